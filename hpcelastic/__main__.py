@@ -1,0 +1,7 @@
+"""``python -m hpcelastic``: the same as the command ``hpcelastic``."""
+
+import sys
+
+from hpcelastic.cli import main
+
+sys.exit(main())

@@ -1,0 +1,321 @@
+"""The agent of one node: takes part in the rendezvous and supervises the node's worker group.
+
+The main thread waits for events only: a worker's end (pidfd), a signal, the guard, what the rendezvous thread found.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from hpcelastic.agent.environment import RunFacts
+from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.guard import boottime
+from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.node import reserve_port
+from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.workers import Worker, WorkerGroup
+from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Failure, Member, Phase, Stand, State
+from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
+from hpcelastic.rendezvous.thread import RendezvousThread
+from hpcelastic.store import files
+from hpcelastic.store.events import EventLog
+from hpcelastic.store.paths import RunPaths
+
+_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_PARTING = 5.0
+"""Seconds that the last word of an agent may take to reach the shared filesystem."""
+
+
+@dataclass(frozen=True)
+class AgentSpec:
+    """What an agent is told at its start."""
+
+    paths: RunPaths
+    run_id: str
+    settings: Settings
+    agent: AgentSettings
+    member: Member
+    environ: Mapping[str, str]
+
+
+class Agent:
+    """Runs one node's part of a run, from joining to the run's end; ``report`` is given lines for a person."""
+
+    def __init__(self, spec: AgentSpec, report: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._report = report
+        self._member = spec.member
+        self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max)
+        self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
+        self._inbox: deque[Outcome | HpcElasticError | int] = deque()
+        self._bell, self._bell_end = socket.socketpair()
+        self._selector = selectors.DefaultSelector()
+        self._port: socket.socket | None = None
+        self._group: WorkerGroup | None = None
+        self._ending: WorkerGroup | None = None
+        self._version, self._reason = 0, ""
+        self._joining_since: float | None = time.monotonic()
+        self._trouble_since: float | None = None
+        self._leaving: int | None = None
+        self._exit_code: int | None = None
+
+    def run(self) -> int:
+        """Take part until the run ends or this node leaves; the exit status.
+
+        0 once the run has succeeded, 128 + signal if a signal made this node leave. Raises RunFailed if the run
+        failed or was closed, RendezvousTimeout if no round formed in time, StoreError if the run's directory could
+        not be used for as long.
+        """
+        for directory in (self._spec.paths.events, self._spec.paths.logs):
+            files.make_directory(directory)
+        with contextlib.ExitStack() as stack:
+            self._guard = stack.enter_context(Guard(self._spec.member.node))
+            stack.enter_context(self._signals())
+            self._watch(self._bell_end, self._rung)
+            self._watch(self._guard, self._guarded)
+            lease = self._spec.settings.rendezvous
+            rendezvous = Rendezvous(self._spec.paths, self._run.node, self._spec.settings, boottime)
+            self._rendezvous = RendezvousThread(rendezvous, self._member, lease.poll, self._deliver)
+            self._rendezvous.start()
+            stack.callback(self._part)
+            stack.callback(self._end_workers, "the agent ends")
+            self._log(
+                "agent started", address=self._member.address, pid=os.getpid(), workers=self._member.local_world_size
+            )
+            while self._exit_code is None:
+                self._turn()
+            return self._exit_code
+
+    # What wakes the main thread
+
+    def _turn(self) -> None:
+        # The guard goes first: what it has killed is no failure of a worker. One event may end what the next is about.
+        ready = sorted(self._selector.select(self._patience()), key=lambda event: event[0].fileobj is not self._guard)
+        for key, _ in ready:
+            if self._selector.get_map().get(key.fd) is key:
+                key.data()
+        while self._inbox:
+            message = self._inbox.popleft()
+            if isinstance(message, Outcome):
+                self._learned(message)
+            elif isinstance(message, int):
+                self._signalled(message)
+            else:
+                self._troubled(message)
+        if self._exit_code is None and self._patience() == 0.0:
+            raise self._out_of_patience()
+
+    def _deliver(self, message: Outcome | HpcElasticError) -> None:
+        """Called in the rendezvous thread; the guard hears of the lease from here, however busy the main thread is."""
+        if isinstance(message, Outcome):
+            self._guard.until(message.lease_from + self._spec.settings.rendezvous.lease)
+        self._inbox.append(message)
+        self._ring()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._bell.send(b"!", socket.MSG_DONTWAIT)
+
+    def _rung(self) -> None:
+        self._bell_end.recv(4096)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Catch signals for as long as the agent runs, and put the old handlers back."""
+        caught = [*_STOP, signal.SIGUSR1, signal.SIGUSR2]
+        caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
+        before = {signum: signal.signal(signum, self._caught) for signum in caught}
+        try:
+            yield
+        finally:
+            for signum, handler in before.items():
+                signal.signal(signum, handler)
+
+    def _caught(self, signum: int, _frame: object) -> None:
+        if signum in _STOP and self._leaving is not None and self._ending is not None:
+            self._ending.send(signal.SIGKILL)  # asked twice: no more grace
+        self._inbox.append(signum)
+        self._ring()
+
+    # What the agent does about it
+
+    def _learned(self, outcome: Outcome) -> None:
+        self._trouble_since = None
+        state = outcome.state
+        if outcome.version != self._version:
+            self._log("state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason)
+        if outcome.reason != self._reason:
+            self._report(outcome.reason)
+        self._version, self._reason = outcome.version, outcome.reason
+        if state.phase is not Phase.JOINING:
+            self._joining_since = None
+        elif self._joining_since is None:
+            self._joining_since = time.monotonic()
+        if state.phase.final:
+            self._end(state)
+        elif self._leaving is None:
+            self._follow(state)
+
+    def _follow(self, state: State) -> None:
+        part = assignment(state, self._member.node)
+        if self._group is not None and (part is None or part.round != self._group.part.round):
+            self._end_workers(state.reason)
+        if self._group is None:
+            if part is not None and part.round > self._member.round:
+                self._start_workers(part)
+            elif part is None and (self._member.stand, self._member.round) != (Stand.READY, state.round):
+                self._say_ready(state.round)
+
+    def _start_workers(self, part: Assignment) -> None:
+        group = WorkerGroup(part, self._spec.agent, self._run, self._guard)
+        last = part.first_rank + part.local_world_size - 1
+        ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
+        self._report(
+            f"round {part.round}: {ranks} of {part.world_size}, store at {part.master_addr}:{part.master_port}"
+        )
+        try:
+            group.start(self._spec.environ)
+        except OSError as error:
+            raise HpcElasticError(f"{self._member.name}: cannot start the workers: {error}") from error
+        self._group = group
+        for pidfd in group.running:
+            self._watch_worker(pidfd)
+        pids = {worker.rank: worker.process.pid for worker in group.running.values()}
+        self._log("workers started", round=part.round, world_size=part.world_size, pids=pids)
+        self._say(Stand.RUNNING, part.round, failure=None)
+
+    def _worker_ended(self, pidfd: int) -> None:
+        self._selector.unregister(pidfd)
+        assert self._group is not None
+        group = self._group
+        worker, exit_code = group.reap(pidfd)
+        self._guard.remove(worker.process.pid)
+        self._log("worker ended", round=group.part.round, rank=worker.rank, exit_code=exit_code)
+        if exit_code != 0:
+            self._worker_failed(group, worker, exit_code)
+        elif not group.running:
+            group.finish()
+            self._group = None
+            self._say(Stand.SUCCEEDED, group.part.round)
+
+    def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
+        message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
+        failure = Failure(
+            round=group.part.round,
+            node=self._member.node,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            exit_code=exit_code,
+            message=message,
+            traceback=traceback,
+            log=str(worker.log or ""),
+            timestamp=when,
+        )
+        self._report(f"rank {worker.rank} failed: {message}" + (f"; log: {worker.log}" if worker.log else ""))
+        self._say(Stand.FAILED, group.part.round, failure=failure)  # before we stop the others: their peers wait too
+        self._end_workers(f"rank {worker.rank} failed")
+
+    def _guarded(self) -> None:
+        self._selector.unregister(self._guard)
+        fenced = self._guard.heard()
+        self._watch(self._guard, self._guarded)
+        if not fenced or self._group is None:
+            return
+        round = self._group.part.round
+        self._report(
+            f"the lease ran out: the workers of round {round} were killed; is the shared filesystem slow or stuck?"
+        )
+        self._log("fenced", round=round)
+        self._end_workers("the lease ran out")
+        self._say_ready(round)
+
+    def _signalled(self, signum: int) -> None:
+        name = signal.Signals(signum).name
+        self._log("signal", signal=name)
+        if name in self._spec.agent.workers.forward_signals and self._group is not None:
+            self._group.send(signum)
+        if signum in _STOP and self._leaving is None:
+            self._leaving = signum
+            self._report(f"{name}: stopping the workers and leaving the run")
+            self._end_workers(name)
+            self._exit_code = 128 + signum
+
+    def _troubled(self, error: HpcElasticError) -> None:
+        if self._trouble_since is None:
+            self._trouble_since = time.monotonic()
+            self._report(f"{error}; trying again")
+            self._log("trouble", error=str(error))
+
+    def _end(self, state: State) -> None:
+        self._end_workers(state.reason)
+        self._log("run ended", phase=state.phase.value, reason=state.reason)
+        if state.phase is not Phase.SUCCEEDED:
+            raise RunFailed(f"the run has {state.phase.value}: {state.reason}", state.failures)
+        self._exit_code = 0
+
+    # Its own means
+
+    def _end_workers(self, why: str) -> None:
+        """Stop the group, if one runs; on return no process of it is left."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        for pidfd in group.running:
+            self._selector.unregister(pidfd)
+        self._report(f"round {group.part.round}: stopping the workers: {why}")
+        self._ending = group
+        group.stop(self._spec.agent.workers.stop_grace)
+        self._ending = None
+        self._log("workers stopped", round=group.part.round, reason=why)
+
+    def _say_ready(self, round: int) -> None:
+        """Ask for a place in the round after ``round``, with a fresh port for its store."""
+        if self._port is not None:
+            self._port.close()
+        self._port, port = reserve_port()
+        self._say(Stand.READY, round, port=port)
+
+    def _say(self, stand: Stand, round: int, **changes: object) -> None:
+        self._member = replace(self._member, stand=stand, round=round, **changes)  # type: ignore[arg-type]  # fields of Member
+        self._rendezvous.say(self._member)
+
+    def _part(self) -> None:
+        """Say goodbye, so that nobody waits for our lease; a success is left standing."""
+        if self._member.stand is not Stand.SUCCEEDED:
+            self._say(Stand.LEFT, self._member.round)
+        if not self._rendezvous.stop(_PARTING):
+            self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
+        self._log("agent ended")
+        if self._port is not None:
+            self._port.close()
+
+    def _patience(self) -> float | None:
+        """Seconds until a wait gets too long; None if there is none."""
+        waits = [since for since in (self._joining_since, self._trouble_since) if since is not None]
+        if not waits:
+            return None
+        return max(0.0, min(waits) + self._spec.settings.rendezvous.join_timeout - time.monotonic())
+
+    def _out_of_patience(self) -> HpcElasticError:
+        timeout = self._spec.settings.rendezvous.join_timeout
+        if self._trouble_since is not None:
+            return StoreError(f"{self._spec.paths.root}: did not answer for {timeout:g} s (rendezvous.join_timeout)")
+        return RendezvousTimeout(f"{self._reason}; no round formed in {timeout:g} s (rendezvous.join_timeout)")
+
+    def _watch(self, source: socket.socket | Guard, react: Callable[[], None]) -> None:
+        self._selector.register(source, selectors.EVENT_READ, react)
+
+    def _watch_worker(self, pidfd: int) -> None:
+        self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._worker_ended(pidfd))
+
+    def _log(self, event: str, **fields: object) -> None:
+        self._events.write(event, **fields)

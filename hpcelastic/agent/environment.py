@@ -1,0 +1,64 @@
+"""The environment of a worker: torchrun's contract, and ours beside it.
+
+Pure. Source of the first part: torch/distributed/elastic/agent/server/local_elastic_agent.py and the page "torchrun
+(Elastic Launch)" of PyTorch's documentation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcelastic.agent.guard import MARKER
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.state import name_of
+from hpcelastic.store.paths import RunPaths
+
+ROLE = "default"
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the workers' environment says of the run, the same in every round."""
+
+    paths: RunPaths
+    run_id: str
+    node: str
+    max_restarts: int
+
+
+def worker_environment(
+    base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """The environment of the worker with ``local_rank``: ``base``, then the contract, then the user's ``extra``."""
+    rank = part.first_rank + local_rank
+    error_file = str(run.paths.error_file(part.round, rank))
+    torchrun = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local_rank),
+        "GROUP_RANK": str(part.group_rank),
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": ROLE,
+        "WORLD_SIZE": str(part.world_size),
+        "LOCAL_WORLD_SIZE": str(part.local_world_size),
+        "GROUP_WORLD_SIZE": str(part.group_world_size),
+        "ROLE_WORLD_SIZE": str(part.world_size),
+        "MASTER_ADDR": part.master_addr,
+        "MASTER_PORT": str(part.master_port),
+        # Counts every new round, the same number on all nodes: torch's own count, kept per agent, has left workers
+        # with different store prefixes after a failure.
+        "TORCHELASTIC_RESTART_COUNT": str(part.round - 1),
+        "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
+        "TORCHELASTIC_RUN_ID": run.run_id,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+    }
+    ours = {
+        "HPCELASTIC_ROUND": str(part.round),
+        "HPCELASTIC_TOKEN": str(part.round),
+        "HPCELASTIC_RUN_DIR": str(run.paths.root),
+        "HPCELASTIC_RUN_ID": run.run_id,
+        "HPCELASTIC_NODE": name_of(run.node),
+        MARKER: run.node,
+    }
+    threads = {} if "OMP_NUM_THREADS" in base or part.local_world_size == 1 else {"OMP_NUM_THREADS": "1"}
+    return {**base, **threads, **torchrun, **ours, **extra}

@@ -1,0 +1,89 @@
+"""The agent's end of the line to its guard."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+from types import TracebackType
+
+from hpcelastic.agent import guard
+
+
+class Guard:
+    """A running guard process; see `hpcelastic.agent.guard`. Methods may be called from any thread."""
+
+    def __init__(self, marker: str) -> None:
+        self._marker = marker
+        self._groups: set[int] = set()
+        self._until: float | None = None
+        self._lock = threading.Lock()
+        self._process = self._spawn()
+
+    def __enter__(self) -> "Guard":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._tell("quit")
+            self._close()
+
+    def fileno(self) -> int:
+        """Readable when the guard has fenced the node, or has died."""
+        assert self._process.stdout is not None
+        return self._process.stdout.fileno()
+
+    def heard(self) -> bool:
+        """Take the message in; True if the guard has killed the workers, False if it died itself and was replaced."""
+        assert self._process.stdout is not None
+        if self._process.stdout.read1(4096):  # type: ignore[attr-defined]  # a BufferedReader
+            return True
+        with self._lock:
+            self._close()
+            self._process = self._spawn()
+            for pgid in self._groups:
+                self._tell(f"group {pgid}")
+            if self._until is not None:
+                self._tell(f"until {self._until}")
+        return False
+
+    def add(self, pgid: int) -> None:
+        """Watch over a process group."""
+        with self._lock:
+            self._groups.add(pgid)
+            self._tell(f"group {pgid}")
+
+    def remove(self, pgid: int) -> None:
+        """A process group has ended."""
+        with self._lock:
+            self._groups.discard(pgid)
+            self._tell(f"gone {pgid}")
+
+    def until(self, deadline: float) -> None:
+        """The lease holds until ``deadline``, in seconds of `guard.boottime`."""
+        with self._lock:
+            self._until = deadline
+            self._tell(f"until {deadline}")
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, self._marker],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # it has died, `heard` replaces it; or it is closed
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()

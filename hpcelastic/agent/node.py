@@ -1,0 +1,139 @@
+"""What a node is: its name, its address, its place in the job, and which of its earlier incarnations are dead."""
+
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcelastic.errors import ConfigError
+from hpcelastic.protocol.state import Member, Stand, name_of
+from hpcelastic.store.leases import read_lease
+from hpcelastic.store.paths import RunPaths, safe_name
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an agent runs, as its surroundings tell."""
+
+    name: str
+    """Name of the node, unique in the run."""
+
+    job: str = ""
+    """What started the agent and its companions; empty if unknown."""
+
+    job_nodes: int = 0
+    """Nodes that ``job`` has; 0 if unknown."""
+
+    restart: int = 0
+    """How often the job was requeued."""
+
+    order: int = 0
+    """Place of the node in the job."""
+
+    address: str = ""
+    """Address at which other nodes reach this one; found out if empty."""
+
+
+def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Member:
+    """A new incarnation of the node at ``place``, in no round yet."""
+    return Member(
+        node=f"{safe_name(place.name)}@{place.restart}-{secrets.token_hex(4)}",
+        stand=Stand.READY,
+        round=-1,
+        local_world_size=local_world_size,
+        address=place.address or own_address(),
+        port=0,
+        order=place.order,
+        job=f"{place.job}.{place.restart}" if place.job else "",
+        job_nodes=place.job_nodes,
+        process=this_process(),
+        dead=dead,
+    )
+
+
+def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
+    """Earlier incarnations of this node that can have no process left, so that nobody waits for their leases.
+
+    ConfigError if one is still alive on this machine: two agents would fight for the same GPUs.
+    """
+    dead = []
+    name = safe_name(place.name)
+    for path in sorted(paths.leases.glob(f"{name}@*.json")):
+        lease = read_lease(path)
+        if lease is None or name_of(lease.member.node) != name:
+            continue
+        same_machine, alive = _look_for(lease.member.process)
+        if alive and lease.member.stand is not Stand.LEFT:
+            raise ConfigError(
+                f"node {place.name} is in this run already, as process {lease.member.process.split(':')[2]} "
+                "on this machine; stop that agent, or give this one another name with --node-name"
+            )
+        if same_machine or _requeued(lease.member, place):
+            dead.append(lease.member.node)
+    return tuple(dead)
+
+
+def own_address() -> str:
+    """The address of the interface with the default route; the loopback address where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: never assigned; connecting a UDP socket sends nothing
+            address: str = probe.getsockname()[0]
+        except OSError:
+            return "127.0.0.1"
+    return address
+
+
+def reserve_port() -> tuple[socket.socket, int]:
+    """A TCP port that stays ours while the socket is open, yet that a worker can bind and listen on.
+
+    Both sides set SO_REUSEADDR and ours never listens: Linux then lets the second bind pass, and gives the port to
+    nobody who asks for any free one.
+    """
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved, reserved.getsockname()[1]
+
+
+def count_gpus(environ: Mapping[str, str]) -> int:
+    """GPUs that this process was given: by CUDA_VISIBLE_DEVICES, else those of the machine."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")])
+    return sum(1 for device in Path("/dev").glob("nvidia[0-9]*"))
+
+
+def this_process() -> str:
+    """``BOOT:PIDSPACE:PID:START`` of this process; no other process ever has the same."""
+    return f"{_machine()}:{os.getpid()}:{_start_of(os.getpid())}"
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"
+
+
+def _start_of(pid: int) -> str | None:
+    """Start time of a live process in clock ticks since boot (proc(5)); None if there is none, or only a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _look_for(process: str) -> tuple[bool, bool]:
+    """Whether ``process`` belongs to this machine as it is booted now, and whether it lives."""
+    boot, space, pid, start = (process.split(":") + [""] * 4)[:4]
+    if f"{boot}:{space}" != _machine():
+        return False, False
+    return True, _start_of(int(pid)) == start
+
+
+def _requeued(earlier: Member, place: Place) -> bool:
+    """True if SLURM has started this job on this node again since: it ends the old step first."""
+    job, _, restart = earlier.job.rpartition(".")
+    return bool(job) and job == place.job and int(restart) < place.restart

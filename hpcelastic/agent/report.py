@@ -1,0 +1,32 @@
+"""What an agent tells a person on its standard error."""
+
+import sys
+import time
+from collections.abc import Callable
+
+from hpcelastic.errors import RunFailed
+from hpcelastic.protocol.state import Failure, name_of
+
+
+def reporter(name: str) -> Callable[[str], None]:
+    """A function that prints one line with the time and the node's name."""
+
+    def report(line: str) -> None:
+        print(f"{time.strftime('%H:%M:%S')} [{name}] {line}", file=sys.stderr, flush=True)
+
+    return report
+
+
+def print_failures(error: RunFailed) -> None:
+    """The root cause in full, the others in a line each."""
+    for i, failure in enumerate(error.failures):
+        if isinstance(failure, Failure):
+            print(describe(failure, full=i == 0), file=sys.stderr)
+
+
+def describe(failure: Failure, *, full: bool) -> str:
+    """A failure for a person: rank, node, log path, and the traceback if ``full``."""
+    head = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
+    log = f"\n  log: {failure.log}" if failure.log else ""
+    text = "".join(f"\n  | {line}" for line in failure.traceback.splitlines()) if full else ""
+    return f"{'root cause' if full else 'then'}: {head}{log}{text}"

@@ -1,0 +1,127 @@
+"""``hpcelastic agent``: take part in a run as one node."""
+
+import argparse
+import os
+import re
+from pathlib import Path
+from typing import get_args
+
+from hpcelastic.agent.node import Place, count_gpus
+from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
+from hpcelastic.errors import ConfigError
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
+from hpcelastic.slurm.environment import slurm_task
+from hpcelastic.store.paths import RunPaths
+
+_TORCH_STREAMS = dict(zip("0123", ("none", "out", "err", "both"), strict=True))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "hpcelastic agent [options] SCRIPT [ARG ...]\n       hpcelastic agent --run-dir DIR"
+    run = parser.add_argument_group("a run that `hpcelastic submit` or `hpcelastic run` has set up")
+    run.add_argument("--run-dir", metavar="DIR", help="the run's directory, with its config.json")
+    line = parser.add_argument_group("a run of its own, with torchrun's flags")
+    line.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="number of nodes, or a range")
+    line.add_argument(
+        "--nproc-per-node", "--nproc_per_node", default="1", metavar="N", help="workers, or auto, gpu, cpu"
+    )
+    line.add_argument("--max-restarts", "--max_restarts", type=int, default=0, metavar="N", help="failures to survive")
+    line.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run; the SLURM job's id if not given")
+    line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help="a directory that all nodes share")
+    line.add_argument("--rdzv-backend", "--rdzv_backend", default="file", choices=["file"], help="only: file")
+    line.add_argument(
+        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
+    )
+    line.add_argument("-r", "--redirects", default="none", metavar="WHAT", help="none, out, err or both go to files")
+    line.add_argument("-t", "--tee", default="none", metavar="WHAT", help="none, out, err or both go to files and here")
+    line.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
+    where = parser.add_argument_group("where this agent runs; found out if not given")
+    where.add_argument("--node-name", metavar="NAME", help="name of this node, unique in the run")
+    where.add_argument(
+        "--local-addr", "--local_addr", metavar="ADDRESS", help="address at which others reach this node"
+    )
+    where.add_argument("--job", metavar="NAME:NODES", help=argparse.SUPPRESS)
+    parser.add_argument("script", nargs="?", help="what each worker runs")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+
+
+def run(args: argparse.Namespace) -> int:
+    return take_part(task_of_run(args.run_dir) if args.run_dir else _from_flags(args), _place(args))
+
+
+def _from_flags(args: argparse.Namespace) -> Task:
+    if not args.script:
+        raise ConfigError("nothing to run: give a script, -m and a module, or --run-dir with a run's directory")
+    if not args.module and not Path(args.script).is_file():
+        raise ConfigError(f"{Path(args.script).absolute()}: no such script")
+    if not args.rdzv_endpoint:
+        raise ConfigError("--rdzv-endpoint is missing: name a directory that all nodes share, such as /scratch/me/runs")
+    try:
+        settings = Settings(_nodes(args.nnodes), _rendezvous(args.rdzv_conf), RestartSettings(args.max_restarts))
+        args_ = tuple(args.script_args)
+        entrypoint = Entrypoint(module=args.script, args=args_) if args.module else Entrypoint(args.script, args=args_)
+        workers = WorkerSettings(_per_node(args.nproc_per_node))
+        logs = LogSettings(_streams("--redirects", args.redirects), _streams("--tee", args.tee))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    run_id = args.rdzv_id or _default_id(settings.nodes)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
+        raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
+    paths = RunPaths(Path(args.rdzv_endpoint).absolute() / run_id)
+    return Task(paths, run_id, settings, AgentSettings(entrypoint, workers, logs))
+
+
+def _nodes(text: str) -> NodeRange:
+    found = re.fullmatch(r"(\d+)(?:(?::|\.\.)(\d+))?", text)
+    if not found:
+        raise ConfigError(f"--nnodes is {text!r}; write a number of nodes, or MIN:MAX")
+    return NodeRange(int(found[1]), int(found[2] or found[1]))
+
+
+def _per_node(text: str) -> int:
+    if text in ("auto", "gpu"):
+        gpus = count_gpus(os.environ)
+        if text == "gpu" and not gpus:
+            raise ConfigError("--nproc-per-node is gpu, but this node has no GPU; give a number")
+        return gpus or 1
+    if text == "cpu":
+        return os.cpu_count() or 1
+    if not text.isdigit():
+        raise ConfigError(f"--nproc-per-node is {text!r}; write a number, auto, gpu or cpu")
+    return int(text)
+
+
+def _rendezvous(text: str) -> RendezvousSettings:
+    values = {}
+    for pair in filter(None, text.split(",")):
+        key, _, value = pair.partition("=")
+        if key not in RendezvousSettings.__dataclass_fields__:
+            known = ", ".join(RendezvousSettings.__dataclass_fields__)
+            raise ConfigError(f"--rdzv-conf has {key!r}; it takes {known}")
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise ConfigError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5") from None
+    return RendezvousSettings(**values)
+
+
+def _streams(flag: str, text: str) -> Streams:
+    name = _TORCH_STREAMS.get(text, text)
+    for known in get_args(Streams):
+        if name == known:
+            return known  # type: ignore[no-any-return]  # one of Streams
+    raise ConfigError(f"{flag} is {text!r}; write none, out, err or both")
+
+
+def _default_id(nodes: NodeRange) -> str:
+    task = slurm_task(os.environ)
+    if task is None and nodes.max > 1:
+        raise ConfigError("--rdzv-id is missing: give every agent of the run the same name")
+    return f"job-{task.job_id}" if task else f"alone-{os.getpid()}"
+
+
+def _place(args: argparse.Namespace) -> Place:
+    place = place_here()
+    job, _, nodes = (args.job or f"{place.job}:{place.job_nodes}").rpartition(":")
+    return Place(args.node_name or place.name, job, int(nodes), place.restart, place.order, args.local_addr or "")

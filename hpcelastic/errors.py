@@ -1,0 +1,33 @@
+"""Every exception that hpcelastic raises on purpose. A message says what happened, where, and what to do next."""
+
+
+class HpcElasticError(Exception):
+    """Base of all errors of hpcelastic; ``exit_code`` is the status with which a command ends on it."""
+
+    exit_code = 1
+
+
+class ConfigError(HpcElasticError):
+    """The input is wrong and nothing was started: a job file, a flag, a script, a directory."""
+
+    exit_code = 2
+
+
+class StoreError(HpcElasticError):
+    """The run's directory cannot be used: missing rights, no space, a file that makes no sense."""
+
+
+class RendezvousTimeout(HpcElasticError):
+    """No round formed within the join timeout."""
+
+
+class RunFailed(HpcElasticError):
+    """The run has ended without success; ``failures`` holds the reports of ranks that failed, the root cause first."""
+
+    def __init__(self, message: str, failures: tuple[object, ...] = ()) -> None:
+        super().__init__(message)
+        self.failures = failures
+
+
+class SlurmError(HpcElasticError):
+    """A SLURM command failed or SLURM cannot be reached."""

@@ -1,0 +1,228 @@
+"""The rendezvous' decisions.
+
+Pure: `decide` maps what is agreed (`State`) and what one observer sees (`View`) to the next state, or to none, always
+with a reason. Any agent may carry any decision out: all that makes it count is that it becomes the next version of the
+register. Time enters only as `View.quorum_for` and as the observer's verdict `Seen.alive`.
+
+Theory of operation
+-------------------
+A round R runs until something ends it (a report of failure, a lost or leaving node, a newcomer). Then every agent
+stops its workers of R and says READY with round R. A round R+1 forms when nobody of R can still have workers: each
+member of R is READY, has LEFT, or is dead by its lease, which its own agent enforces by killing its workers earlier
+(exclusivity). A round that a worker's failure ended spends one of the restart budget; it is charged only now, when
+all members have been heard of, because a lost node makes the workers of the others fail too, and must cost nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Stand, State, View, name_of
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What should happen next, as far as this observer can tell."""
+
+    next: State | None
+    """The state to commit as the next version; None to wait."""
+
+    reason: str
+    """Why; what is waited for, if nothing is to be committed."""
+
+    quorum: bool = False
+    """True while enough nodes are ready and only the last call keeps the round open."""
+
+
+def decide(state: State, view: View) -> Decision:
+    """The next step of the run."""
+    if state.phase is Phase.RUNNING:
+        return _running(state, view)
+    if state.phase is Phase.JOINING:
+        return _joining(state, view)
+    return Decision(None, f"the run has {state.phase.value}: {state.reason}")
+
+
+def close(state: State, reason: str) -> Decision:
+    """End the run for good, whatever it is doing; a run that has ended stays as it is."""
+    if state.phase.final:
+        return Decision(None, f"the run has {state.phase.value} already")
+    return _commit(replace(state, phase=Phase.CLOSED, cause=None, reason=reason))
+
+
+def reopen(state: State, settings: Settings) -> State:
+    """Let a run that has ended go on, with a fresh restart budget.
+
+    The members of its last round stay named: should one of them still be alive, the next round waits for it.
+    """
+    cause = Cause.LEAVE if state.round else None
+    again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, spent={}, standbys=(), failures=())
+    return replace(again, reason="the run was reopened")
+
+
+def _commit(state: State) -> Decision:
+    return Decision(state, state.reason)
+
+
+# Phase RUNNING
+
+
+def _running(state: State, view: View) -> Decision:
+    ended = _ending(state, view)
+    if ended is not None:
+        cause, reason = ended
+        return _commit(replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason))
+    done = [p for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)]
+    if len(done) == len(state.participants):
+        return _commit(replace(state, phase=Phase.SUCCEEDED, reason=f"all workers of round {state.round} succeeded"))
+    comer = None if done else _newcomer(state, view)
+    if comer is not None:
+        reason = f"{name_of(comer)} joins"
+        return _commit(replace(state, phase=Phase.JOINING, cause=Cause.JOIN, standbys=(), reason=reason))
+    return Decision(None, f"round {state.round} runs on {_nodes(len(state.participants))}")
+
+
+def _ending(state: State, view: View) -> tuple[Cause, str] | None:
+    """Why the round can't go on, if so. A failure goes before a loss: it has a report to show."""
+    failures = _failures(state, view)
+    if failures:
+        first = failures[0]
+        return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}"
+    for p in state.participants:
+        if _stands(view, p.node, Stand.SUCCEEDED, state.round):
+            continue  # its record stays, whatever becomes of the node
+        if not _alive(view, p.node):
+            return Cause.NODE, f"{p.name} was lost"
+        member = view.nodes[p.node].member
+        if member is not None and member.stand is Stand.LEFT:
+            return Cause.LEAVE, f"{p.name} left"
+        if member is not None and member.stand is Stand.READY and member.round >= state.round:
+            return Cause.NODE, f"{p.name} stopped its workers"
+    return None
+
+
+def _newcomer(state: State, view: View) -> str | None:
+    if len(state.participants) >= state.settings.nodes.max:
+        return None
+    inside = {p.node for p in state.participants}
+    return next((m.node for m in _ready(state, view) if m.node not in inside), None)
+
+
+# Phase JOINING
+
+
+def _joining(state: State, view: View) -> Decision:
+    busy = [p.name for p in state.participants if not _has_stopped(state, view, p.node)]
+    if busy:
+        return Decision(None, f"waiting for {_names(busy)} to stop the workers of round {state.round}")
+    state = _charge(state, view)
+    if state.restarts > state.settings.restarts.max:
+        return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
+    ready = _ready(state, view)
+    nodes = state.settings.nodes
+    if len(ready) < nodes.min:
+        return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready")
+    if len(ready) < nodes.max and view.quorum_for < state.settings.rendezvous.last_call:
+        coming = _still_coming(state, view)
+        if coming != 0:
+            who = "more nodes" if coming is None else _nodes(coming)
+            return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {who}", quorum=True)
+    return _commit(_form(state, ready))
+
+
+def _has_stopped(state: State, view: View, node: str) -> bool:
+    """True if no worker of the round can be left on that node."""
+    member = view.nodes[node].member
+    if member is not None and (
+        member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)
+    ):
+        return True
+    return not _alive(view, node)
+
+
+def _charge(state: State, view: View) -> State:
+    """Book the round that has ended under its true cause: a failure beside a lost or leaving node is its echo."""
+    if state.cause is None:
+        return state
+    back = {m.node for m in _ready(state, view)}
+    cause = state.cause
+    if cause is Cause.WORKER and any(p.node not in back for p in state.participants):
+        cause = Cause.NODE
+    spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
+    failures = _failures(state, view) or state.failures
+    return replace(state, cause=None, spent=spent, failures=failures if cause is Cause.WORKER else ())
+
+
+def _exhausted(state: State) -> str:
+    budget = state.settings.restarts.max
+    first = state.failures[0] if state.failures else None
+    what = f"rank {first.rank} failed on {name_of(first.node)}: {first.message}" if first else "a worker failed"
+    return f"{what} (restarts.max is {budget}, all spent)" if budget else f"{what} (restarts.max is 0)"
+
+
+def _still_coming(state: State, view: View) -> int | None:
+    """How many nodes beyond the ready ones may still come; None if nobody knows.
+
+    A node that was seen and is dead or has left is not waited for: should it return, a new round takes it in.
+    """
+    alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
+    alive = [m for m in alive if m.stand is not Stand.LEFT]
+    if any(not m.job or not m.job_nodes for m in alive):
+        return None
+    late = sum(1 for m in alive if not (m.stand is Stand.READY and m.round >= state.round))
+    sizes = {m.job: m.job_nodes for m in alive}
+    seen_names: dict[str, set[str]] = {job: set() for job in sizes}
+    for seen in view.nodes.values():
+        if seen.member and seen.member.job in sizes:
+            seen_names[seen.member.job].add(seen.member.name)
+    return late + sum(max(0, size - len(seen_names[job])) for job, size in sizes.items())
+
+
+def _form(state: State, ready: list[Member]) -> State:
+    """The next round, of those ready: who was in the last round keeps the order, the others follow by SLURM's."""
+    place = {p.name: i for i, p in enumerate(state.participants)}
+    ranked = sorted(ready, key=lambda m: (place.get(m.name, len(place)), m.order, m.node))
+    chosen, standbys = ranked[: state.settings.nodes.max], ranked[state.settings.nodes.max :]
+    return replace(
+        state,
+        phase=Phase.RUNNING,
+        round=state.round + 1,
+        participants=tuple(Participant(m.node, m.local_world_size, m.address, m.port) for m in chosen),
+        standbys=tuple(m.node for m in standbys),
+        reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}",
+    )
+
+
+# What the view says
+
+
+def _alive(view: View, node: str) -> bool:
+    return view.nodes[node].alive and not any(
+        node in seen.member.dead for seen in view.nodes.values() if seen.member is not None
+    )
+
+
+def _stands(view: View, node: str, stand: Stand, round: int) -> bool:
+    member = view.nodes[node].member
+    return member is not None and member.stand is stand and member.round == round
+
+
+def _ready(state: State, view: View) -> list[Member]:
+    """Nodes that are alive and ready for the round after this one, in no particular order."""
+    members = (seen.member for node, seen in view.nodes.items() if _alive(view, node))
+    return [m for m in members if m is not None and m.stand is Stand.READY and m.round == state.round]
+
+
+def _failures(state: State, view: View) -> tuple[Failure, ...]:
+    """All reports on this round, the earliest first; a report on an older round says nothing."""
+    members = (view.nodes[p.node].member for p in state.participants)
+    found = [m.failure for m in members if m is not None and m.failure is not None]
+    return tuple(sorted((f for f in found if f.round == state.round), key=lambda f: (f.timestamp, f.rank)))
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,76 @@
+"""Settings that the rendezvous decides with.
+
+Pure: plain values, no clock, no file. All durations are float seconds.
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class NodeRange:
+    """How many nodes a round may have: at least ``min``, at most ``max``."""
+
+    min: int = 1
+    """A round never forms with fewer nodes than this."""
+
+    max: int = 1
+    """A round never forms with more nodes than this; the others stand by."""
+
+    def __post_init__(self) -> None:
+        if self.min < 1:
+            raise ValueError(f"nodes.min is {self.min}; a round needs at least 1 node")
+        if self.min > self.max:
+            raise ValueError(f"nodes.min is {self.min}, more than nodes.max, {self.max}; write MIN..MAX")
+
+
+@dataclass(frozen=True)
+class RendezvousSettings:
+    """How long the rendezvous waits, and for what. Seconds throughout."""
+
+    join_timeout: float = 600.0
+    """How long a node waits for a round to form before it gives up."""
+
+    last_call: float = 30.0
+    """How long a round with enough nodes waits for more, where it is unknown whether more can come."""
+
+    lease: float = 10.0
+    """A node that could not renew its lease for this long kills its own workers."""
+
+    margin: float = 2.0
+    """Others call a node dead ``margin`` seconds after its lease ran out, so that its workers are gone by then."""
+
+    poll: float = 0.5
+    """How often an agent looks at the shared directory."""
+
+    def __post_init__(self) -> None:
+        for name in ("join_timeout", "lease", "margin", "poll"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be more than 0 seconds")
+        if self.last_call < 0:
+            raise ValueError(f"rendezvous.last_call is {self.last_call}; it must be 0 seconds or more")
+        if self.poll > self.lease / 4:
+            raise ValueError(
+                f"rendezvous.poll is {self.poll} s; at most a quarter of rendezvous.lease ({self.lease} s) "
+                "keeps a living node from being called dead"
+            )
+
+
+@dataclass(frozen=True)
+class RestartSettings:
+    """How many failures a run survives."""
+
+    max: int = 3
+    """Rounds that may end by a worker's failure, in the whole run; lost or leaving nodes spend nothing."""
+
+    def __post_init__(self) -> None:
+        if self.max < 0:
+            raise ValueError(f"restarts.max is {self.max}; it must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that the protocol decides with; every agent of a run must use the same."""
+
+    nodes: NodeRange = field(default_factory=NodeRange)
+    rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)
+    restarts: RestartSettings = field(default_factory=RestartSettings)

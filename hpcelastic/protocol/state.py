@@ -1,0 +1,189 @@
+"""The values that the rendezvous is about: what a node says of itself, and what all have agreed on.
+
+Pure: values only. A node's wishes live in its own lease file, written by nobody else (`Member`); the register holds
+nothing but decisions (`State`). So a thousand joins contend for nothing and one version of the register forms a round.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from hpcelastic.protocol.settings import Settings
+
+
+class Phase(str, Enum):
+    """Where a run stands."""
+
+    JOINING = "joining"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CLOSED = "closed"
+
+    @property
+    def final(self) -> bool:
+        """True where no further round will come."""
+        return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.CLOSED)
+
+
+class Stand(str, Enum):
+    """How a node stands to the round that its `Member` names."""
+
+    READY = "ready"
+    """No worker of that round or an earlier one is left here; the node wants into the next."""
+
+    RUNNING = "running"
+    """Its workers of that round run."""
+
+    SUCCEEDED = "succeeded"
+    """All its workers of that round have ended with status 0."""
+
+    FAILED = "failed"
+    """A worker of that round has failed here; the others are being stopped."""
+
+    LEFT = "left"
+    """No worker is left here and this incarnation will never have one again."""
+
+
+class Cause(str, Enum):
+    """Why a round ended before all had succeeded. Only WORKER spends the restart budget."""
+
+    WORKER = "worker"
+    NODE = "node"
+    LEAVE = "leave"
+    JOIN = "join"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What is known of a worker's failure."""
+
+    round: int
+    node: str
+    rank: int
+    local_rank: int
+    exit_code: int
+    """Exit status, or minus the number of the signal that ended the process."""
+
+    message: str
+    """Last line of the traceback, or what the exit status means."""
+
+    traceback: str = ""
+    log: str = ""
+    """Path of the worker's log."""
+
+    timestamp: float = 0.0
+    """Seconds since the epoch on the node's own clock: for people, never for a decision."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """What one node says of itself; its lease file holds this and nobody else writes it."""
+
+    node: str
+    """``NAME@INCARNATION``: a node that comes back is another node with the same name."""
+
+    stand: Stand
+    round: int
+    local_world_size: int
+    address: str
+    port: int
+    """TCP port at ``address`` that the agent keeps bound for the workers' store of the next round."""
+
+    order: int = 0
+    """SLURM's node id within its job; decides between nodes that were in no round before."""
+
+    job: str = ""
+    """What started the agent: SLURM job and restart count; empty if unknown."""
+
+    job_nodes: int = 0
+    """Nodes that ``job`` has in all; 0 if unknown."""
+
+    process: str = ""
+    """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
+
+    dead: tuple[str, ...] = ()
+    """Nodes whose processes this node knows to be gone: earlier incarnations of itself."""
+
+    failure: Failure | None = None
+    """Set with stand FAILED."""
+
+    @property
+    def name(self) -> str:
+        return name_of(self.node)
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A member of a round; its place in `State.participants` is its group rank."""
+
+    node: str
+    local_world_size: int
+    address: str
+    port: int
+
+    @property
+    def name(self) -> str:
+        return name_of(self.node)
+
+
+@dataclass(frozen=True)
+class State:
+    """What all agents of a run have agreed on: the content of one version of the register.
+
+    Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
+    once ``round`` > 0, has between nodes.min and nodes.max entries, and does not change within a round; in phase
+    JOINING it still names the members of the round that ended, for their workers may not all be gone yet. ``spent``
+    never falls within a run. ``cause`` is set in phase JOINING of a round > 0 and nowhere else. A final phase is
+    the last one, unless the user reopens the run.
+    """
+
+    run_id: str
+    settings: Settings
+    phase: Phase = Phase.JOINING
+    round: int = 0
+    participants: tuple[Participant, ...] = ()
+    standbys: tuple[str, ...] = ()
+    """Nodes that were ready when the round formed and found it full."""
+
+    cause: Cause | None = None
+    spent: Mapping[str, int] = field(default_factory=dict)
+    """How many rounds ended by each cause, in the whole run."""
+
+    failures: tuple[Failure, ...] = ()
+    """Reports of the last round that a worker's failure ended; the root cause first."""
+
+    reason: str = "the run was created"
+    """Why the register changed to this version, for people."""
+
+    @property
+    def restarts(self) -> int:
+        """How much of the restart budget is spent."""
+        return self.spent.get(Cause.WORKER.value, 0)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an observer knows of one node."""
+
+    member: Member | None
+    """None where a participant's lease file has not been found."""
+
+    alive: bool
+    """False once its lease has been out for longer than lease + margin on the observer's clock."""
+
+
+@dataclass(frozen=True)
+class View:
+    """What one observer sees besides the register."""
+
+    nodes: Mapping[str, Seen]
+    """By node id; holds at least every participant of the state that it is used with."""
+
+    quorum_for: float = 0.0
+    """Seconds since this observer first saw enough nodes ready for the next round."""
+
+
+def name_of(node: str) -> str:
+    """The name in a node id."""
+    return node.rpartition("@")[0]

@@ -1,0 +1,138 @@
+"""The shell around the protocol: read, decide, compare-and-set.
+
+`Rendezvous.step` is one turn, without threads or waiting; `RendezvousThread` repeats it, so that a hung filesystem
+hangs that thread alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.decide import Decision, close, decide, reopen
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, Seen, State, View
+from hpcelastic.store.leases import LeaseObserver, OwnLease
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Register, Version
+
+Clock = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a turn has found."""
+
+    version: int
+    state: State
+    reason: str
+    """Why the run stands where it stands, or what it waits for."""
+
+    lease_from: float
+    """When the renewal of our lease began, on this process's clock: the lease runs from then."""
+
+
+class Rendezvous:
+    """One node's side of the rendezvous in a run's directory."""
+
+    def __init__(self, paths: RunPaths, node: str, settings: Settings, clock: Clock) -> None:
+        self._node = node
+        self._clock = clock
+        self._register = Register(paths.register, node)
+        self._lease = OwnLease(paths.leases, node)
+        expiry = settings.rendezvous.lease + settings.rendezvous.margin
+        self._observer = LeaseObserver(paths.leases, expiry, clock)
+        self._quorum_since: float | None = None
+
+    def step(self, member: Member) -> Outcome:
+        """Renew our lease saying ``member``, then bring the run forward as far as it will go.
+
+        Raises StoreError where the directory can't be used; the caller may try again.
+        """
+        lease_from = self._clock()
+        self._lease.renew(member)
+        version, state = self._read()
+        decision = self._decide(state, member)
+        while decision.next is not None:
+            with self._register.lock():
+                newest, state = self._read()
+                if newest.number == version.number:
+                    self._register.commit(version.number, encode(decision.next))
+            version, state = self._read()
+            decision = self._decide(state, member)
+        return Outcome(version.number, state, decision.reason, lease_from)
+
+    def _read(self) -> tuple[Version, State]:
+        version = self._register.read()
+        return version, decode_state(self._register, version)
+
+    def _decide(self, state: State, member: Member) -> Decision:
+        nodes = self._observer.observe(p.node for p in state.participants)
+        nodes[self._node] = Seen(member, alive=True)
+        now = self._clock()
+        since = now if self._quorum_since is None else self._quorum_since
+        decision = decide(state, View(nodes, quorum_for=now - since))
+        self._quorum_since = since if decision.quorum else None
+        return decision
+
+
+def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
+    """The state of the run, which is created if nobody has; ConfigError if it was created with other settings."""
+    register = Register(paths.register, writer)
+    if register.read().number == 0:
+        register.commit(0, encode(State(run_id, settings)))
+    state = decode_state(register, register.read())
+    if state.run_id != run_id:
+        raise ConfigError(f"{paths.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
+    if state.settings != settings:
+        raise ConfigError(
+            f"{paths.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
+            "must use the same settings: repeat those, or use another run id"
+        )
+    return state
+
+
+def read_state(paths: RunPaths) -> State:
+    """The state of a run, for those that take no part in it; StoreError where there is none."""
+    register = Register(paths.register, writer="")
+    version = register.read()
+    if version.number == 0:
+        raise StoreError(f"{paths.root}: holds no run")
+    return decode_state(register, version)
+
+
+def close_run(paths: RunPaths, writer: str, reason: str) -> State:
+    """End a run for good, whatever it is doing; return how it ended, which may have been before."""
+    register = Register(paths.register, writer)
+    while True:
+        version = register.read()
+        decision = close(decode_state(register, version), reason)
+        if decision.next is None:
+            return decode_state(register, version)
+        if register.commit(version.number, encode(decision.next)):
+            return decision.next
+
+
+def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
+    """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
+    register = Register(paths.register, writer)
+    while True:
+        version = register.read()
+        state = reopen(decode_state(register, version), settings)
+        if register.commit(version.number, encode(state)):
+            return state
+
+
+def decode_state(register: Register, version: Version) -> State:
+    """The state in a version of the register; StoreError names the file where it makes no sense."""
+    try:
+        return decode(State, version.value)
+    except (DecodeError, ValueError) as error:
+        what = f"version {version.number} makes no sense ({error}); was it written by a newer hpcelastic?"
+        raise StoreError(f"{register.directory}: {what}") from error
+
+
+def _differences(theirs: Settings, ours: Settings) -> str:
+    old, new = encode(theirs), encode(ours)
+    pairs = [(f"{part}.{key}", old[part][key], new[part][key]) for part in old for key in old[part]]
+    return ", ".join(f"{key} = {was} (here {now})" for key, was, now in pairs if was != now)

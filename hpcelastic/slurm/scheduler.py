@@ -1,0 +1,41 @@
+"""The few questions and requests that go to SLURM's own commands; each one is a call that administrators count."""
+
+import subprocess
+from collections.abc import Iterable
+
+from hpcelastic.errors import SlurmError
+
+_TIMEOUT = 30.0
+"""Seconds for one command: a busy controller answers late, a dead one after its own time-outs."""
+
+
+def job_states(job_ids: Iterable[str]) -> dict[str, str]:
+    """The state of each job that SLURM still knows (``RUNNING``, ``PENDING`` …), asked in one query."""
+    ids = list(job_ids)
+    if not ids:
+        return {}
+    # Without -j: squeue fails as a whole for one unknown id.
+    lines = _call("squeue", "--noheader", "--me", "--states=all", "--format=%A %T").splitlines()
+    known = dict(line.split(maxsplit=1) for line in lines if " " in line)
+    return {job: known[job] for job in ids if job in known}
+
+
+def cancel_jobs(job_ids: Iterable[str]) -> None:
+    """Cancel jobs; one that has ended is fine."""
+    ids = list(job_ids)
+    if ids:
+        _call("scancel", "--quiet", *ids)
+
+
+def _call(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except FileNotFoundError:
+        raise SlurmError(f"{command[0]}: not found; is this a node of a SLURM cluster, with SLURM in PATH?") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmError(
+            f"{command[0]}: no answer in {_TIMEOUT:g} s; is the SLURM controller up (scontrol ping)?"
+        ) from None
+    if done.returncode != 0:
+        raise SlurmError(f"{' '.join(command)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+    return done.stdout

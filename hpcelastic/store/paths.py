@@ -1,0 +1,86 @@
+"""Every path in a run's directory."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The layout of the run's directory ``root``: one run, everything that it leaves, readable with ``cat``."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.json"
+
+    @property
+    def register(self) -> Path:
+        """Versions of the rendezvous register: the run's history."""
+        return self.root / "rendezvous" / "versions"
+
+    @property
+    def leases(self) -> Path:
+        """One lease for each node and incarnation."""
+        return self.root / "rendezvous" / "nodes"
+
+    def store(self, round: int) -> Path:
+        """The key-value store that the workers of a round share."""
+        return self.root / "rendezvous" / "store" / f"round-{round:04d}"
+
+    @property
+    def events(self) -> Path:
+        """One JSON-lines log for each agent."""
+        return self.root / "events"
+
+    def event_log(self, node: str) -> Path:
+        return self.events / f"{node}.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Worker logs for each round and rank."""
+        return self.root / "logs"
+
+    def round_logs(self, round: int) -> Path:
+        return self.logs / f"round-{round:04d}"
+
+    def log(self, round: int, rank: int, stream: str) -> Path:
+        """Log of one worker; ``stream`` is ``out`` or ``err``."""
+        return self.round_logs(round) / f"rank-{rank:05d}.{stream}"
+
+    def error_file(self, round: int, rank: int) -> Path:
+        """Where a worker writes its exception, in the format of torch's ``@record``."""
+        return self.round_logs(round) / f"rank-{rank:05d}.error.json"
+
+    @property
+    def results(self) -> Path:
+        """Return values of the entry point."""
+        return self.root / "results"
+
+    def result(self, round: int, rank: int) -> Path:
+        """Return value of one rank, without suffix."""
+        return self.results / f"round-{round:04d}.rank-{rank:05d}"
+
+    @property
+    def function(self) -> Path:
+        """The entry point, where it was given as a Python function."""
+        return self.root / "function.pkl"
+
+    @property
+    def slurm(self) -> Path:
+        """What was submitted: the sbatch text, and submitit's files."""
+        return self.root / "slurm"
+
+    @property
+    def jobs(self) -> Path:
+        """SLURM jobs that were submitted for the run, one line of JSON each."""
+        return self.slurm / "jobs.jsonl"
+
+
+def safe_name(name: str) -> str:
+    """``name`` with everything replaced that can't stand in a file name on every filesystem."""
+    return _UNSAFE.sub("-", name) or "node"

@@ -1,0 +1,57 @@
+"""What a worker runs when the entry point is a function: call it, keep its return value, report its exception.
+
+``python -m hpcelastic.worker MODULE:FUNCTION ARGS`` with ARGS a JSON list, or ``python -m hpcelastic.worker --pickled``
+for a function that was submitted from Python.
+"""
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hpcelastic import values
+from hpcelastic.store import files
+from hpcelastic.store.paths import RunPaths
+
+PICKLED = "--pickled"
+
+
+def load(arguments: list[str], paths: RunPaths) -> Callable[[], Any]:
+    """The call that the command line asks for."""
+    if arguments == [PICKLED]:
+        function, args, kwargs = values.load_pickle(paths.function)
+        return lambda: function(*args, **kwargs)
+    spec, args_json = arguments
+    module, _, name = spec.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    return lambda: function(*json.loads(args_json))
+
+
+def record(error: BaseException, path: Path) -> None:
+    """Write the exception as torch's ``@record`` does; source: torch/distributed/elastic/multiprocessing/errors."""
+    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(time.time())}
+    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
+    files.publish(path, files.to_json({"message": message}))
+
+
+def main() -> int:
+    paths = RunPaths(Path(os.environ["HPCELASTIC_RUN_DIR"]))
+    try:
+        result = load(sys.argv[1:], paths)()
+    except Exception as error:
+        traceback.print_exc()
+        record(error, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+        return 1
+    files.make_directory(paths.results)
+    round, rank = int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])
+    values.save(paths.result(round, rank), result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
