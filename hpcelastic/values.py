@@ -16,17 +16,25 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.store import files
 
 
-def save_pickle(path: Path, value: Any) -> None:
-    """Pickle ``value``, functions and classes of a notebook included; ConfigError if that can't be done."""
+_CALL = (
+    "the function or its arguments",
+    "pass plain values, and open files, locks and connections inside the function",
+)
+_RESULT = ("the return value", "return plain values, arrays or tensors")
+
+
+def save_pickle(path: Path, value: Any, about: tuple[str, str] = _CALL) -> None:
+    """Pickle ``value``, functions and classes of a notebook included; ConfigError if that can't be done.
+
+    ``about`` is what the error calls the value, and its remedy.
+    """
     import cloudpickle
 
     try:
         data = cloudpickle.dumps(value)
     except Exception as error:
-        raise ConfigError(
-            f"the function or its arguments cannot be pickled ({type(error).__name__}: {error}); pass plain values, "
-            "and open files, locks and connections inside the function"
-        ) from error
+        what, remedy = about
+        raise ConfigError(f"{what} cannot be pickled ({type(error).__name__}: {error}); {remedy}") from error
     files.publish(path, data)
 
 
@@ -40,16 +48,15 @@ def load_pickle(path: Path) -> Any:
 
 
 def save(path: Path, value: Any) -> None:
-    """Keep ``value`` at ``path`` plus ``.json``, or ``.pkl`` where JSON would change it."""
+    """Keep a return value at ``path`` plus ``.json``, or ``.pkl`` where JSON would change it."""
     try:
-        text = json.dumps(value)
-        plain = json.loads(text) == value and type(value) in (type(None), bool, int, float, str, list, dict)
-    except (TypeError, ValueError):
+        plain = _plain(value) and json.loads(json.dumps(value)) == value  # unlike itself: NaN
+    except (ValueError, RecursionError):
         plain = False
-    if plain and _only_lists(value):
+    if plain:
         files.publish(path.with_name(path.name + ".json"), files.to_json(value))
     else:
-        save_pickle(path.with_name(path.name + ".pkl"), value)
+        save_pickle(path.with_name(path.name + ".pkl"), value, _RESULT)
 
 
 def load(path: Path) -> Any:
@@ -61,10 +68,10 @@ def load(path: Path) -> Any:
     raise KeyError(str(path))
 
 
-def _only_lists(value: Any) -> bool:
-    """True without a tuple, which JSON would give back as a list, and with str keys only."""
-    if isinstance(value, dict):
-        return all(type(key) is str and _only_lists(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(map(_only_lists, value))
-    return not isinstance(value, tuple)
+def _plain(value: Any) -> bool:
+    """True if all parts have exactly the types that JSON gives back: no tuple, no NumPy number, str keys only."""
+    if type(value) is dict:
+        return all(type(key) is str and _plain(item) for key, item in value.items())
+    if type(value) is list:
+        return all(map(_plain, value))
+    return type(value) in (type(None), bool, int, float, str)

@@ -43,14 +43,17 @@ def main() -> int:
     paths = RunPaths(Path(os.environ["HPCELASTIC_RUN_DIR"]))
     try:
         result = load(sys.argv[1:], paths)()
+        _keep(result, paths)
     except Exception as error:
         traceback.print_exc()
         record(error, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
         return 1
-    files.make_directory(paths.results)
-    round, rank = int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])
-    values.save(paths.result(round, rank), result)
     return 0
+
+
+def _keep(result: Any, paths: RunPaths) -> None:
+    files.make_directory(paths.results)
+    values.save(paths.result(int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])), result)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from hpcelastic.store import files
 
 _TAIL = 16 * 1024
 _LINES = 40
+_LONGEST = 200
+"""Characters of a message that goes into one line."""
 
 
 def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
@@ -23,12 +25,16 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
     how = describe_exit(exit_code)
     recorded = _recorded(error_file)
     if recorded is not None:
-        return recorded
+        return _short(recorded[0]), recorded[1], recorded[2]
     tail = _tail(log) if log else ""
     found = re.findall(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", tail, re.MULTILINE)
     if found:
-        return f"{found[-1]} ({how})", tail, time.time()
+        return f"{_short(found[-1])} ({how})", tail, time.time()
     return how, tail, time.time()
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
 
 
 def describe_exit(exit_code: int) -> str:
@@ -53,8 +59,9 @@ def _recorded(error_file: Path) -> tuple[str, str, float] | None:
         if isinstance(message, str):
             return message.strip().splitlines()[-1], message, time.time()
         extra = message.get("extraInfo", {})
-        return str(message["message"]), str(extra.get("py_callstack", "")), float(extra.get("timestamp", time.time()))
-    except (OSError, ValueError, TypeError, KeyError, IndexError):
+        line = str(message["message"]).strip().splitlines()[0]
+        return line, str(extra.get("py_callstack", "")), float(extra.get("timestamp", time.time()))
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
         return None  # the file is the user's process's word: take it if it makes sense
 
 

@@ -9,6 +9,7 @@ CLOCK_BOOTTIME, which also counts while the machine sleeps) with every renewal o
 input without ``quit`` is the agent's death. Before it kills for an expired lease it writes ``fenced`` to its output.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -76,7 +77,8 @@ def main(marker: str) -> None:
         readable, _, _ = select.select([0], [], [], left)
         # Before any message: if the whole node slept, a renewal may be waiting that came too late.
         if groups and boottime() >= until:
-            os.write(1, b"fenced\n")  # first, so that the agent never takes the kill for a failure
+            with contextlib.suppress(BrokenPipeError):  # the agent may be dead as well
+                os.write(1, b"fenced\n")  # first, so that the agent never takes the kill for a failure
             _kill(groups, marker)
             groups.clear()
         if not readable:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcelastic.agent.guard import kill_marked
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.state import Member, Stand, name_of
 from hpcelastic.store.leases import read_lease
@@ -70,6 +71,8 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
                 f"node {place.name} is in this run already, as process {lease.member.process.split(':')[2]} "
                 "on this machine; stop that agent, or give this one another name with --node-name"
             )
+        if same_machine:
+            kill_marked(lease.member.node)  # its guard may be at it still, or have died with it
         if same_machine or _requeued(lease.member, place):
             dead.append(lease.member.node)
     return tuple(dead)
@@ -109,6 +112,11 @@ def count_gpus(environ: Mapping[str, str]) -> int:
 def this_process() -> str:
     """``BOOT:PIDSPACE:PID:START`` of this process; no other process ever has the same."""
     return f"{_machine()}:{os.getpid()}:{_start_of(os.getpid())}"
+
+
+def pid_here(process: str) -> int | None:
+    """The id of ``process`` (see `this_process`) if it lives on this machine; None otherwise."""
+    return int(process.split(":")[2]) if _look_for(process)[1] else None
 
 
 def _machine() -> str:

@@ -48,9 +48,7 @@ def task_of_run(directory: str) -> Task:
     if data is None:
         raise ConfigError(f"{paths.config}: no such file; name a directory made by hpcelastic submit or run")
     config = decode(data)
-    settings = Settings(config.nodes, config.rendezvous, config.restarts)
-    agent = AgentSettings(config.entrypoint, config.workers, config.logs, config.environment)
-    return Task(paths, str(config.run.name), settings, agent)
+    return Task(paths, str(config.run.name), config.protocol_settings, config.agent_settings)
 
 
 def place_here() -> Place:

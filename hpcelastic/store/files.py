@@ -41,13 +41,17 @@ def explained(path: Path) -> Iterator[None]:
 def make_directory(path: Path) -> None:
     """Create ``path`` and its parents, readable by the owner alone; fine if it exists."""
     with explained(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            path.mkdir(mode=0o700, exist_ok=True)
+        except FileNotFoundError:  # not mkdir(parents=True): that gives parents the rights of the umask
+            make_directory(path.parent)
+            path.mkdir(mode=0o700, exist_ok=True)
 
 
 def publish_new(path: Path, data: bytes) -> bool:
     """Create ``path`` with ``data``, durably, unless the name is taken: exactly one of many callers gets True.
 
-    ``link`` is the step that counts. It may fail although it succeeded (a lost NFS reply), so the name's content
+    ``data`` must differ from every other caller's, so that each can tell its own. ``link`` is the step that counts. It may fail although it succeeded (a lost NFS reply), so the name's content
     decides then; where hard links are missing, a symbolic link to the draft is as exclusive and as complete.
     """
     with explained(path):
@@ -66,7 +70,7 @@ def publish_new(path: Path, data: bytes) -> bool:
                 raise
         finally:
             if not keep:
-                os.unlink(draft)
+                _discard(draft)
         sync_directory(path.parent)
         return True
 
@@ -75,7 +79,11 @@ def publish(path: Path, data: bytes, *, durable: bool = True) -> None:
     """Give ``path`` the content ``data`` in one step, whatever it held before."""
     with explained(path):
         draft = _write_draft(path, data, durable=durable)
-        os.replace(draft, path)
+        try:
+            os.replace(draft, path)
+        except BaseException:
+            _discard(draft)
+            raise
         if durable:
             sync_directory(path.parent)
 
@@ -136,26 +144,34 @@ def _write_draft(path: Path, data: bytes, *, durable: bool = True) -> Path:
     draft = path.with_name(f"{DRAFT}{path.name}.{secrets.token_hex(4)}")
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if durable:
-            os.fsync(fd)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)  # which may be what says that the disk is full
     except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
+        _discard(draft)
         raise
-    finally:
-        os.close(fd)
     return draft
+
+
+def _discard(draft: Path) -> None:
+    """Remove a draft if that can be done: readers skip it, and whether its content was published is decided."""
+    with contextlib.suppress(OSError):
+        os.unlink(draft)
 
 
 def _symlink(draft: Path, path: Path) -> bool:
     try:
         os.symlink(draft.name, path)
-    except FileExistsError:
-        return os.readlink(path) == draft.name if path.is_symlink() else False
     except OSError as error:
+        if path.is_symlink() and os.readlink(path) == draft.name:
+            return True  # the reply was lost
+        if error.errno == errno.EEXIST:
+            return False
         if error.errno in _NO_HARD_LINKS:
             reason = "the filesystem has neither hard nor symbolic links; use another one for the run's directory"
             raise StoreError(f"{path}: {reason}") from error

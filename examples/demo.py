@@ -1,0 +1,78 @@
+"""A node dies in mid-training: what `make demo` shows.
+
+Trains on handwritten digits with three agents on this machine, each as if it were a node. Kills one whole node, agent
+and workers, with SIGKILL; two go on from the last checkpoint. The node returns; three finish.
+"""
+
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+
+from hpcelastic.api.jobs import LocalNodes
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from hpcelastic.api.timeline import timeline
+
+HERE = Path(__file__).parent
+VICTIM = 0  # the first node: there is no node that must not die
+
+
+def wait_for(run: Run, what: str, nodes: int, after_step: int, timeout: float = 120.0) -> int:
+    """Wait until ``nodes`` nodes have trained beyond ``after_step``; the step that they have reached."""
+    print(f"*** waiting: {what}", flush=True)
+    deadline, printed = time.monotonic() + timeout, 0
+    while time.monotonic() < deadline:
+        lines = [line for line in run.logs() if "epoch" in line]
+        for line in lines[max(printed, len(lines) - 1) :]:
+            print(f"    {line}", flush=True)
+        printed = len(lines)
+        status = run.status()
+        if status.phase in ("succeeded", "failed", "closed"):
+            sys.exit(f"the run has {status.phase} too early: {status.reason}")
+        steps = [int(line.split(" step ")[1].split()[0]) for line in lines if f" {nodes} ranks: " in line]
+        if status.world_size == nodes and steps and max(steps) > after_step and f"round {status.round}," in lines[-1]:
+            return max(steps)
+        time.sleep(0.2)
+    sys.exit(f"waited {timeout:g} s in vain: {what}; see {run.directory}")
+
+
+def main() -> None:
+    runs = HERE.parent / "runs"
+    shutil.rmtree(runs / "demo", ignore_errors=True)
+    overrides = [
+        "run.name=demo",
+        f"run.directory={runs}",
+        "nodes=2..3",
+        "entrypoint.args=[--epochs, 60, --step-time, 0.02]",
+    ]
+    paths = prepare(resolve(HERE.parent / "configs" / "digits.yaml", overrides))
+    nodes, run = LocalNodes(paths, 3), Run(paths.root)
+    try:
+        nodes.start()
+        step = wait_for(run, "three nodes train", nodes=3, after_step=0)
+        print(f"*** SIGKILL of node{VICTIM}: its agent, its workers, everything", flush=True)
+        nodes.kill_node(VICTIM)
+        step = wait_for(run, "the other two go on from the checkpoint", nodes=2, after_step=step)
+        print(f"*** node{VICTIM} comes back", flush=True)
+        nodes.start_node(VICTIM)
+        wait_for(run, "three nodes train again", nodes=3, after_step=step)
+        print("*** waiting: the training ends", flush=True)
+        status = run.wait(timeout=300)
+    finally:
+        nodes.signal(15)
+        nodes.wait()
+    if status.phase != "succeeded":
+        sys.exit(f"the run has {status.phase}: {status.reason}")
+    accuracy = json.loads((run.directory / "result.json").read_text())["test_accuracy"]
+    print("\nWhat happened:")
+    print("\n".join(timeline(run)))
+    print(f"\ntest accuracy {accuracy:.3f}; everything that was written is in {run.directory}")
+    if accuracy <= 0.95:
+        sys.exit("the accuracy is too low")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,6 @@
+"""What notebooks and scripts use: `submit` a job, hold it as a `Run`."""
+
+from hpcelastic.api.launch import submit
+from hpcelastic.api.run import NodeStatus, Run, RunStatus
+
+__all__ = ["NodeStatus", "Run", "RunStatus", "submit"]

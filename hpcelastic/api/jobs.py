@@ -1,0 +1,119 @@
+"""What serves a run: SLURM jobs, and agents on this machine."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from hpcelastic.agent.guard import kill_group, kill_marked
+from hpcelastic.agent.node import pid_here
+from hpcelastic.protocol.state import Stand
+from hpcelastic.slurm.scheduler import cancel_jobs, job_states
+from hpcelastic.store import files
+from hpcelastic.store.leases import read_leases
+from hpcelastic.store.paths import RunPaths
+
+_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+
+
+def remember_job(paths: RunPaths, job_id: str) -> None:
+    """Note in the run's directory that a SLURM job was submitted for it."""
+    with paths.jobs.open("a") as file:
+        file.write(json.dumps({"job": job_id, "submitted": time.time()}) + "\n")
+
+
+def jobs_of(paths: RunPaths) -> list[str]:
+    """SLURM jobs that were submitted for the run, the newest last."""
+    data = files.read(paths.jobs) or b""
+    return [json.loads(line)["job"] for line in data.splitlines()]
+
+
+def live_jobs(paths: RunPaths) -> dict[str, str]:
+    """Those jobs of the run that SLURM has not ended, with their state; one query. Raises SlurmError."""
+    return {job: state for job, state in job_states(jobs_of(paths)).items() if state not in _OVER}
+
+
+def local_agents(paths: RunPaths) -> list[int]:
+    """Process ids of the run's agents that live on this machine."""
+    members = [lease.member for lease in read_leases(paths.leases).values()]
+    pids = (pid_here(m.process) for m in members if m.stand is not Stand.LEFT)
+    return [pid for pid in pids if pid is not None]
+
+
+def end_jobs(paths: RunPaths) -> None:
+    """Cancel the run's SLURM jobs, and tell its agents on this machine to leave. Raises SlurmError."""
+    for pid in local_agents(paths):
+        try:
+            os.kill(pid, signal.SIGTERM)
+        except ProcessLookupError:
+            continue
+    jobs = live_jobs(paths) if jobs_of(paths) else {}
+    cancel_jobs(jobs)
+
+
+class LocalNodes:
+    """Agents on this machine, each as if it were a node named ``node0``, ``node1`` …"""
+
+    def __init__(self, paths: RunPaths, count: int) -> None:
+        self._paths = paths
+        self._count = count
+        self._job = f"local-{secrets.token_hex(3)}"
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Start all nodes."""
+        for index in range(self._count):
+            self.start_node(index)
+
+    def start_node(self, index: int) -> None:
+        """Start one node: for the first time, or again after its death."""
+        command = [sys.executable, "-m", "hpcelastic", "agent", "--run-dir", str(self._paths.root)]
+        command += ["--node-name", f"node{index}", "--local-addr", "127.0.0.1", "--job", f"{self._job}:{self._count}"]
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+        with self.log(index).open("ab") as log:
+            self._agents[index] = subprocess.Popen(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def log(self, index: int) -> Path:
+        """Where the agent of a node reports."""
+        return self._paths.root / f"agent-node{index}.log"
+
+    def kill_node(self, index: int) -> None:
+        """SIGKILL everything on the node at once: the agent, its guard, all workers."""
+        agent = self._agents[index]
+        marks = [lease.member for lease in read_leases(self._paths.leases).values()]
+        children = _children(agent.pid)
+        for pid in (agent.pid, *children):
+            kill_group(pid, signal.SIGKILL)
+        agent.wait()
+        for member in marks:
+            if member.name == f"node{index}":
+                kill_marked(member.node)
+
+    def signal(self, signum: int) -> None:
+        """Signal every agent that lives."""
+        for agent in self.alive().values():
+            agent.send_signal(signum)
+
+    def alive(self) -> dict[int, "subprocess.Popen[bytes]"]:
+        """The agents that have not ended."""
+        return {index: agent for index, agent in self._agents.items() if agent.poll() is None}
+
+    def wait(self, timeout: float | None = None) -> dict[int, int]:
+        """Wait for every agent to end; exit status (minus the signal's number) by node. Raises TimeoutExpired."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        for agent in self._agents.values():
+            agent.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return {index: agent.returncode for index, agent in self._agents.items()}
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []

@@ -1,0 +1,72 @@
+"""From a job to a run: `submit`."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from os import PathLike
+from typing import Any, Literal
+
+from hpcelastic.api.jobs import LocalNodes, remember_job
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from hpcelastic.config import JobConfig, default_name, from_mapping, load, overrides_from_keywords
+from hpcelastic.config.overrides import Override
+from hpcelastic.errors import ConfigError
+from hpcelastic.slurm.submission import submit_job
+from hpcelastic.worker import PICKLED
+
+Job = str | PathLike[str] | Mapping[str, Any] | Callable[..., Any]
+
+
+def submit(
+    job: Job,
+    *args: Any,
+    executor: Literal["slurm", "local"] = "slurm",
+    resume: bool = False,
+    **overrides: Any,
+) -> Run:
+    """Start a run and return at once; it goes on without this process.
+
+    ``job`` is the path of a YAML job file, a mapping with the same keys, or a function, which every rank calls with
+    ``args`` and whose return values `Run.result` gives back. ``overrides`` set keys of the job: ``nodes="2..4"``,
+    ``slurm__partition="gpu"``. With ``executor="local"`` the agents run on this machine, ``nodes.max`` of them.
+    ``resume`` continues a run that has ended, in its directory.
+
+    Raises ConfigError if the job is wrong, SlurmError if SLURM refuses it; nothing is left behind then.
+    """
+    if args and not callable(job):
+        raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
+    config = resolve(job, overrides_from_keywords(overrides))
+    call: Any = (job, args, {}) if callable(job) else None
+    return start(config, call, executor=executor, resume=resume)
+
+
+def resolve(job: Job, overrides: Sequence[Override]) -> JobConfig:
+    """The configuration of a job, with a name."""
+    if callable(job):
+        given = {"entrypoint": {"module": "hpcelastic.worker", "args": [PICKLED]}}
+        config, stem = from_mapping(given, overrides).config, getattr(job, "__name__", "function").strip("<>")
+    elif isinstance(job, Mapping):
+        config, stem = from_mapping(job, overrides).config, "run"
+    else:
+        config, stem = load(job, overrides).config, str(job)
+    name = config.run.name or default_name(stem, datetime.now())
+    return replace(config, run=replace(config.run, name=name))
+
+
+def start(config: JobConfig, call: Any = None, *, executor: str = "slurm", resume: bool = False) -> Run:
+    """Start the run that ``config`` describes."""
+    if executor not in ("slurm", "local"):
+        raise ConfigError(f"executor is {executor!r}; choose slurm or local")
+    paths = prepare(config, call, resume=resume)
+    try:
+        if executor == "slurm":
+            remember_job(paths, submit_job(config, paths))
+        else:
+            LocalNodes(paths, config.nodes.max).start()
+    except BaseException:
+        if not resume:
+            shutil.rmtree(paths.root, ignore_errors=True)
+        raise
+    return Run(paths.root)

@@ -1,0 +1,34 @@
+"""What happened in a run, for a person."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hpcelastic.api.run import Run
+from hpcelastic.store.events import read_events
+from hpcelastic.store.paths import RunPaths
+
+
+def timeline(run: Run) -> list[str]:
+    """One line for each change of the run's state and each start and end of a node, with seconds since the first."""
+    events = read_events(RunPaths(run.directory).events)
+    start = events[0]["time"] if events else time.time()
+    return [f"{event['time'] - start:8.2f} s  {text}" for event, text in _told(events)]
+
+
+def _told(events: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+    told_version = 0
+    for event in events:
+        kind, node = event["event"], event["node"]
+        if kind == "state" and event["version"] > told_version:
+            told_version = event["version"]
+            yield event, f"{event['phase']:9} round {event['round']}: {event['reason']}"
+        elif kind == "agent started":
+            yield event, f"{node} starts"
+        elif kind == "workers started":
+            ranks = ", ".join(sorted(event["pids"], key=int))
+            yield event, f"{node} runs rank {ranks} of {event['world_size']} in round {event['round']}"
+        elif kind in ("agent ended", "fenced"):
+            yield event, f"{node}: {kind}"
+        elif kind == "worker ended" and event["exit_code"] != 0:
+            yield event, f"{node}: rank {event['rank']} ended with {event['exit_code']}"

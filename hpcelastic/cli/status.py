@@ -1,0 +1,45 @@
+"""``hpcelastic status``: show how a run is doing."""
+
+import argparse
+
+from hpcelastic.api.jobs import live_jobs
+from hpcelastic.api.run import Run, RunStatus
+from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.errors import SlurmError
+from hpcelastic.store.paths import RunPaths
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser, optional=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    found = find_run(args)
+    print("\n".join(lines(found.status(), _jobs(found))))
+    return 0
+
+
+def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
+    """The status for a person."""
+    rows = [
+        f"run        {status.name}  ({status.directory})",
+        f"phase      {status.phase}: {status.reason}",
+        f"round      {status.round}, world size {status.world_size}",
+        f"restarts   {status.restarts} of {status.max_restarts}",
+    ]
+    if status.jobs:
+        rows.append("jobs       " + ", ".join(f"{job} {jobs.get(job, 'ended')}" for job in status.jobs))
+    for i, node in enumerate(status.nodes):
+        ranks = f"  ranks {node.ranks}" if node.ranks else ""
+        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
+    for i, failure in enumerate(status.failures):
+        where = f"rank {failure.rank} in round {failure.round}: {failure.message}"
+        rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))
+    return rows
+
+
+def _jobs(found: Run) -> dict[str, str]:
+    try:
+        return live_jobs(RunPaths(found.directory)) if found.status().jobs else {}
+    except SlurmError as error:
+        return dict.fromkeys(found.status().jobs, f"unknown ({error})")

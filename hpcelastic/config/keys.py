@@ -1,0 +1,127 @@
+"""The keys of a job file: what may stand where, and what a wrong key was meant to be. Pure.
+
+All of it is read from the dataclasses; only the names that other tools use are written down here.
+"""
+
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from hpcelastic.config.document import KeyPath, dotted
+from hpcelastic.config.job import JobConfig
+
+# What torchrun, sbatch and submitit call it, and what it is called here.
+ALIASES = {
+    "nnodes": "nodes",
+    "min_nodes": "nodes",
+    "max_nodes": "nodes",
+    "nproc_per_node": "workers.per_node",
+    "nproc": "workers.per_node",
+    "ntasks": "workers.per_node",
+    "ntasks_per_node": "workers.per_node",
+    "tasks_per_node": "workers.per_node",
+    "max_restarts": "restarts.max",
+    "rdzv_id": "run.name",
+    "run_id": "run.name",
+    "job_name": "run.name",
+    "rdzv_endpoint": "run.directory",
+    "run_directory": "run.directory",
+    "run_dir": "run.directory",
+    "log_dir": "run.directory",
+    "output_dir": "run.directory",
+    "rdzv_conf": "rendezvous",
+    "rdzv": "rendezvous",
+    "last_call_timeout": "rendezvous.last_call",
+    "monitor_interval": "rendezvous.poll",
+    "redirects": "logs.redirect",
+    "env": "environment",
+    "cmd": "entrypoint",
+    "command": "entrypoint",
+    "m": "entrypoint.module",
+    "arguments": "entrypoint.args",
+    "mem": "slurm.memory",
+    "mem_gb": "slurm.memory",
+    "gres": "slurm.gpus_per_node",
+    "gpus": "slurm.gpus_per_node",
+    "cpus_per_task": "slurm.cpus_per_node",
+    "cpus": "slurm.cpus_per_node",
+    "timeout_min": "slurm.time",
+    "time_limit": "slurm.time",
+    "walltime": "slurm.time",
+    "sbatch": "slurm",
+}
+
+
+def keys(kind: Any) -> dict[str, Any]:
+    """The keys that a group may have, each with the type of its value."""
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in fields(kind)}
+
+
+def kind_at(path: KeyPath) -> Any | None:
+    """The type of the value at ``path``, or None where there is no such key."""
+    kind: Any = JobConfig
+    for part in path:
+        kind = step(kind, part)
+    return kind
+
+
+def step(kind: Any, part: str | int) -> Any | None:
+    """The type of what ``part`` leads to in a value of type ``kind``."""
+    if is_dataclass(kind):
+        return keys(kind).get(str(part))
+    if get_origin(kind) is Mapping:
+        return get_args(kind)[1]
+    return get_args(kind)[0] if get_origin(kind) is tuple and isinstance(part, int) else None
+
+
+def holds_keys(kind: Any) -> bool:
+    """Whether keys may stand below it."""
+    return is_dataclass(kind) or get_origin(kind) is Mapping
+
+
+def split(name: str) -> KeyPath:
+    """A key path from its dots; below a free mapping, such as ``environment``, the rest is one key, dots and all."""
+    parts = name.strip().split(".")
+    kind: Any = JobConfig
+    for depth, part in enumerate(parts):
+        if get_origin(kind) is Mapping:
+            return (*parts[:depth], ".".join(parts[depth:]))
+        kind = step(kind, part)
+    return tuple(parts)
+
+
+def choices(kind: Any) -> tuple[Any, ...]:
+    """The types that a value may have, without None."""
+    parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return tuple(part for part in parts if part is not NoneType)
+
+
+def every_key(kind: Any = JobConfig, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """Every key path of a job file."""
+    for name, inner in keys(kind).items():
+        yield (*path, name)
+        if is_dataclass(inner):
+            yield from every_key(inner, (*path, name))
+
+
+def suggestion(path: KeyPath) -> str:
+    """What to write instead of the unknown key at ``path``."""
+    group, name = path[:-1], str(path[-1]).lstrip("-").replace("-", "_").lower()
+    here = list(keys(kind_at(group)))
+    elsewhere = {dotted(key): str(key[-1]) for key in every_key()}
+    if name in here:
+        return f"write {dotted((*group, name))}"
+    if name in ALIASES:
+        return f"write {ALIASES[name]}"
+    if named := [key for key, last in elsewhere.items() if last == name]:
+        return f"write {' or '.join(named)}"
+    if close := difflib.get_close_matches(name, here, 1, 0.6):
+        return f"did you mean {dotted((*group, close[0]))}?"
+    if close := difflib.get_close_matches(name, elsewhere.values(), 1, 0.75):
+        return f"did you mean {next(key for key, last in elsewhere.items() if last == close[0])}?"
+    if group == ("slurm",):
+        return f"if sbatch has this option, write slurm.options.{name.replace('_', '-')}"
+    return f"the keys {f'under {dotted(group)}' if group else 'here'} are {', '.join(here)}"

@@ -1,0 +1,75 @@
+"""From a job file, or a mapping, and overrides to the configuration, each value with its origin."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from hpcelastic.config.codec import encode
+from hpcelastic.config.document import Document, KeyPath, Mark, dotted, expand_nodes, from_plain
+from hpcelastic.config.files import read_file, script_problem
+from hpcelastic.config.job import JobConfig
+from hpcelastic.config.overrides import Override, apply
+from hpcelastic.config.validation import validate
+from hpcelastic.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and, for each of its keys that holds no others, where the value came from."""
+
+    config: JobConfig
+
+    origins: Mapping[str, str]
+    """Key path to ``default``, ``FILE:LINE``, ``override NUMBER``, or ``given`` for a value of Python."""
+
+
+def load(path: str | PathLike[str], overrides: Sequence[Override] = (), *, directory: Path | None = None) -> Resolved:
+    """Read a job file and apply overrides; a relative script is looked for in ``directory``, the working directory.
+
+    Raises ConfigError with a line for each problem.
+    """
+    return _resolve(read_file(Path(path)), overrides, directory)
+
+
+def from_mapping(
+    mapping: Mapping[str, object], overrides: Sequence[Override] = (), *, directory: Path | None = None
+) -> Resolved:
+    """The same from a mapping of Python with the keys of a job file; raises ConfigError."""
+    document = Document()
+    document.value = from_plain(mapping, (), Mark("given"), document)
+    return _resolve(document, overrides, directory)
+
+
+def _resolve(document: Document, overrides: Sequence[Override], directory: Path | None) -> Resolved:
+    expand_nodes(document)
+    for number, override in enumerate(overrides, 1):
+        apply(document, number, override)
+    config = validate(document)
+    _check_script(document, directory or Path())
+    if config is None or document.problems:
+        problems = sorted(document.problems, key=lambda problem: problem.mark.line)
+        raise ConfigError("\n".join(str(problem) for problem in problems))
+    origins = {dotted(path): _origin(document, path) for path in leaves(encode(config))}
+    return Resolved(config, origins)
+
+
+def _check_script(document: Document, directory: Path) -> None:
+    entrypoint = document.value.get("entrypoint")
+    script = entrypoint.get("script") if isinstance(entrypoint, dict) else None
+    if isinstance(script, str) and script and (what := script_problem(script, directory)):
+        document.complain(("entrypoint", "script"), what)
+
+
+def _origin(document: Document, path: KeyPath) -> str:
+    return document.marks[path].origin if path in document.marks else "default"
+
+
+def leaves(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
+    """The path of every key that holds no others; a list is one value."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    else:
+        yield path

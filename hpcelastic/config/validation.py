@@ -1,0 +1,138 @@
+"""From a document to a configuration: pydantic validates, this module words what it finds.
+
+Validation is strict, as in JSON: no text becomes a number, no number a truth value. One reading is left to the keys'
+types: where a key takes text, a number is the text that was written (``time: 90``, ``VERSION: 1.10``).
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
+
+from hpcelastic.config.document import Document, KeyPath
+from hpcelastic.config.job import JobConfig
+from hpcelastic.config.keys import choices, holds_keys, keys, kind_at, split, step, suggestion
+from hpcelastic.protocol.settings import NodeRange
+
+SURROGATE = re.compile("[\ud800-\udfff]")
+NUMBER = re.compile(r"-?\d+(\.\d*)?")
+
+
+@cache
+def adapter() -> TypeAdapter[JobConfig]:
+    """The one source of both the validation and the JSON Schema."""
+    return TypeAdapter(JobConfig)
+
+
+def validate(document: Document) -> JobConfig | None:
+    """The configuration, or None and the problems noted in the document."""
+    value = _as_written(document.value, JobConfig, (), document)
+    try:
+        return adapter().validate_json(json.dumps(value))
+    except ValidationError as error:
+        # One problem for each key: a union has an error for each of its types, a bad value is noted when it is read.
+        known = {problem.path for problem in document.problems}
+        for path, what in (_worded(details) for details in error.errors()):
+            if path not in known:
+                document.complain(path, what)
+                known.add(path)
+        return None
+
+
+def _as_written(value: Any, kind: Any, path: KeyPath, document: Document) -> Any:
+    """Turn numbers to text where the key takes text, and leave out the groups and lists that were left empty."""
+    if isinstance(value, dict):
+        return {
+            key: _as_written(item, step(kind, key), (*path, key), document)
+            for key, item in value.items()
+            if item is not None or not _holds_more(step(kind, key))
+        }
+    if isinstance(value, list):
+        return [_as_written(item, step(kind, index), (*path, index), document) for index, item in enumerate(value)]
+    if isinstance(value, str) and SURROGATE.search(value):
+        document.complain(path, "holds half of a surrogate pair, which is no character; remove it")
+        return "?"
+    if _is_text(value, kind, path, document):
+        return document.mark(path).text or json.dumps(value)
+    return value
+
+
+def _is_text(value: Any, kind: Any, path: KeyPath, document: Document) -> bool:
+    """Whether a number or truth value is read as text; arguments of a command line and variables always are."""
+    always = path[:1] == ("environment",) or (path[:2] == ("entrypoint", "args") and not _calls_function(document))
+    if isinstance(value, bool):
+        return always
+    return isinstance(value, (int, float)) and str in choices(kind) and (always or type(value) not in choices(kind))
+
+
+def _calls_function(document: Document) -> bool:
+    entrypoint = document.value.get("entrypoint")
+    return isinstance(entrypoint, dict) and bool(entrypoint.get("function"))
+
+
+def _holds_more(kind: Any) -> bool:
+    return holds_keys(kind) or get_origin(kind) is tuple
+
+
+def _worded(error: ErrorDetails) -> tuple[KeyPath, str]:
+    """The key that an error of pydantic is about, what is wrong with it, and what to do."""
+    path = error["loc"]
+    if error["type"] == "unexpected_keyword_argument":
+        return path, f"no such key; {suggestion(path)}"
+    if error["type"] == "missing":
+        return path, "is missing; say what to run, such as entrypoint: {script: train.py}"
+    if error["type"] == "value_error":
+        return _refused(path, str(error["ctx"]["error"]))
+    while path and kind_at(path) is None:  # pydantic ends a path with the member of a union
+        path = path[:-1]
+    if not path:
+        return path, error["msg"]
+    return path, f"is {shown(error['input'])}; write {expected(kind_at(path), error['input'])}"
+
+
+def _refused(path: KeyPath, message: str) -> tuple[KeyPath, str]:
+    """A dataclass refused its values: its message begins with the key path, or belongs to the whole."""
+    name, verb, rest = next(iter(re.findall(r"^(.+?) (is|has) (.+)$", message, re.DOTALL)), ("", "", ""))
+    if name and kind_at(split(name)) is not None:
+        return split(name), f"{verb} {rest}"
+    return path, message
+
+
+def shown(value: Any) -> str:
+    """A wrong value in words."""
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    if isinstance(value, str):
+        return f"the text {value if len(value) <= 60 else value[:57] + '...'!r}"
+    return "empty" if value is None else json.dumps(value)
+
+
+def expected(kind: Any, given: Any = None) -> str:
+    """What belongs at a key of this type, in words."""
+    if kind is NodeRange:
+        return "a number such as 4, or MIN..MAX such as 2..4"
+    if is_dataclass(kind):
+        return f"its keys below it: {', '.join(keys(kind))}"
+    if get_origin(kind) is Mapping:
+        return "lines KEY: VALUE below it"
+    if get_origin(kind) is tuple:
+        return "a list, such as [a, b]"
+    *first, last = _names(choices(kind))
+    quoted = isinstance(given, str) and NUMBER.fullmatch(given) and last.endswith("number")
+    return (f"{', '.join(first)} or {last}" if first else last) + (", without quotes" if quoted else "")
+
+
+def _names(types: tuple[Any, ...]) -> Iterator[str]:
+    names = {str: ["text"], float: ["a number"], bool: ["true", "false"]}
+    for kind in types:
+        if get_origin(kind) is Literal:
+            yield from map(str, get_args(kind))
+        elif kind is not int:
+            yield from names[kind]
+        elif float not in types:
+            yield "a whole number"

@@ -1,0 +1,118 @@
+"""From a configuration to a SLURM job, by submitit: one agent on each node.
+
+The flags that keep the survivors alive when a node dies are set here: ``--no-kill`` for the job and for its step, and
+for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task.
+"""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+from hpcelastic.config import JobConfig, SlurmSettings
+from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.entry import run_agent
+from hpcelastic.store import files
+from hpcelastic.store.paths import RunPaths
+
+_SURVIVE = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+
+
+class AgentExecutor(submitit.SlurmExecutor):
+    """submitit's SLURM executor, which may also write its batch script on a machine without SLURM."""
+
+    @classmethod
+    def affinity(cls) -> int:
+        return 2
+
+
+def executor(config: JobConfig, paths: RunPaths) -> AgentExecutor:
+    """submitit's executor with all that ``config`` asks of SLURM; its files go to the run's directory."""
+    made = AgentExecutor(folder=paths.slurm)
+    made.update_parameters(**_parameters(config))
+    return made
+
+
+def sbatch_text(config: JobConfig, paths: RunPaths) -> str:
+    """The batch script that `submit_job` hands to sbatch, to the letter."""
+    made = executor(config, paths)
+    text: str = made._make_submission_file_text(made._submitit_command_str, uid="")
+    return text
+
+
+def submit_job(config: JobConfig, paths: RunPaths) -> str:
+    """Submit the job and return its id. Raises SlurmError with what sbatch said."""
+    if shutil.which("sbatch") is None:
+        raise SlurmError("sbatch: not found; submit from a login node, or use `hpcelastic run` on this machine")
+    files.make_directory(paths.slurm)
+    try:
+        job = executor(config, paths).submit(run_agent, str(paths.root))
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise SlurmError(f"sbatch refused the job: {_last_words(error)}") from error
+    return str(job.job_id)
+
+
+def minutes(time: str) -> int | None:
+    """SLURM's time limit in minutes, rounded up as SLURM does; None where there is no limit. Source: sbatch(1)."""
+    if time.upper() in ("UNLIMITED", "INFINITE"):
+        return None
+    days, _, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if days:  # D-H, D-H:M, D-H:M:S
+        hours, mins, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, mins, seconds = parts
+    else:  # M, M:S
+        hours, (mins, seconds) = 0, [*parts, 0][:2]
+    return int(days or 0) * 1440 + hours * 60 + mins + (seconds > 0)
+
+
+def _parameters(config: JobConfig) -> dict[str, Any]:
+    """submitit's parameters; whatever it has no name for goes through ``additional_parameters``."""
+    slurm, nodes = config.slurm, config.nodes
+    limit = minutes(slurm.time) if slurm.time else None
+    given = {
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "time": limit,
+        "gpus_per_node": slurm.gpus_per_node,
+        "cpus_per_task": slurm.cpus_per_node,
+        "constraint": slurm.constraint,
+        "exclude": slurm.exclude,
+        "setup": list(slurm.setup) or None,
+    }
+    return {
+        "job_name": config.run.name,
+        "nodes": nodes.max,
+        "ntasks_per_node": 1,
+        "stderr_to_stdout": True,
+        "wckey": None,
+        "srun_args": _SURVIVE,
+        "additional_parameters": _additional(slurm, nodes.min, nodes.max),
+        **{key: value for key, value in given.items() if value is not None},
+    }
+
+
+def _additional(slurm: SlurmSettings, least: int, most: int) -> dict[str, Any]:
+    extra: dict[str, Any] = {"no-kill": True, "requeue" if slurm.requeue else "no-requeue": True}
+    if least != most:
+        extra["nodes"] = f"{least}-{most}"
+    if slurm.time is None or minutes(slurm.time) is None:
+        extra["time"] = slurm.time or "0"
+    if slurm.memory is not None:
+        extra["mem"] = slurm.memory
+    return {**extra, **{name: value for name, value in slurm.options.items() if value is not False}}
+
+
+def _last_words(error: Exception) -> str:
+    lines = [line for line in re.split(r"[\r\n]+", str(error)) if line.startswith("sbatch:")]
+    return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines) or str(error)
+
+
+def script_of(paths: RunPaths, job_id: str) -> Path:
+    """Where submitit keeps the batch script of a job."""
+    return paths.slurm / f"{job_id}_submission.sh"

@@ -1,0 +1,12 @@
+"""What a training script imports: where it runs, checkpoints that survive kills, batches that survive a new world size.
+
+Works the same under hpcelastic, under torchrun and with plain ``python train.py``. torch is imported at first use, so a
+worker that only asks for its context starts at once.
+"""
+
+from .batches import GlobalBatches
+from .checkpoints import Checkpoint, Checkpoints
+from .context import Context, context
+from .files import published
+
+__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "context", "published"]

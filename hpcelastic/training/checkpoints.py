@@ -1,0 +1,267 @@
+"""Checkpoints of a run: published whole, ordered by round and step, found by listing.
+
+A file is named for the round that wrote it and the step that it holds, ``round-0003.step-00000120.pt``, and the newest
+is the one of the highest (round, step). A worker of an older round may still be alive on a node that everybody believes
+dead (a *zombie*): whatever it writes late bears its own, older round, so it lands beside the newer round's checkpoints,
+never over them, and sorts before them. That holds without any lock, and without a clock.
+
+A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment:
+anything that reads such archives reads it, and a bit that a disk has flipped is seen.
+"""
+
+import errno
+import logging
+import os
+import pickle
+import re
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from hpcelastic.errors import StoreError
+
+from .context import context
+from .files import cannot, published, sync_directory
+
+log = logging.getLogger(__name__)
+
+_SEAL_LENGTH = 8
+_GONE = (errno.ENOENT, errno.ESTALE)  # NFS says ESTALE where another client has removed the file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was read back."""
+
+    step: int
+    """Training steps that ``state`` holds: the number of the step to do next, counted from 0."""
+
+    round: int
+    """The round that wrote it."""
+
+    state: dict[str, Any]
+    """What was given to ``save``."""
+
+    path: Path
+    """The file."""
+
+
+class Checkpoints:
+    """The checkpoints in one directory.
+
+    ``directory`` is on a filesystem that every rank sees; unless given, it is ``checkpoints`` in the run's directory,
+    or ``./checkpoints`` outside hpcelastic. The newest ``keep`` checkpoints stay. ``round`` is this worker's own unless
+    given.
+    """
+
+    def __init__(self, directory: str | Path | None = None, *, keep: int = 3, round: int | None = None) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
+        here = context()
+        self.directory = Path(directory) if directory is not None else (here.run_dir or Path()) / "checkpoints"
+        self.keep = keep
+        self.round = here.round if round is None else round
+
+    def save(self, step: int, state: dict[str, Any]) -> Path:
+        """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. One rank calls this: rank 0.
+
+        ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. Once this returns, the
+        checkpoint survives a power cut. Killed at any instruction, it leaves the checkpoints as they were or with the
+        whole new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem refuses, or if a
+        newer round has published here, which makes this worker a zombie.
+        """
+        name = _Name(self.round, step)
+        self._make_directory()
+        self._refuse_zombie()
+        path = self.directory / str(name)
+        with published(path) as draft:
+            _write(state, draft)
+        self._remove_old(name)
+        return path
+
+    def load(self, map_location: Any = "cpu") -> Checkpoint | None:
+        """Return the newest checkpoint that is whole, or None if there is none yet. Every rank calls this.
+
+        A damaged file is passed over, with a warning, for the next older one. Where a process group is initialised,
+        this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses and the others read the same
+        file, since two listings may differ while a zombie writes. ``map_location`` is that of ``torch.load``. Raises
+        ``StoreError`` if files are there and none is whole: starting anew is then for a person to decide.
+        """
+        import torch.distributed as dist
+
+        if not (dist.is_available() and dist.is_initialized()):
+            return self._load_newest(map_location)
+        found = self._load_newest(map_location) if dist.get_rank() == 0 else None
+        chosen = [_Name(found.round, found.step) if found else None]
+        dist.broadcast_object_list(chosen, src=0)
+        if dist.get_rank() == 0 or chosen[0] is None:
+            return found
+        return self._load_chosen(chosen[0], map_location)
+
+    def _load_newest(self, map_location: Any) -> Checkpoint | None:
+        names = self._names()
+        for name in names:
+            path = self.directory / str(name)
+            try:
+                if damage := _damage(path):
+                    log.warning("checkpoint %s is damaged (%s): falling back to the next older one", path, damage)
+                    continue
+                return Checkpoint(name.step, name.round, _read(path, map_location), path)
+            except OSError as error:
+                if error.errno not in _GONE:
+                    raise cannot("read", path, error) from error
+        if names:
+            raise StoreError(
+                f"no whole checkpoint among the {len(names)} in {self.directory}; look at that filesystem, then put a "
+                "good one there, or remove the directory to train from the beginning"
+            )
+        return None
+
+    def _load_chosen(self, name: "_Name", map_location: Any) -> Checkpoint:
+        path = self.directory / str(name)
+        try:
+            return Checkpoint(name.step, name.round, _read(path, map_location), path)
+        except FileNotFoundError as error:
+            raise StoreError(
+                f"rank 0 resumes from {path.absolute()}, which does not exist on node {context().node}; "
+                "put the checkpoints on a filesystem that all nodes share"
+            ) from error
+        except OSError as error:
+            raise cannot("read", path, error) from error
+
+    def _names(self) -> list["_Name"]:
+        """Return the published checkpoints, newest first.
+
+        Found by listing: on NFS and MooseFS, a name asked for before it existed may stay absent for half a minute.
+        """
+        try:
+            found = [_Name.parse(path.name) for path in self.directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise cannot("list", self.directory, error) from error
+        return sorted((name for name in found if name), reverse=True)
+
+    def _make_directory(self) -> None:
+        if self.directory.is_dir():
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.directory.parent)
+        except OSError as error:
+            raise cannot("make", self.directory, error) from error
+
+    def _refuse_zombie(self) -> None:
+        # A courtesy, which stops a zombie early. The file's name is what fences it: this listing may already be old.
+        newest = max((name.round for name in self._names()), default=0)
+        if newest > self.round:
+            raise StoreError(
+                f"round {newest} has published in {self.directory}, so this worker of round {self.round} is a leftover "
+                "and must not go on; if you started it by hand, give it a directory of its own"
+            )
+
+    def _remove_old(self, saved: "_Name") -> None:
+        for name in self._names()[self.keep :]:
+            if name != saved:  # not among the newest where damaged ones of a later step were passed over
+                _remove(self.directory / str(name))
+        for path in self.directory.glob("*.draft"):
+            name_of_draft = _Name.parse(path.name, draft=True)
+            # Drafts of this round may be in somebody's hands, but for those of the step that has just been published.
+            if name_of_draft and (name_of_draft.round < self.round or name_of_draft == saved):
+                _remove(path)
+
+
+class _Name(NamedTuple):
+    """The name of a checkpoint file; sorts by age."""
+
+    round: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"round-{self.round:04}.step-{self.step:08}.pt"
+
+    @classmethod
+    def parse(cls, text: str, *, draft: bool = False) -> "_Name | None":
+        found = re.fullmatch(r"round-(\d+)\.step-(\d+)\.pt" + (r"\.\w+\.draft" if draft else ""), text)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+
+def _write(state: dict[str, Any], draft: BinaryIO) -> None:
+    import torch
+
+    try:
+        torch.save(state, draft)
+        draft.flush()
+        # Reads the structure, not the tensors: better to learn now that a state cannot be loaded than after a crash.
+        with suppress(NotImplementedError):  # a quantized tensor cannot leave out its data
+            torch.load(draft.name, map_location="meta", weights_only=True)
+        _seal(draft)
+    except (pickle.PickleError, AttributeError, TypeError) as error:  # what pickle raises on what it cannot do
+        raise StoreError(
+            f"this state cannot be a checkpoint: {_refusal(error)}; give tensors, numbers, strings, and dicts, lists, "
+            "tuples and sets of them (state_dict() of a model or an optimizer, .item() of a NumPy number)"
+        ) from error
+
+
+def _read(path: Path, map_location: Any) -> Any:
+    import torch
+
+    try:
+        # weights_only: a checkpoint is data, and must not be able to run code here.
+        return torch.load(path, map_location=map_location, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise StoreError(
+            f"cannot load checkpoint {path}: {_refusal(error)}; move it away to fall back to the next older one"
+        ) from error
+
+
+def _seal(draft: BinaryIO) -> None:
+    """Give the archive its checksum for a comment.
+
+    torch itself notices a file cut short, but neither zeros within a tensor nor most flipped bits: it does not check
+    the checksums that the archive holds for its parts, nor do those cover the archive's directory.
+    """
+    draft.seek(-2, os.SEEK_END)  # an archive ends with the length of its comment, and torch writes none
+    draft.write(_SEAL_LENGTH.to_bytes(2, "little"))
+    size = draft.tell()
+    draft.seek(0)
+    draft.write(_checksum(draft, size))
+
+
+def _damage(path: Path) -> str | None:
+    """Say what is wrong with the file, or return None if every byte of it is as it was written."""
+    try:
+        with path.open("rb") as file:
+            checksum = _checksum(file, os.fstat(file.fileno()).st_size - _SEAL_LENGTH)
+            return None if checksum and checksum == file.read() else "its checksum is not that of its bytes"
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return "the disk cannot read it"
+
+
+def _checksum(file: BinaryIO, size: int) -> bytes:
+    """Read ``size`` bytes and return their CRC-32 in hexadecimal; b"" if there are fewer."""
+    checksum = 0
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        checksum = zlib.crc32(chunk, checksum)
+        size -= len(chunk)
+    return b"" if size else f"{checksum:0{_SEAL_LENGTH}x}".encode()
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in _GONE:  # a file too many is no reason to stop training
+            log.warning("cannot remove old %s: %s", path, error.strerror)
+
+
+def _refusal(error: Exception) -> str:
+    # torch surrounds what it objects to with advice on how to let a checkpoint run code: not what a reader needs here.
+    if found := re.search(r"GLOBAL ([\w.]*\w)", str(error)):
+        return f"it holds {found[1]}"
+    found = re.search(r"WeightsUnpickler error: (.*)", str(error))
+    return found[1] if found else str(error).partition("\n")[0]

@@ -1,0 +1,55 @@
+"""Where this worker runs: its place in the round, read once from the environment that its agent gave it."""
+
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcelastic.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Context:
+    """This worker's place in the run; 0 <= rank < world_size."""
+
+    rank: int
+    """Number of this worker in the round; the ranks of a round are 0 to ``world_size - 1``."""
+
+    local_rank: int
+    """Number of this worker on its node: the GPU to use."""
+
+    world_size: int
+    """Workers in this round; another round may have more or fewer."""
+
+    round: int
+    """The fencing token: grows by one whenever the worker group forms anew. 0 outside hpcelastic."""
+
+    node: str
+    """Name of this worker's node."""
+
+    run_dir: Path | None
+    """The run's directory on the shared filesystem; None outside hpcelastic."""
+
+
+def context() -> Context:
+    """Return the context of this worker; a single process of rank 0 where no agent has set one.
+
+    Raises ``ConfigError`` if a variable that should be a number is not one.
+    """
+    run_dir = os.environ.get("HPCELASTIC_RUN_DIR")
+    return Context(
+        rank=_number("RANK", 0),
+        local_rank=_number("LOCAL_RANK", 0),
+        world_size=_number("WORLD_SIZE", 1),
+        # TORCHELASTIC_RESTART_COUNT is no stand-in: agents of torchrun may disagree on it, and it starts again at 0.
+        round=_number("HPCELASTIC_ROUND", 0),
+        node=os.environ.get("HPCELASTIC_NODE") or socket.gethostname(),
+        run_dir=Path(run_dir) if run_dir else None,
+    )
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name) or str(default)
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(f"{name} is {text!r} in the environment; it must be a whole number: set or unset it")
+    return int(text)

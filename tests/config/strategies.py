@@ -1,0 +1,88 @@
+"""Any configuration that may be written."""
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from hpcelastic.agent.settings import Entrypoint, LogSettings, WorkerSettings
+from hpcelastic.config import JobConfig, RunSettings, SlurmSettings
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+words = text | st.sampled_from(
+    [
+        "no",
+        "null",
+        "1.10",
+        "0123",
+        "1:30:00",
+        "true",
+        "~",
+        "a: b",
+        "# a",
+        "'",
+        "2..4",
+        " ",
+        "-",
+        "?",
+        "|",
+        ">",
+        "%",
+        "=",
+        "<<",
+        "---",
+    ]
+)
+seconds = st.floats(1e-3, 1e6) | st.integers(1, 10**6).map(float)
+streams = st.sampled_from(["none", "out", "err", "both"])
+values = words | st.integers() | st.booleans()
+
+
+def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | strategy
+
+
+entrypoints = st.builds(Entrypoint, module=words.filter(bool), args=st.lists(words, max_size=3).map(tuple)) | st.builds(
+    Entrypoint,
+    function=st.just("a.b:c"),
+    args=st.lists(values | st.floats(allow_nan=False, allow_infinity=False), max_size=3).map(tuple),
+)
+
+configs = st.builds(
+    JobConfig,
+    run=st.builds(
+        RunSettings,
+        name=maybe(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,9}", fullmatch=True)),
+        directory=words.filter(bool),
+    ),
+    entrypoint=entrypoints,
+    nodes=st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda pair: NodeRange(pair[0], sum(pair))),
+    workers=st.builds(
+        WorkerSettings,
+        per_node=st.just("auto") | st.integers(1, 99),
+        stop_grace=seconds,
+        forward_signals=st.lists(st.sampled_from(["SIGUSR1", "SIGHUP"]), max_size=2).map(tuple),
+    ),
+    rendezvous=st.builds(
+        lambda lease, wait: RendezvousSettings(
+            join_timeout=wait, last_call=wait, lease=lease, margin=wait, poll=lease / 8
+        ),
+        seconds,
+        seconds,
+    ),
+    restarts=st.builds(RestartSettings, max=st.integers(0, 10**30)),
+    logs=st.builds(LogSettings, redirect=streams, tee=streams),
+    environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
+    slurm=st.builds(
+        SlurmSettings,
+        partition=maybe(words),
+        time=maybe(st.sampled_from(["90", "1:30:00", "2-0"])),
+        gpus_per_node=maybe(st.integers(0, 9) | st.just("a100:4")),
+        cpus_per_node=maybe(st.integers(1, 99)),
+        memory=maybe(st.sampled_from(["64G", "0123"])),
+        exclude=maybe(words),
+        requeue=st.booleans(),
+        setup=st.lists(words, max_size=3).map(tuple),
+        options=st.dictionaries(st.sampled_from(["no", "y", "mail-type"]), values, max_size=3),
+    ),
+)

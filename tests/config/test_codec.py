@@ -1,0 +1,66 @@
+"""The configuration in a run's directory: written and read whole, without pydantic and yaml."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.config import JobConfig, decode, encode
+from hpcelastic.errors import ConfigError
+from tests.config.strategies import configs
+
+CONFIG = JobConfig(entrypoint=Entrypoint(script="train.py"))
+PREFIX = "the run's configuration makes no sense: "
+SUFFIX = "; the file is damaged or of another version of hpcelastic; submit the run again"
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(configs)
+def test_decode_inverts_encode_through_json(config: JobConfig) -> None:
+    assert repr(decode(json.loads(json.dumps(encode(config))))) == repr(config)
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    data = encode(CONFIG)
+    assert decode({**data, "new": 1, "logs": {**data["logs"], "new": 2}}) == CONFIG
+
+
+def changed(group: str, **values: Any) -> dict[str, Any]:
+    data = encode(CONFIG)
+    return {**data, group: {**data[group], **values}}
+
+
+def without(group: str, key: str) -> dict[str, Any]:
+    data = encode(CONFIG)
+    del data[group][key]
+    return data
+
+
+WRONG = {
+    "not a mapping": ([], "the whole is [], not a mapping"),
+    "group missing": ({key: item for key, item in encode(CONFIG).items() if key != "nodes"}, "it lacks nodes"),
+    "field missing": (without("rendezvous", "lease"), "it lacks rendezvous.lease"),
+    "group of another type": ({**encode(CONFIG), "nodes": 3}, "nodes is 3, not a mapping"),
+    "list of another type": (changed("slurm", setup="a"), "slurm.setup is 'a', not a list"),
+    "value out of range": (changed("nodes", min=0), "nodes.min is 0; a round needs at least 1 node"),
+    "value of another type": (
+        changed("restarts", max="3"),
+        "'<' not supported between instances of 'str' and 'int'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("data", "message"), WRONG.values(), ids=WRONG)
+def test_what_makes_no_sense_is_refused(data: object, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        decode(data)
+    assert str(error.value) == PREFIX + message + SUFFIX
+
+
+def test_an_agent_reads_it_without_pydantic_and_yaml() -> None:
+    code = "import sys, hpcelastic.config.codec; print({'pydantic', 'yaml', 'torch'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

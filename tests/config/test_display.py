@@ -1,0 +1,46 @@
+"""What ``show`` prints is a job file again, with its origins beside it."""
+
+from pathlib import Path
+
+import yaml
+from hypothesis import HealthCheck, given, settings
+
+from hpcelastic.config import JobConfig, encode, from_mapping, load, show
+from tests.config.strategies import configs
+
+
+def test_each_value_stands_beside_its_origin() -> None:
+    Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
+    assert show(load("job.yaml", ["nodes.max=5"])).splitlines()[:14] == [
+        "run:",
+        "  name: null           # default",
+        "  directory: runs      # default",
+        "entrypoint:",
+        "  script: train.py     # job.yaml:2",
+        "  module: null         # default",
+        "  function: null       # default",
+        '  args: [-n, "5"]      # job.yaml:3',
+        "nodes: 2..5            # job.yaml:4, override 1",
+        "workers:",
+        "  per_node: auto       # default",
+        "  stop_grace: 15.0     # default",
+        "  forward_signals: []  # default",
+        "rendezvous:",
+    ]
+    assert '  A: "no"              # job.yaml:5\n' in show(load("job.yaml"))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(configs)
+def test_what_is_shown_loads_to_the_same(config: JobConfig) -> None:
+    shown = show(from_mapping(encode(config)))
+    Path("shown.yaml").write_bytes(shown.encode())
+    again = load("shown.yaml").config
+    assert repr(again) == repr(config)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(configs)
+def test_other_readers_of_yaml_see_the_same_text(config: JobConfig) -> None:
+    shown = yaml.safe_load(show(from_mapping(encode(config))))
+    assert (shown["environment"], shown["slurm"]["setup"]) == (config.environment, list(config.slurm.setup))

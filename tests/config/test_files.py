@@ -1,0 +1,87 @@
+"""A job file or a script that is not there, or not what it should be."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.config import from_mapping, load
+from hpcelastic.errors import ConfigError
+
+
+def told(path: str) -> str:
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    return str(error.value)
+
+
+def test_a_missing_file_is_answered_with_a_similar_name() -> None:
+    Path("configs").mkdir()
+    Path("configs/digits.yaml").touch()
+    assert told("configs/digts.yaml") == "configs/digts.yaml: no such file; did you mean configs/digits.yaml?"
+
+
+def test_a_missing_file_is_answered_with_the_names_there_are() -> None:
+    for name in ("b.yml", "a.yaml"):
+        Path(name).touch()
+    assert told("quite-different.txt") == "quite-different.txt: no such file; the job files there are a.yaml, b.yml"
+
+
+def test_a_missing_file_where_there_is_none(directory: Path) -> None:
+    assert told("job.yaml") == f"job.yaml: no such file; there is no YAML file in {directory}"
+
+
+def test_a_missing_directory() -> None:
+    assert told("nowhere/job.yaml") == "nowhere/job.yaml: no such file; there is no directory nowhere"
+
+
+def test_a_file_in_place_of_a_directory() -> None:
+    assert told("train.py/job.yaml") == "train.py/job.yaml: no such file; there is no directory train.py"
+
+
+def test_a_directory_is_answered_with_the_job_files_in_it() -> None:
+    assert told(".") == ".: is a directory; name a job file, such as job.yaml"
+    Path("gpu.yaml").touch()
+    assert told(".") == ".: is a directory; name a job file in it: gpu.yaml"
+
+
+def test_an_unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert told("job.yaml") == "job.yaml: cannot be read: Permission denied; check its rights and its file system"
+
+
+def test_a_file_in_another_encoding() -> None:
+    Path("job.yaml").write_bytes("run:\n  name: caf\xe9\n".encode("latin-1"))
+    assert told("job.yaml") == "job.yaml:2: is not UTF-8 text; save the file as UTF-8"
+
+
+def test_a_byte_order_mark_is_no_matter() -> None:
+    Path("job.yaml").write_bytes(b"\xef\xbb\xbfentrypoint: {script: train.py}\n")
+    assert load("job.yaml").config.entrypoint.script == "train.py"
+
+
+def refused(script: str, directory: Path | None = None) -> str:
+    with pytest.raises(ConfigError) as error:
+        from_mapping({"entrypoint": {"script": script}}, directory=directory)
+    return str(error.value)
+
+
+def test_a_missing_script_is_told_with_the_path_that_was_tried(directory: Path) -> None:
+    remedy = "a relative path starts at the working directory"
+    assert refused("other/x.py") == f"entrypoint.script: there is no file {directory}/other/x.py; {remedy}"
+    assert refused("trian.py") == f"entrypoint.script: there is no file {directory}/trian.py; did you mean train.py?"
+
+
+def test_a_script_that_is_a_directory(directory: Path) -> None:
+    Path("train").mkdir()
+    remedy = "name a Python file, or use entrypoint.module for a package"
+    assert refused("train") == f"entrypoint.script: {directory}/train is a directory; {remedy}"
+
+
+def test_a_script_is_looked_for_in_the_given_directory(directory: Path) -> None:
+    Path("inner").mkdir()
+    assert refused("train.py", Path("inner")).startswith(
+        f"entrypoint.script: there is no file {directory}/inner/train.py"
+    )

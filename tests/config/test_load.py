@@ -1,0 +1,173 @@
+"""What a job file means: short forms, the traps of YAML, overrides and origins."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.agent.settings import AgentSettings, Entrypoint
+from hpcelastic.config import JobConfig, default_name, from_mapping, load, node_range, overrides_from_keywords
+from hpcelastic.config.overrides import Override
+from hpcelastic.protocol.settings import NodeRange, Settings
+
+DEFAULTS = JobConfig(entrypoint=Entrypoint(script="train.py"))
+
+
+def loaded(text: str, overrides: list[Override] | None = None) -> JobConfig:
+    Path("job.yaml").write_text("entrypoint: {script: train.py}\n" + text)
+    return load("job.yaml", overrides or []).config
+
+
+def test_all_but_the_entry_point_has_a_default() -> None:
+    assert loaded("") == DEFAULTS
+
+
+def test_groups_and_lists_left_empty_are_as_if_not_there() -> None:
+    assert loaded("slurm:\nenvironment:\nnodes:\nworkers:\n  forward_signals:\n") == DEFAULTS
+
+
+NODES = {
+    "number": ("3", NodeRange(3, 3)),
+    "range": ("2..4", NodeRange(2, 4)),
+    "as torchrun, which YAML 1.1 reads as 124": ("2:4", NodeRange(2, 4)),
+    "quoted": ("'2:4'", NodeRange(2, 4)),
+    "mapping": ("{min: 2, max: 4}", NodeRange(2, 4)),
+}
+
+
+@pytest.mark.parametrize(("text", "nodes"), NODES.values(), ids=NODES)
+def test_nodes_have_short_forms(text: str, nodes: NodeRange) -> None:
+    assert loaded(f"nodes: {text}\n").nodes == nodes
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes"), [("3", NodeRange(3, 3)), ("2:4", NodeRange(2, 4)), (" 2..4 ", NodeRange(2, 4))]
+)
+def test_node_range_reads_the_same_forms(text: str, nodes: NodeRange) -> None:
+    assert node_range(text) == nodes
+
+
+@pytest.mark.parametrize("text", ["", "a", "2..", "4..2", "-1", "2...4", "0"])
+def test_node_range_refuses_the_rest(text: str) -> None:
+    with pytest.raises(ValueError, match="nodes"):
+        node_range(text)
+
+
+@pytest.mark.parametrize("text", ["1:30:00", "90", "1-00:00:00", "00:10", "2-12", "UNLIMITED"])
+def test_a_time_is_the_text_that_was_written(text: str) -> None:
+    assert loaded(f"slurm: {{time: {text}}}\n").slurm.time == text
+
+
+@pytest.mark.parametrize(
+    "text", ["1.10", "no", "on", "0123", "0x1F", "1e5", "2024-01-01", "true", "False", "1_000", "7"]
+)
+def test_variables_and_arguments_are_the_text_that_was_written(text: str) -> None:
+    assert loaded(f"environment: {{A: {text}}}\n").environment == {"A": text}
+    Path("job.yaml").write_text(f"entrypoint: {{module: a, args: [{text}]}}\n")
+    assert load("job.yaml").config.entrypoint.args == (text,)
+
+
+def test_arguments_of_a_function_keep_their_types() -> None:
+    Path("job.yaml").write_text("entrypoint: {function: 'a:b', args: [5, 1.5, true, '5', no, 1e3]}\n")
+    args = load("job.yaml").config.entrypoint.args
+    assert [(type(arg), arg) for arg in args] == [
+        (int, 5),
+        (float, 1.5),
+        (bool, True),
+        (str, "5"),
+        (str, "no"),
+        (float, 1000.0),
+    ]
+
+
+def test_a_whole_number_is_a_duration() -> None:
+    lease = loaded("rendezvous: {lease: 5}\n").rendezvous.lease
+    assert (type(lease), lease) == (float, 5.0)
+
+
+def test_anchors_may_be_used() -> None:
+    assert loaded("environment: {A: &a x, B: *a}\n").environment == {"A": "x", "B": "x"}
+
+
+def test_the_settings_of_each_layer() -> None:
+    config = loaded("nodes: 2\nenvironment: {A: b}\n")
+    assert config.protocol_settings == Settings(nodes=NodeRange(2, 2))
+    assert config.agent_settings == AgentSettings(Entrypoint(script="train.py"), environment={"A": "b"})
+
+
+OVERRIDES: dict[str, tuple[list[Override], str, Any]] = {
+    "value": (["rendezvous.lease=5"], "rendezvous.lease", 5.0),
+    "nodes": (["nodes=2..3"], "nodes", NodeRange(2, 3)),
+    "one end of nodes": (["nodes.max=9"], "nodes", NodeRange(1, 9)),
+    "nodes, then one end": (["nodes=2:3", "nodes.max=9"], "nodes", NodeRange(2, 9)),
+    "free key": (["slurm.options.mail-type=END"], "slurm.options", {"mail-type": "END"}),
+    "list": (["entrypoint.args=[--epochs, 3]"], "entrypoint.args", ("--epochs", "3")),
+    "the last wins": (["restarts.max=5", "restarts.max=7"], "restarts.max", 7),
+    "whole group": (["environment={B: 2}"], "environment", {"B": "2"}),
+    "value with an equals sign": (["environment.B=a=b"], "environment", {"A": "1", "B": "a=b"}),
+    "time": (["slurm.time=1:30:00"], "slurm.time", "1:30:00"),
+    "null": (["run.name=null"], "run.name", None),
+    "pair": ([("slurm.setup", ("a", "b"))], "slurm.setup", ("a", "b")),
+    "path": ([("run.directory", Path("/runs"))], "run.directory", "/runs"),
+}
+
+
+@pytest.mark.parametrize(("overrides", "key", "value"), OVERRIDES.values(), ids=OVERRIDES)
+def test_an_override_sets_one_key(overrides: list[Override], key: str, value: Any) -> None:
+    found: Any = loaded("nodes: 1..3\nenvironment: {A: 1}\nrun: {name: a}\n", overrides)
+    for part in key.split("."):
+        found = getattr(found, part)
+    assert found == value
+
+
+def test_keywords_are_overrides() -> None:
+    overrides = overrides_from_keywords({"nodes": "2..3", "slurm__partition": "a"})
+    assert overrides == [("nodes", "2..3"), ("slurm.partition", "a")]
+    config = from_mapping({"entrypoint": {"module": "a"}}, overrides).config
+    assert (config.nodes, config.slurm.partition) == (NodeRange(2, 3), "a")
+
+
+def test_a_mapping_means_what_the_same_file_means() -> None:
+    mapping = {
+        "entrypoint": {"script": Path("train.py"), "args": ("--epochs", 5)},
+        "nodes": "2..4",
+        "environment": {"A": 1, "B": True},
+    }
+    assert from_mapping(mapping).config == JobConfig(
+        entrypoint=Entrypoint(script="train.py", args=("--epochs", "5")),
+        nodes=NodeRange(2, 4),
+        environment={"A": "1", "B": "true"},
+    )
+
+
+def test_every_value_has_an_origin() -> None:
+    Path("job.yaml").write_text(
+        "entrypoint:\n  script: train.py\n  args:\n    - a\nnodes: 2..4\nenvironment:\n  A: 1\nslurm: {time: 90}\n"
+    )
+    origins = load("job.yaml", ["rendezvous.lease=5", "nodes.max=5", "slurm.options={mail-type: END}"]).origins
+    assert {key: origin for key, origin in origins.items() if origin != "default"} == {
+        "entrypoint.script": "job.yaml:2",
+        "entrypoint.args": "job.yaml:3",
+        "nodes.min": "job.yaml:5",
+        "nodes.max": "override 2",
+        "environment.A": "job.yaml:7",
+        "slurm.time": "job.yaml:8",
+        "rendezvous.lease": "override 1",
+        "slurm.options.mail-type": "override 3",
+    }
+    assert origins["run.name"] == origins["slurm.setup"] == origins["logs.tee"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("configs/digits.yaml", "digits-20240509-130702"),
+        ("my job (2).yaml", "my-job-2-20240509-130702"),
+        (".yaml", "yaml-20240509-130702"),
+        ("_", "run-20240509-130702"),
+    ],
+)
+def test_the_default_name_comes_from_the_file_and_the_time(path: str, name: str) -> None:
+    assert default_name(path, datetime(2024, 5, 9, 13, 7, 2)) == name
+    assert from_mapping({"entrypoint": {"module": "a"}, "run": {"name": name}}).config.run.name == name

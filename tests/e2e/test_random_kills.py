@@ -1,0 +1,61 @@
+"""Any agent, the first one included, can be killed at any moment without the run ending."""
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api.jobs import LocalNodes
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from tests.e2e.proof import check_proof
+
+NODES = 4
+KILLS = 50
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_run_survives_50_random_kills(seed: int, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("steady.py")
+    job = {
+        "run": {"name": "kills", "directory": str(tmp_path)},
+        "entrypoint": {"script": str(script)},
+        "nodes": f"2..{NODES}",
+        "workers": {"per_node": 1, "stop_grace": 1},
+        "rendezvous": {"last_call": 1, "lease": 2, "margin": 0.5, "poll": 0.05, "join_timeout": 120},
+        "restarts": {"max": 0},
+    }
+    paths = prepare(resolve(job, []))
+    nodes, run = LocalNodes(paths, NODES), Run(paths.root)
+    dice = random.Random(seed)
+    try:
+        nodes.start()
+        for _ in range(KILLS):
+            time.sleep(dice.uniform(0.0, 0.7))
+            victims = dice.sample(range(NODES), dice.choice([1, 1, 1, 2, NODES]))
+            whole = dice.random() < 0.5
+            for victim in victims:
+                if whole:
+                    nodes.kill_node(victim)
+                elif victim in nodes.alive():
+                    os.kill(nodes.alive()[victim].pid, signal.SIGKILL)
+            if dice.random() < 0.3:
+                time.sleep(dice.uniform(0.0, 3.0))  # long enough for the others to go on without them
+            for victim in victims:
+                nodes.start_node(victim)
+            assert run.status().phase in ("joining", "running"), run.status()
+        (paths.root / "finish").touch()
+        assert set(nodes.wait(timeout=60).values()) == {0}
+    finally:
+        for index in range(NODES):
+            nodes.kill_node(index)
+    status = run.status()
+    assert status.phase == "succeeded"
+    assert status.restarts == 0, "a lost node must not spend the restart budget"
+    assert check_proof(paths.root) > 5

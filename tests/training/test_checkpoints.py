@@ -1,0 +1,341 @@
+import errno
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcelastic.errors import StoreError
+from hpcelastic.training import Checkpoints
+from hpcelastic.training.checkpoints import _Name, _seal
+
+
+def state(number: int) -> dict[str, Any]:
+    return {"weights": torch.full((40,), float(number)), "number": number}
+
+
+def listing(directory: Path) -> list[str]:
+    return sorted(os.listdir(directory))
+
+
+def number(checkpoints: Checkpoints) -> int | None:
+    found = checkpoints.load()
+    assert found is None or torch.equal(found.state["weights"], state(found.state["number"])["weights"])
+    return int(found.state["number"]) if found else None
+
+
+def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(3)).sum().backward()
+    optimizer.step()
+    saved = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "x": 0.5}
+    path = Checkpoints(tmp_path / "new" / "checkpoints", round=3).save(120, saved)
+    assert path == tmp_path / "new" / "checkpoints" / "round-0003.step-00000120.pt"
+    found = Checkpoints(path.parent).load()
+    assert found is not None
+    assert (found.step, found.round, found.path) == (120, 3, path)
+    torch.testing.assert_close(found.state, saved, rtol=0, atol=0)
+    torch.testing.assert_close(torch.load(path, weights_only=True), saved, rtol=0, atol=0)
+
+
+def test_there_is_none_at_first(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path).load() is None
+    assert Checkpoints(tmp_path / "missing").load() is None
+    assert listing(tmp_path) == []
+
+
+def test_the_run_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCELASTIC_RUN_DIR", raising=False)
+    assert Checkpoints().directory == Path("checkpoints")
+    monkeypatch.setenv("HPCELASTIC_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("HPCELASTIC_ROUND", "7")
+    assert Checkpoints().save(1, state(1)) == tmp_path / "checkpoints" / "round-0007.step-00000001.pt"
+
+
+@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 10**9)), min_size=1))
+def test_the_newest_is_of_the_latest_round_then_of_the_latest_step(keys: list[tuple[int, int]]) -> None:
+    names = [_Name.parse(str(_Name(*key))) for key in keys]
+    assert max(name for name in names if name) == max(keys)
+
+
+class TestZombie:
+    """A worker of a round that is over, alive on a node that everybody believes dead."""
+
+    def test_what_it_has_published_late_lands_beside_and_is_not_chosen(self, tmp_path: Path) -> None:
+        Checkpoints(tmp_path, round=2).save(80, state(80))
+        zombie = Checkpoints(tmp_path, round=2)
+        zombie._refuse_zombie = lambda: None  # type: ignore[method-assign]  # it has looked just before round 3 published
+        Checkpoints(tmp_path, round=3).save(81, state(81))
+        zombie.save(200, state(200))
+        assert number(Checkpoints(tmp_path)) == 81
+        zombie.save(201, state(201))
+        zombie.save(202, state(202))
+        assert number(Checkpoints(tmp_path)) == 81
+
+    def test_it_is_told_to_stop(self, tmp_path: Path) -> None:
+        Checkpoints(tmp_path, round=3).save(81, state(81))
+        with pytest.raises(StoreError, match=r"round 3 has published .* of round 2 is a leftover"):
+            Checkpoints(tmp_path, round=2).save(200, state(200))
+        assert listing(tmp_path) == ["round-0003.step-00000081.pt"]
+
+    def test_before_a_newer_round_has_published_its_checkpoint_is_as_good_as_any(self, tmp_path: Path) -> None:
+        Checkpoints(tmp_path, round=2).save(80, state(80))
+        assert number(Checkpoints(tmp_path, round=3)) == 80
+        Checkpoints(tmp_path, round=2).save(100, state(100))
+        Checkpoints(tmp_path, round=3).save(81, state(81))
+        assert number(Checkpoints(tmp_path, round=4)) == 81
+
+
+class TestKeeping:
+    def test_the_newest_stay(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=2, round=1)
+        for step in (1, 2, 3):
+            checkpoints.save(step, state(step))
+        assert listing(tmp_path) == ["round-0001.step-00000002.pt", "round-0001.step-00000003.pt"]
+
+    def test_what_was_just_saved_stays_although_a_damaged_one_has_a_later_step(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=1, round=0)
+        checkpoints.save(20, state(20)).write_bytes(b"")
+        checkpoints.save(10, state(10))
+        assert number(checkpoints) == 10
+
+    def test_a_file_gone_already_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=1, round=1)
+        checkpoints.save(1, state(1))
+        names = checkpoints._names()
+        monkeypatch.setattr(checkpoints, "_names", lambda: [_Name(1, 2), *names])
+        os.unlink(tmp_path / str(names[0]))
+        checkpoints.save(2, state(2))
+        assert listing(tmp_path) == ["round-0001.step-00000002.pt"]
+
+    def test_a_file_that_cannot_be_removed_is_only_warned_of(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=1, round=1)
+        checkpoints.save(1, state(1))
+
+        def refuse(self: Path, missing_ok: bool = False) -> None:
+            raise PermissionError(13, "Permission denied")
+
+        monkeypatch.setattr(Path, "unlink", refuse)
+        checkpoints.save(2, state(2))
+        assert "round-0001.step-00000001.pt: Permission denied" in caplog.text
+
+    def test_drafts_of_dead_writers_go_and_other_files_stay(self, tmp_path: Path) -> None:
+        dead = ["round-0001.step-00000009.pt.0a1b2c3d.draft", "round-0002.step-00000005.pt.0a1b2c3d.draft"]
+        alive = ["round-0002.step-00000006.pt.0a1b2c3d.draft", "round-0003.step-00000006.pt.0a1b2c3d.draft"]
+        others = ["notes.txt", "notes.draft", "round-0001.step-00000009.pt.bak"]
+        for name in (*dead, *alive, *others):
+            (tmp_path / name).touch()
+        saved = Checkpoints(tmp_path, round=2).save(5, state(5))
+        assert listing(tmp_path) == sorted([*alive, *others, saved.name])
+
+    def test_at_least_one_stays(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="keep is 0"):
+            Checkpoints(tmp_path, keep=0)
+
+
+class TestDamage:
+    def test_cut_anywhere_the_next_older_one_is_chosen(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        checkpoints = Checkpoints(tmp_path, round=1)
+        checkpoints.save(1, state(1))
+        newest = checkpoints.save(2, state(2))
+        whole = newest.read_bytes()
+        for length in range(len(whole)):
+            newest.write_bytes(whole[:length])
+            assert number(checkpoints) == 1, f"cut to {length} of {len(whole)} bytes"
+        assert f"{newest} is damaged" in caplog.text
+
+    def test_with_any_byte_wrong_the_older_one_is_chosen(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.CRITICAL)
+        checkpoints = Checkpoints(tmp_path, round=1)
+        checkpoints.save(1, state(1))
+        newest = checkpoints.save(2, state(2))
+        whole = newest.read_bytes()
+        for position in range(len(whole)):
+            newest.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
+            assert number(checkpoints) == 1, f"byte {position} of {len(whole)}"
+
+    def test_zeros_within_a_tensor_are_seen_though_torch_does_not_see_them(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, round=1)
+        checkpoints.save(1, state(1))
+        newest = checkpoints.save(2, state(2))
+        weights = state(2)["weights"].numpy().tobytes()
+        newest.write_bytes(newest.read_bytes().replace(weights, bytes(len(weights))))
+        assert torch.load(newest, weights_only=True)["weights"].sum() == 0
+        assert number(checkpoints) == 1
+
+    def test_what_the_disk_cannot_read_is_damaged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoints = Checkpoints(tmp_path, round=1)
+        checkpoints.save(1, state(1))
+        newest = checkpoints.save(2, state(2))
+        is_open = Path.open
+
+        def refuse(self: Path, mode: str) -> Any:
+            if self == newest:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return is_open(self, mode)
+
+        monkeypatch.setattr(Path, "open", refuse)
+        assert number(checkpoints) == 1
+
+    def test_if_all_are_damaged_a_person_decides(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, round=1)
+        for step in (1, 2):
+            checkpoints.save(step, state(step)).write_bytes(b"")
+        with pytest.raises(StoreError, match=r"no whole checkpoint among the 2 in"):
+            checkpoints.load()
+
+    def test_one_removed_while_it_is_read_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoints = Checkpoints(tmp_path, round=1)
+        checkpoints.save(1, state(1))
+        names = checkpoints._names()
+        monkeypatch.setattr(checkpoints, "_names", lambda: [_Name(1, 2), *names])
+        assert number(checkpoints) == 1
+
+
+class Own:
+    """A class that a checkpoint may not hold."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.float64(0.5), np.zeros(3), Own(), Own, lambda: 0, range(3), torch.nn.Linear(1, 1), sys.stdout],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_state_that_could_not_be_loaded_is_refused_when_saved(tmp_path: Path, value: object) -> None:
+    checkpoints = Checkpoints(tmp_path, round=1)
+    checkpoints.save(1, state(1))
+    with pytest.raises(StoreError, match="this state cannot be a checkpoint") as error:
+        checkpoints.save(2, {"value": value})
+    assert "weights_only" not in str(error.value)  # torch's advice is to let a checkpoint run code
+    assert listing(tmp_path) == ["round-0001.step-00000001.pt"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        1.5,
+        "x",
+        b"x",
+        (1, [2]),
+        {1, 2},
+        {"a": {1: "b"}},
+        torch.float16,
+        torch.zeros(0),
+        torch.eye(3).to_sparse(),
+    ],
+    ids=repr,
+)
+def test_plain_values_are_fine(tmp_path: Path, value: object) -> None:
+    checkpoints = Checkpoints(tmp_path, round=1)
+    checkpoints.save(1, {"value": value})
+    found = checkpoints.load()
+    assert found is not None and str(found.state["value"]) == str(value)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+            return os.system, (f"touch {tmp_path}/evil",)
+
+    with (tmp_path / "round-0001.step-00000001.pt").open("x+b") as file:
+        torch.save({"x": Evil()}, file)
+        _seal(file)
+    with pytest.raises(StoreError, match=r"cannot load checkpoint .*it holds \w+\.system; move it away"):
+        Checkpoints(tmp_path).load()
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path) -> None:
+    code = """
+import resource, signal, sys, torch
+from hpcelastic.errors import StoreError
+from hpcelastic.training import Checkpoints
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+checkpoints = Checkpoints(sys.argv[1], round=1)
+checkpoints.save(1, {"weights": torch.zeros(10)})
+for floats in (26_000, 50_000, 1_000_000):
+    try:
+        checkpoints.save(2, {"weights": torch.zeros(floats)})
+    except StoreError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.count("step-00000002.pt: File too large; raise the limit") == 3
+    assert listing(tmp_path) == ["round-0001.step-00000001.pt"]
+
+
+def test_a_directory_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot make .*not below a file"):
+        Checkpoints(tmp_path / "file" / "checkpoints").save(1, state(1))
+    with pytest.raises(StoreError, match=r"cannot list .*not below a file"):
+        Checkpoints(tmp_path / "file").load()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_rights_is_explained(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="choose a directory that you may write to"):
+        Checkpoints(tmp_path).save(1, state(1))
+
+
+class TestSigkill:
+    """SIGKILL before every C call that ``save`` makes: only those touch the disk, so these are all the points."""
+
+    @staticmethod
+    def save_and_die(directory: Path, step: int, at: int) -> bool:
+        """Save in a child that dies before its C call number ``at``; say whether it got that far."""
+        if child := os.fork():
+            return os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        count = 0
+
+        def profile(_frame: object, event: str, _arg: object) -> None:
+            nonlocal count
+            if event == "c_call" and count == at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count += event == "c_call"
+
+        checkpoints = Checkpoints(directory, keep=1, round=2)
+        sys.setprofile(profile)
+        checkpoints.save(step, state(2))
+        sys.setprofile(None)
+        os._exit(0)
+
+    @pytest.mark.slow
+    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads: this child only writes a file
+    def test_leaves_the_old_checkpoint_or_the_whole_new_one(self, tmp_path: Path) -> None:
+        whole, old_state = tmp_path / "whole", state(1)
+        Checkpoints(whole, round=1).save(1, old_state)
+        original = next(whole.iterdir()).read_bytes()
+        outcomes: list[int | None] = []
+        died, at = True, 0
+        while died:
+            directory = tmp_path / str(at)
+            directory.mkdir()
+            (directory / "round-0001.step-00000001.pt").write_bytes(original)
+            died = self.save_and_die(directory, 2, at)
+            outcomes.append(number(Checkpoints(directory)))
+            assert len([name for name in os.listdir(directory) if name.endswith(".draft")]) <= 1
+            Checkpoints(directory, keep=1, round=3).save(3, state(3))
+            assert listing(directory) == ["round-0003.step-00000003.pt"]
+            at += 1
+        switch = outcomes.index(2)
+        assert outcomes == [1] * switch + [2] * (len(outcomes) - switch)
+        assert switch > 100 and len(outcomes) - switch > 10  # the kills reached both sides of the rename

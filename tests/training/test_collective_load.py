@@ -1,0 +1,64 @@
+"""``Checkpoints.load`` by several ranks, as real processes of a gloo group."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hpcelastic.training import Checkpoints
+
+pytestmark = pytest.mark.slow
+
+LOAD = """
+import sys
+import torch.distributed as dist
+from hpcelastic.training import Checkpoints
+store, rank, directory = sys.argv[1:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
+found = Checkpoints(directory, round=9).load()
+print(found and (found.round, found.step, found.state["number"]))
+dist.destroy_process_group()
+"""
+
+
+def load(tmp_path: Path, *directories: Path) -> list[tuple[int, str, str]]:
+    """Exit status, output and errors of ranks 0 and 1, each of which looks into a directory of its own."""
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", LOAD, str(tmp_path / "store"), str(rank), str(directory)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank, directory in enumerate(directories)
+    ]
+    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    return [(rank.returncode, *output) for rank, output in zip(ranks, outputs, strict=True)]
+
+
+def save(directory: Path, round: int, step: int) -> None:
+    Checkpoints(directory, round=round).save(step, {"number": step, "weights": torch.zeros(3)})
+
+
+def test_all_ranks_read_the_one_that_rank_0_has_chosen(tmp_path: Path) -> None:
+    """Rank 1 lists a later one, which a zombie has published in between: two directories play the two moments."""
+    for name in ("before", "after"):
+        save(tmp_path / name, 2, 100)
+    save(tmp_path / "after", 2, 120)
+    results = load(tmp_path, tmp_path / "before", tmp_path / "after")
+    assert [output for _, output, _ in results] == ["(2, 100, 100)\n"] * 2, results
+
+
+def test_no_rank_finds_one_where_there_is_none(tmp_path: Path) -> None:
+    results = load(tmp_path, tmp_path / "a", tmp_path / "a")
+    assert [output for _, output, _ in results] == ["None\n"] * 2, results
+
+
+def test_a_rank_that_cannot_see_it_says_what_to_do(tmp_path: Path) -> None:
+    save(tmp_path / "a", 2, 100)
+    _, (status, _, errors) = load(tmp_path, tmp_path / "a", tmp_path / "local")
+    assert status == 1
+    assert "which does not exist on node" in errors
+    assert "on a filesystem that all nodes share" in errors

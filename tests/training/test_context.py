@@ -1,0 +1,44 @@
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import ConfigError
+from hpcelastic.training import Context, context
+
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "HPCELASTIC_ROUND", "HPCELASTIC_NODE", "HPCELASTIC_RUN_DIR")
+
+
+@pytest.fixture(autouse=True)
+def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_plain_process_is_a_world_of_one() -> None:
+    assert context() == Context(0, 0, 1, 0, socket.gethostname(), None)
+
+
+def test_under_an_agent_the_environment_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in zip(VARIABLES, ("5", "1", "6", "3", "n2", "/runs/digits"), strict=True):
+        monkeypatch.setenv(name, value)
+    assert context() == Context(5, 1, 6, 3, "n2", Path("/runs/digits"))
+
+
+def test_a_restart_count_of_torchrun_is_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    assert context().round == 0
+
+
+def test_asking_for_it_does_not_import_torch() -> None:
+    code = "import sys; from hpcelastic.training import context; context(); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1"])
+def test_what_is_not_a_number_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", value)
+    with pytest.raises(ConfigError, match="WORLD_SIZE"):
+        context()
