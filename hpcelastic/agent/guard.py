@@ -6,7 +6,8 @@ script of its own (``python -I -S guard.py MARKER``), so that it starts in milli
 
 It reads lines from standard input: ``group PGID`` and ``gone PGID`` as workers start and end, ``until SECONDS`` (on
 CLOCK_BOOTTIME, which also counts while the machine sleeps) with every renewal of the lease, and ``quit``. An end of
-input without ``quit`` is the agent's death. Before it kills for an expired lease it writes ``fenced`` to its output.
+input without ``quit`` is the agent's death. Before it kills for an expired lease it writes ``fenced`` to its output,
+and ``killed`` when that is done.
 """
 
 import contextlib
@@ -49,6 +50,7 @@ def kill_group(pgid: int, signum: int) -> None:
 
 def kill_marked(marker: str) -> None:
     """SIGKILL every process with ``marker``, those included that are born meanwhile; fine if there is none."""
+    clean = 0
     for _ in range(20):
         found = list(marked(marker))
         for pid in found:
@@ -56,7 +58,8 @@ def kill_marked(marker: str) -> None:
                 os.kill(pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
                 continue
-        if not found:
+        clean = 0 if found else clean + 1
+        if clean == 2:  # once proves nothing: in the middle of an exec a process has no environment
             return
         time.sleep(0.01)  # a killed process keeps its environment until it has ended
 
@@ -65,6 +68,11 @@ def _kill(groups: set[int], marker: str) -> None:
     for pgid in groups:
         kill_group(pgid, signal.SIGKILL)
     kill_marked(marker)
+
+
+def _tell(word: str) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the agent may be dead as well
+        os.write(1, word.encode() + b"\n")
 
 
 def main(marker: str) -> None:
@@ -77,9 +85,9 @@ def main(marker: str) -> None:
         readable, _, _ = select.select([0], [], [], left)
         # Before any message: if the whole node slept, a renewal may be waiting that came too late.
         if groups and boottime() >= until:
-            with contextlib.suppress(BrokenPipeError):  # the agent may be dead as well
-                os.write(1, b"fenced\n")  # first, so that the agent never takes the kill for a failure
+            _tell("fenced")  # first, so that the agent never takes the kill for a failure
             _kill(groups, marker)
+            _tell("killed")  # the agent waits for it: a worker that it starts earlier would be killed with the others
             groups.clear()
         if not readable:
             continue

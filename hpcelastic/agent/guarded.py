@@ -1,6 +1,7 @@
 """The agent's end of the line to its guard."""
 
 import contextlib
+import os
 import subprocess
 import sys
 import threading
@@ -36,8 +37,11 @@ class Guard:
 
     def heard(self) -> bool:
         """Take the message in; True if the guard has killed the workers, False if it died itself and was replaced."""
-        assert self._process.stdout is not None
-        if self._process.stdout.read1(4096):  # type: ignore[attr-defined]  # a BufferedReader
+        data = chunk = os.read(self.fileno(), 4096)
+        while chunk and not data.endswith(b"killed\n"):  # a worker started before that would be killed with the others
+            chunk = os.read(self.fileno(), 4096)
+            data += chunk
+        if data:
             return True
         with self._lock:
             self._close()

@@ -53,6 +53,8 @@ class RunStatus:
     reason: str
     world_size: int
     restarts: int
+    """Spent of the restart budget."""
+
     max_restarts: int
     nodes: tuple[NodeStatus, ...]
     failures: tuple[Failure, ...]
@@ -88,7 +90,7 @@ class Run:
             round=state.round,
             reason=state.reason,
             world_size=sum(p.local_world_size for p in state.participants),
-            restarts=state.restarts,
+            restarts=min(state.restarts, state.settings.restarts.max),
             max_restarts=state.settings.restarts.max,
             nodes=tuple(_node_statuses(self._paths, state, leases)),
             failures=state.failures,
@@ -167,9 +169,10 @@ class Run:
 
 
 def _node_statuses(paths: RunPaths, state: State, leases: dict[str, Lease]) -> Iterator[NodeStatus]:
-    """The members of the round in rank order, then the others that have not left."""
+    """The members of the newest round in rank order, then those that want into the next."""
     members = [p.node for p in state.participants]
-    others = [node for node, lease in leases.items() if node not in members and lease.member.stand is not Stand.LEFT]
+    waiting = [] if state.phase.final else [node for node in leases if node not in members]
+    others = [node for node in waiting if leases[node].member.stand is not Stand.LEFT]
     for node in [*members, *others]:
         part = assignment(state, node)
         ranks = _range(part.first_rank, part.local_world_size) if part else ""

@@ -1,7 +1,9 @@
 """From a configuration to a SLURM job, by submitit: one agent on each node.
 
 The flags that keep the survivors alive when a node dies are set here: ``--no-kill`` for the job and for its step, and
-for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task.
+for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task. Two traps are
+avoided: a job with ``--ntasks-per-node`` and a range of nodes gets the fewest nodes instead of the most (seen with SLURM
+22.05), so the step alone has that flag; and a step does not inherit ``--cpus-per-task`` since 22.05, so it is repeated.
 """
 
 import re
@@ -18,7 +20,7 @@ from hpcelastic.slurm.entry import run_agent
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
-_SURVIVE = ["--no-kill", "--kill-on-bad-exit=0", "--wait=0"]
+_STEP = ("--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0")
 
 
 class AgentExecutor(submitit.SlurmExecutor):
@@ -88,10 +90,9 @@ def _parameters(config: JobConfig) -> dict[str, Any]:
     return {
         "job_name": config.run.name,
         "nodes": nodes.max,
-        "ntasks_per_node": 1,
         "stderr_to_stdout": True,
         "wckey": None,
-        "srun_args": _SURVIVE,
+        "srun_args": [*_STEP, *([f"--cpus-per-task={slurm.cpus_per_node}"] if slurm.cpus_per_node else [])],
         "additional_parameters": _additional(slurm, nodes.min, nodes.max),
         **{key: value for key, value in given.items() if value is not None},
     }

@@ -36,7 +36,7 @@ class EventLog:
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The events of all agents, by time; a line that was cut off by a death is left out."""
+    """The events of all agents, by time; a line that was cut off by a death, or is no event, is left out."""
     found = []
     for name in files.names(directory):
         try:
@@ -45,7 +45,9 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
             raise StoreError(f"{directory / name}: {error.strerror}") from error
         for line in lines:
             try:
-                found.append(json.loads(line))
+                event = json.loads(line)
             except ValueError:
                 continue
+            if isinstance(event, dict) and isinstance(event.get("time"), int | float):
+                found.append(event)
     return sorted(found, key=lambda event: event["time"])

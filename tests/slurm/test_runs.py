@@ -1,0 +1,145 @@
+"""The digits job on a real cluster of four nodes: trains, and survives whatever befalls a worker or a node."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from hpcelastic.api.run import Run
+from tests.cluster import SlurmCluster
+
+CONFIG = Path(__file__).parents[2] / "configs" / "digits.yaml"
+ENDED = 180.0
+"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+def start(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, **overrides: object) -> Run:
+    """Submit the digits job, on all four nodes if they are free, with steps that leave time for a fault."""
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    given = {"nodes": "2..4", "entrypoint__args": ["--epochs", "12", "--step-time", "0.03", "--checkpoint-every", "10"]}
+    return hpcelastic.submit(CONFIG, run__directory=str(cluster.path / "runs"), **{**given, **overrides})
+
+
+def until(what: str, look: Callable[[], object], run: Run, timeout: float = 120.0) -> object:
+    """The first true value of ``look``."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        found = look()
+        if found:
+            return found
+        time.sleep(0.1)
+    logs = "\n".join(path.read_text(errors="replace") for path in (run.directory / "slurm").glob("*_log.out"))
+    raise AssertionError(f"waited {timeout:g} s for {what}; {run}\n{logs}")
+
+
+def trained(run: Run, round: int) -> list[str]:
+    """Lines of epochs that were trained in ``round``."""
+    return [line for line in run.logs(round=round) if " epoch " in line]
+
+
+def check_success(run: Run, cluster: SlurmCluster) -> None:
+    """The training has ended well and nothing of it is left on any node."""
+    assert run.wait(timeout=ENDED).phase == "succeeded"
+    assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
+    job = run.status().jobs[0]
+    until("the job's end", lambda: cluster.job_state(job) not in ("RUNNING", "COMPLETING"), run)
+    alive = [node for node in range(1, 5) if cluster.node_running(node)]
+    until("no process left", lambda: not any(cluster.job_pids(job, node) for node in alive), run)
+
+
+def test_trains_on_every_node_that_is_free(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(cluster, monkeypatch)
+    check_success(run, cluster)
+    status = run.status()
+    assert (status.world_size, status.round, status.restarts) == (4, 1, 0)
+    assert cluster.job_state(status.jobs[0]) == "COMPLETED"
+
+
+def test_survives_sigkill_of_a_worker(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(cluster, monkeypatch)
+    until("training", lambda: trained(run, 1), run)
+    workers = [pid for pid in cluster.job_pids(run.status().jobs[0], 3) if is_worker(pid)]
+    os.kill(workers[0], signal.SIGKILL)
+    check_success(run, cluster)
+    status = run.status()
+    assert (status.world_size, status.restarts) == (4, 1)
+    assert any("resumed at step" in line for line in run.logs(round=2))
+
+
+@pytest.mark.parametrize("node", [1, 2, 3, 4])
+def test_survives_death_of_any_node(node: int, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(cluster, monkeypatch)
+    until("training", lambda: trained(run, 1), run)
+    cluster.fail_node(node)
+    check_success(run, cluster)
+    status = run.status()
+    assert (status.world_size, status.restarts) == (3, 0)
+    assert f"n{node}" not in [member.name for member in status.nodes]
+
+
+def test_requeue_resumes_in_the_same_directory(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(cluster, monkeypatch)
+    until("training", lambda: trained(run, 1), run)
+    job = run.status().jobs[0]
+    cluster.run("scontrol", "requeue", job)
+    cluster.start_now(job)
+    check_success(run, cluster)
+    assert cluster.job(job)["Restarts"] == "1"
+    assert run.status().restarts == 0
+    last = max(int(line.split(".")[0][1:]) for line in run.logs())
+    assert last > 1
+    assert any("resumed at step" in line for line in run.logs(round=last))
+
+
+def test_status_logs_and_cancel(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = start(cluster, monkeypatch, entrypoint__args=["--epochs", "1000", "--step-time", "0.05"])
+    until("training", lambda: trained(run, 1), run)
+    job = run.status().jobs[0]
+    shown = command(cluster, "status", str(run.directory))
+    assert "phase      running" in shown
+    assert f"{job} RUNNING" in shown
+    assert all(f"n{node}" in shown for node in (1, 2, 3, 4))
+    assert "[1.0] round 1, 4 ranks: epoch" in command(cluster, "logs", str(run.directory), "--rank", "0")
+    assert command(cluster, "logs", str(run.directory), "--rank", "3").count("[1.0]") == 0
+    assert "cancelled by" in command(cluster, "cancel", str(run.directory))
+    until("the job's end", lambda: cluster.job_state(job) == "CANCELLED", run)
+    until("no process left", lambda: not any(cluster.job_pids(job, node) for node in (1, 2, 3, 4)), run)
+    assert run.wait(timeout=10).phase == "closed"
+    with pytest.raises(hpcelastic.RunFailed, match="cancelled"):
+        run.result()
+
+
+def test_function_gives_back_every_ranks_value(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+
+    def where(greeting: str) -> tuple[str, int, str]:
+        import os
+
+        return greeting, int(os.environ["RANK"]), os.environ["HPCELASTIC_NODE"]
+
+    directory = str(cluster.path / "runs")
+    run = hpcelastic.submit(where, "hello", nodes=3, workers__per_node=2, run__directory=directory)
+    values = run.result(timeout=ENDED)
+    assert [rank for _, rank, _ in values] == [0, 1, 2, 3, 4, 5]
+    assert {greeting for greeting, _, _ in values} == {"hello"}
+    assert len({node for _, _, node in values}) == 3
+
+
+def is_worker(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"digits/train.py" in file.read()
+
+
+def command(cluster: SlurmCluster, *arguments: str) -> str:
+    """What ``hpcelastic`` prints, as a user sees it."""
+    return cluster.run(sys.executable, "-m", "hpcelastic", *arguments)
