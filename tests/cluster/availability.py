@@ -1,0 +1,27 @@
+"""Whether this machine can hold a test cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+
+_PROGRAMS = (
+    "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "sinfo", "scancel", "ip", "unshare", "nsenter"
+)  # fmt: skip
+_PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add v0 type veth peer name v1"
+
+
+@cache
+def why_unavailable() -> str | None:
+    """None if a cluster can start here, else the reason and the remedy."""
+    if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
+        return f"{', '.join(missing)} not found: run tests/install_slurm.sh as root"
+    if os.geteuid() != 0:
+        return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
+    namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
+    probe = subprocess.run(["unshare", *namespaces, "sh", "-c", _PROBE], capture_output=True, text=True)
+    if probe.returncode:
+        return f"no rights for namespaces and links ({probe.stderr.strip()}): in a container, run it privileged"
+    return None

@@ -1,0 +1,248 @@
+"""A whole SLURM cluster in one temporary directory: a controller host, node hosts n1 ... nN, and this machine as login
+node. Nodes are numbered from 1. Everything ends with `stop`, or with the process that started it, even by SIGKILL."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from tests.cluster import processes
+from tests.cluster.errors import ClusterError
+from tests.cluster.host import Host
+from tests.cluster.machines import Machines, Shape, assemble
+from tests.cluster.slurm_conf import CONTROLLER_PORT
+from tests.cluster.waiting import POLL_INTERVAL, log_tails, wait_until
+
+# States that a job never leaves by itself. NODE_FAIL and PREEMPTED are not among them: a requeue may follow.
+_FINAL_STATES = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"}
+_DAEMONS = ("slurmd", "slurmstepd")
+
+
+class SlurmCluster:
+    """A cluster with `nodes` hosts. `extra_conf` holds lines for slurm.conf; they replace ours of the same key."""
+
+    def __init__(self, nodes: int = 4, cpus: int = 4, extra_conf: str = "", gpus: int = 0) -> None:
+        self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
+        self._shape = Shape(nodes, cpus, gpus, extra_conf)
+        self._resources = ExitStack()
+        self._started: Machines | None = None
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def start(self, timeout: float = 60.0) -> SlurmCluster:
+        """Start all daemons and return when every node is idle."""
+        try:
+            self._started = machines = assemble(self._shape, self._resources)
+            # A slurmd that finds no controller tries again a second later; so let it find one.
+            self.start_controller(timeout)
+            for host in machines.nodes:
+                host.start(self.env)
+            self.wait_idle(timeout)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    @property
+    def _machines(self) -> Machines:
+        if self._started is None:
+            raise ClusterError("the cluster was not started")
+        return self._started
+
+    @property
+    def path(self) -> Path:
+        """A directory that this machine and all hosts share; it goes with the cluster. Logs are in `log`."""
+        return self._machines.path
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The environment for commands and programs that shall use this cluster."""
+        return self._machines.env
+
+    @property
+    def uplink(self) -> str:
+        """The name of this machine's network link to the cluster."""
+        return self._machines.uplink
+
+    def stop(self) -> None:
+        """Kill every process of the cluster and remove its links and its directory. May be called twice."""
+        self._resources.close()
+
+    def __enter__(self) -> SlurmCluster:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # ------------------------------------------------------------------------------------------------ SLURM's commands
+
+    def run(self, *command: str, check: bool = True, timeout: float = 60.0, stdin: str = "") -> str:
+        """Run a command on this machine against the cluster; its standard output without the last newline."""
+        done = subprocess.run(command, env=self.env, input=stdin, capture_output=True, text=True, timeout=timeout)
+        if check and done.returncode:
+            output = f"{done.stdout}{done.stderr}".strip()
+            raise ClusterError(f"{' '.join(command)} ended with {done.returncode}: {output}\n{self.logs()}")
+        return done.stdout.rstrip("\n")
+
+    def submit(self, script: str, *options: str) -> str:
+        """`sbatch` the lines of a bash script; the job id."""
+        output = [f"--output={self.path}/job-%j.out", "--open-mode=append"]
+        return self.run("sbatch", "--parsable", *output, *options, stdin=f"#!/bin/bash\n{script}\n")
+
+    def output(self, job: str) -> str:
+        """What a job of `submit` has printed so far, over all its starts."""
+        path = self.path / f"job-{job}.out"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def job(self, job: str) -> dict[str, str]:
+        """The fields of `scontrol show job`, such as JobState, Restarts, NodeList, Reason."""
+        words = self.run("scontrol", "show", "job", "-o", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def job_state(self, job: str) -> str:
+        return self.job(job)["JobState"]
+
+    def start_now(self, job: str) -> None:
+        """Start a requeued job without the wait of about 6 s that SLURM lays on it."""
+        self.wait_job(job, "PENDING")
+        time.sleep(1.1)  # a restart on the same node within one second ends as FAILED, "Job already killed"
+        self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
+
+    def node_states(self) -> dict[str, str]:
+        """Node -> state as sinfo prints it: idle, mixed, down*, ..."""
+        return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").splitlines())
+
+    def node_state(self, node: int) -> str:
+        return self.node_states()[f"n{node}"]
+
+    def logs(self) -> str:
+        """The tails of the daemons' logs."""
+        return log_tails(self.path / "log")
+
+    # ------------------------------------------------------------------------------------------------ waiting
+
+    def wait_idle(self, timeout: float = 60.0) -> None:
+        """Until every node is idle."""
+        wanted = dict.fromkeys(self.nodes, "idle")
+        wait_until("all nodes idle", self.node_states, lambda seen: seen == wanted, timeout, self.logs)
+
+    def wait_down(self, node: int, timeout: float = 60.0) -> None:
+        """Until SLURM calls the node down; without `set_down` that takes SlurmdTimeout and more."""
+        what = f"n{node} down"
+        wait_until(what, lambda: self.node_state(node), lambda seen: seen.startswith("down"), timeout, self.logs)
+
+    def wait_job(self, job: str, states: str | tuple[str, ...], timeout: float = 60.0) -> str:
+        """Until the job is in one of the states, and return that; ClusterError as soon as it cannot come any more."""
+        wanted = (states,) if isinstance(states, str) else states
+        stop = _FINAL_STATES.union(wanted)
+        what = f"job {job} in state {' or '.join(wanted)}"
+        seen = wait_until(what, lambda: self.job_state(job), lambda state: state in stop, timeout, self.logs)
+        if seen not in wanted:
+            raise ClusterError(f"job {job} is {seen}, not {' or '.join(wanted)}: {self.job(job)}\n{self.output(job)}")
+        return seen
+
+    def wait_output(self, job: str, text: str, timeout: float = 60.0) -> str:
+        """Until a job of `submit` has printed the text, and return all that it printed."""
+        return wait_until(
+            f"{text!r} from job {job}", lambda: self.output(job), lambda seen: text in seen, timeout, self.logs
+        )
+
+    # ------------------------------------------------------------------------------------------------ faults
+
+    def kill_node(self, node: int) -> None:
+        """SIGKILL all processes on the node at once; its network stays: peers see connections reset and refused."""
+        self._host(node).kill()
+
+    def power_off(self, node: int) -> None:
+        """Kill the node without a word on its network: peers see silence."""
+        self.cut(node)
+        self.kill_node(node)
+
+    def fail_node(self, node: int) -> None:
+        """Kill the node and let SLURM know at once."""
+        self.kill_node(node)
+        self.set_down(node)
+
+    def start_node(self, node: int) -> None:
+        """Boot a node that was killed or powered off; its slurmd makes SLURM use it again.
+
+        SLURM takes up to a minute for that if a job was just ending there and nothing had called the node down.
+        """
+        self._host(node).start(self.env)
+
+    def cut(self, node: int) -> None:
+        """Pull the node's network cable."""
+        self._host(node).cut()
+
+    def heal(self, node: int) -> None:
+        """Plug the node's network cable in again."""
+        self._host(node).heal()
+
+    def freeze_node(self, node: int) -> None:
+        """SIGSTOP every process on the node, but for its init, which does nothing."""
+        self._signal_until_stable(node, signal.SIGSTOP)
+
+    def thaw_node(self, node: int) -> None:
+        self._signal_until_stable(node, signal.SIGCONT)
+
+    def _signal_until_stable(self, node: int, number: signal.Signals) -> None:
+        done: set[int] = set()
+        while new := self.node_pids(node) - done - {self._host(node).init_pid}:
+            processes.send(new, number)
+            done |= new
+
+    def set_down(self, node: int) -> None:
+        """`scontrol update state=down`: jobs lose the node at once."""
+        self.run("scontrol", "update", f"nodename=n{node}", "state=down", "reason=test")
+
+    def resume(self, node: int) -> None:
+        """Undo `set_down`, or a drain, of a node that is alive."""
+        self.run("scontrol", "update", f"nodename=n{node}", "state=resume")
+
+    def node_running(self, node: int) -> bool:
+        """False after a kill or power off, until the start."""
+        return self._host(node).running
+
+    @property
+    def controller_running(self) -> bool:
+        return self._machines.controller.running
+
+    def kill_controller(self) -> None:
+        self._machines.controller.kill()
+
+    def start_controller(self, timeout: float = 60.0) -> None:
+        """Start the controller, after a kill on the state that the killed one had saved, some seconds old."""
+        self._machines.controller.start(self.env)
+        wait_until("an answer of the controller", self._controller_answers, bool, timeout, self.logs)
+
+    def _controller_answers(self) -> bool:
+        try:
+            with socket.create_connection((self._machines.controller.address, CONTROLLER_PORT), timeout=POLL_INTERVAL):
+                return True
+        except OSError:
+            return False
+
+    # ------------------------------------------------------------------------------------------------ processes
+
+    def _host(self, node: int) -> Host:
+        return self._machines.nodes[node - 1]
+
+    def node_pids(self, node: int) -> set[int]:
+        """All processes on the node, by the process ids of this machine."""
+        return self._host(node).pids()
+
+    def user_pids(self, node: int) -> set[int]:
+        """The processes on the node that are not SLURM's own."""
+        pids = self.node_pids(node) - {self._host(node).init_pid}
+        return {pid for pid in pids if not processes.command_name(pid).startswith(_DAEMONS)}
+
+    def job_pids(self, job: str, node: int) -> set[int]:
+        """A job's processes on the node, told by the environment that they were started with."""
+        return {pid for pid in self.user_pids(node) if processes.environment(pid).get("SLURM_JOB_ID") == job}

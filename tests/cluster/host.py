@@ -1,0 +1,138 @@
+"""A host: network, host name, mounts, shared memory and processes of its own, by Linux namespaces.
+
+Two processes make one: a holder, which keeps the namespaces, and init, process 1 of the host's process namespace.
+SIGKILL of init makes the kernel kill all else on the host, at once. The holder then still keeps the network up, as a
+kernel would whose processes all died: peers see connections reset, and new ones refused.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from tests.cluster import processes
+from tests.cluster.errors import ClusterError
+from tests.cluster.network import Switch
+from tests.cluster.processes import ProcessHandle
+from tests.cluster.waiting import log_tails
+
+KILL_TIMEOUT = 20.0  # s; the kernel kills a host's processes, so only an uninterruptible one takes long
+
+# `unshare --pid` without --fork: the holder's first child is the new namespace's init, and $! its id out here.
+# Standard input is a lifeline: it ends with the process that started the host, and then so do init and holder.
+_HOLDER = """
+"$@" <&0 & echo $!; exec >/dev/null 2>&1
+wait $!
+read -r _
+"""
+
+# The kernel's boot id is made the host's own, new at every start. Host names come from files alone: a query of a name
+# server that cannot be reached takes 10 s. Bash, waiting in `read`, reaps the orphans that init inherits.
+_INIT = """
+set -e
+name=$1 address=$2 gateway=$3 dir=$4; shift 4
+exec 2>>"$dir/log/$name.log"
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /dev/shm
+echo "$name" >/proc/sys/kernel/hostname
+mount --bind "$dir/hosts" /etc/hosts
+mount --bind "$dir/nsswitch.conf" /etc/nsswitch.conf
+cat /proc/sys/kernel/random/uuid >"$dir/boot_id.$name"
+mount --bind "$dir/boot_id.$name" /proc/sys/kernel/random/boot_id
+read -r plugged
+ip -batch - <<END
+link set lo up
+addr add $address/24 dev eth0
+link set eth0 up
+route add default via $gateway
+END
+echo up; exec >/dev/null
+"$@" </dev/null >>"$dir/log/$name.log" 2>&1 &
+set +e
+read -r end
+"""
+
+
+class Host:
+    """A host that runs one daemon from `start` until `kill`; it can be started again."""
+
+    def __init__(self, name: str, address: str, daemon: list[str], switch: Switch, directory: Path) -> None:
+        self.name = name
+        self.address = address
+        self._daemon = daemon
+        self._switch = switch
+        self._directory = directory
+        self._holder: subprocess.Popen[str] | None = None
+        self._init: ProcessHandle | None = None
+        self._pid_namespace: str | None = None
+
+    def start(self, env: dict[str, str]) -> None:
+        self.close()
+        arguments = [self.name, self.address, self._switch.gateway, str(self._directory), *self._daemon]
+        namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid"]
+        command = ["unshare", *namespaces, "bash", "-c", _HOLDER, "holder", "bash", "-c", _INIT, "init", *arguments]
+        self._holder = holder = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True, env=env
+        )
+        self._init = ProcessHandle(int(self._hear()))
+        self._pid_namespace = processes.namespace(self._init.pid, "pid")
+        self._switch.plug(self.name, self.address, self._init.pid)
+        assert holder.stdin
+        holder.stdin.write("plugged\n")
+        holder.stdin.flush()
+        # Who asks for an address too early asks again only after a second, the interval of ARP.
+        self._hear()
+
+    def _hear(self) -> str:
+        """The next line from the holder or init."""
+        assert self._holder and self._holder.stdout
+        if not (line := self._holder.stdout.readline()):
+            raise ClusterError(f"host {self.name} did not start\n{log_tails(self._directory / 'log')}")
+        return line
+
+    @property
+    def running(self) -> bool:
+        return self._init is not None and not self._init.wait(0)
+
+    def pids(self) -> set[int]:
+        """The processes on this host, init included, by our own process ids."""
+        # Init's id may mean another process once init has ended, so its namespace was noted when it started.
+        return processes.in_namespace(self._pid_namespace, "pid") if self.running and self._pid_namespace else set()
+
+    @property
+    def init_pid(self) -> int | None:
+        return self._init.pid if self._init else None
+
+    def kill(self) -> None:
+        """SIGKILL everything on the host and return when all of it has ended."""
+        if self._init is None:
+            return
+        self._init.kill()
+        if not self._init.wait(KILL_TIMEOUT):
+            raise ClusterError(f"host {self.name} still has processes {KILL_TIMEOUT:g} s after SIGKILL: {self.pids()}")
+
+    def cut(self) -> None:
+        self._switch.cut(self.name)
+
+    def heal(self) -> None:
+        self._switch.heal(self.name)
+
+    def close(self) -> None:
+        """Kill the host and take its namespaces and its cable away."""
+        try:
+            self.kill()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._init is not None:
+            self._init.close()
+            self._init = None
+        if self._holder is not None:
+            self._holder.kill()
+            with suppress(OSError):
+                self._holder.communicate()
+            self._holder = None
+            # Sockets in their last retransmissions can keep a network namespace, and so the port, a minute longer.
+            self._switch.unplug(self.name)

@@ -1,0 +1,100 @@
+"""A switch in a network namespace of its own, with a cable to every host and one to this machine.
+
+The kernel removes the bridge and every cable when the namespace's last process, the switch's, ends. Frames between
+hosts never pass this machine's network namespace, hence none of its firewall rules (Docker's drop forwarded ones).
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from contextlib import suppress
+
+from tests.cluster.errors import ClusterError
+
+# 198.18.0.0/15 is set aside for tests of networks (RFC 2544), so no real network is shadowed.
+_SUBNETS = [f"198.{18 + index // 256}.{index % 256}" for index in range(512)]
+
+# Standard input is a lifeline: it ends with the process that started the switch, however that one ends.
+_SWITCH = """
+ip link add bridge0 type bridge && ip link set bridge0 up && echo ready
+read -r _
+for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 0.2; done
+"""
+
+
+def ip(*batches: str) -> None:
+    """Run lines of `ip -batch` in this machine's network namespace."""
+    _batch([], batches)
+
+
+def _batch(prefix: list[str], lines: tuple[str, ...]) -> None:
+    command = [*prefix, "ip", "-batch", "-"]
+    done = subprocess.run(command, input="\n".join(lines) + "\n", text=True, capture_output=True)
+    if done.returncode:
+        raise ClusterError(f"ip failed: {done.stderr.strip()}; the commands were {list(lines)}")
+
+
+class Switch:
+    """Lives while its process does. `scratch` is a directory to remove should our own process die without cleaning."""
+
+    def __init__(self, scratch: str) -> None:
+        command = ["unshare", "--net", "bash", "-c", _SWITCH, "switch", scratch]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            if not self._process.stdout or self._process.stdout.readline() != "ready\n":
+                raise ClusterError("the switch did not start: no network namespace or no bridge")
+            self.uplink, self.subnet = self._plug_uplink()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def gateway(self) -> str:
+        """This machine's own address on the switch."""
+        return f"{self.subnet}.254"
+
+    def _plug_uplink(self) -> tuple[str, str]:
+        """Take the first free name in random order; the name stands for the subnet, and a name exists only once."""
+        for index in random.sample(range(len(_SUBNETS)), len(_SUBNETS)):
+            uplink = f"slurmtest{index}"
+            try:
+                ip(f"link add {uplink} type veth peer name uplink netns {self._process.pid}")
+            except ClusterError as error:
+                if "exists" not in str(error):
+                    raise
+                continue
+            ip(f"addr add {_SUBNETS[index]}.254/24 dev {uplink}", f"link set {uplink} up")
+            self._ip("link set uplink master bridge0 up")
+            return uplink, _SUBNETS[index]
+        raise ClusterError("no free subnet for a test cluster: every slurmtest* link name is taken")
+
+    def _ip(self, *lines: str) -> None:
+        _batch(["nsenter", f"--net=/proc/{self._process.pid}/ns/net"], lines)
+
+    def plug(self, port: str, address: str, pid: int) -> None:
+        """Lay a cable from a port to `eth0`, of that IP address, in the network namespace of a process."""
+        # One hardware address for good: peers remember it, and a host that returned with another stays lost to them.
+        hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+        peer = f"peer name eth0 address {hardware} netns {pid}"
+        self._ip(f"link add {port} type veth {peer}", f"link set {port} master bridge0 up")
+
+    def unplug(self, port: str) -> None:
+        """Remove the cable, if there is one."""
+        with suppress(ClusterError):
+            self._ip(f"link del {port}")
+
+    def cut(self, port: str) -> None:
+        self._ip(f"link set {port} down")
+
+    def heal(self, port: str) -> None:
+        self._ip(f"link set {port} up")
+
+    def close(self) -> None:
+        if hasattr(self, "uplink"):
+            with suppress(ClusterError):
+                ip(f"link del {self.uplink}")
+        self._process.kill()
+        self._process.communicate()

@@ -1,0 +1,113 @@
+"""Pure: the texts of a test cluster's configuration files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+CONTROLLER = "ctl"
+CONTROLLER_PORT = 6817
+
+# Scheduling at once, and no two-minute wait before a requeued job may start (it is the credential's life, and values
+# under 5 s are ignored). Authentication is off: the cluster is reachable from this machine only.
+_SETTINGS = f"""
+SlurmctldPort={CONTROLLER_PORT}
+SlurmdPort=6818
+AuthType=auth/none
+CredType=cred/none
+AuthInfo=cred_expire=5
+SlurmUser=root
+SlurmdUser=root
+MpiDefault=none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
+ReturnToService=2
+JobRequeue=1
+MessageTimeout=5
+TCPTimeout=1
+SlurmdTimeout=10
+KillWait=5
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
+"""
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the files of one cluster depend on; `nodes` maps host names to addresses."""
+
+    name: str
+    directory: Path
+    controller: str
+    gateway: str
+    nodes: Mapping[str, str]
+    cpus: int
+    gpus: int
+    extra_conf: str
+
+
+def files(site: Site, this_host: str) -> dict[str, str]:
+    """File name -> text, all to lie in the site's directory."""
+    # cgroup/v1 is the one plugin that asks nothing of the machine as long as no other plugin uses cgroups.
+    texts = {
+        "slurm.conf": slurm_conf(site),
+        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
+        "hosts": hosts(site, this_host),
+        "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
+    }
+    if site.gpus:
+        texts["gres.conf"] = f"Name=gpu File={gpu_file(site, f'[0-{site.gpus - 1}]')}\n"
+    return texts
+
+
+def gpu_file(site: Site, index: int | str) -> str:
+    return f"{site.directory}/nvidia{index}"
+
+
+def slurm_conf(site: Site) -> str:
+    settings = _merge(_own_settings(site) + _SETTINGS, site.extra_conf)
+    # Partitions come last: SLURM reads them after the nodes that they name.
+    last = sorted(settings, key=lambda line: line.startswith("PartitionName="))
+    return "\n".join(last) + "\n"
+
+
+def _own_settings(site: Site) -> str:
+    gres = f"Gres=gpu:{site.gpus}" if site.gpus else ""
+    lines = [
+        f"ClusterName={site.name}",
+        f"SlurmctldHost={CONTROLLER}({site.controller})",
+        f"SlurmctldPidFile={site.directory}/slurmctld.pid",
+        f"SlurmdPidFile={site.directory}/slurmd.%n.pid",
+        f"SlurmdSpoolDir={site.directory}/spool/%n",
+        f"StateSaveLocation={site.directory}/state",
+        *(["GresTypes=gpu"] if site.gpus else []),
+        *(
+            f"NodeName={name} NodeAddr={address} CPUs={site.cpus} RealMemory=4000 {gres} State=UNKNOWN"
+            for name, address in site.nodes.items()
+        ),
+    ]
+    return "\n".join(lines)
+
+
+def _merge(base: str, extra: str) -> list[str]:
+    """Lines of both, where a later line replaces an earlier one of the same key: SLURM complains about doubles."""
+    lines = {_key(line): line for text in (base, extra) for line in map(str.strip, text.splitlines()) if line}
+    return list(lines.values())
+
+
+def _key(line: str) -> str:
+    first = line.split(maxsplit=1)[0].lower()
+    name, _, _ = first.partition("=")
+    return first if name in ("nodename", "partitionname", "downnodes") else name
+
+
+def hosts(site: Site, this_host: str) -> str:
+    names = {this_host: site.gateway, CONTROLLER: site.controller, **site.nodes}
+    return "127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name, address in names.items())

@@ -1,0 +1,138 @@
+"""The sbatch templates, started on a real cluster as a person would, with a line or two edited."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api.run import Run
+from tests.cluster import SlurmCluster
+
+ROOT = Path(__file__).parents[2]
+ENDED = 180.0
+"""Seconds for a job to end; generous, for a machine that is busy with other tests."""
+
+DIGITS = "COMMAND=(examples/digits/train.py --epochs 12 --step-time 0.03 --checkpoint-every 10)"
+QUICK = "COMMAND=(quick.py --greeting 'hello world')"
+QUICK_SCRIPT = "import os, sys; print(*sys.argv[1:], os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+class Desk:
+    """Where a person works: a directory that all nodes share, with copies of the templates; hpcelastic is in PATH."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+        self.path = cluster.path / "work"
+        self.path.mkdir()
+        for name in ("examples", "configs"):
+            (self.path / name).symlink_to(ROOT / name)
+        (self.path / "quick.py").write_text(QUICK_SCRIPT)
+        self._environ = {**cluster.env, "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}"}
+
+    def template(self, name: str, **edits: str) -> str:
+        """A copy of a template in which the line that begins with a word and "=" is replaced by another one."""
+        text = (ROOT / "slurm" / name).read_text()
+        for word, line in edits.items():
+            text, count = re.subn(rf"^{word}=.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
+            assert count == 1, f"{name} has {count} lines {word}=..."
+        (self.path / name).write_text(text)
+        return name
+
+    def run(self, *command: str, **environ: str) -> str:
+        """What a command prints, on both streams."""
+        done = subprocess.run(
+            command, cwd=self.path, env={**self._environ, **environ}, capture_output=True, text=True, timeout=ENDED
+        )
+        assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def sbatch(self, *words: str, **environ: str) -> str:
+        return self.run("sbatch", "--parsable", *words, **environ).strip()
+
+    def log(self, job: str) -> str:
+        return "\n".join(path.read_text(errors="replace") for path in self.path.glob(f"*-{job}.log"))
+
+    def until(self, what: str, look: Callable[[], object], job: str) -> None:
+        deadline = time.monotonic() + ENDED
+        while not look():
+            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {what}:\n{self.log(job)}"
+            time.sleep(0.1)
+
+    def until_training(self, job: str, ranks: int) -> None:
+        self.until("training", lambda: f", {ranks} ranks: epoch " in self.log(job), job)
+
+
+@pytest.fixture
+def desk(cluster: SlurmCluster) -> Desk:
+    return Desk(cluster)
+
+
+def check_success(desk: Desk, run: Run, job: str, world_size: int) -> None:
+    """The job has ended well, so has the run, and nothing of it is left on any node."""
+    desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
+    status = run.status()
+    assert (status.phase, status.world_size, status.restarts) == ("succeeded", world_size, 0)
+    assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
+    alive = [node for node in range(1, 5) if desk.cluster.node_running(node)]
+    desk.until("no process left", lambda: not any(desk.cluster.job_pids(job, node) for node in alive), job)
+
+
+def test_every_template_is_started_by_a_test() -> None:
+    assert {path.name for path in (ROOT / "slurm").iterdir()} == {"allocation.sbatch", "join.sbatch"}
+
+
+def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:
+    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=DIGITS))
+    desk.until_training(job, ranks=4)
+    desk.cluster.fail_node(3)
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=3)
+    assert "resumed at step" in desk.log(job)
+
+
+def test_allocation_goes_on_after_a_requeue(desk: Desk) -> None:
+    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=DIGITS))
+    desk.until_training(job, ranks=4)
+    desk.cluster.run("scontrol", "requeue", job)
+    desk.cluster.start_now(job)
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
+    assert "round 1, 4 ranks: epoch 1/12" in desk.log(job)
+    assert re.search(r"round [2-9], 4 ranks: resumed at step", desk.log(job))
+
+
+def test_allocation_runs_in_a_terminal_too(desk: Desk) -> None:
+    template = desk.template("allocation.sbatch", COMMAND=QUICK)
+    printed = desk.run("salloc", "--nodes=2-4", "--no-kill", "bash", template, RUN="first")
+    assert all(f"--greeting hello world {rank} of 4" in printed for rank in range(4))
+    logs = list(Run(desk.path / "runs" / "first").logs(rank=3))
+    assert logs == ["[1.3] --greeting hello world 3 of 4"]
+
+
+def test_another_allocation_adds_a_node(desk: Desk) -> None:
+    template = desk.template("allocation.sbatch", COMMAND=DIGITS)
+    first = desk.sbatch("--nodes=2", template)
+    desk.until_training(first, ranks=2)
+    second = desk.sbatch("--nodes=1", "--exclusive", template, RUN=f"job-{first}")
+    run = Run(desk.path / "runs" / f"job-{first}")
+    check_success(desk, run, first, world_size=3)
+    desk.cluster.wait_job(second, "COMPLETED", timeout=ENDED)
+
+
+def test_join_adds_nodes_to_a_submitted_run(desk: Desk) -> None:
+    arguments = "entrypoint.args=[--epochs, 12, --step-time, 0.03]"
+    printed = desk.run("hpcelastic", "submit", "configs/digits.yaml", "slurm.exclude=n[3-4]", arguments)
+    first = str(re.search(r"SLURM job (\d+)", printed)[1])  # type: ignore[index]  # asserted by its use
+    run = Run(desk.path / "runs" / "digits")
+    desk.until("training", lambda: any(", 2 ranks: epoch " in line for line in run.logs()), first)
+    second = desk.sbatch(desk.template("join.sbatch"), "runs/digits")
+    check_success(desk, run, first, world_size=3)
+    desk.cluster.wait_job(second, "COMPLETED", timeout=ENDED)
+    late = desk.sbatch("join.sbatch", "runs/digits")
+    desk.cluster.wait_job(late, "COMPLETED", timeout=ENDED)
+    assert "the run has succeeded already" in desk.log(late)
