@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -37,9 +37,17 @@ class Worker:
     """Where its standard error goes, if to a file."""
 
 
-def command(entrypoint: Entrypoint) -> list[str]:
-    """The command line of a worker."""
+def command(entrypoint: Entrypoint, forwarded: Collection[str] = ()) -> list[str]:
+    """The command line of a worker.
+
+    SLURM may signal every process of a job, not the agent alone, and a bare user signal kills; so those that are not
+    ``forwarded`` are ignored from the start, which a handler of the script overrides. A shell does it on its way to
+    exec: Python could only before a fork, for the agent as well.
+    """
     python = [sys.executable, "-u"]
+    ignored = " ".join(name.removeprefix("SIG") for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded)
+    if ignored:
+        python = ["/bin/sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", *python]
     args = [str(arg) for arg in entrypoint.args]
     if entrypoint.script:
         return [*python, entrypoint.script, *args]
@@ -122,7 +130,7 @@ class WorkerGroup:
             stdout, _ = self._stream(stack, rank, "out")
             stderr, log = self._stream(stack, rank, "err")
             process = subprocess.Popen(
-                command(self._settings.entrypoint),
+                command(self._settings.entrypoint, self._settings.workers.forward_signals),
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,

@@ -86,7 +86,12 @@ def test_survives_death_of_any_node(node: int, cluster: SlurmCluster, monkeypatc
     assert f"n{node}" not in [member.name for member in status.nodes]
 
 
-def test_requeue_resumes_in_the_same_directory(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("proctrack", ["linuxproc", "pgid"])
+def test_requeue_resumes_in_the_same_directory(
+    proctrack: str, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pgid, SLURM sees and kills the agents alone: what they leave behind would hold the nodes."""
+    cluster = fresh_cluster(nodes=4, extra_conf=f"ProctrackType=proctrack/{proctrack}")
     run = start(cluster, monkeypatch)
     until("training", lambda: trained(run, 1), run)
     job = run.status().jobs[0]
@@ -98,6 +103,19 @@ def test_requeue_resumes_in_the_same_directory(cluster: SlurmCluster, monkeypatc
     last = max(int(line.split(".")[0][1:]) for line in run.logs())
     assert last > 1
     assert any("resumed at step" in line for line in run.logs(round=last))
+
+
+def test_user_signal_to_the_job_does_not_disturb_the_training(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """submitit asks SLURM for USR2 before the time limit; here SLURM sends it to the workers too."""
+    run = start(cluster, monkeypatch)
+    until("training", lambda: trained(run, 1), run)
+    for name in ("USR2", "USR1"):
+        cluster.run("scancel", f"--signal={name}", run.status().jobs[0])
+    check_success(run, cluster)
+    assert (run.status().round, run.status().restarts) == (1, 0)
+    assert {event["signal"] for event in run.events() if event["event"] == "signal"} == {"SIGUSR1", "SIGUSR2"}
 
 
 def test_status_logs_and_cancel(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
