@@ -15,7 +15,6 @@ from typing import Any
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.store import files
 
-
 _CALL = (
     "the function or its arguments",
     "pass plain values, and open files, locks and connections inside the function",

@@ -51,8 +51,9 @@ def make_directory(path: Path) -> None:
 def publish_new(path: Path, data: bytes) -> bool:
     """Create ``path`` with ``data``, durably, unless the name is taken: exactly one of many callers gets True.
 
-    ``data`` must differ from every other caller's, so that each can tell its own. ``link`` is the step that counts. It may fail although it succeeded (a lost NFS reply), so the name's content
-    decides then; where hard links are missing, a symbolic link to the draft is as exclusive and as complete.
+    ``data`` must differ from every other caller's, so that each can tell its own. ``link`` is the step that counts. It
+    may fail although it succeeded (a lost NFS reply), so the name's content decides then; where hard links are missing,
+    a symbolic link to the draft is as exclusive and as complete.
     """
     with explained(path):
         draft = _write_draft(path, data)

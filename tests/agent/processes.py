@@ -1,0 +1,78 @@
+"""Real processes for tests: watched by pidfd, ended by pid whatever the test does."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from hpcelastic.agent.guard import MARKER, kill_marked
+
+PATIENCE = 20.0
+"""Seconds within which what must happen has to happen."""
+
+
+class Watched:
+    """A process that may not be our child."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._fd = os.pidfd_open(pid)
+
+    def ends(self, within: float = PATIENCE) -> bool:
+        """Wait for its end; False if it is still there after ``within`` seconds."""
+        return bool(select.select([self._fd], [], [], within)[0])
+
+    @property
+    def alive(self) -> bool:
+        return not self.ends(within=0.0)
+
+    def close(self) -> None:
+        """Kill it, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGKILL)
+        os.close(self._fd)
+
+
+@contextlib.contextmanager
+def watched(*pids: int) -> Iterator[list[Watched]]:
+    with contextlib.ExitStack() as stack:
+        found = [Watched(pid) for pid in pids]
+        for process in found:
+            stack.callback(process.close)
+        yield found
+
+
+@contextlib.contextmanager
+def sleeper(marker: str | None = None, *, script: str = "exec sleep 300") -> Iterator["subprocess.Popen[bytes]"]:
+    """A shell script in a session of its own, known by ``marker`` in its environment; killed at the end."""
+    env = {"PATH": os.environ["PATH"]} | ({MARKER: marker} if marker else {})
+    process = subprocess.Popen(["sh", "-c", script], env=env, start_new_session=True, stdout=subprocess.PIPE)
+    try:
+        assert not script.startswith("exec sleep") or settled(process.pid)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        if marker:
+            kill_marked(marker)
+
+
+def settled(pid: int) -> bool:
+    """Wait until ``pid`` has become ``sleep``: in the middle of an exec a process has no environment."""
+    return eventually(lambda: Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sleep"))
+
+
+def eventually(condition: Callable[[], bool]) -> bool:
+    """Look again and again until ``condition`` holds; False if it does not in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True

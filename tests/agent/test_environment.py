@@ -1,0 +1,104 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.agent.guard import MARKER
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.store.paths import RunPaths
+
+# Three nodes with 2, 4 and 1 workers; this is the second, in round 5.
+PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500)
+RUN = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
+
+CONTRACT = {
+    "RANK": "4",
+    "LOCAL_RANK": "2",
+    "GROUP_RANK": "1",
+    "ROLE_RANK": "4",
+    "ROLE_NAME": "default",
+    "WORLD_SIZE": "7",
+    "LOCAL_WORLD_SIZE": "4",
+    "GROUP_WORLD_SIZE": "3",
+    "ROLE_WORLD_SIZE": "7",
+    "MASTER_ADDR": "n0.net",
+    "MASTER_PORT": "29500",
+    "TORCHELASTIC_RESTART_COUNT": "4",
+    "TORCHELASTIC_MAX_RESTARTS": "3",
+    "TORCHELASTIC_RUN_ID": "r",
+    "TORCHELASTIC_USE_AGENT_STORE": "False",
+    "TORCHELASTIC_ERROR_FILE": "/runs/r/logs/round-0005/rank-00004.error.json",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+    "OMP_NUM_THREADS": "1",
+    "HPCELASTIC_ROUND": "5",
+    "HPCELASTIC_TOKEN": "5",
+    "HPCELASTIC_RUN_DIR": "/runs/r",
+    "HPCELASTIC_RUN_ID": "r",
+    "HPCELASTIC_NODE": "n1",
+    MARKER: "n1@0-ab",
+}
+
+
+def environment(
+    base: dict[str, str] | None = None, part: Assignment = PART, local_rank: int = 2, **extra: str
+) -> dict[str, str]:
+    return worker_environment(base or {}, part, local_rank, RUN, extra)
+
+
+@pytest.mark.parametrize(("name", "value"), CONTRACT.items(), ids=CONTRACT.keys())
+def test_the_contract(name: str, value: str) -> None:
+    assert environment()[name] == value
+
+
+def test_the_contract_is_all_that_is_added() -> None:
+    assert environment({"PATH": "/bin"}) == {**CONTRACT, "PATH": "/bin"}
+
+
+def test_torchs_own_names_are_all_there() -> None:
+    """torch's agent sets these names for its workers, in `LocalElasticAgent._start_workers`."""
+    source = Path(pytest.importorskip("importlib.util").find_spec("torch").origin).parent
+    text = (source / "distributed/elastic/agent/server/local_elastic_agent.py").read_text()
+    block = text.partition("worker_env = {")[2].partition("}\n")[0]
+    theirs = {line.split('"')[1] for line in block.splitlines() if line.strip().startswith('"') and '": ' in line}
+    assert {"RANK", "MASTER_ADDR", "TORCHELASTIC_RUN_ID"} <= theirs
+    assert theirs <= set(CONTRACT)
+
+
+def test_ranks_count_on_from_the_nodes_first() -> None:
+    ranks = [(environment(local_rank=i)["RANK"], environment(local_rank=i)["LOCAL_RANK"]) for i in range(4)]
+    assert ranks == [("2", "0"), ("3", "1"), ("4", "2"), ("5", "3")]
+
+
+def test_the_restart_count_is_the_rounds_and_starts_at_0() -> None:
+    assert environment(part=replace(PART, round=1))["TORCHELASTIC_RESTART_COUNT"] == "0"
+
+
+OVERRIDES = {
+    "an outer run's rank does not leak in": ({"RANK": "99", "MASTER_PORT": "1"}, {}, "RANK", "4"),
+    "nor its marker": ({MARKER: "outer@0"}, {}, MARKER, "n1@0-ab"),
+    "NCCL's error handling is the user's": (
+        {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
+        {},
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        "3",
+    ),
+    "threads are the user's": ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS", "8"),
+    "the job file goes before the surroundings": ({"A": "base"}, {"A": "extra"}, "A", "extra"),
+    "the job file goes before our defaults": ({}, {"OMP_NUM_THREADS": "6"}, "OMP_NUM_THREADS", "6"),
+}
+
+
+@pytest.mark.parametrize(("base", "extra", "name", "value"), OVERRIDES.values(), ids=OVERRIDES.keys())
+def test_precedence(base: dict[str, str], extra: dict[str, str], name: str, value: str) -> None:
+    assert environment(base, **extra)[name] == value
+
+
+def test_a_single_worker_may_use_all_threads() -> None:
+    assert "OMP_NUM_THREADS" not in environment(part=replace(PART, local_world_size=1), local_rank=0)
+
+
+def test_the_surroundings_are_not_changed() -> None:
+    base = {"PATH": "/bin"}
+    environment(base)
+    assert base == {"PATH": "/bin"}

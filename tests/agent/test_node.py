@@ -1,0 +1,299 @@
+import contextlib
+import os
+import re
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent import node
+from hpcelastic.agent.node import (
+    Place,
+    count_gpus,
+    dead_predecessors,
+    new_member,
+    own_address,
+    pid_here,
+    reserve_port,
+    this_process,
+)
+from hpcelastic.errors import ConfigError
+from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.store.leases import OwnLease
+from hpcelastic.store.paths import RunPaths
+from tests.agent.processes import sleeper, watched
+
+PLACE = Place("n1", job="7", job_nodes=4, restart=1, order=2)
+BOOT, SPACE, PID, START = this_process().split(":")
+
+
+def process_of(pid: int) -> str:
+    """What `this_process` would be in the live process ``pid``."""
+    return f"{BOOT}:{SPACE}:{pid}:{node._start_of(pid)}"
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path)
+    paths.leases.mkdir(parents=True)
+    return paths
+
+
+def leave_lease(paths: RunPaths, process: str, name: str = "n1@0-ab", **says: object) -> str:
+    member = replace(new_member(PLACE, 1, ()), node=name, process=process, job="", stand=Stand.RUNNING, round=1)
+    OwnLease(paths.leases, name).renew(replace(member, **says))  # type: ignore[arg-type]  # fields of Member
+    return name
+
+
+@pytest.fixture
+def ended() -> str:
+    """A process of this machine that has ended."""
+    with sleeper() as process:
+        return process_of(process.pid)
+
+
+# What a member says
+
+
+def test_a_new_member_is_ready_for_nothing_yet() -> None:
+    member = new_member(replace(PLACE, address="10.1.2.3"), 8, ("n1@0-ab",))
+    assert re.fullmatch(r"n1@1-[0-9a-f]{8}", member.node)
+    assert member == Member(
+        node=member.node,
+        stand=Stand.READY,
+        round=-1,
+        local_world_size=8,
+        address="10.1.2.3",
+        port=0,
+        order=2,
+        job="7.1",
+        job_nodes=4,
+        process=this_process(),
+        dead=("n1@0-ab",),
+    )
+
+
+def test_every_member_is_another_incarnation() -> None:
+    assert len({new_member(PLACE, 1, ()).node for _ in range(50)}) == 50
+
+
+def test_without_a_job_a_member_names_none() -> None:
+    member = new_member(Place("a b/c@d"), 1, ())
+    assert (member.job, member.name) == ("", "a-b-c-d")
+
+
+def test_a_process_is_unlike_any_other(ended: str) -> None:
+    assert this_process() == this_process()
+    with sleeper() as a, sleeper() as b:
+        assert len({this_process(), ended, process_of(a.pid), process_of(b.pid)}) == 4
+
+
+# Earlier incarnations
+
+
+def test_a_first_incarnation_has_no_predecessors(paths: RunPaths, tmp_path: Path) -> None:
+    assert dead_predecessors(paths, PLACE) == ()
+    assert dead_predecessors(RunPaths(tmp_path / "missing"), PLACE) == ()
+
+
+def test_an_agent_that_ended_on_this_machine_is_dead(paths: RunPaths, ended: str) -> None:
+    name = leave_lease(paths, ended)
+    assert dead_predecessors(paths, PLACE) == (name,)
+
+
+def test_workers_that_outlived_their_agent_and_its_guard_are_ended_first(paths: RunPaths, ended: str) -> None:
+    name = leave_lease(paths, ended, f"n1@0-{secrets.token_hex(4)}")
+    with sleeper(name) as worker, watched(worker.pid) as (process,):
+        assert dead_predecessors(paths, PLACE) == (name,)
+        assert process.ends()
+
+
+def test_an_agent_that_lives_on_this_machine_is_in_the_way(paths: RunPaths) -> None:
+    with sleeper() as process:
+        leave_lease(paths, process_of(process.pid))
+        with pytest.raises(ConfigError) as caught:
+            dead_predecessors(paths, PLACE)
+    assert str(caught.value) == (
+        f"node n1 is in this run already, as process {process.pid} on this machine; stop that agent, or give this one "
+        "another name with --node-name"
+    )
+
+
+def test_an_agent_that_has_said_goodbye_is_not_in_the_way(paths: RunPaths) -> None:
+    with sleeper() as process:
+        name = leave_lease(paths, process_of(process.pid), stand=Stand.LEFT)
+        assert dead_predecessors(paths, PLACE) == (name,)
+
+
+def test_a_zombie_is_dead(paths: RunPaths) -> None:
+    with sleeper() as process, watched(process.pid) as (pidfd,):
+        name = leave_lease(paths, process_of(process.pid))
+        process.kill()
+        assert pidfd.ends()
+        assert dead_predecessors(paths, PLACE) == (name,)
+
+
+def test_a_process_id_that_was_given_to_another_is_no_sign_of_life(paths: RunPaths) -> None:
+    name = leave_lease(paths, f"{BOOT}:{SPACE}:{os.getpid()}:{int(START) - 1}")
+    assert dead_predecessors(paths, PLACE) == (name,)
+
+
+UNKNOWN = {
+    "another boot": f"00000000-0000-0000-0000-000000000000:{SPACE}:{PID}:{START}",
+    "another container": f"{BOOT}:1:{PID}:{START}",
+    "says nothing": "",
+    "says too little": BOOT,
+}
+
+
+@pytest.mark.parametrize("process", UNKNOWN.values(), ids=UNKNOWN.keys())
+def test_of_an_agent_elsewhere_nothing_is_known(paths: RunPaths, process: str) -> None:
+    leave_lease(paths, process)
+    assert dead_predecessors(paths, PLACE) == ()
+
+
+REQUEUED = [
+    pytest.param("7.0", 1, True, id="requeued since"),
+    pytest.param("7.0", 3, True, id="requeued more than once"),
+    pytest.param("7.1", 1, False, id="same start of the job"),
+    pytest.param("7.2", 1, False, id="a later start of the job"),
+    pytest.param("8.0", 1, False, id="another job"),
+    pytest.param("", 1, False, id="no job"),
+]
+
+
+@pytest.mark.parametrize(("job", "restart", "dead"), REQUEUED)
+def test_a_requeued_job_has_ended_its_earlier_self(paths: RunPaths, job: str, restart: int, dead: bool) -> None:
+    name = leave_lease(paths, UNKNOWN["another boot"], job=job)
+    assert dead_predecessors(paths, replace(PLACE, restart=restart)) == ((name,) if dead else ())
+
+
+def test_no_job_is_never_requeued(paths: RunPaths) -> None:
+    leave_lease(paths, UNKNOWN["another boot"], job="")
+    assert dead_predecessors(paths, Place("n1", restart=1)) == ()
+
+
+def test_other_nodes_and_damaged_leases_are_passed_over(paths: RunPaths, ended: str) -> None:
+    leave_lease(paths, ended, "n10@0-ab")
+    leave_lease(paths, ended, "n1-x@0-ab")
+    (paths.leases / "n1@0-cd.json").write_text("{")
+    first, second = leave_lease(paths, ended, "n1@0-01"), leave_lease(paths, ended, "n1@0-02")
+    assert dead_predecessors(paths, PLACE) == (first, second)
+
+
+@pytest.mark.parametrize("name", ["n[1]", "n*", "a@b"])
+def test_odd_names_find_their_own_leases_only(paths: RunPaths, ended: str, name: str) -> None:
+    place = Place(name)
+    mine = leave_lease(paths, ended, new_member(place, 1, ()).node)
+    leave_lease(paths, ended, "n1@0-ab")
+    assert dead_predecessors(paths, place) == (mine,)
+
+
+def test_a_process_is_looked_up_by_its_description(ended: str) -> None:
+    assert pid_here(this_process()) == os.getpid()
+    assert pid_here(ended) is None
+    assert [pid_here(process) for process in UNKNOWN.values()] == [None] * len(UNKNOWN)
+
+
+# Address, port, GPUs
+
+
+@contextlib.contextmanager
+def listener(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
+    """A worker's store: another socket that binds the port as torch's does, and listens."""
+    with socket.socket(family, socket.SOCK_STREAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("", port))
+        sock.listen()
+        yield sock
+
+
+FAMILIES = [socket.AF_INET] + ([socket.AF_INET6] if socket.has_ipv6 and Path("/proc/net/if_inet6").exists() else [])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_reserved_port_can_be_served_by_a_worker(family: socket.AddressFamily) -> None:
+    reserved, port = reserve_port()
+    with reserved:
+        for _ in range(2):  # as often as rounds need it
+            with listener(family, port) as server, socket.create_connection(("127.0.0.1", port), timeout=10):
+                server.accept()[0].close()
+
+
+def test_a_reserved_port_is_refused_to_whoever_does_not_share_it() -> None:
+    reserved, port = reserve_port()
+    with reserved, socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("", port))
+
+
+def test_reserved_ports_are_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.ExitStack() as stack:
+        reserved = set()
+        for _ in range(100):
+            sock, port = reserve_port()
+            stack.enter_context(sock)
+            reserved.add(port)
+        assert len(reserved) == 100
+        for reuse in (0, 1):
+            for _ in range(200):
+                other = stack.enter_context(socket.socket())
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
+                other.bind(("", 0))
+                assert other.getsockname()[1] not in reserved
+
+
+def test_no_reserved_port_is_inherited_by_workers() -> None:
+    reserved, _ = reserve_port()
+    with reserved:
+        assert not reserved.get_inheritable()
+
+
+def test_the_address_is_one_of_this_machine() -> None:
+    address = own_address()
+    with socket.socket() as server:
+        server.bind((address, 0))
+
+
+class Unreachable(socket.socket):
+    def connect(self, address: object) -> None:
+        raise OSError(101, "Network is unreachable")
+
+
+def test_without_a_route_the_address_is_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.socket, "socket", Unreachable)
+    assert own_address() == "127.0.0.1"
+
+
+GPUS = {
+    "one": ("0", 1),
+    "some": ("0,1,5", 3),
+    "spaces": (" 0, 1 ", 2),
+    "uuids": ("GPU-8932f937,MIG-a,MIG-b", 3),
+    "none": ("", 0),
+    "minus one": ("-1", 0),
+    "no device files": ("NoDevFiles", 0),
+    "trailing comma": ("0,", 1),
+}
+
+
+@pytest.mark.parametrize(("visible", "count"), GPUS.values(), ids=GPUS.keys())
+def test_gpus_are_those_that_the_process_was_given(visible: str, count: int) -> None:
+    assert count_gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
+
+
+def test_without_a_word_the_gpus_are_those_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(node, "Path", lambda path: tmp_path if path == "/dev" else Path(path))
+    assert count_gpus({}) == 3
+
+
+def test_the_agent_side_needs_no_torch() -> None:
+    """What runs on every node starts in tens of milliseconds."""
+    code = "import sys, hpcelastic.agent.agent; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -1,0 +1,116 @@
+import io
+import threading
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent import output
+from hpcelastic.agent.output import LogTail, Tee
+
+
+@pytest.fixture(autouse=True)
+def pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "_PACE", 0.001)
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(data)
+
+
+# One log
+
+
+def test_a_log_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:
+    tail = LogTail(tmp_path / "log")
+    assert tail.read() == []
+    assert tail.read(rest=True) == []
+    append(tmp_path / "log", b"a\n")
+    assert tail.read() == ["a"]
+
+
+def test_each_line_is_read_once_and_only_when_whole(tmp_path: Path) -> None:
+    tail, path = LogTail(tmp_path / "log"), tmp_path / "log"
+    seen = []
+    for piece in (b"a", b"b\n", b"", b"c\nd\n\ne", b"f", b"\n", b"g"):
+        append(path, piece)
+        seen.append(tail.read())
+    assert seen == [[], ["ab"], [], ["c", "d", ""], [], ["ef"], []]
+    assert tail.read(rest=True) == ["g"]
+    assert tail.read(rest=True) == []
+
+
+def test_a_character_that_is_written_in_pieces_is_whole(tmp_path: Path) -> None:
+    tail, path = LogTail(tmp_path / "log"), tmp_path / "log"
+    data = "ü€🙂\n".encode()
+    for i in range(len(data) - 1):
+        append(path, data[i : i + 1])
+        assert tail.read() == []
+    append(path, data[-1:])
+    assert tail.read() == ["ü€🙂"]
+
+
+def test_any_bytes_are_shown(tmp_path: Path) -> None:
+    append(tmp_path / "log", b"\xff\xfeok\n")
+    assert LogTail(tmp_path / "log").read() == ["\ufffd\ufffdok"]
+
+
+# Copies
+
+
+class Output(io.StringIO):
+    """Says when something was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def flush(self) -> None:
+        self.written.set()
+
+
+def test_lines_come_while_the_log_grows_each_with_its_rank(tmp_path: Path) -> None:
+    tee, out, path = Tee(), Output(), tmp_path / "log"
+    tee.follow(path, "[3] ", out)
+    tee.start()
+    try:
+        append(path, b"first\nsec")
+        assert out.written.wait(20)
+        assert out.getvalue() == "[3] first\n"
+        append(path, b"ond\nunfinished")
+    finally:
+        tee.stop()
+    assert out.getvalue() == "[3] first\n[3] second\n[3] unfinished\n"
+
+
+def test_the_last_lines_are_not_lost(tmp_path: Path) -> None:
+    for _ in range(20):
+        tee, outs = Tee(), [Output(), Output()]
+        paths = [tmp_path / "0", tmp_path / "1"]
+        for rank, (path, out) in enumerate(zip(paths, outs, strict=True)):
+            path.write_bytes(b"")
+            tee.follow(path, f"[{rank}] ", out)
+        tee.start()
+        for path in paths:
+            append(path, b"".join(b"%d\n" % i for i in range(100)))
+        tee.stop()
+        for rank, out in enumerate(outs):
+            assert out.getvalue() == "".join(f"[{rank}] {i}\n" for i in range(100))
+
+
+def test_nothing_to_follow_needs_no_thread() -> None:
+    tee, before = Tee(), threading.active_count()
+    tee.start()
+    assert threading.active_count() == before
+    tee.stop()
+
+
+def test_stopping_twice_or_before_the_start_is_fine(tmp_path: Path) -> None:
+    tee = Tee()
+    tee.follow(tmp_path / "log", "", Output())
+    tee.stop()
+    tee = Tee()
+    tee.follow(tmp_path / "log", "", Output())
+    tee.start()
+    tee.stop()
+    tee.stop()

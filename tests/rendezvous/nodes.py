@@ -1,0 +1,86 @@
+"""Nodes of a run in one process, with one clock that only tests move."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.state import Failure, Member, Stand, State
+from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
+from hpcelastic.store.paths import RunPaths
+
+LEASE, MARGIN, LAST_CALL = 10.0, 2.0, 30.0
+DEAD = LEASE + MARGIN + 0.001
+
+
+def settings(minimum: int, maximum: int, restarts: int = 3) -> Settings:
+    times = RendezvousSettings(last_call=LAST_CALL, lease=LEASE, margin=MARGIN)
+    return Settings(NodeRange(minimum, maximum), times, RestartSettings(restarts))
+
+
+@dataclass
+class World:
+    """A run's directory and the clock of all its nodes."""
+
+    paths: RunPaths
+    settings: Settings
+    now: float = 1000.0
+    nodes: list["Node"] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def node(self, name: str, incarnation: str = "0-ab", **says: object) -> "Node":
+        """A node that joins; ``says`` are fields of its member."""
+        member = Member(f"{name}@{incarnation}", Stand.READY, 0, 2, f"{name}.net", 4000 + len(self.nodes))
+        self.nodes.append(Node(self, replace(member, **says)))  # type: ignore[arg-type]  # fields of Member
+        return self.nodes[-1]
+
+
+def make_world(root: Path, minimum: int, maximum: int, restarts: int = 3) -> World:
+    world = World(RunPaths(root), settings(minimum, maximum, restarts))
+    for directory in (world.paths.register, world.paths.leases):
+        directory.mkdir(parents=True)
+    open_run(world.paths, "run", world.settings, "test")
+    return world
+
+
+class Node:
+    """One node's side; does what an agent does, one turn at a time."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self.member = member
+        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock)
+
+    def step(self) -> Outcome:
+        """One turn, saying what was said before."""
+        return self.rendezvous.step(self.member)
+
+    def turn(self) -> State:
+        """One turn, then start or stop workers as the state says, which the next turn publishes."""
+        state = self.step().state
+        part = assignment(state, self.member.node)
+        if part is not None and part.round > self.member.round:
+            self.say(Stand.RUNNING, part.round)
+        elif part is None and not state.phase.final:
+            self.say(Stand.READY, state.round)
+        return state
+
+    def say(self, stand: Stand, round: int) -> None:
+        failure = None if stand is Stand.RUNNING else self.member.failure
+        self.member = replace(self.member, stand=stand, round=round, failure=failure)
+
+    def fail(self, round: int, message: str = "ValueError: x", when: float = 1.0) -> None:
+        failure = Failure(round, self.member.node, 0, 0, 1, message, timestamp=when)
+        self.member = replace(self.member, stand=Stand.FAILED, round=round, failure=failure)
+
+
+def turns(*nodes: Node, times: int = 3) -> State:
+    """Some turns of each node, one after the other; the state that the last one saw."""
+    for _ in range(times):
+        states = [node.turn() for node in nodes]
+    return states[-1]
+
+
+def names(state: State) -> list[str]:
+    return [p.name for p in state.participants]

@@ -1,0 +1,492 @@
+import contextlib
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.state import Cause, Phase, Stand, State
+from hpcelastic.rendezvous.rendezvous import (
+    close_run,
+    decode_state,
+    open_run,
+    read_state,
+    reopen_run,
+)
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Register
+from tests.rendezvous.nodes import DEAD, LAST_CALL, LEASE, Node, World, make_world, names, turns
+from tests.store.forking import deaths, die_in, in_processes, steps_of
+
+JOB = {"job": "7.0", "job_nodes": 2}
+
+
+def history(world: World) -> list[State]:
+    register = Register(world.paths.register, "")
+    return [decode_state(register, register.version(number)) for number in register.numbers()]
+
+
+def rounds(world: World) -> list[int]:
+    """The rounds in which the run was running, as the history tells."""
+    return [state.round for state in history(world) if state.phase is Phase.RUNNING]
+
+
+def running_pair(root: Path, minimum: int = 1, maximum: int = 2) -> tuple[World, Node, Node]:
+    world = make_world(root, minimum, maximum)
+    a, b = world.node("a", order=0, **JOB), world.node("b", order=1, **JOB)
+    state = turns(a, b)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 1, ["a", "b"])
+    return world, a, b
+
+
+# Forming a round
+
+
+def test_a_barrier_holds_until_enough_nodes_are_there(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 3, 3)
+    a, b = world.node("a"), world.node("b")
+    assert turns(a, b).phase is Phase.JOINING
+    assert a.step().reason == "waiting for nodes: 2 of at least 3 are ready"
+    c = world.node("c")
+    assert c.step().state.phase is Phase.RUNNING, "the last one carries the round to completion itself"
+    assert a.step().state == b.step().state
+    assert names(a.step().state) == ["a", "b", "c"]
+    assert len(history(world)) == 2, "one version forms a round, however many join"
+
+
+def test_a_round_that_may_grow_waits_for_the_last_call(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 3)
+    a, b = world.node("a"), world.node("b")
+    assert turns(a, b).phase is Phase.JOINING
+    world.now += LAST_CALL - 0.1
+    outcome = a.step()
+    assert outcome.state.phase is Phase.JOINING
+    assert "last call: 2 nodes ready" in outcome.reason
+    b.step()
+    world.now += 0.1
+    assert names(a.step().state) == ["a", "b"]
+
+
+def test_the_last_call_starts_anew_when_the_quorum_is_lost(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 2, 3)
+    a, b = world.node("a"), world.node("b")
+    turns(a, b)
+    world.now += LAST_CALL - 1
+    b.say(Stand.LEFT, 0)
+    b.step()
+    assert "1 of at least 2" in a.step().reason
+    c = world.node("c")
+    turns(a, c)
+    world.now += LAST_CALL - 1
+    assert a.step().state.phase is Phase.JOINING
+    c.step()
+    world.now += 1
+    assert names(a.step().state) == ["a", "c"]
+
+
+def test_a_round_closes_at_once_when_nobody_else_can_come(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 4)
+    a = world.node("a", order=0, **JOB)
+    assert a.step().state.phase is Phase.JOINING
+    b = world.node("b", order=1, **JOB)
+    assert b.step().state.phase is Phase.RUNNING
+
+
+def test_ranks_follow_the_order_in_the_job(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 3, 3)
+    late = [world.node(name, order=order) for name, order in (("x", 2), ("y", 0), ("z", 1))]
+    assert names(turns(*late)) == ["y", "z", "x"]
+
+
+def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1)
+    a, b = world.node("a"), world.node("b")
+    a.say(Stand.READY, -1)  # so that both are there when the round forms
+    a.step()
+    state = b.step().state
+    assert names(state) == ["b"]
+    turns(a, b)
+    assert read_state(world.paths).round == 1
+
+
+def test_a_node_knows_itself_better_than_the_filesystem_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(tmp_path, 1, 1)
+    a = world.node("a")
+    monkeypatch.setattr("hpcelastic.store.leases.read_lease", lambda path: None)  # a listing or page that is stale
+    assert names(turns(a)) == ["a"]
+    world.now += 10 * DEAD
+    assert a.step().reason == "round 1 runs on 1 node"
+
+
+def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, a, _ = running_pair(tmp_path)
+    replace_file = os.replace
+
+    def slow(*args: str) -> None:
+        world.now += 7.0
+        replace_file(*args)
+
+    monkeypatch.setattr(os, "replace", slow)
+    before = world.now
+    outcome = a.step()
+    assert outcome.lease_from == before, "the lease runs from before the renewal, however long that took"
+    assert outcome.version == len(history(world))
+
+
+# Losing, leaving, coming
+
+
+def test_a_node_whose_lease_runs_out_is_lost(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    world.now += DEAD - 1
+    assert a.step().state.phase is Phase.RUNNING
+    world.now += 1
+    state = a.turn()
+    assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
+    state = turns(a)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a"])
+    assert state.restarts == 0 and state.spent == {"node": 1}
+
+
+def test_every_node_may_be_the_one_that_is_lost(tmp_path: Path) -> None:
+    for index in range(3):
+        world = make_world(tmp_path / str(index), 2, 3)
+        nodes = [world.node(name, order=i) for i, name in enumerate("abc")]
+        assert names(turns(*nodes)) == ["a", "b", "c"]
+        survivors = [node for node in nodes if node is not nodes[index]]
+        for _ in range(8):
+            turns(*survivors, times=1)
+            world.now += LEASE / 2
+        world.now += LAST_CALL - LEASE / 2
+        state = turns(*survivors)
+        assert (state.phase, state.round) == (Phase.RUNNING, 2)
+        assert names(state) == [node.member.name for node in survivors]
+
+
+def test_beats_keep_a_silent_peer_alive_however_long_the_run(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    for _ in range(20):
+        world.now += LEASE
+        turns(b, a, times=1)
+    assert rounds(world) == [1]
+
+
+def test_a_node_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    _world, a, b = running_pair(tmp_path)
+    b.say(Stand.LEFT, 1)
+    state = b.step().state
+    assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.LEAVE, "b left")
+    state = turns(a)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a"])
+    assert not state.phase.final, "leaving is not closing"
+
+
+def test_a_newcomer_is_taken_into_a_new_round(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 2)
+    a = world.node("a", order=5, job="7.0", job_nodes=1)
+    assert names(turns(a)) == ["a"]
+    b = world.node("b", order=0, job="8.0", job_nodes=1, round=1)
+    state = b.turn()
+    assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.JOIN, "b joins")
+    b.turn()
+    state = turns(a, b)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "b"]), "a survivor keeps its rank"
+
+
+def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
+    _world, a, b = running_pair(tmp_path)
+    a.fail(1)
+    state = turns(a, times=1)
+    a.say(Stand.READY, 1)
+    for _ in range(5):
+        outcome = a.step()
+        assert outcome.state.phase is Phase.JOINING
+        assert outcome.reason == "waiting for b to stop the workers of round 1"
+    turns(b, times=1)
+    state = turns(a, b)
+    assert (state.phase, state.round, state.spent) == (Phase.RUNNING, 2, {"worker": 1})
+
+
+def test_a_requeued_node_needs_no_time_out(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    again = world.node("b", "1-cd", order=1, round=-1, dead=(b.member.node,), **JOB)
+    state = turns(again, a, again)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "b"])
+    assert state.participants[1].node == "b@1-cd"
+    assert world.now == 1000.0
+
+
+def test_the_budget_ends_the_run(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1, restarts=1)
+    a = world.node("a", job="7.0", job_nodes=1)
+    for round in (1, 2):
+        assert turns(a).round == round
+        a.fail(round, f"ValueError: {round}")
+    state = turns(a)
+    assert state.phase is Phase.FAILED
+    assert state.reason == "rank 0 failed on a: ValueError: 2 (restarts.max is 1, all spent)"
+
+
+def test_a_success_of_all_is_final_though_its_nodes_vanish(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    b.say(Stand.SUCCEEDED, 1)
+    b.step()
+    world.now += 10 * DEAD
+    a.say(Stand.SUCCEEDED, 1)
+    assert a.step().state.phase is Phase.SUCCEEDED
+    world.now += 10 * DEAD
+    assert a.step().state.phase is Phase.SUCCEEDED
+
+
+# Racing
+
+
+def test_of_two_that_decide_on_the_same_version_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(tmp_path, 2, 2)
+    a, b = world.node("a"), world.node("b")
+    b.member = replace(b.member, round=-1)
+    b.step()  # its lease is there, not ready yet
+    b.member = replace(b.member, round=0)
+    b.rendezvous._lease.renew(b.member)
+    commit, raced = Register.commit, []
+
+    def overtaken(self: Register, after: int, value: object) -> bool:
+        monkeypatch.setattr(Register, "commit", commit)
+        monkeypatch.setattr(Register, "lock", no_lock)
+        raced.append(b.step().state)
+        raced.append(commit(self, after, value))
+        return raced[-1]
+
+    monkeypatch.setattr(Register, "commit", overtaken)
+    state = a.step().state
+    assert raced == [state, False]
+    assert (state.phase, state.round) == (Phase.RUNNING, 1)
+    assert rounds(world) == [1]
+
+
+@contextlib.contextmanager
+def no_lock(register: Register) -> Iterator[None]:
+    yield
+
+
+@pytest.mark.parametrize("locked", [True, False], ids=["lock", "no lock"])
+def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+    if not locked:
+        monkeypatch.setattr(Register, "lock", no_lock)
+    world = make_world(tmp_path, 6, 6)
+    nodes = [world.node(f"n{i}", order=i) for i in range(6)]
+    gate = threading.Barrier(len(nodes))
+
+    def take_part(node: Node) -> None:
+        gate.wait()
+        for _ in range(10_000):
+            if node.member.stand is Stand.RUNNING:
+                return
+            node.turn()
+
+    threads = [threading.Thread(target=take_part, args=(node,)) for node in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {node.member.stand for node in nodes} == {Stand.RUNNING}
+    assert rounds(world) == [1]
+    assert [state.round for state in history(world)] == [0, 1]
+
+
+def test_a_version_that_came_meanwhile_is_decided_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decided on an old version is not committed on top of a newer one."""
+    world, a, b = running_pair(tmp_path)
+    b.say(Stand.LEFT, 1)
+    b.rendezvous._lease.renew(b.member)
+    lock = Register.lock
+
+    @contextlib.contextmanager
+    def closing(self: Register) -> Iterator[None]:
+        monkeypatch.setattr(Register, "lock", lock)
+        close_run(world.paths, "user", "cancelled")
+        yield
+
+    monkeypatch.setattr(Register, "lock", closing)
+    state = a.step().state
+    assert (state.phase, state.reason) == (Phase.CLOSED, "cancelled")
+    assert [s.phase for s in history(world)][-2:] == [Phase.RUNNING, Phase.CLOSED]
+
+
+# Sudden death
+
+
+def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_path: Path) -> None:
+    def before_the_last_joins(root: Path) -> tuple[World, Node, Node]:
+        world = make_world(root, 2, 2)
+        a, b = world.node("a"), world.node("b", round=-1)
+        turns(a, times=1)
+        return world, a, b
+
+    _, _, b = before_the_last_joins(tmp_path / "whole")
+    b.say(Stand.READY, 0)
+    steps = steps_of(b.step)
+    assert steps.count("replace") == 1 and steps.count("link") == 1
+    for index, where in deaths(steps):
+        world, a, b = before_the_last_joins(tmp_path / f"{index}-{where}")
+        b.say(Stand.READY, 0)
+        die_in(b.step, index, where)
+        point = f"killed {where} {steps[index]}, step {index} of {steps}"
+        assert read_state(world.paths).round in (0, 1), point
+        turns(a, times=2)
+        world.now += DEAD
+        state = turns(a)
+        assert (state.phase, state.round <= 1) == (Phase.JOINING, True), point
+        c = world.node("c")
+        state = turns(a, c)
+        assert (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), point
+
+
+# Trouble
+
+
+@pytest.mark.parametrize("call", ["open", "replace", "link", "listdir"])
+def test_a_turn_that_fails_can_be_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    world = make_world(tmp_path, 1, 1)
+    a = world.node("a")
+
+    def fail(*args: object, **more: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, fail)
+        with pytest.raises(StoreError, match="Input/output error"):
+            a.step()
+    assert a.step().state.phase is Phase.RUNNING
+    assert rounds(world) == [1]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {"run_id": "run", "settings": {}, "phase": "dancing"},
+        {"run_id": "run", "settings": {"nodes": {"min": 0}}},
+    ],
+    ids=["null", "list", "empty", "unknown phase", "impossible settings"],
+)
+def test_a_state_that_makes_no_sense_is_named(tmp_path: Path, value: object) -> None:
+    world = make_world(tmp_path, 1, 1)
+    a = world.node("a")
+    Register(world.paths.register, "alien").commit(1, value)
+    for read in (a.step, lambda: read_state(world.paths), lambda: close_run(world.paths, "me", "x")):
+        with pytest.raises(StoreError, match=r"versions: version 2 makes no sense .*newer hpcelastic"):
+            read()
+
+
+# Opening, closing, reopening
+
+
+def test_the_first_to_open_a_run_creates_it(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 2)
+    assert read_state(world.paths) == State("run", world.settings)
+    assert open_run(world.paths, "run", world.settings, "b") == State("run", world.settings)
+    assert len(history(world)) == 1
+
+
+def test_of_many_that_open_a_run_one_creates_it(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    paths.register.mkdir(parents=True)
+
+    def open_with(index: int) -> str:
+        try:
+            open_run(paths, "run", Settings(NodeRange(1, 1 + index)), str(index))
+        except ConfigError:
+            return "refused"
+        return "opened"
+
+    opened = in_processes(6, open_with)
+    assert sorted(opened) == ["opened"] + ["refused"] * 5
+    assert read_state(paths).settings.nodes.max == 1 + opened.index("opened")
+    assert Register(paths.register, "").numbers() == [1]
+
+
+def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 3)
+    times = RendezvousSettings(last_call=LAST_CALL, lease=20.0, margin=2.0)
+    with pytest.raises(ConfigError) as caught:
+        open_run(world.paths, "run", Settings(NodeRange(1, 2), times, RestartSettings(3)), "b")
+    assert str(caught.value) == (
+        f"{tmp_path}: the run was created with nodes.max = 3 (here 2), rendezvous.lease = 10.0 (here 20.0); every "
+        "agent of a run must use the same settings: repeat those, or use another run id"
+    )
+
+
+def test_another_run_in_the_directory_is_refused(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1)
+    with pytest.raises(ConfigError, match="holds the run 'run', not 'other'; use another directory"):
+        open_run(world.paths, "other", world.settings, "b")
+
+
+def test_an_empty_directory_holds_no_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no run"):
+        read_state(RunPaths(tmp_path))
+    with pytest.raises(StoreError, match="holds no run"):
+        read_state(RunPaths(tmp_path / "missing"))
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_closed_run_stays_closed(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    closed = close_run(world.paths, "user", "cancelled by the user")
+    assert (closed.phase, closed.reason, closed.round) == (Phase.CLOSED, "cancelled by the user", 1)
+    assert close_run(world.paths, "user", "again") == closed
+    assert a.step().state == b.step().state == closed
+    assert world.node("c").step().state == closed
+    assert len([s for s in history(world) if s.phase is Phase.CLOSED]) == 1
+
+
+def test_closing_wins_over_a_run_that_moves(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1)
+    register, read = Register(world.paths.register, "mover"), Register.read
+    moves = iter(range(3))
+
+    def moving(self: Register) -> object:
+        version = read(self)
+        if self is not register and next(moves, None) is not None:
+            register.update(lambda value: value)
+        return version
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Register, "read", moving)
+        assert close_run(world.paths, "user", "cancelled").phase is Phase.CLOSED
+    assert read_state(world.paths).phase is Phase.CLOSED
+    assert len(history(world)) == 5
+
+
+def test_a_reopened_run_goes_on_with_other_settings(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.fail(1)
+    a.turn()
+    close_run(world.paths, "user", "cancelled")
+    wider = replace(world.settings, nodes=NodeRange(1, 5))
+    state = reopen_run(world.paths, "user", wider)
+    assert (state.phase, state.round, state.settings, state.restarts) == (Phase.JOINING, 1, wider, 0)
+    assert open_run(world.paths, "run", wider, "a") == state
+    with pytest.raises(ConfigError, match=r"nodes\.max = 5 \(here 2\)"):
+        open_run(world.paths, "run", world.settings, "a")
+
+
+def test_a_reopened_run_waits_for_members_that_may_live(tmp_path: Path) -> None:
+    world, _a, _b = running_pair(tmp_path)
+    close_run(world.paths, "user", "cancelled")
+    reopen_run(world.paths, "user", world.settings)
+    c = world.node("c", job="9.0", job_nodes=1)
+    turns(c)
+    assert c.step().reason == "waiting for a, b to stop the workers of round 1"
+    world.now += DEAD
+    state = turns(c)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["c"])

@@ -1,0 +1,202 @@
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
+from hpcelastic.protocol.state import Member, Phase, Stand
+from hpcelastic.rendezvous.rendezvous import Outcome, read_state
+from hpcelastic.rendezvous.thread import RendezvousThread
+from hpcelastic.store.leases import read_leases
+from tests.rendezvous.nodes import make_world
+
+READY = Member("n1@0-ab", Stand.READY, 0, 1, "a", 1)
+RUNNING = replace(READY, stand=Stand.RUNNING, round=1)
+LEFT = replace(READY, stand=Stand.LEFT, round=1)
+NEVER = 1000.0
+"""Seconds between turns that no test waits for."""
+
+PATIENCE = 30.0
+
+
+class Turns:
+    """A rendezvous whose turns do what the test says; ``react`` is given each member and may raise or block."""
+
+    def __init__(self, react: Callable[[Member], None] = lambda member: None) -> None:
+        self.members: queue.Queue[Member] = queue.Queue()
+        self.react = react
+
+    def step(self, member: Member) -> Any:
+        self.members.put(member)
+        self.react(member)
+        return member
+
+
+@contextlib.contextmanager
+def running(turns: Turns, poll: float) -> Iterator[tuple[RendezvousThread, "queue.Queue[Any]"]]:
+    delivered: queue.Queue[Any] = queue.Queue()
+    thread = RendezvousThread(turns, READY, poll, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+    thread.start()
+    try:
+        yield thread, delivered
+    finally:
+        turns.react = lambda member: None
+        assert thread.stop(PATIENCE)
+        thread._thread.join(PATIENCE)
+        assert not thread._thread.is_alive()
+
+
+def test_turns_are_taken_again_and_again_and_delivered() -> None:
+    with running(Turns(), 0.001) as (_, delivered):
+        assert [delivered.get(timeout=PATIENCE) for _ in range(3)] == [READY] * 3
+
+
+def test_what_is_said_is_published_at_once() -> None:
+    with running(Turns(), NEVER) as (thread, delivered):
+        assert delivered.get(timeout=PATIENCE) == READY
+        thread.say(RUNNING)
+        assert delivered.get(timeout=PATIENCE) == RUNNING
+        thread.say(LEFT)
+        assert delivered.get(timeout=PATIENCE) == LEFT
+
+
+def test_what_is_said_during_a_turn_is_not_lost() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def block(member: Member) -> None:
+        entered.set()
+        assert release.wait(PATIENCE)
+
+    with running(Turns(block), NEVER) as (thread, delivered):
+        assert entered.wait(PATIENCE)
+        thread.say(RUNNING)
+        release.set()
+        assert [delivered.get(timeout=PATIENCE) for _ in range(2)] == [READY, RUNNING]
+
+
+def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
+    delivered: queue.Queue[Any] = queue.Queue()
+    thread = RendezvousThread(Turns(), READY, NEVER, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+
+    class Bell(threading.Event):
+        def clear(self) -> None:
+            if thread._member == READY:
+                thread.say(RUNNING)
+            super().clear()
+
+    thread._wake = Bell()
+    thread.start()
+    assert delivered.get(timeout=PATIENCE) == RUNNING
+    assert thread.stop(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (StoreError("no space"), StoreError, "no space"),
+        (ConfigError("wrong"), ConfigError, "wrong"),
+        (OSError(107, "Transport endpoint is not connected"), StoreError, "directory does not answer: .*not connected"),
+    ],
+    ids=["store", "other", "system"],
+)
+def test_an_error_is_delivered_and_the_next_turn_taken(
+    error: Exception, kind: type[HpcElasticError], text: str
+) -> None:
+    errors = [error]
+
+    def fail_once(member: Member) -> None:
+        if errors:
+            raise errors.pop()
+
+    with running(Turns(fail_once), 0.001) as (_, delivered):
+        first = delivered.get(timeout=PATIENCE)
+        assert isinstance(first, kind)
+        with pytest.raises(kind, match=text):
+            raise first
+        assert delivered.get(timeout=PATIENCE) == READY
+
+
+def test_stopping_waits_until_the_last_word_is_published() -> None:
+    entered, release, stopped = threading.Event(), threading.Event(), queue.Queue()
+
+    def block(member: Member) -> None:
+        if member == LEFT:
+            entered.set()
+            assert release.wait(PATIENCE)
+
+    with running(Turns(block), NEVER) as (thread, _):
+        thread.say(LEFT)
+        assert entered.wait(PATIENCE)
+        stopper = threading.Thread(target=lambda: stopped.put(thread.stop(PATIENCE)))
+        stopper.start()
+        assert stopped.empty() and stopper.is_alive()
+        release.set()
+        assert stopped.get(timeout=PATIENCE) is True
+        stopper.join()
+
+
+def test_stopping_takes_more_than_one_turn_if_the_first_fails() -> None:
+    failures = [StoreError("hiccup")] * 3
+
+    def fail(member: Member) -> None:
+        if member == LEFT and failures:
+            raise failures.pop()
+
+    turns = Turns(fail)
+    with running(turns, 0.001) as (thread, delivered):
+        thread.say(LEFT)
+        assert thread.stop(PATIENCE)
+        assert not failures
+        thread._thread.join(PATIENCE)
+        seen = list(turns.members.queue)
+        assert seen.count(LEFT) >= 4
+        assert sum(isinstance(message, StoreError) for message in delivered.queue) == 3
+
+
+def test_stopping_gives_up_in_time_if_the_filesystem_hangs() -> None:
+    entered, release = threading.Event(), threading.Event()
+
+    def hang(member: Member) -> None:
+        if member == LEFT:
+            entered.set()
+            assert release.wait(PATIENCE)
+
+    with running(Turns(hang), NEVER) as (thread, _):
+        thread.say(LEFT)
+        assert entered.wait(PATIENCE)
+        assert thread.stop(0.01) is False
+        release.set()
+        thread._thread.join(PATIENCE)
+        assert not thread._thread.is_alive()
+
+
+def test_no_turn_is_taken_after_the_stop() -> None:
+    turns = Turns()
+    with running(turns, 0.001) as (thread, _):
+        assert thread.stop(PATIENCE)
+        thread._thread.join(PATIENCE)
+        taken = turns.members.qsize()
+        thread.say(RUNNING)
+        assert turns.members.qsize() == taken
+        thread.say(turns.members.queue[-1])  # so that the stop of the fixture finds it published
+
+
+def test_a_real_rendezvous_forms_a_round_and_says_goodbye(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1)
+    node = world.node("a")
+    outcomes: queue.Queue[Outcome] = queue.Queue()
+    thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put)  # type: ignore[arg-type]  # no errors
+    thread.start()
+    try:
+        assert outcomes.get(timeout=PATIENCE).state.phase is Phase.RUNNING
+        goodbye = replace(node.member, stand=Stand.LEFT)
+        thread.say(goodbye)
+    finally:
+        assert thread.stop(PATIENCE)
+    assert read_leases(world.paths.leases)[node.member.node].member == goodbye
+    assert read_state(world.paths).round == 1

@@ -1,0 +1,219 @@
+"""SIGKILL at every point of a write: before, after and (where data is written) amid each call on the filesystem."""
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.store import files
+from hpcelastic.store.keyvalue import KeyValueStore
+from hpcelastic.store.leases import OwnLease, read_lease
+from hpcelastic.store.register import Register
+from tests.store.forking import deaths, die_in, steps_of
+
+MEMBER = Member("n1@0-ab", Stand.READY, 0, 1, "127.0.0.1", 4000)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A write, and what readers and writers after it must find."""
+
+    publishes: str
+    """The call with which the new value takes effect."""
+
+    prepare: Callable[[Path], Any]
+    operation: Callable[[Path], Any]
+    read: Callable[[Path], Any]
+    """What a fresh reader reads."""
+
+    old: Any
+    new: Any
+    go_on: Callable[[Path], Any]
+    """A later write, by another process; returns what it has made of the value."""
+
+    links: bool = True
+
+
+def commit_twice(directory: Path) -> None:
+    writer = Register(directory, "before")
+    assert writer.commit(0, {"x": 1})
+    assert writer.commit(1, {"x": 2})
+
+
+def read_register(directory: Path) -> Any:
+    version = Register(directory, "reader").read()
+    return version.number, version.value
+
+
+def update_register(directory: Path) -> bool:
+    old = Register(directory, "after").read()
+    new = Register(directory, "after").update(lambda value: {"x": "next"})
+    return new.number == old.number + 1 and read_register(directory) == (new.number, {"x": "next"})
+
+
+def renew_lease(member: Member) -> Callable[[Path], None]:
+    def renew(directory: Path) -> None:
+        lease = OwnLease(directory, MEMBER.node)
+        for _ in range(3):
+            lease.renew(member)
+
+    return renew
+
+
+def renew_again(member: Member) -> Callable[[Path], None]:
+    def renew(directory: Path) -> None:
+        lease = OwnLease(directory, MEMBER.node)
+        lease._beat, lease._said = 3, MEMBER
+        lease.renew(member)
+
+    return renew
+
+
+def beat(directory: Path) -> Any:
+    lease = read_lease(directory / f"{MEMBER.node}.json")
+    return lease and (lease.beat, lease.member)
+
+
+def renew_after(directory: Path) -> bool:
+    renew_lease(MEMBER)(directory)
+    return bool(beat(directory) == (3, MEMBER))
+
+
+def set_after(directory: Path) -> bool:
+    store = KeyValueStore(directory, "after")
+    store.set("key/1", "next")
+    return store.get("key/1") == "next" and store.keys() == ["key/1"]
+
+
+def add_after(directory: Path) -> bool:
+    old = int(KeyValueStore(directory, "reader").get("n") or 0)
+    return KeyValueStore(directory, "after").add("n", 1) == old + 1
+
+
+MOVED = replace(MEMBER, stand=Stand.RUNNING, round=1)
+CASES = {
+    "first commit": Case(
+        "link",
+        lambda directory: None,
+        lambda directory: Register(directory, "w").commit(0, {"x": 1}),
+        read_register,
+        (0, None),
+        (1, {"x": 1}),
+        update_register,
+    ),
+    "later commit": Case(
+        "link",
+        commit_twice,
+        lambda directory: Register(directory, "w").commit(2, {"x": list(range(5000))}),
+        read_register,
+        (2, {"x": 2}),
+        (3, {"x": list(range(5000))}),
+        update_register,
+    ),
+    "update under the lock": Case(
+        "link",
+        commit_twice,
+        lambda directory: Register(directory, "w").update(lambda value: {"x": value["x"] + 1}),
+        read_register,
+        (2, {"x": 2}),
+        (3, {"x": 3}),
+        update_register,
+    ),
+    "update with symbolic links": Case(
+        "symlink",
+        commit_twice,
+        lambda directory: Register(directory, "w").update(lambda value: {"x": value["x"] + 1}),
+        read_register,
+        (2, {"x": 2}),
+        (3, {"x": 3}),
+        update_register,
+        links=False,
+    ),
+    "first lease": Case(
+        "replace",
+        lambda directory: None,
+        lambda directory: OwnLease(directory, MEMBER.node).renew(MEMBER),
+        beat,
+        None,
+        (1, MEMBER),
+        renew_after,
+    ),
+    "beat": Case("replace", renew_lease(MEMBER), renew_again(MEMBER), beat, (3, MEMBER), (4, MEMBER), renew_after),
+    "lease that says something new": Case(
+        "replace", renew_lease(MEMBER), renew_again(MOVED), beat, (3, MEMBER), (4, MOVED), renew_after
+    ),
+    "new key": Case(
+        "link",
+        lambda directory: None,
+        lambda directory: KeyValueStore(directory, "w").set("key/1", "new"),
+        lambda directory: KeyValueStore(directory, "reader").get("key/1"),
+        None,
+        "new",
+        set_after,
+    ),
+    "old key": Case(
+        "link",
+        lambda directory: KeyValueStore(directory, "before").set("key/1", "old"),
+        lambda directory: KeyValueStore(directory, "w").set("key/1", "new"),
+        lambda directory: KeyValueStore(directory, "reader").get("key/1"),
+        "old",
+        "new",
+        set_after,
+    ),
+    "addition": Case(
+        "link",
+        lambda directory: KeyValueStore(directory, "before").add("n", 4),
+        lambda directory: KeyValueStore(directory, "w").add("n", 1),
+        lambda directory: KeyValueStore(directory, "reader").get("n"),
+        "4",
+        "5",
+        add_after,
+    ),
+    "plain file": Case(
+        "replace",
+        lambda directory: files.publish(directory / "a.json", b'"old"'),
+        lambda directory: files.publish(directory / "a.json", b'"new"'),
+        lambda directory: files.read_json(directory / "a.json"),
+        "old",
+        "new",
+        lambda directory: files.publish(directory / "a.json", b'"next"') is None,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_a_death_at_any_point_leaves_the_old_value_or_the_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    if not case.links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    whole = prepared(case, tmp_path / "whole")
+    steps = steps_of(lambda: case.operation(whole))
+    assert case.read(whole) == case.new
+    assert {"open", "write", "close", case.publishes} <= set(steps)
+    effect = steps.index(case.publishes)
+    for index, where in deaths(steps):
+        directory = prepared(case, tmp_path / f"{index}-{where}")
+        die_in(lambda directory=directory: case.operation(directory), index, where)
+        point = f"killed {where} {steps[index]}, step {index} of {steps}"
+        happened = index > effect or (index == effect and where == "after")
+        assert case.read(directory) == (case.new if happened else case.old), point
+        for path in directory.rglob("*.json"):
+            json.loads(path.read_bytes())
+        assert case.go_on(directory), point
+
+
+def prepared(case: Case, directory: Path) -> Path:
+    directory.mkdir()
+    case.prepare(directory)
+    return directory
+
+
+def refuse_links(*args: Any, **more: Any) -> None:
+    raise OSError(errno.EPERM, "Operation not permitted")
