@@ -1,8 +1,10 @@
 """Checks of what a run would start, before anything is started."""
 
 import ast
+import difflib
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from hpcelastic.agent.settings import Entrypoint
@@ -14,49 +16,65 @@ def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:
     if entrypoint.script:
         _parse(directory / entrypoint.script)
     elif entrypoint.module:
-        _check_module(entrypoint.module, directory, "entrypoint.module")
+        _check_module(entrypoint.module, directory)
     elif entrypoint.function:
         _check_function(entrypoint.function, directory)
 
 
 def _check_function(spec: str, directory: Path) -> None:
     module, _, name = spec.partition(":")
-    source = _check_module(module, directory, "entrypoint.function")
-    if source is None:
+    found = _find_module(module, directory, "entrypoint.function")
+    source = Path(found.origin or "")
+    if source.suffix != ".py":
         return
     tree = _parse(source)
     defined = {target for node in ast.walk(tree) for target in _defined_by(node)}
-    if name not in defined and not any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in tree.body):
-        raise ConfigError(f"entrypoint.function is {spec!r}, but {source} defines no {name!r}")
+    if not defined & {name, "*", "__getattr__"}:
+        close = difflib.get_close_matches(name, defined, 1)
+        remedy = f"did you mean {module}:{close[0]}?" if close else "write package.module:function"
+        raise ConfigError(f"entrypoint.function is {spec!r}, but {source} defines no {name!r}; {remedy}")
 
 
-def _check_module(module: str, directory: Path, key: str) -> Path | None:
-    """The module's source file, if it has one."""
+def _check_module(module: str, directory: Path) -> None:
+    """A package is run by its ``__main__``."""
+    found = _find_module(module, directory, "entrypoint.module")
+    if found.submodule_search_locations is not None:
+        found = _find_module(f"{module}.__main__", directory, "entrypoint.module")
+    if found.origin and found.origin.endswith(".py"):
+        _parse(Path(found.origin))
+
+
+def _find_module(module: str, directory: Path, key: str) -> ModuleSpec:
+    """Where a module is, as a worker started in ``directory`` would find it; imports the packages that it is in."""
     sys.path.insert(0, str(directory))
     try:
         found = importlib.util.find_spec(module)
-    except (ImportError, ValueError):
+    except Exception as error:  # whatever a user's package does when it is imported
+        if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
+            what = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{key}: the package that {module!r} is in cannot be imported ({what})") from error
         found = None
     finally:
         sys.path.remove(str(directory))
     if found is None:
         raise ConfigError(f"{key}: there is no module {module!r}, neither installed in {sys.prefix} nor in {directory}")
-    source = Path(found.origin or "")
-    return source if source.suffix == ".py" else None
+    return found
 
 
 def _parse(source: Path) -> ast.Module:
     try:
         return ast.parse(source.read_bytes(), filename=str(source))
     except SyntaxError as error:
-        raise ConfigError(
-            f"{source}:{error.lineno}: {error.msg}; correct it before it is started on many nodes"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{source}: cannot be read: {error}") from error
+        place = f"{source}:{error.lineno}" if error.lineno else source
+        raise ConfigError(f"{place}: {error.msg}; correct it before it is started on many nodes") from error
+    except ValueError as error:
+        raise ConfigError(f"{source}: is no Python: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{source}: cannot be read: {error.strerror}; check its path and its rights") from error
 
 
 def _defined_by(node: ast.AST) -> list[str]:
+    """The names that a statement gives a meaning to; ``*`` for those that it imports unseen."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.ImportFrom):

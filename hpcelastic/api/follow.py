@@ -13,7 +13,7 @@ class LogFollower:
     """Reads the logs of all rounds and ranks of a run, or of one ``round`` or ``rank``."""
 
     def __init__(self, directory: Path, rank: int | None = None, round: int | None = None) -> None:
-        self._logs = RunPaths(directory).logs
+        self._directory = directory
         self._rank = rank
         self._round = round
         self._tails: dict[Path, LogTail] = {}
@@ -21,12 +21,15 @@ class LogFollower:
     def lines(self, *, rest: bool = False) -> list[str]:
         """Lines that are new since the last call, as ``[ROUND.RANK] LINE``; unfinished ones too if ``rest``."""
         found = []
-        for path in sorted(self._logs.glob("round-*/rank-*.*")):
-            name = _LOG.search(path.as_posix())
-            if name is None:
-                continue
-            round, rank = int(name[1]), int(name[2])
+        for path, round, rank in worker_logs(self._directory):
             if self._rank in (None, rank) and self._round in (None, round):
                 tail = self._tails.setdefault(path, LogTail(path))
                 found += [f"[{round}.{rank}] {line}" for line in tail.read(rest=rest)]
         return found
+
+
+def worker_logs(directory: Path) -> list[tuple[Path, int, int]]:
+    """Every worker's log in the directory of a run, with its round and rank, in their order."""
+    paths = sorted(RunPaths(directory).logs.glob("round-*/rank-*.*"))
+    named = ((path, _LOG.search(path.as_posix())) for path in paths)
+    return [(path, int(name[1]), int(name[2])) for path, name in named if name]

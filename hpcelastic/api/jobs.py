@@ -19,6 +19,9 @@ from hpcelastic.store.paths import RunPaths
 
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
 
+_LOCAL = "local-"
+"""How the name of what started an agent begins, where that was `LocalNodes`."""
+
 
 def remember_job(paths: RunPaths, job_id: str) -> None:
     """Note in the run's directory that a SLURM job was submitted for it."""
@@ -44,6 +47,11 @@ def local_agents(paths: RunPaths) -> list[int]:
     return [pid for pid in pids if pid is not None]
 
 
+def all_local(paths: RunPaths) -> bool:
+    """True if `LocalNodes` started all of the run's agents; a job script of the user's own could start others later."""
+    return all(lease.member.job.startswith(_LOCAL) for lease in read_leases(paths.leases).values())
+
+
 def end_jobs(paths: RunPaths) -> None:
     """Cancel the run's SLURM jobs, and tell its agents on this machine to leave. Raises SlurmError."""
     for pid in local_agents(paths):
@@ -61,7 +69,7 @@ class LocalNodes:
     def __init__(self, paths: RunPaths, count: int) -> None:
         self._paths = paths
         self._count = count
-        self._job = f"local-{secrets.token_hex(3)}"
+        self._job = f"{_LOCAL}{secrets.token_hex(3)}"
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:

@@ -8,12 +8,13 @@ from os import PathLike
 from typing import Any, Literal
 
 from hpcelastic.api.jobs import LocalNodes, remember_job
-from hpcelastic.api.prepare import prepare
+from hpcelastic.api.prepare import new_parents_removed, prepare, run_paths
 from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 from hpcelastic.slurm.submission import submit_job
+from hpcelastic.store.paths import RunPaths
 from hpcelastic.worker import PICKLED
 
 Job = str | PathLike[str] | Mapping[str, Any] | Callable[..., Any]
@@ -59,14 +60,25 @@ def start(config: JobConfig, call: Any = None, *, executor: str = "slurm", resum
     """Start the run that ``config`` describes."""
     if executor not in ("slurm", "local"):
         raise ConfigError(f"executor is {executor!r}; choose slurm or local")
-    paths = prepare(config, call, resume=resume)
-    try:
-        if executor == "slurm":
-            remember_job(paths, submit_job(config, paths))
-        else:
-            LocalNodes(paths, config.nodes.max).start()
-    except BaseException:
-        if not resume:
-            shutil.rmtree(paths.root, ignore_errors=True)
-        raise
+    with new_parents_removed(run_paths(config).root):
+        paths = prepare(config, call, resume=resume)
+        try:
+            _serve(config, paths, executor)
+        except BaseException:
+            if not resume:
+                shutil.rmtree(paths.root, ignore_errors=True)
+            raise
     return Run(paths.root)
+
+
+def _serve(config: JobConfig, paths: RunPaths, executor: str) -> None:
+    if executor == "slurm":
+        remember_job(paths, submit_job(config, paths))
+        return
+    nodes = LocalNodes(paths, config.nodes.max)
+    try:
+        nodes.start()
+    except BaseException:
+        for index in nodes.alive():
+            nodes.kill_node(index)
+        raise

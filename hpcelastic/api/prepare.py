@@ -1,18 +1,22 @@
 """A run's directory: made whole or not at all."""
 
+import contextlib
+import errno
 import getpass
 import os
 import secrets
 import shutil
 import socket
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
 from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.config import JobConfig, encode
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, reopen_run
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
@@ -25,7 +29,8 @@ def whoami() -> str:
 
 def run_paths(config: JobConfig) -> RunPaths:
     """Where the run that ``config`` names is, or will be."""
-    return RunPaths(Path(config.run.directory).absolute() / str(config.run.name))
+    directory = os.path.abspath(Path(config.run.directory).expanduser())  # without .., which mkdir would take literally
+    return RunPaths(Path(directory) / str(config.run.name))
 
 
 def prepare(config: JobConfig, call: Any = None, *, resume: bool = False) -> RunPaths:
@@ -39,21 +44,30 @@ def prepare(config: JobConfig, call: Any = None, *, resume: bool = False) -> Run
     if resume:
         _resume(paths, config, call)
         return paths
-    if paths.root.exists():
-        raise ConfigError(
-            f"{paths.root}: there is a run of this name already{_how_it_stands(paths)}; continue it with --resume "
-            "(submit(..., resume=True)), or start another one with run.name=NEW"
-        )
     try:
-        _create(paths, config, call)
+        with new_parents_removed(paths.root):
+            _create(paths, config, call)
     except OSError as error:
-        raise ConfigError(
-            f"{paths.root}: cannot be created: {error.strerror}; set run.directory to a shared one that is yours"
-        ) from error
+        raise ConfigError(_in_the_way(paths, error)) from error
     return paths
 
 
+@contextlib.contextmanager
+def new_parents_removed(root: Path) -> Iterator[None]:
+    """Should the block fail, remove those directories above ``root`` that were not there before and are empty."""
+    missing = [parent for parent in root.parents if not parent.exists()]
+    try:
+        yield
+    except BaseException:
+        for parent in missing:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        raise
+
+
 def _create(paths: RunPaths, config: JobConfig, call: Any) -> None:
+    if paths.root.exists():
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     paths.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = RunPaths(paths.root.with_name(f".new-{paths.root.name}-{secrets.token_hex(4)}"))
     draft.root.mkdir(mode=0o700)
@@ -71,8 +85,25 @@ def _create(paths: RunPaths, config: JobConfig, call: Any) -> None:
 def _resume(paths: RunPaths, config: JobConfig, call: Any) -> None:
     if not paths.config.exists():
         raise ConfigError(f"{paths.root}: there is no run to resume; leave --resume out to start one")
+    served = _served_by(paths)
+    if served:
+        raise ConfigError(
+            f"{paths.root}: is not over, {served} serves it; end it first: hpcelastic cancel {paths.root}"
+        )
     _fill(paths, config, call)
     reopen_run(paths, whoami(), config.protocol_settings)
+
+
+def _served_by(paths: RunPaths) -> str:
+    """What would fight with those who resume the run, in words; empty if there is nothing."""
+    pids = local_agents(paths)
+    if pids:
+        return f"process {pids[0]} on this machine"
+    if read_state(paths).phase.final or not jobs_of(paths):
+        return ""
+    with contextlib.suppress(SlurmError):  # then a job will not be submitted either
+        return next((f"SLURM job {job} ({state})" for job, state in live_jobs(paths).items()), "")
+    return ""
 
 
 def _fill(paths: RunPaths, config: JobConfig, call: Any) -> None:
@@ -85,6 +116,18 @@ def _located(config: JobConfig) -> JobConfig:
     """The configuration with a script that is found from every working directory."""
     script = config.entrypoint.script
     return replace(config, entrypoint=replace(config.entrypoint, script=script and str(Path(script).absolute())))
+
+
+def _in_the_way(paths: RunPaths, error: OSError) -> str:
+    """Why the run's directory can't be created, and what to do."""
+    if paths.root.exists():
+        return (
+            f"{paths.root}: there is a run of this name already{_how_it_stands(paths)}; continue it with --resume "
+            "(submit(..., resume=True)), or start another one with run.name=NEW"
+        )
+    file = next((parent for parent in paths.root.parents if parent.exists() and not parent.is_dir()), None)
+    why = f"{file} is a file" if file else error.strerror
+    return f"{paths.root}: cannot be created: {why}; set run.directory to a shared directory that is yours"
 
 
 def _how_it_stands(paths: RunPaths) -> str:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
-from hpcelastic.agent.node import pid_here
+from hpcelastic.agent.node import pid_here, this_process
 from hpcelastic.api.follow import LogFollower
-from hpcelastic.api.jobs import end_jobs, jobs_of, live_jobs, local_agents
+from hpcelastic.api.jobs import all_local, end_jobs, jobs_of, live_jobs, local_agents
 from hpcelastic.api.prepare import whoami
 from hpcelastic.errors import ConfigError, RunFailed, SlurmError
 from hpcelastic.protocol.assignment import assignment
@@ -60,6 +60,11 @@ class RunStatus:
     failures: tuple[Failure, ...]
     jobs: tuple[str, ...]
     """SLURM jobs that were submitted for it."""
+
+    @property
+    def ended(self) -> bool:
+        """True where no further round will come, unless the run is resumed."""
+        return Phase(self.phase).final
 
 
 class Run:
@@ -111,7 +116,7 @@ class Run:
             if newest != beats:
                 beats, moved = newest, now
             quiet = state.settings.rendezvous.lease + state.settings.rendezvous.margin
-            if now - moved > (quiet if local_agents(self._paths) or not jobs_of(self._paths) else _SCHEDULER_POLL):
+            if now - moved > (quiet if beats and not jobs_of(self._paths) else max(quiet, _SCHEDULER_POLL)):
                 self._check_somebody_left()
                 moved = now
             if deadline is not None and now >= deadline:
@@ -122,7 +127,7 @@ class Run:
         return self.status()
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        """Wait, then return what the entry point returned, by rank; None for scripts. Raises RunFailed, TimeoutError."""
+        """Wait, then return what each rank returned, None for scripts, by rank. Raises RunFailed, TimeoutError."""
         self.wait(timeout)
         state = read_state(self._paths)
         if state.phase is not Phase.SUCCEEDED:
@@ -154,7 +159,7 @@ class Run:
         if local_agents(self._paths):
             return
         try:
-            if not jobs_of(self._paths) or live_jobs(self._paths):
+            if live_jobs(self._paths) if jobs_of(self._paths) else not all_local(self._paths):
                 return
         except SlurmError:
             return  # unknown is not gone
@@ -187,8 +192,9 @@ def _silent(paths: RunPaths, lease: Lease, state: State) -> bool:
     """For display only: modification times and other machines' clocks decide nothing."""
     if state.phase.final:
         return False
-    if pid_here(lease.member.process):
-        return False
+    process = lease.member.process
+    if process.split(":")[:2] == this_process().split(":")[:2]:  # of this machine: there is no need to guess
+        return pid_here(process) is None
     with contextlib.suppress(OSError):
         age = time.time() - (paths.leases / f"{lease.member.node}.json").stat().st_mtime
         return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)

@@ -1,12 +1,14 @@
 """The command line: one module for each command, imported only when it is asked for."""
 
 import argparse
+import difflib
 import importlib
 import os
 import sys
 
 from hpcelastic import __version__
-from hpcelastic.errors import HpcElasticError
+from hpcelastic.cli.parser import Parser
+from hpcelastic.errors import ConfigError, HpcElasticError
 
 COMMANDS = {
     "run": "run a job file on this machine",
@@ -24,26 +26,42 @@ COMMANDS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; the exit status is 0 on success, 1 if the run failed, 2 if the input was wrong."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = argparse.ArgumentParser(
-        prog="hpcelastic", description="Elastic, fault-tolerant PyTorch training on SLURM clusters."
-    )
-    parser.add_argument("--version", action="version", version=f"hpcelastic {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    asked = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, summary in COMMANDS.items():
-        sub = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
-        if name == asked:
-            module = importlib.import_module(f"hpcelastic.cli.{name}")
-            module.add_arguments(sub)
-            sub.set_defaults(run=module.run)
-    args = parser.parse_args(arguments)
+    name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
     try:
-        return int(args.run(args))
+        return _run(name, arguments[1:]) if name else _no_command(arguments)
     except HpcElasticError as error:
-        print(f"hpcelastic {args.command}: {error}", file=sys.stderr)
+        print(f"hpcelastic {name}".rstrip() + f": {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone: `hpcelastic logs RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    module = importlib.import_module(f"hpcelastic.cli.{name}")
+    parser = Parser(prog=f"hpcelastic {name}", description=_sentence(COMMANDS[name]))
+    module.add_arguments(parser)
+    # Options may stand among the overrides; but what follows a script or an action is its own.
+    parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
+    return int(module.run(parse(arguments)))
+
+
+def _no_command(arguments: list[str]) -> int:
+    """Help, the version, or what is wrong."""
+    parser = Parser(prog="hpcelastic", description="Elastic, fault-tolerant PyTorch training on SLURM clusters.")
+    parser.add_argument("--version", action="version", version=f"hpcelastic {__version__}")
+    commands: argparse._SubParsersAction[Parser] = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name, summary in COMMANDS.items():
+        commands.add_parser(name, help=summary)
+    if arguments and not arguments[0].startswith("-"):
+        close = difflib.get_close_matches(arguments[0], COMMANDS, 1)
+        remedy = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
+        raise ConfigError(f"{arguments[0]}: no such command; {remedy}")
+    parser.parse_args(arguments)
+    raise ConfigError("the command goes first; see hpcelastic --help")
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:] + "."

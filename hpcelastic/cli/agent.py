@@ -1,6 +1,7 @@
 """``hpcelastic agent``: take part in a run as one node."""
 
 import argparse
+import math
 import os
 import re
 from pathlib import Path
@@ -16,6 +17,11 @@ from hpcelastic.store.paths import RunPaths
 
 _TORCH_STREAMS = dict(zip("0123", ("none", "out", "err", "both"), strict=True))
 
+_TORCH_TIMINGS = {"last_call_timeout": "last_call"}
+
+_UNNEEDED = ("--rdzv-backend", "--master-addr", "--master-port", "--monitor-interval", "--start-method")
+"""Flags that a torchrun line may keep: the backend is always the directory, and nobody has to name a host."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "hpcelastic agent [options] SCRIPT [ARG ...]\n       hpcelastic agent --run-dir DIR"
@@ -29,19 +35,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--max-restarts", "--max_restarts", type=int, default=0, metavar="N", help="failures to survive")
     line.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run; the SLURM job's id if not given")
     line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help="a directory that all nodes share")
-    line.add_argument("--rdzv-backend", "--rdzv_backend", default="file", choices=["file"], help="only: file")
     line.add_argument(
         "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
     )
     line.add_argument("-r", "--redirects", default="none", metavar="WHAT", help="none, out, err or both go to files")
     line.add_argument("-t", "--tee", default="none", metavar="WHAT", help="none, out, err or both go to files and here")
     line.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
+    line.add_argument("--standalone", action="store_true", help=argparse.SUPPRESS)
+    for flag in _UNNEEDED:
+        line.add_argument(flag, flag[:2] + flag[2:].replace("-", "_"), help=argparse.SUPPRESS)
+    parser.epilog = f"Accepted, and not needed: --standalone, {', '.join(_UNNEEDED)}."
     where = parser.add_argument_group("where this agent runs; found out if not given")
     where.add_argument("--node-name", metavar="NAME", help="name of this node, unique in the run")
     where.add_argument(
         "--local-addr", "--local_addr", metavar="ADDRESS", help="address at which others reach this node"
     )
-    where.add_argument("--job", metavar="NAME:NODES", help=argparse.SUPPRESS)
+    where.add_argument("--node-rank", "--node_rank", type=int, metavar="N", help="place of this node among new ones")
+    where.add_argument("--job", type=_job, metavar="NAME:NODES", help=argparse.SUPPRESS)
     parser.add_argument("script", nargs="?", help="what each worker runs")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
 
@@ -55,8 +65,7 @@ def _from_flags(args: argparse.Namespace) -> Task:
         raise ConfigError("nothing to run: give a script, -m and a module, or --run-dir with a run's directory")
     if not args.module and not Path(args.script).is_file():
         raise ConfigError(f"{Path(args.script).absolute()}: no such script")
-    if not args.rdzv_endpoint:
-        raise ConfigError("--rdzv-endpoint is missing: name a directory that all nodes share, such as /scratch/me/runs")
+    directory = _endpoint(args.rdzv_endpoint)
     try:
         settings = Settings(_nodes(args.nnodes), _rendezvous(args.rdzv_conf), RestartSettings(args.max_restarts))
         args_ = tuple(args.script_args)
@@ -68,8 +77,20 @@ def _from_flags(args: argparse.Namespace) -> Task:
     run_id = args.rdzv_id or _default_id(settings.nodes)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
-    paths = RunPaths(Path(args.rdzv_endpoint).absolute() / run_id)
+    paths = RunPaths(directory / run_id)
     return Task(paths, run_id, settings, AgentSettings(entrypoint, workers, logs))
+
+
+def _endpoint(text: str | None) -> Path:
+    remedy = "name a directory that all nodes share, such as /scratch/me/runs"
+    if not text:
+        raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")
+    directory = Path(text).expanduser().absolute()
+    if re.fullmatch(r"[^/]*:\d*", text) and not directory.exists():
+        raise ConfigError(f"--rdzv-endpoint is {text!r}, a host and a port, of which no run needs any: {remedy}")
+    if directory.exists() and not directory.is_dir():
+        raise ConfigError(f"--rdzv-endpoint is {text!r}, and {directory} is a file: {remedy}")
+    return directory
 
 
 def _nodes(text: str) -> NodeRange:
@@ -95,14 +116,17 @@ def _per_node(text: str) -> int:
 def _rendezvous(text: str) -> RendezvousSettings:
     values = {}
     for pair in filter(None, text.split(",")):
-        key, _, value = pair.partition("=")
+        name, _, value = pair.partition("=")
+        key = _TORCH_TIMINGS.get(name, name)
         if key not in RendezvousSettings.__dataclass_fields__:
             known = ", ".join(RendezvousSettings.__dataclass_fields__)
             raise ConfigError(f"--rdzv-conf has {key!r}; it takes {known}")
         try:
             values[key] = float(value)
         except ValueError:
-            raise ConfigError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5") from None
+            values[key] = math.nan
+        if not math.isfinite(values[key]):
+            raise ConfigError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5")
     return RendezvousSettings(**values)
 
 
@@ -123,5 +147,11 @@ def _default_id(nodes: NodeRange) -> str:
 
 def _place(args: argparse.Namespace) -> Place:
     place = place_here()
-    job, _, nodes = (args.job or f"{place.job}:{place.job_nodes}").rpartition(":")
-    return Place(args.node_name or place.name, job, int(nodes), place.restart, place.order, args.local_addr or "")
+    job, nodes = args.job or (place.job, place.job_nodes)
+    order = place.order if args.node_rank is None else args.node_rank
+    return Place(args.node_name or place.name, job, nodes, place.restart, order, args.local_addr or "")
+
+
+def _job(text: str) -> tuple[str, int]:
+    name, _, nodes = text.rpartition(":")
+    return name, int(nodes)

@@ -48,6 +48,7 @@ class _News:
         self._run = run
         self._said = ""
         self._follower = LogFollower(run.directory)
+        self._follower.lines(rest=True)  # what was said before a resumed run was resumed
 
     def look(self) -> tuple[list[str], RunStatus]:
         lines = self._follower.lines()

@@ -1,6 +1,8 @@
 """``hpcelastic run``: run a job file on this machine, with several agents, each as if it were a node."""
 
 import argparse
+import os
+import shlex
 import signal
 import sys
 import time
@@ -12,6 +14,7 @@ from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from hpcelastic.cli.display import display
+from hpcelastic.cli.job import add_job, add_resume
 from hpcelastic.errors import ConfigError
 
 _LOOK = 0.25
@@ -19,39 +22,43 @@ _LOOK = 0.25
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the job file (YAML)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys to set otherwise, such as nodes=2..4")
+    add_job(parser)
     parser.add_argument("--nodes", type=int, metavar="N", help="agents to start; nodes.max if not given")
-    parser.add_argument("--resume", action="store_true", help="continue a run that has ended, in its directory")
+    add_resume(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     config = resolve(args.file, args.overrides)
-    count = args.nodes or config.nodes.max
+    count = config.nodes.max if args.nodes is None else args.nodes
     if count < config.nodes.min:
         raise ConfigError(f"--nodes is {count}, less than nodes.min, {config.nodes.min}: the run could never start")
     paths = prepare(config, resume=args.resume)
     nodes, started = LocalNodes(paths, count), Run(paths.root)
     with _Interrupts(nodes) as interrupts, display(started, sys.stdout) as show:
         nodes.start()
+        interrupts.reach_the_nodes()
         while nodes.alive():
             time.sleep(_LOOK)
             show()
         show()
-    return _verdict(started, nodes, interrupted=interrupts.count > 0)
+    if interrupts.signum and not started.status().ended:
+        print(f"interrupted; continue with: {_again(args, started)}", file=sys.stderr)
+        return 128 + interrupts.signum
+    return _verdict(started, nodes)
 
 
-def _verdict(started: Run, nodes: LocalNodes, *, interrupted: bool) -> int:
+def _again(args: argparse.Namespace, started: Run) -> str:
+    """The command line that resumes the run."""
+    overrides = [item for item in args.overrides if not item.startswith("run.name=")]
+    nodes = [] if args.nodes is None else ["--nodes", str(args.nodes)]
+    return shlex.join(["hpcelastic", "run", args.file, *overrides, f"run.name={started.name}", *nodes, "--resume"])
+
+
+def _verdict(started: Run, nodes: LocalNodes) -> int:
     status = started.status()
     for i, failure in enumerate(status.failures if status.phase == "failed" else ()):
         print(describe(failure, full=i == 0), file=sys.stderr)
-    if interrupted:
-        print(
-            f"interrupted; continue with: hpcelastic run --resume … (its state is in {status.directory})",
-            file=sys.stderr,
-        )
-        return 130
-    if status.phase not in ("succeeded", "failed", "closed"):
+    if not status.ended:
         logs = ", ".join(str(nodes.log(index)) for index, code in nodes.wait().items() if code)
         print(f"all agents ended before the run did; see {logs}", file=sys.stderr)
         return 1
@@ -59,22 +66,32 @@ def _verdict(started: Run, nodes: LocalNodes, *, interrupted: bool) -> int:
 
 
 class _Interrupts:
-    """Ctrl-C: the first asks the agents to stop, the second makes them do it at once."""
+    """Ctrl-C, or a terminal that is closed: the first asks the agents to stop, the second makes them do it at once."""
 
     def __init__(self, nodes: LocalNodes) -> None:
         self._nodes = nodes
-        self.count = 0
+        self.signum = 0
+        """The first signal; 0 if there was none."""
+        self._started = False
 
     def __enter__(self) -> "_Interrupts":
-        self._before = {s: signal.signal(s, self._interrupted) for s in (signal.SIGINT, signal.SIGTERM)}
+        caught = [s for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) != signal.SIG_IGN]
+        self._before = {signum: signal.signal(signum, self._interrupted) for signum in caught}
         return self
 
     def __exit__(self, *_: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
 
-    def _interrupted(self, _signum: int, _frame: FrameType | None) -> None:
-        self.count += 1
-        self._nodes.signal(signal.SIGTERM)
-        if self.count == 1:
-            print("stopping; press Ctrl-C again to stop at once", file=sys.stderr)
+    def reach_the_nodes(self) -> None:
+        """All nodes have been started: from now on they can be told, also of a signal that came while they were."""
+        self._started = True
+        if self.signum:
+            self._nodes.signal(signal.SIGTERM)
+
+    def _interrupted(self, signum: int, _frame: FrameType | None) -> None:
+        if self._started:
+            self._nodes.signal(signal.SIGTERM)
+        if not self.signum:
+            self.signum = signum
+            os.write(sys.stderr.fileno(), b"stopping; press Ctrl-C again to stop at once\n")

@@ -6,12 +6,12 @@ from pathlib import Path
 from hpcelastic.api.checks import check_entrypoint
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import run_paths
+from hpcelastic.cli.job import add_job
 from hpcelastic.slurm.submission import sbatch_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the job file (YAML)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys to set otherwise, such as nodes=2..4")
+    add_job(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.run import Run, RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
+from hpcelastic.protocol.state import name_of
 from hpcelastic.store.paths import RunPaths
 
 
@@ -33,7 +34,7 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
         rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
     for i, failure in enumerate(status.failures):
-        where = f"rank {failure.rank} in round {failure.round}: {failure.message}"
+        where = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
         rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))
     return rows
 

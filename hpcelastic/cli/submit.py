@@ -4,12 +4,12 @@ import argparse
 
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
+from hpcelastic.cli.job import add_job, add_resume
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="the job file (YAML)")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="keys to set otherwise, such as nodes=2..4")
-    parser.add_argument("--resume", action="store_true", help="continue a run that has ended, in its directory")
+    add_job(parser)
+    add_resume(parser)
     parser.add_argument("--wait", action="store_true", help="wait for the run's end; the exit status tells how it went")
 
 

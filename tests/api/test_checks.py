@@ -1,0 +1,99 @@
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.errors import ConfigError
+
+FILES = {
+    "train.py": b"def main(): pass\nclass Task: pass\nvalue = print\nfrom os import path as where\n",
+    "star.py": b"try:\n    from os import *\nexcept ImportError:\n    pass\n",
+    "lazy.py": b"def __getattr__(name): return print\n",
+    "latin.py": b"# -*- coding: latin-1 -*-\nname = '\xe4'\n",
+    "syntax.py": b"x = 1\ndef broken(:\n",
+    "encoding.py": b"name = '\xe4'\n",
+    "null.py": b"\0",
+    "pack/__init__.py": b"",
+    "pack/job.py": b"def run(): pass\n",
+    "runs/__init__.py": b"",
+    "runs/__main__.py": b"",
+    "lacks/__init__.py": b"import no_such_dependency\n",
+    "lacks/job.py": b"",
+    "raises/__init__.py": b"1 / 0\n",
+    "raises/job.py": b"",
+}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    for name, data in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+GOOD = [
+    Entrypoint(script="train.py"),
+    Entrypoint(script="latin.py"),
+    Entrypoint(module="train"),
+    Entrypoint(module="json.tool"),
+    Entrypoint(function="train:main"),
+    Entrypoint(function="train:Task"),
+    Entrypoint(function="train:value"),
+    Entrypoint(function="train:where"),
+    Entrypoint(function="star:getcwd"),
+    Entrypoint(function="lazy:anything"),
+    Entrypoint(function="math:sqrt"),
+]
+
+
+def name_of(entrypoint: Entrypoint) -> str:
+    return str(entrypoint.script or entrypoint.module or entrypoint.function)
+
+
+@pytest.mark.parametrize("entrypoint", GOOD, ids=name_of)
+def test_good(entrypoint: Entrypoint, directory: Path) -> None:
+    check_entrypoint(entrypoint, directory)
+
+
+BAD = [
+    (Entrypoint(script="nowhere.py"), r"nowhere\.py: cannot be read: No such file"),
+    (Entrypoint(script="syntax.py"), r"syntax\.py:2: invalid syntax; correct it before it is started on many nodes"),
+    (Entrypoint(script="encoding.py"), r"encoding\.py:1: .*can't decode byte 0xe4"),
+    (Entrypoint(script="null.py"), r"null\.py: .*null bytes"),
+    (Entrypoint(module="nowhere"), "entrypoint.module: there is no module 'nowhere'"),
+    (Entrypoint(module="syntax"), r"syntax\.py:2: invalid syntax"),
+    (Entrypoint(module="json"), r"there is no module 'json\.__main__'"),
+    (Entrypoint(module="json.nowhere.at_all"), r"there is no module 'json\.nowhere\.at_all'"),
+    (Entrypoint(function="nowhere:main"), "entrypoint.function: there is no module 'nowhere'"),
+    (Entrypoint(function="train:mian"), r"train\.py defines no 'mian'; did you mean train:main\?"),
+    (Entrypoint(function="train:Task.run"), r"train\.py defines no 'Task\.run'"),
+]
+
+
+@pytest.mark.parametrize(("entrypoint", "message"), BAD, ids=[name_of(entrypoint) for entrypoint, _ in BAD])
+def test_bad(entrypoint: Entrypoint, message: str, directory: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_entrypoint(entrypoint, directory)
+
+
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        pytest.param("lacks", r"cannot be imported \(ModuleNotFoundError: .*no_such_dependency", id="lacks-dependency"),
+        pytest.param("raises", r"cannot be imported \(ZeroDivisionError", id="raises"),
+    ],
+)
+def test_package_that_cannot_be_imported(package: str, message: str, directory: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_entrypoint(Entrypoint(module=f"{package}.job"), directory)
+
+
+@pytest.mark.parametrize(
+    "entrypoint",
+    [Entrypoint(module="pack.job"), Entrypoint(function="pack.job:run"), Entrypoint(module="runs")],
+    ids=name_of,
+)
+def test_module_in_a_package(entrypoint: Entrypoint, directory: Path) -> None:
+    check_entrypoint(entrypoint, directory)

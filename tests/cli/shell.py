@@ -1,0 +1,128 @@
+"""Commands as a person gives them, in a directory of their own; whatever they leave running is found and ended."""
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+Done: TypeAlias = "subprocess.CompletedProcess[str]"
+
+MARK = "HPCELASTIC_TEST"
+"""Environment variable by which a test's processes are known."""
+
+PATIENCE = 30.0
+"""Seconds within which what must happen has to happen, on a machine that is busy with other things."""
+
+JOB = """\
+run: {name: r}
+entrypoint: {script: train.py}
+workers: {per_node: 1, stop_grace: 1}
+rendezvous: {last_call: 1, lease: 2, margin: 0.5, poll: 0.05}
+restarts: {max: 0}
+"""
+"""A job that starts and ends quickly."""
+
+
+class Shell:
+    """A home and working directory, and an environment without SLURM's variables."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.mark = f"{os.getpid()}-{secrets.token_hex(8)}"
+        self._started: list[subprocess.Popen[str]] = []
+        ours = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HPCELASTIC"))}
+        self.environ = ours | {"HOME": str(directory), MARK: self.mark, "PYTHONDONTWRITEBYTECODE": "1"}
+
+    def write(self, files: Mapping[str, str]) -> None:
+        for name, text in files.items():
+            path = self.directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    def hpcelastic(
+        self, *arguments: str, environ: Mapping[str, str] | None = None
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a command of ours to its end."""
+        return self.python("-m", "hpcelastic", *arguments, environ=environ)
+
+    def python(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run Python to its end."""
+        process = self.start(*arguments, environ=environ)
+        stdout, stderr = process.communicate(timeout=2 * PATIENCE)
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def start(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        """Start Python with ``arguments``, in a session of its own."""
+        process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=self.directory,
+            env=self.environ | dict(environ or {}),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self._started.append(process)
+        return process
+
+    def agent(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
+        """Start an agent with quick timings that keeps its run in ``runs``."""
+        timings = "lease=2,margin=0.5,poll=0.05,last_call=1"
+        fixed = ("--rdzv-endpoint", "runs", "--rdzv-id", "r", "--local-addr", "127.0.0.1", "--rdzv-conf", timings)
+        return self.start("-m", "hpcelastic", "agent", *fixed, *arguments, environ=environ)
+
+    def listing(self) -> set[str]:
+        """All files and directories."""
+        return {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
+
+    def processes(self) -> dict[int, str]:
+        """Processes that were started here, directly or not, and live: their command lines, by pid."""
+        wanted = f"{MARK}={self.mark}".encode()
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                        found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def pid_of(self, words: str) -> int:
+        """The process whose command line contains ``words``; waits for it."""
+        return eventually(lambda: next((pid for pid, line in self.processes().items() if words in line), 0))
+
+    def close(self) -> None:
+        """End every process that was started here."""
+        while left := self.processes():
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        for process in self._started:
+            with process:
+                process.kill()
+
+
+@contextlib.contextmanager
+def shell_in(directory: Path) -> Iterator[Shell]:
+    shell = Shell(directory)
+    try:
+        yield shell
+    finally:
+        shell.close()
+
+
+def eventually(look: Callable[[], T]) -> T:
+    """What ``look`` returns once that is true; fails if it is not in time."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {PATIENCE:g} s"
+        time.sleep(0.02)
+    return found

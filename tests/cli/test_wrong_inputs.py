@@ -1,0 +1,393 @@
+"""Wrong inputs: each gives one clear message and a status other than 0, and leaves nothing running or half-made."""
+
+import getpass
+import re
+import shlex
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.cli.shell import JOB, Shell, eventually
+
+FILES = {
+    "job.yaml": JOB,
+    "train.py": "print('hello')\n",
+    "mod.py": "import threading\n\ndef work():\n    return 1\n\ndef lock():\n    return threading.Lock()\n",
+    "syntax.py": "def broken(:\n    pass\n",
+    "three.py": "import sys\nsys.exit(3)\n",
+    "raises.py": "raise ValueError('no data here')\n",
+    "empty/keep": "",
+}
+
+NO_CONTROLLER = f"""\
+ClusterName=nobody
+SlurmctldHost=localhost
+SlurmctldPort=1
+SlurmUser={getpass.getuser()}
+AuthType=auth/none
+CredType=cred/none
+MessageTimeout=1
+NodeName=n1
+PartitionName=p Nodes=n1 Default=YES
+"""
+
+AGENT = "agent --rdzv-endpoint runs --rdzv-id r --local-addr 127.0.0.1"
+QUICK = "--rdzv-conf lease=2,margin=0.5,poll=0.05,last_call=1"
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A command that must be refused."""
+
+    id: str
+    command: str
+    words: str
+    """What the message must say, in this order, separated by `` … ``."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    before: str = ""
+    """A command that succeeds first."""
+
+    environ: Mapping[str, str] = field(default_factory=dict)
+    status: int = 2
+    lines: int = 1
+
+
+def yaml(text: str) -> Mapping[str, str]:
+    return {"wrong.yaml": text}
+
+
+def entrypoint(text: str) -> Mapping[str, str]:
+    return yaml(JOB.replace("script: train.py", text))
+
+
+JOB_FILES = [
+    Wrong(
+        "yaml-syntax", "run wrong.yaml", "wrong.yaml:2:2: is no YAML … close the bracket", yaml("run: {name: a\nx: 1\n")
+    ),
+    Wrong("yaml-tab", "run wrong.yaml", "wrong.yaml:2:1: is no YAML … indent with spaces", yaml("run:\n\tname: a\n")),
+    Wrong(
+        "yaml-unknown-key",
+        "run wrong.yaml",
+        "wrong.yaml:6: worker: no such key … did you mean workers?",
+        yaml(JOB + "worker: {}\n"),
+    ),
+    Wrong("yaml-torchrun-key", "run wrong.yaml", "wrong.yaml:6: nnodes … write nodes", yaml(JOB + "nnodes: 2\n")),
+    Wrong(
+        "yaml-wrong-type",
+        "run wrong.yaml",
+        "wrong.yaml:3: workers.per_node … 'two' … whole number or auto",
+        yaml(JOB.replace("per_node: 1", "per_node: two")),
+    ),
+    Wrong(
+        "yaml-min-over-max",
+        "run wrong.yaml",
+        "wrong.yaml:6: nodes.min … 3, more than nodes.max, 2",
+        yaml(JOB + "nodes: 3..2\n"),
+    ),
+    Wrong(
+        "yaml-duplicate-key",
+        "run wrong.yaml",
+        "wrong.yaml:6: run … given twice, first at line 1",
+        yaml(JOB + "run: {name: b}\n"),
+    ),
+    Wrong(
+        "yaml-two-problems",
+        "run wrong.yaml",
+        "wrong.yaml:6: nodes … wrong.yaml:7: worker",
+        yaml(JOB + "nodes: x\nworker: {}\n"),
+        lines=2,
+    ),
+    Wrong("yaml-empty", "run wrong.yaml", "wrong.yaml: is empty … entrypoint", yaml("")),
+    Wrong(
+        "yaml-no-entrypoint", "run wrong.yaml", "entrypoint: is missing … script: train.py", yaml("run: {name: r}\n")
+    ),
+    Wrong(
+        "yaml-two-entrypoints",
+        "run wrong.yaml",
+        "script and module … exactly one",
+        yaml(JOB.replace("train.py", "train.py, module: mod")),
+    ),
+    Wrong("yaml-list", "run wrong.yaml", "wrong.yaml:1: holds a list … KEY: VALUE", yaml("- a\n")),
+    Wrong("file-missing", "run jo.yaml", "jo.yaml: no such file; did you mean job.yaml?"),
+    Wrong("file-is-directory", "run .", "is a directory … job.yaml"),
+    Wrong(
+        "show-file-missing", "config show jo.yaml", "hpcelastic config: jo.yaml: no such file; did you mean job.yaml?"
+    ),
+    Wrong("show-wrong-file", "config show wrong.yaml", "wrong.yaml:6: worker: no such key", yaml(JOB + "worker: {}\n")),
+    Wrong(
+        "sbatch-wrong-file",
+        "sbatch wrong.yaml",
+        "slurm.tme … did you mean slurm.time?",
+        yaml(JOB + "slurm: {tme: 1}\n"),
+    ),
+    Wrong(
+        "submit-wrong-file", "submit wrong.yaml", "slurm.time … 'soon' … HH:MM:SS", yaml(JOB + "slurm: {time: soon}\n")
+    ),
+    Wrong("override-no-value", "run job.yaml nodes", "override 1: nodes … KEY=VALUE"),
+    Wrong("override-unknown-key", "run job.yaml run.name=a nodess=3", "override 2: nodess=3 … did you mean nodes?"),
+    Wrong("override-wrong-type", "run job.yaml nodes=3..", "override 1: nodes=3.. … MIN..MAX"),
+]
+
+ENTRY_POINTS = [
+    Wrong(
+        "script-missing",
+        "run job.yaml entrypoint.script=trai.py",
+        "there is no file … trai.py … did you mean train.py?",
+    ),
+    Wrong("script-syntax", "run job.yaml entrypoint.script=syntax.py", "syntax.py:1: invalid syntax"),
+    Wrong(
+        "module-missing", "run wrong.yaml", "entrypoint.module: there is no module 'nomod'", entrypoint("module: nomod")
+    ),
+    Wrong(
+        "function-module-missing", "run wrong.yaml", "there is no module 'nomod'", entrypoint("function: 'nomod:work'")
+    ),
+    Wrong(
+        "function-missing",
+        "run wrong.yaml",
+        "entrypoint.function … mod.py defines no 'word'",
+        entrypoint("function: 'mod:word'"),
+    ),
+    Wrong(
+        "function-no-colon",
+        "run wrong.yaml",
+        "entrypoint.function … 'mod' … module:function",
+        entrypoint("function: 'mod'"),
+    ),
+    Wrong("submit-script-missing", "submit job.yaml entrypoint.script=trai.py", "did you mean train.py?"),
+    Wrong("sbatch-script-syntax", "sbatch job.yaml entrypoint.script=syntax.py", "syntax.py:1: invalid syntax"),
+]
+
+RUNS = [
+    Wrong(
+        "directory-is-file",
+        "run job.yaml run.directory=train.py",
+        "cannot be created … train.py is a file; set run.directory",
+    ),
+    Wrong(
+        "directory-unwritable",
+        "run job.yaml run.directory=/proc/runs",
+        "/proc/runs/r: cannot be created … set run.directory",
+    ),
+    Wrong("directory-unwritable-below", "run job.yaml run.directory=new/../mod.py/runs", "mod.py is a file"),
+    Wrong(
+        "name-taken",
+        "run job.yaml",
+        "runs/r: there is a run of this name already (succeeded … --resume … run.name=NEW",
+        before="run job.yaml",
+    ),
+    Wrong("name-taken-submit", "submit job.yaml", "runs/r: there is a run of this name already", before="run job.yaml"),
+    Wrong("name-unusable", "run job.yaml run.name=a/b", "run.name … 'a/b' … letters, digits"),
+    Wrong("resume-without-run", "run job.yaml --resume", "runs/r: there is no run to resume; leave --resume out"),
+    Wrong("nodes-below-min", "run job.yaml nodes=2..3 --nodes 1", "--nodes is 1, less than nodes.min, 2"),
+    Wrong("nodes-zero", "run job.yaml --nodes 0", "--nodes is 0, less than nodes.min, 1"),
+    Wrong("status-unknown", "status s", "s: no such run … runs; there are r", before="run job.yaml"),
+    Wrong("status-none", "status", "runs: holds no run … --in DIR"),
+    Wrong("logs-unknown", "logs s", "s: no such run … runs; there are r", before="run job.yaml"),
+    Wrong("logs-unknown-rank", "logs r --rank 7", "r has no log of rank 7; there are 0..0", before="run job.yaml"),
+    Wrong("cancel-unknown", "cancel s", "s: no such run … runs; there are r", before="run job.yaml"),
+    Wrong("list-no-directory", "list nowhere", "nowhere: no such directory"),
+]
+
+AGENTS = [
+    Wrong("agent-no-script", "agent", "nothing to run … script … --run-dir"),
+    Wrong("agent-no-endpoint", "agent train.py", "--rdzv-endpoint is missing: name a directory"),
+    Wrong(
+        "agent-endpoint-host",
+        "agent --rdzv-endpoint node1:29400 train.py",
+        "'node1:29400', a host and a port … name a directory",
+    ),
+    Wrong("agent-endpoint-file", "agent --rdzv-endpoint mod.py train.py", "'mod.py' … is a file: name a directory"),
+    Wrong("agent-no-id", "agent --rdzv-endpoint runs --nnodes 2 train.py", "--rdzv-id is missing"),
+    Wrong("agent-bad-id", "agent --rdzv-endpoint runs --rdzv-id a/b train.py", "--rdzv-id is 'a/b' … letters, digits"),
+    Wrong("agent-nnodes", f"{AGENT} --nnodes two train.py", "--nnodes is 'two' … MIN:MAX"),
+    Wrong("agent-nnodes-reversed", f"{AGENT} --nnodes 3:2 train.py", "is 3, more than nodes.max, 2"),
+    Wrong(
+        "agent-nproc",
+        f"{AGENT} --nproc-per-node many train.py",
+        "--nproc-per-node is 'many' … a number, auto, gpu or cpu",
+    ),
+    Wrong("agent-nproc-zero", f"{AGENT} --nproc-per-node 0 train.py", "per_node is 0 … 1 or more"),
+    Wrong("agent-conf-key", f"{AGENT} --rdzv-conf wait=3 train.py", "--rdzv-conf has 'wait' … last_call"),
+    Wrong("agent-conf-value", f"{AGENT} --rdzv-conf lease=nan train.py", "--rdzv-conf lease is 'nan' … lease=5"),
+    Wrong("agent-restarts", f"{AGENT} --max-restarts some train.py", "--max-restarts … 'some'"),
+    Wrong("agent-redirects", f"{AGENT} --redirects all train.py", "--redirects is 'all'; write none, out, err or both"),
+    Wrong("agent-script-missing", f"{AGENT} trai.py", "trai.py: no such script"),
+    Wrong(
+        "agent-unknown-flag", f"{AGENT} --nodes 2 train.py", "unrecognized arguments: --nodes … did you mean --nnodes?"
+    ),
+    Wrong(
+        "agent-run-dir", "agent --run-dir empty", "empty/config.json: no such file; name a directory made by hpcelastic"
+    ),
+    Wrong(
+        "agent-other-settings",
+        f"{AGENT} --max-restarts 2 train.py",
+        "restarts.max = 0 (here 2) … the same settings",
+        before=f"{AGENT} train.py",
+    ),
+]
+
+COMMAND_LINES = [
+    Wrong("no-command", "", "hpcelastic: … required: COMMAND … --help"),
+    Wrong("unknown-command", "staus", "staus: no such command; did you mean status?"),
+    Wrong("no-file", "run", "required: FILE; see hpcelastic run --help"),
+    Wrong("unknown-flag", "run job.yaml --nodez 3", "--nodez 3; did you mean --nodes?"),
+    Wrong("flag-without-value", "run job.yaml --nodes", "--nodes: expected one argument"),
+    Wrong("flag-not-a-number", "logs r --rank first", "--rank … 'first'"),
+    Wrong("config-unknown-action", "config sho job.yaml", "'sho' … 'show'"),
+]
+
+SLURM = [
+    Wrong(
+        "slurm-not-installed",
+        "submit job.yaml",
+        "sbatch: not found … hpcelastic run",
+        environ={"PATH": "/nonexistent"},
+        status=1,
+    ),
+    pytest.param(
+        Wrong(
+            "slurm-unreachable",
+            "submit job.yaml run.directory=new/runs",
+            "sbatch refused the job … Unable to contact slurm controller",
+            {"slurm.conf": NO_CONTROLLER},
+            environ={"SLURM_CONF": "slurm.conf"},
+            status=1,
+        ),
+        marks=pytest.mark.skipif(shutil.which("sbatch") is None, reason="sbatch is not installed"),
+    ),
+]
+
+
+def case(wrong: object) -> object:
+    return pytest.param(wrong, id=wrong.id) if isinstance(wrong, Wrong) else wrong
+
+
+@pytest.mark.parametrize("wrong", [case(w) for w in JOB_FILES + ENTRY_POINTS + RUNS + AGENTS + COMMAND_LINES + SLURM])
+def test_is_refused_and_leaves_nothing(wrong: Wrong, shell: Shell) -> None:
+    shell.write({**FILES, **wrong.files})
+    if wrong.before:
+        first = shell.hpcelastic(*shlex.split(wrong.before))
+        assert first.returncode == 0, first.stderr
+    before = shell.listing()
+    done = shell.hpcelastic(*shlex.split(wrong.command), environ=wrong.environ)
+    assert done.returncode == wrong.status, done
+    assert_says(done.stderr, wrong.words)
+    command = wrong.command.partition(" ")[0]
+    expected = f"hpcelastic {command}: " if command and wrong.id != "unknown-command" else "hpcelastic: "
+    assert done.stderr.startswith(expected)
+    assert len(done.stderr.splitlines()) == wrong.lines, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert shell.listing() == before
+    assert shell.processes() == {}
+
+
+FAILING = [
+    (
+        "script-exits-3",
+        "run job.yaml entrypoint.script=three.py",
+        "root cause: rank 0 on node0 in round 1: exit status 3 … log: … rank-00000.err",
+    ),
+    (
+        "script-raises",
+        "run job.yaml entrypoint.script=raises.py",
+        'root cause: rank 0 on node0 … ValueError: no data here … log: … raises.py", line 1',
+    ),
+    (
+        "function-lock",
+        "run wrong.yaml",
+        "root cause: rank 0 on node0 … the return value cannot be pickled … return plain values",
+    ),
+    (
+        "agent-script-exits-3",
+        f"{AGENT} {QUICK} --node-name n7 three.py",
+        "root cause: rank 0 on n7 in round 1: exit status 3",
+    ),
+    (
+        "agent-script-syntax",
+        f"{AGENT} {QUICK} --node-name n7 -r 3 syntax.py",
+        'root cause: rank 0 on n7 … exit status 1 … log: … syntax.py", line 1',
+    ),
+    ("agent-module-missing", f"{AGENT} {QUICK} -r 3 -m nomod", "root cause: rank 0 … log: … No module named nomod"),
+]
+
+
+@pytest.mark.parametrize(("command", "words"), [pytest.param(*row[1:], id=row[0]) for row in FAILING])
+def test_run_that_fails_says_why_and_ends(command: str, words: str, shell: Shell) -> None:
+    shell.write({**FILES, **entrypoint("function: 'mod:lock'")})
+    before = shell.listing()
+    done = shell.hpcelastic(*shlex.split(command))
+    assert done.returncode == 1, done
+    assert_says(done.stderr, words)
+    assert not re.search(r"^Traceback", done.stderr, re.MULTILINE), "a traceback of our own"
+    assert {path for path in shell.listing() - before if not path.startswith("runs/r/")} == {"runs", "runs/r"}
+    assert shell.hpcelastic("status", "r").stdout.count("failed: rank 0 failed on") == 1
+    assert shell.processes() == {}
+
+
+SUBMITS = {
+    "function-not-picklable": ("lambda lock=threading.Lock(): lock", "cannot be pickled … lock … inside the function"),
+    "arguments-not-picklable": ("print, threading.Lock()", "cannot be pickled … open files … inside the function"),
+    "arguments-for-a-file": ("'job.yaml', 3", "arguments can be given to a function only"),
+    "mapping-unknown-key": (
+        "{'entrypoint': {'script': 'train.py'}, 'node': 1}",
+        "node: no such key; did you mean nodes?",
+    ),
+    "keyword-unknown-key": ("'job.yaml', slurm__partitio='a'", "slurm.partitio … did you mean slurm.partition?"),
+    "executor-unknown": ("'job.yaml', executor='cloud'", "executor is 'cloud'; choose slurm or local"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), [pytest.param(*row, id=id) for id, row in SUBMITS.items()])
+def test_submit_from_python_is_refused_and_leaves_nothing(arguments: str, words: str, shell: Shell) -> None:
+    arguments += "" if "executor" in arguments else ", executor='local'"
+    shell.write({**FILES, "submit.py": f"import threading\nimport hpcelastic\n\nhpcelastic.submit({arguments})\n"})
+    before = shell.listing()
+    done = shell.python("submit.py")
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("hpcelastic.errors.ConfigError: ")
+    assert_says(last, words)
+    assert shell.listing() == before
+    assert shell.processes() == {}
+
+
+STEADY = "import pathlib, time\nwhile not pathlib.Path('finish').exists():\n    time.sleep(0.02)\n"
+
+
+def test_second_agent_of_the_same_name_is_refused_and_the_first_goes_on(shell: Shell) -> None:
+    shell.write({"train.py": STEADY})
+    first = shell.agent("--node-name", "n0", "train.py")
+    shell.pid_of("-u train.py")
+    second = shell.agent("--node-name", "n0", "train.py")
+    _, stderr = second.communicate()
+    assert second.returncode == 2
+    assert_says(stderr, f"hpcelastic agent: node n0 is in this run already, as process {first.pid} … --node-name")
+    assert len(stderr.splitlines()) == 1
+    shell.write({"finish": ""})
+    assert first.wait(timeout=30) == 0, first.communicate()
+
+
+def test_resume_of_a_run_that_is_not_over_is_refused_and_does_not_disturb_it(shell: Shell) -> None:
+    shell.write({"job.yaml": JOB, "train.py": STEADY})
+    first = shell.start("-m", "hpcelastic", "run", "job.yaml")
+    shell.pid_of("-u ")
+    eventually(lambda: "running" in shell.hpcelastic("list").stdout)
+    done = shell.hpcelastic("run", "job.yaml", "--resume")
+    assert done.returncode == 2
+    assert_says(done.stderr, "runs/r: is not over, process … end it first: hpcelastic cancel")
+    time.sleep(0.3)  # longer than the agents' poll
+    shell.write({"finish": ""})
+    assert first.wait(timeout=30) == 0
+    assert "round 1 " in shell.hpcelastic("list").stdout
+
+
+def assert_says(text: str, words: str) -> None:
+    rest = text
+    for part in words.split(" … "):
+        assert part in rest, f"no {part!r} in {text}"
+        rest = rest[rest.index(part) + len(part) :]
