@@ -11,7 +11,13 @@ from rich.text import Text
 from hpcelastic.api.run import Run
 from hpcelastic.api.timeline import timeline
 
-COLORS = {"running": "bold cyan", "succeeded": "bold green", "joining": "yellow", "starts": "green", "ended with": "red"}
+COLORS = {
+    "running": "bold cyan",
+    "succeeded": "bold green",
+    "joining": "yellow",
+    "starts": "green",
+    "ended with": "red",
+}
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
 """A node dies in mid-training: what `make demo` shows.
 
 Trains on handwritten digits with three agents on this machine, each as if it were a node. Kills one whole node, agent
-and workers, with SIGKILL; two go on from the last checkpoint. The node returns; three finish.
+and workers, with SIGKILL; two go on from the last checkpoint. The node returns; three finish. The run's directory is
+made in the directory that is given as argument, or in ``runs``.
 """
 
 import json
@@ -40,7 +41,7 @@ def wait_for(run: Run, what: str, nodes: int, after_step: int, timeout: float = 
 
 
 def main() -> None:
-    runs = HERE.parent / "runs"
+    runs = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "runs"
     shutil.rmtree(runs / "demo", ignore_errors=True)
     overrides = [
         "run.name=demo",

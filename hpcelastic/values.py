@@ -9,6 +9,8 @@ import json
 import os
 import pickle
 import stat
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,39 @@ _CALL = (
 _RESULT = ("the return value", "return plain values, arrays or tensors")
 
 
-def save_pickle(path: Path, value: Any, about: tuple[str, str] = _CALL) -> None:
-    """Pickle ``value``, functions and classes of a notebook included; ConfigError if that can't be done.
-
-    ``about`` is what the error calls the value, and its remedy.
-    """
+def save_pickle(path: Path, value: Any) -> None:
+    """Pickle a return value, one of a notebook's own classes included; ConfigError if that can't be done."""
     import cloudpickle
 
     try:
         data = cloudpickle.dumps(value)
     except Exception as error:
-        what, remedy = about
-        raise ConfigError(f"{what} cannot be pickled ({type(error).__name__}: {error}); {remedy}") from error
+        raise _unpicklable(_RESULT, error) from error
     files.publish(path, data)
+
+
+def _unpicklable(about: tuple[str, str], error: Exception) -> ConfigError:
+    what, remedy = about
+    return ConfigError(f"{what} cannot be pickled ({type(error).__name__}: {error}); {remedy}")
+
+
+def save_call(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """Keep a call for `load_call`, with the places where this process finds its modules."""
+    import cloudpickle
+
+    try:
+        call = cloudpickle.dumps((function, args))
+    except Exception as error:
+        raise _unpicklable(_CALL, error) from error
+    files.publish(path, pickle.dumps((sys.path, call)))
+
+
+def load_call(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The function and the arguments that `save_call` kept. StoreError as `load_pickle`."""
+    places, call = load_pickle(path)
+    sys.path.extend(place for place in places if place not in sys.path)
+    function, args = pickle.loads(call)  # noqa: S301  # part of what load_pickle has checked
+    return function, args
 
 
 def load_pickle(path: Path) -> Any:
@@ -55,7 +77,7 @@ def save(path: Path, value: Any) -> None:
     if plain:
         files.publish(path.with_name(path.name + ".json"), files.to_json(value))
     else:
-        save_pickle(path.with_name(path.name + ".pkl"), value, _RESULT)
+        save_pickle(path.with_name(path.name + ".pkl"), value)
 
 
 def load(path: Path) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
+from hpcelastic.errors import HpcElasticError
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
@@ -24,17 +25,27 @@ PICKLED = "--pickled"
 def load(arguments: list[str], paths: RunPaths) -> Callable[[], Any]:
     """The call that the command line asks for."""
     if arguments == [PICKLED]:
-        function, args, kwargs = values.load_pickle(paths.function)
-        return lambda: function(*args, **kwargs)
+        function, args = values.load_call(paths.function)
+        return lambda: function(*args)
     spec, args_json = arguments
     module, _, name = spec.partition(":")
     function = getattr(importlib.import_module(module), name)
     return lambda: function(*json.loads(args_json))
 
 
-def record(error: BaseException, path: Path) -> None:
+def told(error: Exception) -> str:
+    """The exception for a person: the user's own frames, and none for what is a message already."""
+    if isinstance(error, HpcElasticError):
+        return f"{error}\n"
+    frames = error.__traceback__
+    while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+        frames = frames.tb_next
+    return "".join(traceback.format_exception(type(error), error, frames))
+
+
+def record(error: Exception, path: Path) -> None:
     """Write the exception as torch's ``@record`` does; source: torch/distributed/elastic/multiprocessing/errors."""
-    extra = {"py_callstack": traceback.format_exc(), "timestamp": str(time.time())}
+    extra = {"py_callstack": told(error), "timestamp": str(time.time())}
     message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
     files.publish(path, files.to_json({"message": message}))
 
@@ -45,7 +56,7 @@ def main() -> int:
         result = load(sys.argv[1:], paths)()
         _keep(result, paths)
     except Exception as error:
-        traceback.print_exc()
+        print(told(error), end="", file=sys.stderr)
         record(error, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
         return 1
     return 0

@@ -1,5 +1,6 @@
 import collections
 import enum
+import importlib
 import json
 import os
 import sys
@@ -122,9 +123,23 @@ def test_lists_too_deep_for_json_are_an_error_that_says_so(tmp_path: Path) -> No
 def test_functions_and_classes_of_a_notebook_are_pickled_by_value(tmp_path: Path) -> None:
     scope: dict[str, Any] = {"__name__": "__main__"}
     exec("factor = 3\nclass Net:\n    size = 2\ndef train(x):\n    return x * factor * Net.size", scope)
-    values.save_pickle(tmp_path / "function.pkl", (scope["train"], (7,), {}))
-    function, args, kwargs = values.load_pickle(tmp_path / "function.pkl")
-    assert function is not scope["train"] and function(*args, **kwargs) == 42
+    values.save_call(tmp_path / "function.pkl", scope["train"], (7,))
+    function, args = values.load_call(tmp_path / "function.pkl")
+    assert function is not scope["train"] and function(*args) == 42
+
+
+def test_a_function_is_found_where_the_submitting_process_found_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "of_mine.py").write_text("def train():\n    return 7\n")
+    with monkeypatch.context() as submitting:
+        submitting.syspath_prepend(str(tmp_path))
+        values.save_call(tmp_path / "f", importlib.import_module("of_mine").train, ())
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    sys.modules.pop("of_mine")
+    function, _ = values.load_call(tmp_path / "f")
+    assert function() == 7
+    sys.modules.pop("of_mine")
 
 
 def unpicklable() -> Any:
@@ -134,7 +149,7 @@ def unpicklable() -> Any:
 def test_a_function_that_cannot_be_pickled_says_so_with_the_remedy(tmp_path: Path) -> None:
     lock = unpicklable()
     with pytest.raises(ConfigError) as caught:
-        values.save_pickle(tmp_path / "f", lambda: lock)
+        values.save_call(tmp_path / "f", lambda: lock, ())
     assert "the function or its arguments cannot be pickled (TypeError: cannot pickle" in str(caught.value)
     assert str(caught.value).endswith("open files, locks and connections inside the function")
     assert names(tmp_path) == []

@@ -6,6 +6,7 @@ The main thread waits for events only: a worker's end (pidfd), a signal, the gua
 import contextlib
 import os
 import selectors
+import shutil
 import signal
 import socket
 import time
@@ -153,7 +154,7 @@ class Agent:
         state = outcome.state
         if outcome.version != self._version:
             self._log("state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason)
-        if outcome.reason != self._reason:
+        if outcome.reason != self._reason and not state.phase.final:
             self._report(outcome.reason)
         self._version, self._reason = outcome.version, outcome.reason
         if state.phase is not Phase.JOINING:
@@ -163,27 +164,31 @@ class Agent:
         if state.phase.final:
             self._end(state)
         elif self._leaving is None:
-            self._follow(state)
+            self._follow(state, outcome.lease_from)
 
-    def _follow(self, state: State) -> None:
+    def _follow(self, state: State, lease_from: float) -> None:
         part = assignment(state, self._member.node)
         if self._group is not None and (part is None or part.round != self._group.part.round):
             self._end_workers(state.reason)
         if self._group is None:
             if part is not None and part.round > self._member.round:
-                self._start_workers(part)
+                if boottime() < lease_from + self._spec.settings.rendezvous.lease:  # else others may have gone on
+                    self._start_workers(part, lease_from)
             elif part is None and (self._member.stand, self._member.round) != (Stand.READY, state.round):
                 self._say_ready(state.round)
 
-    def _start_workers(self, part: Assignment) -> None:
+    def _start_workers(self, part: Assignment, lease_from: float) -> None:
         group = WorkerGroup(part, self._spec.agent, self._run, self._guard)
         last = part.first_rank + part.local_world_size - 1
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
         self._report(
             f"round {part.round}: {ranks} of {part.world_size}, store at {part.master_addr}:{part.master_port}"
         )
+        if part.group_rank == 0:
+            # Nobody of that round is left; a zombie of it that still writes there is read by nobody.
+            shutil.rmtree(self._spec.paths.store(part.round - 2), ignore_errors=True)
         try:
-            group.start(self._spec.environ)
+            group.start(self._spec.environ, lease_from)
         except OSError as error:
             raise HpcElasticError(f"{self._member.name}: cannot start the workers: {error}") from error
         self._group = group
@@ -228,7 +233,10 @@ class Agent:
         self._selector.unregister(self._guard)
         fenced = self._guard.heard()
         self._watch(self._guard, self._guarded)
-        if not fenced or self._group is None:
+        if not fenced:
+            return
+        if self._group is None:  # it ended meanwhile; what it reported may be the fence's doing
+            self._say(self._member.stand, self._member.round, fenced=self._member.round)
             return
         round = self._group.part.round
         self._report(
@@ -236,7 +244,7 @@ class Agent:
         )
         self._log("fenced", round=round)
         self._end_workers("the lease ran out")
-        self._say_ready(round)
+        self._say_ready(round, fenced=round)
 
     def _signalled(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -250,6 +258,8 @@ class Agent:
             self._exit_code = 128 + signum
 
     def _troubled(self, error: HpcElasticError) -> None:
+        if not isinstance(error, StoreError):
+            raise error
         if self._trouble_since is None:
             self._trouble_since = time.monotonic()
             self._report(f"{error}; trying again")
@@ -260,6 +270,7 @@ class Agent:
         self._log("run ended", phase=state.phase.value, reason=state.reason)
         if state.phase is not Phase.SUCCEEDED:
             raise RunFailed(f"the run has {state.phase.value}: {state.reason}", state.failures)
+        self._report(f"the run has succeeded: {state.reason}")
         self._exit_code = 0
 
     # Its own means
@@ -277,12 +288,12 @@ class Agent:
         self._ending = None
         self._log("workers stopped", round=group.part.round, reason=why)
 
-    def _say_ready(self, round: int) -> None:
+    def _say_ready(self, round: int, **changes: object) -> None:
         """Ask for a place in the round after ``round``, with a fresh port for its store."""
         if self._port is not None:
             self._port.close()
         self._port, port = reserve_port()
-        self._say(Stand.READY, round, port=port)
+        self._say(Stand.READY, round, port=port, **changes)
 
     def _say(self, stand: Stand, round: int, **changes: object) -> None:
         self._member = replace(self._member, stand=stand, round=round, **changes)  # type: ignore[arg-type]  # fields of Member

@@ -7,7 +7,6 @@ import signal
 import time
 from pathlib import Path
 
-from hpcelastic.protocol.state import Failure
 from hpcelastic.store import files
 
 _TAIL = 16 * 1024
@@ -25,7 +24,7 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
     how = describe_exit(exit_code)
     recorded = _recorded(error_file)
     if recorded is not None:
-        return _short(recorded[0]), recorded[1], recorded[2]
+        return _short(recorded[0]), recorded[1][-_TAIL:], recorded[2]
     tail = _tail(log) if log else ""
     found = re.findall(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", tail, re.MULTILINE)
     if found:
@@ -45,11 +44,6 @@ def describe_exit(exit_code: int) -> str:
         return f"killed by {signal.Signals(-exit_code).name}"
     except ValueError:
         return f"killed by signal {-exit_code}"
-
-
-def root_cause(failures: list[Failure]) -> Failure:
-    """The failure that came first: the others are often its echo, a lost connection or our own SIGTERM."""
-    return min(failures, key=lambda failure: (failure.exit_code == -signal.SIGTERM, failure.timestamp, failure.rank))
 
 
 def _recorded(error_file: Path) -> tuple[str, str, float] | None:

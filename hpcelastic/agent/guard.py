@@ -4,10 +4,11 @@ It does so when the agent dies, whatever killed it, and when the agent's lease r
 hangs, or the agent is stopped. It touches no file but /proc, needs nothing but the standard library, and runs as a
 script of its own (``python -I -S guard.py MARKER``), so that it starts in milliseconds and stays small.
 
-It reads lines from standard input: ``group PGID`` and ``gone PGID`` as workers start and end, ``until SECONDS`` (on
-CLOCK_BOOTTIME, which also counts while the machine sleeps) with every renewal of the lease, and ``quit``. An end of
-input without ``quit`` is the agent's death. Before it kills for an expired lease it writes ``fenced`` to its output,
-and ``killed`` when that is done.
+It reads lines from standard input: ``until SECONDS`` with every renewal of the lease (on CLOCK_BOOTTIME, which also
+counts while the machine sleeps); ``group PGID SECONDS`` as a worker starts, with the start of the lease under which the
+agent decided so, for if that lease has run out since, others may have gone on without this node; ``gone PGID`` as a
+worker ends; and ``quit``. An end of input without ``quit`` is the agent's death. Before it kills for a lease that has
+run out it writes ``fenced`` to its output, and ``killed`` when that is done.
 """
 
 import contextlib
@@ -64,10 +65,50 @@ def kill_marked(marker: str) -> None:
         time.sleep(0.01)  # a killed process keeps its environment until it has ended
 
 
-def _kill(groups: set[int], marker: str) -> None:
-    for pgid in groups:
-        kill_group(pgid, signal.SIGKILL)
-    kill_marked(marker)
+class _Watch:
+    """What the guard watches over, and whether the lease holds."""
+
+    def __init__(self, marker: str) -> None:
+        self._marker = marker
+        self._groups: set[int] = set()
+        self._until = float("inf")
+        self._lapsed = float("-inf")
+        """When the lease was last seen to have run out."""
+
+    def patience(self) -> float | None:
+        """Seconds until there is something to do; None if that is for the agent to say."""
+        return max(0.0, self._until - boottime()) if self._groups and self._until != float("inf") else None
+
+    def check(self) -> None:
+        """Fence the node if the lease has run out."""
+        now = boottime()
+        if now >= self._until:
+            self._lapsed = now
+            if self._groups:
+                self._fence()
+
+    def take(self, word: str, *arguments: str) -> None:
+        """Act on a message, on the lease as it was before it: a renewal that comes too late renews nothing."""
+        self.check()
+        if word == "until":
+            self._until = float(arguments[0])
+        elif word == "group":
+            self._groups.add(int(arguments[0]))
+            if self._lapsed >= float(arguments[1]):
+                self._fence()
+        elif word == "gone":
+            self._groups.discard(int(arguments[0]))
+
+    def kill(self) -> None:
+        for pgid in self._groups:
+            kill_group(pgid, signal.SIGKILL)
+        kill_marked(self._marker)
+        self._groups.clear()
+
+    def _fence(self) -> None:
+        _tell("fenced")  # first, so that the agent never takes the kill for a failure
+        self.kill()
+        _tell("killed")  # the agent waits for it: a worker that it starts earlier would be killed with the others
 
 
 def _tell(word: str) -> None:
@@ -78,34 +119,21 @@ def _tell(word: str) -> None:
 def main(marker: str) -> None:
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(signum, signal.SIG_IGN)  # SLURM signals every process of a task; the agent decides
-    groups: set[int] = set()
-    until, pending = float("inf"), b""
+    watch, pending = _Watch(marker), b""
     while True:
-        left = max(0.0, until - boottime()) if groups and until != float("inf") else None
-        readable, _, _ = select.select([0], [], [], left)
-        # Before any message: if the whole node slept, a renewal may be waiting that came too late.
-        if groups and boottime() >= until:
-            _tell("fenced")  # first, so that the agent never takes the kill for a failure
-            _kill(groups, marker)
-            _tell("killed")  # the agent waits for it: a worker that it starts earlier would be killed with the others
-            groups.clear()
+        readable, _, _ = select.select([0], [], [], watch.patience())
+        watch.check()
         if not readable:
             continue
         data = os.read(0, 65536)
         if not data:
-            _kill(groups, marker)
+            watch.kill()
             return
         *lines, pending = (pending + data).split(b"\n")
         for line in lines:
-            word, _, argument = line.decode().partition(" ")
-            if word == "quit":
+            if line == b"quit":
                 return
-            if word == "until":
-                until = float(argument)
-            elif word == "group":
-                groups.add(int(argument))
-            elif word == "gone":
-                groups.discard(int(argument))
+            watch.take(*line.decode().split())
 
 
 if __name__ == "__main__":

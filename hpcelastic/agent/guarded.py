@@ -15,7 +15,7 @@ class Guard:
 
     def __init__(self, marker: str) -> None:
         self._marker = marker
-        self._groups: set[int] = set()
+        self._groups: dict[int, float] = {}
         self._until: float | None = None
         self._lock = threading.Lock()
         self._process = self._spawn()
@@ -46,22 +46,22 @@ class Guard:
         with self._lock:
             self._close()
             self._process = self._spawn()
-            for pgid in self._groups:
-                self._tell(f"group {pgid}")
             if self._until is not None:
                 self._tell(f"until {self._until}")
+            for pgid, lease_from in self._groups.items():
+                self._tell(f"group {pgid} {lease_from}")
         return False
 
-    def add(self, pgid: int) -> None:
-        """Watch over a process group."""
+    def add(self, pgid: int, lease_from: float) -> None:
+        """Watch over a process group that was started under the lease that began at ``lease_from``."""
         with self._lock:
-            self._groups.add(pgid)
-            self._tell(f"group {pgid}")
+            self._groups[pgid] = lease_from
+            self._tell(f"group {pgid} {lease_from}")
 
     def remove(self, pgid: int) -> None:
         """A process group has ended."""
         with self._lock:
-            self._groups.discard(pgid)
+            self._groups.pop(pgid, None)
             self._tell(f"gone {pgid}")
 
     def until(self, deadline: float) -> None:
@@ -75,6 +75,7 @@ class Guard:
             [sys.executable, "-I", "-S", guard.__file__, self._marker],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # SLURM waits for whoever holds a task's output open
             start_new_session=True,
         )
 

@@ -1,8 +1,12 @@
 """What a node is: its name, its address, its place in the job, and which of its earlier incarnations are dead."""
 
+import contextlib
+import fcntl
+import itertools
 import os
 import secrets
 import socket
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +16,9 @@ from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.state import Member, Stand, name_of
 from hpcelastic.store.leases import read_lease
 from hpcelastic.store.paths import RunPaths, safe_name
+
+_SIOCGIFADDR = 0x8915
+"""Get the address of an interface; source: netdevice(7), <linux/sockios.h>."""
 
 
 @dataclass(frozen=True)
@@ -79,14 +86,20 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
 
 
 def own_address() -> str:
-    """The address of the interface with the default route; the loopback address where there is none."""
+    """The IPv4 address of the interface with the default route; where there is no such route, as on compute nodes that
+    see their cluster only, that of the first interface that has one; else the loopback address."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+        with contextlib.suppress(OSError):
             probe.connect(("192.0.2.1", 9))  # RFC 5737: never assigned; connecting a UDP socket sends nothing
             address: str = probe.getsockname()[0]
-        except OSError:
-            return "127.0.0.1"
-    return address
+            return address
+        for _, interface in socket.if_nameindex():
+            request = struct.pack("256s", interface.encode()[:15])
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+                if not answer[20:].startswith(b"\x7f"):
+                    return socket.inet_ntoa(answer[20:24])
+    return "127.0.0.1"
 
 
 def reserve_port() -> tuple[socket.socket, int]:
@@ -105,7 +118,8 @@ def count_gpus(environ: Mapping[str, str]) -> int:
     """GPUs that this process was given: by CUDA_VISIBLE_DEVICES, else those of the machine."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([gpu for gpu in visible.split(",") if gpu.strip() not in ("", "-1", "NoDevFiles")])
+        valid = itertools.takewhile(lambda gpu: gpu.strip() not in ("", "-1", "NoDevFiles"), visible.split(","))
+        return len(list(valid))  # CUDA ignores what follows an invalid entry
     return sum(1 for device in Path("/dev").glob("nvidia[0-9]*"))
 
 

@@ -68,12 +68,12 @@ class WorkerGroup:
         self.running: dict[int, Worker] = {}
         """Workers that have not been reaped, by pidfd."""
 
-    def start(self, environ: Mapping[str, str]) -> None:
-        """Start all workers; none is left if one can't be started."""
+    def start(self, environ: Mapping[str, str], lease_from: float) -> None:
+        """Start all workers, under the lease that began at ``lease_from``; none is left if one can't be started."""
         files.make_directory(self._run.paths.round_logs(self.part.round))
         try:
             for local_rank in range(self.part.local_world_size):
-                worker = self._start_one(local_rank, environ)
+                worker = self._start_one(local_rank, environ, lease_from)
                 self.running[worker.pidfd] = worker
         except BaseException:
             self.stop(grace=0.0)
@@ -123,7 +123,7 @@ class WorkerGroup:
             for pidfd in ended:
                 self.reap(pidfd)
 
-    def _start_one(self, local_rank: int, environ: Mapping[str, str]) -> Worker:
+    def _start_one(self, local_rank: int, environ: Mapping[str, str], lease_from: float) -> Worker:
         rank = self.part.first_rank + local_rank
         env = worker_environment(environ, self.part, local_rank, self._run, self._settings.environment)
         with contextlib.ExitStack() as stack:
@@ -137,7 +137,7 @@ class WorkerGroup:
                 stderr=stderr,
                 start_new_session=True,
             )
-        self._guard.add(process.pid)
+        self._guard.add(process.pid, lease_from)
         error_file = self._run.paths.error_file(self.part.round, rank)
         return Worker(rank, local_rank, process, os.pidfd_open(process.pid), error_file, log)
 

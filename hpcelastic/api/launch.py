@@ -1,5 +1,6 @@
 """From a job to a run: `submit`."""
 
+import itertools
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,7 +9,7 @@ from os import PathLike
 from typing import Any, Literal
 
 from hpcelastic.api.jobs import LocalNodes, remember_job
-from hpcelastic.api.prepare import new_parents_removed, prepare, run_paths
+from hpcelastic.api.prepare import Call, new_parents_removed, prepare, run_paths
 from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
@@ -39,7 +40,7 @@ def submit(
     if args and not callable(job):
         raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
     config = resolve(job, overrides_from_keywords(overrides))
-    call: Any = (job, args, {}) if callable(job) else None
+    call = (job, args) if callable(job) else None
     return start(config, call, executor=executor, resume=resume)
 
 
@@ -52,11 +53,17 @@ def resolve(job: Job, overrides: Sequence[Override]) -> JobConfig:
         config, stem = from_mapping(job, overrides).config, "run"
     else:
         config, stem = load(job, overrides).config, str(job)
-    name = config.run.name or default_name(stem, datetime.now())
-    return replace(config, run=replace(config.run, name=name))
+    return config if config.run.name else _named(config, default_name(stem, datetime.now()))
 
 
-def start(config: JobConfig, call: Any = None, *, executor: str = "slurm", resume: bool = False) -> Run:
+def _named(config: JobConfig, name: str) -> JobConfig:
+    """The configuration with a name that no run has yet: several may be submitted within a second."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    named = (replace(config, run=replace(config.run, name=name)) for name in names)
+    return next(config for config in named if not run_paths(config).root.exists())
+
+
+def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm", resume: bool = False) -> Run:
     """Start the run that ``config`` describes."""
     if executor not in ("slurm", "local"):
         raise ConfigError(f"executor is {executor!r}; choose slurm or local")

@@ -7,7 +7,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,9 @@ from hpcelastic.rendezvous.rendezvous import open_run, read_state, reopen_run
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
+Call = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments."""
+
 
 def whoami() -> str:
     """Who writes to a register without being a node of the run."""
@@ -29,11 +32,16 @@ def whoami() -> str:
 
 def run_paths(config: JobConfig) -> RunPaths:
     """Where the run that ``config`` names is, or will be."""
-    directory = os.path.abspath(Path(config.run.directory).expanduser())  # without .., which mkdir would take literally
+    given = os.path.expandvars(config.run.directory)
+    if "$" in given:
+        raise ConfigError(
+            f"run.directory is {config.run.directory!r}, with a variable that is not set; set or replace it"
+        )
+    directory = os.path.abspath(Path(given).expanduser())  # without .., which mkdir would take literally
     return RunPaths(Path(directory) / str(config.run.name))
 
 
-def prepare(config: JobConfig, call: Any = None, *, resume: bool = False) -> RunPaths:
+def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False) -> RunPaths:
     """Make the directory of a new run, or of one that goes on, with all that its agents need; ``call`` is pickled.
 
     Raises ConfigError, and leaves nothing behind, if there is such a run already (or none, with ``resume``), if the
@@ -65,7 +73,7 @@ def new_parents_removed(root: Path) -> Iterator[None]:
         raise
 
 
-def _create(paths: RunPaths, config: JobConfig, call: Any) -> None:
+def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if paths.root.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
     paths.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -82,7 +90,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Any) -> None:
         raise
 
 
-def _resume(paths: RunPaths, config: JobConfig, call: Any) -> None:
+def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if not paths.config.exists():
         raise ConfigError(f"{paths.root}: there is no run to resume; leave --resume out to start one")
     served = _served_by(paths)
@@ -106,9 +114,9 @@ def _served_by(paths: RunPaths) -> str:
     return ""
 
 
-def _fill(paths: RunPaths, config: JobConfig, call: Any) -> None:
+def _fill(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if call is not None:
-        values.save_pickle(paths.function, call)
+        values.save_call(paths.function, *call)
     files.publish(paths.config, files.to_json(encode(_located(config))))
 
 

@@ -65,10 +65,22 @@ def _value(hint: Any, data: Any, place: str) -> Any:
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         known = [member.value for member in hint]
         return hint(_checked(data in known, data, place, f"one of {known}"))
-    return float(_of((int, float), data, place)) if hint is float else _of(hint, data, place)
+    return _float(_of((int, float), data, place), place) if hint is float else _of(hint, data, place)
+
+
+def _float(number: int | float, place: str) -> float:
+    try:
+        return float(number)
+    except OverflowError:
+        raise DecodeError(f"{place} is larger than any float") from None
 
 
 def _union(options: tuple[Any, ...], data: Any, place: str) -> Any:
+    if data is None and type(None) in options:
+        return None
+    options = tuple(option for option in options if option is not type(None))
+    if len(options) == 1:
+        return _value(options[0], data, place)
     for option in options:
         try:
             return _value(option, data, place)

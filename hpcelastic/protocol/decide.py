@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Stand, State, View, name_of
+from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Seen, Stand, State, View, name_of
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ def _ending(state: State, view: View) -> tuple[Cause, str] | None:
     for p in state.participants:
         if _stands(view, p.node, Stand.SUCCEEDED, state.round):
             continue  # its record stays, whatever becomes of the node
-        if not _alive(view, p.node):
-            return Cause.NODE, f"{p.name} was lost"
         member = view.nodes[p.node].member
         if member is not None and member.stand is Stand.LEFT:
             return Cause.LEAVE, f"{p.name} left"
+        if not _alive(view, p.node):
+            return Cause.NODE, f"{p.name} was lost"
         if member is not None and member.stand is Stand.READY and member.round >= state.round:
             return Cause.NODE, f"{p.name} stopped its workers"
     return None
@@ -115,6 +115,10 @@ def _joining(state: State, view: View) -> Decision:
     busy = [p.name for p in state.participants if not _has_stopped(state, view, p.node)]
     if busy:
         return Decision(None, f"waiting for {_names(busy)} to stop the workers of round {state.round}")
+    # A lease that nobody has renewed before our eyes may be that of a node that is long dead.
+    unproved = [s.member.name for s in view.nodes.values() if s.member and not s.proved and _is_ready(state, view, s)]
+    if unproved:
+        return Decision(None, f"waiting for a sign of life from {_names(unproved)}")
     state = _charge(state, view)
     if state.restarts > state.settings.restarts.max:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
@@ -144,7 +148,7 @@ def _charge(state: State, view: View) -> State:
     """Book the round that has ended under its true cause: a failure beside a lost or leaving node is its echo."""
     if state.cause is None:
         return state
-    back = {m.node for m in _ready(state, view)}
+    back = {m.node for m in _ready(state, view) if m.fenced != state.round}
     cause = state.cause
     if cause is Cause.WORKER and any(p.node not in back for p in state.participants):
         cause = Cause.NODE
@@ -183,13 +187,15 @@ def _form(state: State, ready: list[Member]) -> State:
     place = {p.name: i for i, p in enumerate(state.participants)}
     ranked = sorted(ready, key=lambda m: (place.get(m.name, len(place)), m.order, m.node))
     chosen, standbys = ranked[: state.settings.nodes.max], ranked[state.settings.nodes.max :]
+    gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
         phase=Phase.RUNNING,
         round=state.round + 1,
         participants=tuple(Participant(m.node, m.local_world_size, m.address, m.port) for m in chosen),
         standbys=tuple(m.node for m in standbys),
-        reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}",
+        reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
+        + (f", without {_names(gone)}" if gone else ""),
     )
 
 
@@ -197,9 +203,7 @@ def _form(state: State, ready: list[Member]) -> State:
 
 
 def _alive(view: View, node: str) -> bool:
-    return view.nodes[node].alive and not any(
-        node in seen.member.dead for seen in view.nodes.values() if seen.member is not None
-    )
+    return node not in view.dead
 
 
 def _stands(view: View, node: str, stand: Stand, round: int) -> bool:
@@ -208,9 +212,19 @@ def _stands(view: View, node: str, stand: Stand, round: int) -> bool:
 
 
 def _ready(state: State, view: View) -> list[Member]:
-    """Nodes that are alive and ready for the round after this one, in no particular order."""
-    members = (seen.member for node, seen in view.nodes.items() if _alive(view, node))
-    return [m for m in members if m is not None and m.stand is Stand.READY and m.round == state.round]
+    """Nodes that are alive and ready for the round after this one, each name once, in no particular order.
+
+    A name stands there twice while the lease of a dead incarnation is not out yet: the one that was not in the round
+    came later, and counts.
+    """
+    ready = [s.member for s in view.nodes.values() if s.member and _is_ready(state, view, s)]
+    inside = {p.node for p in state.participants}
+    return list({m.name: m for m in sorted(ready, key=lambda m: (m.node not in inside, m.node))}.values())
+
+
+def _is_ready(state: State, view: View, seen: Seen) -> bool:
+    m = seen.member
+    return m is not None and m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:

@@ -3,6 +3,7 @@
 Pure: plain values, no clock, no file. All durations are float seconds.
 """
 
+import math
 from dataclasses import dataclass, field
 
 
@@ -43,6 +44,9 @@ class RendezvousSettings:
     """How often an agent looks at the shared directory."""
 
     def __post_init__(self) -> None:
+        for name in ("join_timeout", "last_call", "lease", "margin", "poll"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; write a number of seconds")
         for name in ("join_timeout", "lease", "margin", "poll"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be more than 0 seconds")

@@ -7,6 +7,7 @@ nothing but decisions (`State`). So a thousand joins contend for nothing and one
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 
 from hpcelastic.protocol.settings import Settings
 
@@ -108,6 +109,9 @@ class Member:
     failure: Failure | None = None
     """Set with stand FAILED."""
 
+    fenced: int = -1
+    """The last round whose workers were killed here because the lease ran out; -1 if none."""
+
     @property
     def name(self) -> str:
         return name_of(self.node)
@@ -170,7 +174,10 @@ class Seen:
     """None where a participant's lease file has not been found."""
 
     alive: bool
-    """False once its lease has been out for longer than lease + margin on the observer's clock."""
+    """False once the observer has seen no renewal of its lease for longer than lease + margin, on its own clock."""
+
+    proved: bool = True
+    """True once the observer has seen the lease renewed: until then it may be a dead node's."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +189,12 @@ class View:
 
     quorum_for: float = 0.0
     """Seconds since this observer first saw enough nodes ready for the next round."""
+
+    @cached_property
+    def dead(self) -> frozenset[str]:
+        """Nodes that cannot have a process left: by their lease, or by the word of a later incarnation."""
+        expired = {node for node, seen in self.nodes.items() if not seen.alive}
+        return frozenset(expired.union(*(seen.member.dead for seen in self.nodes.values() if seen.member)))
 
 
 def name_of(node: str) -> str:

@@ -4,14 +4,14 @@
 hangs that thread alone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, reopen
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Seen, State, View
+from hpcelastic.protocol.state import Member, Phase, Seen, State, View
 from hpcelastic.store.leases import LeaseObserver, OwnLease
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register, Version
@@ -42,38 +42,76 @@ class Rendezvous:
         self._lease = OwnLease(paths.leases, node)
         expiry = settings.rendezvous.lease + settings.rendezvous.margin
         self._observer = LeaseObserver(paths.leases, expiry, clock)
+        self._beat = settings.rendezvous.lease / 4
+        self._said: Member | None = None
+        self._phase = Phase.JOINING
+        self._lease_from = 0.0
+        self._looked: _Look | None = None
         self._quorum_since: float | None = None
 
     def step(self, member: Member) -> Outcome:
-        """Renew our lease saying ``member``, then bring the run forward as far as it will go.
+        """Keep our lease, saying ``member``, then bring the run forward as far as it will go.
 
         Raises StoreError where the directory can't be used; the caller may try again.
         """
-        lease_from = self._clock()
-        self._lease.renew(member)
+        self._renew(member)
         version, state = self._read()
-        decision = self._decide(state, member)
-        while decision.next is not None:
-            with self._register.lock():
-                newest, state = self._read()
-                if newest.number == version.number:
-                    self._register.commit(version.number, encode(decision.next))
+        decision = self._decide(version, state, member)
+        while decision.next is not None and self._commit(version, decision.next):
             version, state = self._read()
-            decision = self._decide(state, member)
-        return Outcome(version.number, state, decision.reason, lease_from)
+            decision = self._decide(version, state, member)
+        self._phase = state.phase
+        return Outcome(version.number, state, decision.reason, self._lease_from)
+
+    def _commit(self, version: Version, state: State) -> bool:
+        """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
+        with self._register.lock():
+            newest = self._register.read()
+            if newest.number != version.number:
+                return True  # somebody was faster: decide anew
+            return self._register.commit(version.number, encode(state))
+
+    def _renew(self, member: Member) -> None:
+        """Renew the lease whenever the node has something new to say, and four times in the lease's life; in every turn
+        while a round forms, when those who have just come wait for a sign of life."""
+        now = self._clock()
+        quiet = self._phase is Phase.RUNNING and member == self._said
+        if quiet and now - self._lease_from < self._beat:
+            return
+        self._lease.renew(member)
+        self._said, self._lease_from = member, now
 
     def _read(self) -> tuple[Version, State]:
         version = self._register.read()
         return version, decode_state(self._register, version)
 
-    def _decide(self, state: State, member: Member) -> Decision:
-        nodes = self._observer.observe(p.node for p in state.participants)
-        nodes[self._node] = Seen(member, alive=True)
+    def _decide(self, version: Version, state: State, member: Member) -> Decision:
+        nodes = {**self._look(version, state, member), self._node: Seen(member, alive=True)}
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, View(nodes, quorum_for=now - since))
         self._quorum_since = since if decision.quorum else None
         return decision
+
+    def _look(self, version: Version, state: State, member: Member) -> Mapping[str, Seen]:
+        """The leases of all nodes. While a round runs they are read as seldom as they are renewed: whoever has news
+        brings the run forward itself, and only a node that has died can't."""
+        now, looked = self._clock(), self._looked
+        fresh = looked is not None and looked.version == version.number and looked.member == member
+        if not fresh or looked is None or state.phase is not Phase.RUNNING or now - looked.time >= self._beat:
+            nodes = self._observer.observe(p.node for p in state.participants)
+            self._looked = looked = _Look(version.number, member, now, nodes)
+        return looked.nodes
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the leases said when they were last read, and what for."""
+
+    version: int
+    member: Member
+    time: float
+    nodes: Mapping[str, Seen]
 
 
 def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
@@ -104,6 +142,7 @@ def read_state(paths: RunPaths) -> State:
 def close_run(paths: RunPaths, writer: str, reason: str) -> State:
     """End a run for good, whatever it is doing; return how it ended, which may have been before."""
     register = Register(paths.register, writer)
+    read_state(paths)
     while True:
         version = register.read()
         decision = close(decode_state(register, version), reason)
@@ -116,6 +155,7 @@ def close_run(paths: RunPaths, writer: str, reason: str) -> State:
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
     register = Register(paths.register, writer)
+    read_state(paths)
     while True:
         version = register.read()
         state = reopen(decode_state(register, version), settings)

@@ -1,6 +1,7 @@
 """The thread in which an agent's filesystem calls run, so that a hang there can't stop the agent."""
 
 import threading
+import traceback
 from collections.abc import Callable
 
 from hpcelastic.errors import HpcElasticError, StoreError
@@ -53,6 +54,9 @@ class RendezvousThread:
                 outcome = StoreError(f"the run's directory does not answer: {error}")
             except HpcElasticError as error:
                 outcome = error
+            except Exception as error:  # our mistake: the agent must end rather than be fenced and wait for ever
+                self._deliver(HpcElasticError(f"internal error: {traceback.format_exc()}; {error}"))
+                return
             else:
                 with self._said:
                     self._published = member

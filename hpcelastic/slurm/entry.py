@@ -15,14 +15,14 @@ from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_memb
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
 from hpcelastic.config.codec import decode
-from hpcelastic.errors import ConfigError, RunFailed
+from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.store import files
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.leases import Lease, read_leases
 from hpcelastic.store.paths import RunPaths
 
 
@@ -36,9 +36,14 @@ class Task:
     agent: AgentSettings
 
 
-def run_agent(run_directory: str) -> int:
-    """Take part, on this node, in the run set up in ``run_directory``; what submitit calls in every task."""
-    return take_part(task_of_run(run_directory), place_here())
+def run_agent(run_directory: str) -> None:
+    """Take part, on this node, in the run set up in ``run_directory``; what submitit calls in every task.
+
+    Raises SystemExit where the agent did not end well: whatever is returned, submitit calls a success.
+    """
+    status = take_part(task_of_run(run_directory), place_here())
+    if status:
+        sys.exit(status)
 
 
 def task_of_run(directory: str) -> Task:
@@ -66,6 +71,7 @@ def take_part(task: Task, place: Place) -> int:
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
+    slurm = slurm_task(os.environ)
     try:
         return Agent(
             AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, os.environ), reporter(member.name)
@@ -73,28 +79,48 @@ def take_part(task: Task, place: Place) -> int:
     except RunFailed as error:
         print_failures(error)
         raise
+    except RendezvousTimeout:
+        if slurm is not None and _batch_node_silent(task, member):
+            _end_job(slurm)
+        raise
     finally:
-        slurm = slurm_task(os.environ)
-        if slurm is not None:
-            _end_orphaned_job(task, member, slurm)
+        if slurm is not None and _batch_node_lost(task, member):
+            time.sleep(1.0 + 4 * task.settings.rendezvous.poll)  # the others see the end of the run for themselves
+            _end_job(slurm)
 
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     return (count_gpus(environ) or 1) if settings.per_node == "auto" else settings.per_node
 
 
-def _end_orphaned_job(task: Task, me: Member, slurm: SlurmTask) -> None:
-    """Cancel the job once the run is over if the node of its batch script was lost: SLURM would keep it for ever.
+def _batch_node_lost(task: Task, me: Member) -> bool:
+    """True if the run is over, and our job's batch script died with its node: SLURM would keep the job for ever.
 
-    Done by the last-ranked survivor only, after a moment in which the others see the end of the run for themselves.
+    Told to the last-ranked survivor of the job only.
     """
     state = read_state(task.paths)
-    if not state.phase.final or not state.participants or state.participants[-1].node != me.node:
-        return
-    members = [lease.member for lease in read_leases(task.paths.leases).values() if lease.member.job == me.job]
-    survivors = {p.node for p in state.participants}
-    batch = [m for m in members if m.order == 0]
-    if batch and all(m.node not in survivors and m.stand is not Stand.LEFT for m in batch):
-        time.sleep(1.0 + 4 * task.settings.rendezvous.poll)
-        print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
-        cancel_jobs([slurm.job_id])
+    ours = {lease.member.node: lease.member for lease in _leases_of_job(task, me)}
+    survivors = [p.node for p in state.participants if p.node in ours]
+    if not state.phase.final or not survivors or survivors[-1] != me.node:
+        return False
+    batch = [member for member in ours.values() if member.order == 0]
+    return bool(batch) and all(m.node not in survivors and m.stand is not Stand.LEFT for m in batch)
+
+
+def _batch_node_silent(task: Task, me: Member) -> bool:
+    """True if no agent of our job gives a sign of life, and that of its batch node has never said goodbye."""
+    before = _leases_of_job(task, me)
+    time.sleep(task.settings.rendezvous.lease + task.settings.rendezvous.margin)
+    batch = [lease.member for lease in before if lease.member.order == 0]
+    gone = bool(batch) and all(member.stand is not Stand.LEFT for member in batch)
+    return gone and [lease.beat for lease in before] == [lease.beat for lease in _leases_of_job(task, me)]
+
+
+def _leases_of_job(task: Task, me: Member) -> list[Lease]:
+    leases = read_leases(task.paths.leases)
+    return [leases[node] for node in sorted(leases) if leases[node].member.job == me.job]
+
+
+def _end_job(slurm: SlurmTask) -> None:
+    print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
+    cancel_jobs([slurm.job_id])

@@ -1,5 +1,6 @@
 """The few questions and requests that go to SLURM's own commands; each one is a call that administrators count."""
 
+import os
 import subprocess
 from collections.abc import Iterable
 
@@ -28,8 +29,12 @@ def cancel_jobs(job_ids: Iterable[str]) -> None:
 
 
 def _call(*command: str) -> str:
+    # A person's SQUEUE_PARTITION would hide jobs from us, SCANCEL_INTERACTIVE would wait for an answer.
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT
+        )
     except FileNotFoundError:
         raise SlurmError(f"{command[0]}: not found; is this a node of a SLURM cluster, with SLURM in PATH?") from None
     except subprocess.TimeoutExpired:
@@ -37,5 +42,6 @@ def _call(*command: str) -> str:
             f"{command[0]}: no answer in {_TIMEOUT:g} s; is the SLURM controller up (scontrol ping)?"
         ) from None
     if done.returncode != 0:
-        raise SlurmError(f"{' '.join(command)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        said = "; ".join(line.removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines() if line)
+        raise SlurmError(f"{' '.join(command)}: {said or f'exit status {done.returncode}'}")
     return done.stdout

@@ -1,11 +1,15 @@
 """From a configuration to a SLURM job, by submitit: one agent on each node.
 
 The flags that keep the survivors alive when a node dies are set here: ``--no-kill`` for the job and for its step, and
-for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task. Two traps are
-avoided: a job with ``--ntasks-per-node`` and a range of nodes gets the fewest nodes instead of the most (seen with SLURM
-22.05), so the step alone has that flag; and a step does not inherit ``--cpus-per-task`` since 22.05, so it is repeated.
+for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task. Three traps
+are avoided: a job with ``--ntasks-per-node`` and a range of nodes gets the fewest nodes instead of the most (seen with
+SLURM 22.05), so the step alone has that flag; a step does not inherit ``--cpus-per-task`` since 22.05, so it is
+repeated; and ``--time=0`` asks for no limit, which a partition with a limit never grants, so it is never a default.
 """
 
+import contextlib
+import io
+import os
 import re
 import shutil
 from pathlib import Path
@@ -22,13 +26,21 @@ from hpcelastic.store.paths import RunPaths
 
 _STEP = ("--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0")
 
+_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
+_OF_A_PERSON = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+
 
 class AgentExecutor(submitit.SlurmExecutor):
-    """submitit's SLURM executor, which may also write its batch script on a machine without SLURM."""
+    """submitit's SLURM executor, for use from anywhere: a machine without SLURM, or a notebook within another job."""
 
     @classmethod
     def affinity(cls) -> int:
         return 2
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        # The new job would inherit what describes ours: with its SLURM_NTASKS=1, srun starts one agent for all nodes.
+        ours = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_A_PERSON]
+        return ["env", *(f"--unset={name}" for name in ours), *super()._make_submission_command(submission_file_path)]
 
 
 def executor(config: JobConfig, paths: RunPaths) -> AgentExecutor:
@@ -51,7 +63,8 @@ def submit_job(config: JobConfig, paths: RunPaths) -> str:
         raise SlurmError("sbatch: not found; submit from a login node, or use `hpcelastic run` on this machine")
     files.make_directory(paths.slurm)
     try:
-        job = executor(config, paths).submit(run_agent, str(paths.root))
+        with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
+            job = executor(config, paths).submit(run_agent, str(paths.root))
     except (FailedJobError, FailedSubmissionError) as error:
         raise SlurmError(f"sbatch refused the job: {_last_words(error)}") from error
     return str(job.job_id)
@@ -75,12 +88,10 @@ def minutes(time: str) -> int | None:
 def _parameters(config: JobConfig) -> dict[str, Any]:
     """submitit's parameters; whatever it has no name for goes through ``additional_parameters``."""
     slurm, nodes = config.slurm, config.nodes
-    limit = minutes(slurm.time) if slurm.time else None
     given = {
         "partition": slurm.partition,
         "account": slurm.account,
         "qos": slurm.qos,
-        "time": limit,
         "gpus_per_node": slurm.gpus_per_node,
         "cpus_per_task": slurm.cpus_per_node,
         "constraint": slurm.constraint,
@@ -92,6 +103,7 @@ def _parameters(config: JobConfig) -> dict[str, Any]:
         "nodes": nodes.max,
         "stderr_to_stdout": True,
         "wckey": None,
+        "time": minutes(slurm.time) if slurm.time else None,
         "srun_args": [*_STEP, *([f"--cpus-per-task={slurm.cpus_per_node}"] if slurm.cpus_per_node else [])],
         "additional_parameters": _additional(slurm, nodes.min, nodes.max),
         **{key: value for key, value in given.items() if value is not None},
@@ -102,8 +114,8 @@ def _additional(slurm: SlurmSettings, least: int, most: int) -> dict[str, Any]:
     extra: dict[str, Any] = {"no-kill": True, "requeue" if slurm.requeue else "no-requeue": True}
     if least != most:
         extra["nodes"] = f"{least}-{most}"
-    if slurm.time is None or minutes(slurm.time) is None:
-        extra["time"] = slurm.time or "0"
+    if slurm.time is not None and minutes(slurm.time) is None:
+        extra["time"] = slurm.time
     if slurm.memory is not None:
         extra["mem"] = slurm.memory
     return {**extra, **{name: value for name, value in slurm.options.items() if value is not False}}
@@ -111,7 +123,8 @@ def _additional(slurm: SlurmSettings, least: int, most: int) -> dict[str, Any]:
 
 def _last_words(error: Exception) -> str:
     lines = [line for line in re.split(r"[\r\n]+", str(error)) if line.startswith("sbatch:")]
-    return "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines) or str(error)
+    said = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines) or str(error)
+    return said + ("; is the controller up (scontrol ping)?" if "contact" in said else "")
 
 
 def script_of(paths: RunPaths, job_id: str) -> Path:

@@ -44,6 +44,7 @@ class _Watched:
     beat: int | None
     since: float
     member: Member | None
+    proved: bool = False
 
 
 class LeaseObserver:
@@ -66,11 +67,12 @@ class LeaseObserver:
         watched = self._watched.get(node)
         beat = lease.beat if lease else None
         if watched is None or (beat is not None and beat != watched.beat):
-            watched = _Watched(beat, self._clock(), lease.member if lease else None)
+            renewed = watched is not None and watched.beat is not None
+            watched = _Watched(beat, self._clock(), lease.member if lease else None, renewed)
             self._watched[node] = watched
         elif lease is not None:
             watched.member = lease.member
-        return Seen(watched.member, alive=before - watched.since <= self._expiry)
+        return Seen(watched.member, alive=before - watched.since <= self._expiry, proved=watched.proved)
 
 
 def read_lease(path: Path) -> Lease | None:

@@ -17,9 +17,22 @@ ROOT = Path(__file__).parents[2]
 ENDED = 180.0
 """Seconds for a job to end; generous, for a machine that is busy with other tests."""
 
-DIGITS = "COMMAND=(examples/digits/train.py --epochs 12 --step-time 0.03 --checkpoint-every 10)"
+DIGITS = "COMMAND=(examples/digits/train.py --epochs 8 --step-time 0.03 --checkpoint-every 10)"
 QUICK = "COMMAND=(quick.py --greeting 'hello world')"
 QUICK_SCRIPT = "import os, sys; print(*sys.argv[1:], os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+PATIENT = "COMMAND=(patient.py)"
+PATIENT_SCRIPT = """\
+import os, pathlib, time
+print("round", os.environ["HPCELASTIC_ROUND"], "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
+while not pathlib.Path("finish").exists():
+    time.sleep(0.1)
+"""
+JOB = """\
+run: {name: job}
+entrypoint: {script: patient.py}
+nodes: 2..3
+slurm: {exclude: "n[3-4]"}
+"""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -34,6 +47,7 @@ class Desk:
         for name in ("examples", "configs"):
             (self.path / name).symlink_to(ROOT / name)
         (self.path / "quick.py").write_text(QUICK_SCRIPT)
+        (self.path / "patient.py").write_text(PATIENT_SCRIPT)
         self._environ = {**cluster.env, "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}"}
 
     def template(self, name: str, **edits: str) -> str:
@@ -65,8 +79,12 @@ class Desk:
             assert time.monotonic() < deadline, f"waited {ENDED:g} s for {what}:\n{self.log(job)}"
             time.sleep(0.1)
 
-    def until_training(self, job: str, ranks: int) -> None:
-        self.until("training", lambda: f", {ranks} ranks: epoch " in self.log(job), job)
+    def until_logged(self, job: str, pattern: str) -> None:
+        self.until(pattern, lambda: re.search(pattern, self.log(job)), job)
+
+    def finish(self) -> None:
+        """Let the patient script end."""
+        (self.path / "finish").touch()
 
 
 @pytest.fixture
@@ -79,7 +97,6 @@ def check_success(desk: Desk, run: Run, job: str, world_size: int) -> None:
     desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     status = run.status()
     assert (status.phase, status.world_size, status.restarts) == ("succeeded", world_size, 0)
-    assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
     alive = [node for node in range(1, 5) if desk.cluster.node_running(node)]
     desk.until("no process left", lambda: not any(desk.cluster.job_pids(job, node) for node in alive), job)
 
@@ -90,20 +107,23 @@ def test_every_template_is_started_by_a_test() -> None:
 
 def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:
     job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=DIGITS))
-    desk.until_training(job, ranks=4)
+    desk.until_logged(job, ", 4 ranks: epoch ")
     desk.cluster.fail_node(3)
-    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=3)
-    assert "resumed at step" in desk.log(job)
+    run = Run(desk.path / "runs" / f"job-{job}")
+    check_success(desk, run, job, world_size=3)
+    assert ", 3 ranks: resumed at step" in desk.log(job)
+    assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
 
 
 def test_allocation_goes_on_after_a_requeue(desk: Desk) -> None:
-    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=DIGITS))
-    desk.until_training(job, ranks=4)
+    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=PATIENT))
+    desk.until_logged(job, "round 1 rank 3 of 4")
     desk.cluster.run("scontrol", "requeue", job)
     desk.cluster.start_now(job)
+    desk.until_logged(job, "round [2-9] rank 3 of 4")
+    desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
-    assert "round 1, 4 ranks: epoch 1/12" in desk.log(job)
-    assert re.search(r"round [2-9], 4 ranks: resumed at step", desk.log(job))
+    assert "round 1 rank 3 of 4" in desk.log(job)
 
 
 def test_allocation_runs_in_a_terminal_too(desk: Desk) -> None:
@@ -115,24 +135,27 @@ def test_allocation_runs_in_a_terminal_too(desk: Desk) -> None:
 
 
 def test_another_allocation_adds_a_node(desk: Desk) -> None:
-    template = desk.template("allocation.sbatch", COMMAND=DIGITS)
+    template = desk.template("allocation.sbatch", COMMAND=PATIENT)
     first = desk.sbatch("--nodes=2", template)
-    desk.until_training(first, ranks=2)
+    desk.until_logged(first, "round 1 rank 1 of 2")
     second = desk.sbatch("--nodes=1", "--exclusive", template, RUN=f"job-{first}")
-    run = Run(desk.path / "runs" / f"job-{first}")
-    check_success(desk, run, first, world_size=3)
+    desk.until_logged(second, "round 2 rank 2 of 3")
+    desk.finish()
+    check_success(desk, Run(desk.path / "runs" / f"job-{first}"), first, world_size=3)
     desk.cluster.wait_job(second, "COMPLETED", timeout=ENDED)
 
 
 def test_join_adds_nodes_to_a_submitted_run(desk: Desk) -> None:
-    arguments = "entrypoint.args=[--epochs, 12, --step-time, 0.03]"
-    printed = desk.run("hpcelastic", "submit", "configs/digits.yaml", "slurm.exclude=n[3-4]", arguments)
-    first = str(re.search(r"SLURM job (\d+)", printed)[1])  # type: ignore[index]  # asserted by its use
-    run = Run(desk.path / "runs" / "digits")
-    desk.until("training", lambda: any(", 2 ranks: epoch " in line for line in run.logs()), first)
-    second = desk.sbatch(desk.template("join.sbatch"), "runs/digits")
+    (desk.path / "job.yaml").write_text(JOB)
+    desk.run("hpcelastic", "submit", "job.yaml")
+    run = Run(desk.path / "runs" / "job")
+    (first,) = run.status().jobs
+    desk.until("two ranks", lambda: len(list(run.logs(round=1))) == 2, first)
+    second = desk.sbatch(desk.template("join.sbatch"), "runs/job")
+    desk.until("three ranks", lambda: len(list(run.logs(round=2))) == 3, first)
+    desk.finish()
     check_success(desk, run, first, world_size=3)
     desk.cluster.wait_job(second, "COMPLETED", timeout=ENDED)
-    late = desk.sbatch("join.sbatch", "runs/digits")
+    late = desk.sbatch("join.sbatch", "runs/job")
     desk.cluster.wait_job(late, "COMPLETED", timeout=ENDED)
     assert "the run has succeeded already" in desk.log(late)

@@ -1,0 +1,27 @@
+"""What `make demo` runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_node_dies_and_comes_back_and_the_training_ends_well(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, DEMO, tmp_path], capture_output=True, text=True, timeout=500)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    told = ended.stdout
+    for line in (
+        r"running +round 1: round 1 formed on 3 nodes",
+        r"running +round 2: round 2 formed on 2 nodes, without node0",
+        r"running +round 3: round 3 formed on 3 nodes",
+        r"succeeded +round 3: all workers of round 3 succeeded",
+    ):
+        assert re.search(line, told), told
+    accuracy = re.search(r"test accuracy (\S+);", told)
+    assert accuracy and float(accuracy[1]) > 0.95

@@ -1,0 +1,76 @@
+"""examples/notebook.ipynb, each cell run and its output looked at."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOK = ROOT / "examples" / "notebook.ipynb"
+
+Cell = dict[str, Any]
+
+
+@pytest.fixture
+def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a kernel with this interpreter; neither it nor the notebook's client touch the user's own files."""
+    spec = tmp_path / "jupyter" / "kernels" / "this-python"
+    spec.mkdir(parents=True)
+    argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    (spec / "kernel.json").write_text(json.dumps({"argv": argv, "display_name": "this", "language": "python"}))
+    monkeypatch.setenv("JUPYTER_PATH", str(tmp_path / "jupyter"))
+    for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    return spec.name
+
+
+@pytest.fixture
+def executed(tmp_path: Path, runs: Path, kernel: str) -> list[Cell]:
+    """The notebook's code cells, with their outputs."""
+    runs.parent.mkdir()
+    (runs.parent / "digits").symlink_to(ROOT / "examples" / "digits")
+    (tmp_path / "configs").symlink_to(ROOT / "configs")
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    where = {"metadata": {"path": str(runs.parent)}}
+    NotebookClient(notebook, timeout=200, kernel_name=kernel, resources=where).execute()
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown(cell: Cell, kind: str = "text/plain") -> str:
+    """What a cell has printed, then its value."""
+    printed = [output["text"] for output in cell["outputs"] if output["output_type"] == "stream"]
+    values = [output["data"][kind] for output in cell["outputs"] if kind in output.get("data", {})]
+    return "".join(printed + values)
+
+
+@pytest.mark.slow
+def test_every_cell_shows_what_it_should(executed: list[Cell], runs: Path) -> None:
+    imports, train, submitted, waited, after, results, logs, again, digits, accuracy, handle = executed
+    assert [shown(cell) for cell in (imports, train)] == ["", ""]
+    assert re.search(r"<b>train-[-0-9]+</b>.*(joining|running)", shown(submitted, "text/html"))
+    assert shown(waited) == "'succeeded'"
+    page = shown(after, "text/html")
+    assert "succeeded" in page
+    assert all(f"<td>node{node}</td>" in page for node in (0, 1))
+    assert shown(results).count("'slope': 3.0, 'offset': 1.0") == 2
+    assert [line.partition(":")[0] for line in shown(logs).splitlines()] == [
+        f"[1.0] step {step}" for step in (20, 40, 60, 80, 100)
+    ]
+    assert shown(again) == "'all workers of round 1 succeeded'"
+    assert "round 1, 2 ranks: epoch 10/10" in shown(digits)
+    assert float(shown(accuracy)) > 0.9
+    assert "succeeded" in shown(handle, "text/html")
+    assert sorted(path.name.partition("-")[0] for path in runs.iterdir()) == ["digits", "train"]
+
+
+def test_it_is_stored_without_outputs() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [(cell.outputs, cell.execution_count) for cell in code] == [([], None)] * len(code)
+    assert notebook.metadata.kernelspec.name == "python3"

@@ -1,0 +1,441 @@
+"""From a configuration to a job on SLURM, and back: what is asked of sbatch, what a task and the scheduler tell."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from hpcelastic.agent.node import Place
+from hpcelastic.api import run as api_run
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from hpcelastic.cli import main
+from hpcelastic.config import SlurmSettings
+from hpcelastic.errors import ConfigError, RunFailed, SlurmError
+from hpcelastic.rendezvous.rendezvous import close_run
+from hpcelastic.slurm import entry, scheduler
+from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
+from hpcelastic.slurm.submission import minutes, sbatch_text, submit_job
+from hpcelastic.store.paths import RunPaths
+from tests.cluster import SlurmCluster
+
+ROOT = Path(__file__).parents[2]
+ENDED = 120.0
+"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+
+SAY = """\
+import os
+print(*(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "SLURM_CPUS_PER_TASK")))
+"""
+JOB = """\
+run: {name: job}
+entrypoint: {script: say.py}
+nodes: 2..4
+"""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return use(tmp_path, monkeypatch)
+
+
+def use(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in a directory with a job file."""
+    monkeypatch.chdir(directory)
+    Path("say.py").write_text(SAY)
+    Path("job.yaml").write_text(JOB)
+    return directory
+
+
+@pytest.fixture
+def shared(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """The cluster of four nodes, from a directory that all of them see."""
+    return login(cluster, monkeypatch)
+
+
+def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    use(cluster.path, monkeypatch)
+    return cluster
+
+
+def text_of(*overrides: str) -> str:
+    return sbatch_text(resolve("job.yaml", overrides), RunPaths(Path("/runs/job")))
+
+
+# ---------------------------------------------------------------------------------------------- what is asked of sbatch
+
+GPU = """\
+#!/bin/bash
+
+# Parameters
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --job-name=gpu
+#SBATCH --mail-type=END,FAIL
+#SBATCH --mem=512G
+#SBATCH --no-kill
+#SBATCH --nodes=2-4
+#SBATCH --open-mode=append
+#SBATCH --output=/runs/gpu/slurm/%j_0_log.out
+#SBATCH --partition=gpu
+#SBATCH --requeue
+#SBATCH --signal=USR2@90
+#SBATCH --time=720
+
+# setup
+module load cuda
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 \
+--cpus-per-task=64 PYTHON -u -m submitit.core._submit /runs/gpu/slurm
+"""
+
+
+def test_the_whole_batch_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    text = sbatch_text(resolve("configs/gpu.yaml", ()), RunPaths(Path("/runs/gpu")))
+    assert text == GPU.replace("PYTHON", sys.executable)
+
+
+KEYS = {
+    "partition": ("slurm.partition=a", {"--partition=a"}),
+    "account": ("slurm.account=a", {"--account=a"}),
+    "qos": ("slurm.qos=a", {"--qos=a"}),
+    "time": ("slurm.time=1:30:00", {"--time=90"}),
+    "gpus_per_node": ("slurm.gpus_per_node=a100:4", {"--gpus-per-node=a100:4"}),
+    "cpus_per_node": ("slurm.cpus_per_node=3", {"--cpus-per-task=3"}),
+    "memory": ("slurm.memory=64G", {"--mem=64G"}),
+    "constraint": ("slurm.constraint=a&b", {"--constraint='a&b'"}),
+    "exclude": ("slurm.exclude=n[1-2]", {"--exclude='n[1-2]'"}),
+    "requeue": ("slurm.requeue=false", {"--no-requeue"}),
+    "setup": ("slurm.setup=[module load cuda]", set()),
+    "options": ("slurm.options={mail-type: END}", {"--mail-type=END"}),
+}
+FURTHER = {
+    "no time limit": ("slurm.time=UNLIMITED", {"--time=UNLIMITED"}),
+    "one number of nodes": ("nodes=3", {"--nodes=3"}),
+    "true option": ("slurm.options={exclusive: true}", {"--exclusive"}),
+    "false option": ("slurm.options={exclusive: false}", set()),
+    "number": ("slurm.options={nice: 100}", {"--nice=100"}),
+    "words": ("slurm.options={comment: two words}", {"--comment='two words'"}),
+    "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
+}
+
+
+def flags(text: str) -> set[str]:
+    return {line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")}
+
+
+@pytest.mark.parametrize(("override", "added"), [*KEYS.values(), *FURTHER.values()], ids=[*KEYS, *FURTHER])
+def test_a_key_becomes_a_flag(override: str, added: set[str]) -> None:
+    assert flags(text_of(override)) - flags(text_of()) == added
+
+
+def test_the_table_has_every_key() -> None:
+    assert list(KEYS) == [field.name for field in dataclasses.fields(SlurmSettings)]
+
+
+def test_what_is_not_given_is_left_to_slurm() -> None:
+    assert flags(text_of()) == {
+        "--job-name=job", "--nodes=2-4", "--no-kill", "--requeue",
+        "--open-mode=append", "--output=/runs/job/slurm/%j_0_log.out", "--signal=USR2@90",
+    }  # fmt: skip
+
+
+def test_setup_lines_go_before_the_agents() -> None:
+    lines = text_of("slurm.setup=[module load cuda, ulimit -n 9999]").splitlines()
+    assert lines.index("module load cuda") + 1 == lines.index("ulimit -n 9999")
+    assert lines.index("ulimit -n 9999") < next(i for i, line in enumerate(lines) if line.startswith("srun "))
+
+
+def test_the_step_repeats_the_cpus() -> None:
+    assert " --cpus-per-task=3 " in text_of("slurm.cpus_per_node=3").splitlines()[-1]
+    assert "--cpus-per-task" not in text_of()
+
+
+TIMES = {
+    "30": 30,
+    "0": 0,
+    "30:00": 30,
+    "0:01": 1,
+    "30:30": 31,
+    "1:00:00": 60,
+    "12:34:56": 755,
+    "1-0": 1440,
+    "2-12": 3600,
+    "1-2:30": 1590,
+    "1-02:30:01": 1591,
+    "UNLIMITED": None,
+    "infinite": None,
+}
+
+
+@pytest.mark.parametrize(("time", "expected"), TIMES.items(), ids=TIMES)
+def test_minutes(time: str, expected: int | None) -> None:
+    assert minutes(time) == expected
+
+
+def test_the_script_is_printed_without_slurm(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert main(["sbatch", "job.yaml"]) == 0
+    assert capsys.readouterr().out == sbatch_text(resolve("job.yaml", ()), RunPaths(Path("runs/job").absolute()))
+    assert not Path("runs").exists()
+
+
+def test_submitting_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SlurmError, match="sbatch: not found; submit from a login node, or use `hpcelastic run`"):
+        submit_job(resolve("job.yaml", ()), RunPaths(Path("run").absolute()))
+    assert not Path("run").exists()
+
+
+# -------------------------------------------------------------------------------------------------- what a task is told
+
+STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "SLURM_STEP_ID": "0", "SLURM_NODEID": "1", "SLURM_NNODES": "4"}
+TASKS: dict[str, tuple[dict[str, str], SlurmTask | None]] = {
+    "task of a step": (STEP, SlurmTask("7", "n2", 1, 4, 0)),
+    "requeued": ({**STEP, "SLURM_RESTART_COUNT": "2"}, SlurmTask("7", "n2", 1, 4, 2)),
+    "numbers that are none": (
+        {**STEP, "SLURM_NODEID": "", "SLURM_NNODES": "x", "SLURM_RESTART_COUNT": "?"},
+        SlurmTask("7", "n2", 0, 1, 0),
+    ),
+    "no numbers": (
+        {name: STEP[name] for name in ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_STEP_ID")},
+        SlurmTask("7", "n2", 0, 1, 0),
+    ),
+    "batch script": ({name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}, None),
+    "salloc's shell": ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "4"}, None),
+    "no job": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("environ", "expected"), TASKS.values(), ids=TASKS)
+def test_slurm_task(environ: dict[str, str], expected: SlurmTask | None) -> None:
+    assert slurm_task(environ) == expected
+
+
+def test_place_of_a_task() -> None:
+    place = place_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
+    assert place == Place("n2", job="7", job_nodes=4, restart=2, order=1)
+
+
+def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert entry.place_here() == Place(os.uname().nodename.partition(".")[0])
+
+
+def test_a_directory_without_a_run_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"config\.json: no such file; name a directory made by hpcelastic submit"):
+        entry.run_agent("nothing")
+    assert not Path("nothing").exists()
+
+
+def test_a_task_of_a_run_that_is_closed_does_not_count_as_a_success() -> None:
+    paths = prepare(resolve("job.yaml", ()))
+    close_run(paths, "test", "enough")
+    with pytest.raises(SystemExit) as ended:
+        entry.run_agent(str(paths.root))
+    assert ended.value.code == 1
+
+
+# ---------------------------------------------------------------------------------------------- what the scheduler says
+
+
+@pytest.fixture
+def command(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Puts a shell script into PATH in place of one of SLURM's commands."""
+    monkeypatch.setenv("PATH", str(directory), prepend=os.pathsep)
+
+    def make(name: str, script: str) -> None:
+        (directory / name).write_text(f"#!/bin/sh\n{script}\n")
+        (directory / name).chmod(0o755)
+
+    return make
+
+
+Command = Callable[[str, str], None]
+
+
+def test_states_of_the_jobs_that_are_known(command: Command) -> None:
+    command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo")
+    assert scheduler.job_states(["7", "9", "10"]) == {"7": "RUNNING", "9": "COMPLETED"}
+
+
+def test_nothing_is_asked_about_no_job(command: Command) -> None:
+    command("squeue", "exit 1")
+    command("scancel", "exit 1")
+    assert scheduler.job_states([]) == {}
+    scheduler.cancel_jobs([])
+
+
+def test_a_persons_defaults_for_the_commands_do_not_count(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQUEUE_PARTITION", "other")
+    monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
+    command("squeue", 'echo 7 "${SQUEUE_PARTITION-RUNNING}"')
+    command("scancel", 'read -r answer || [ -z "$SCANCEL_INTERACTIVE" ]')
+    assert scheduler.job_states(["7"]) == {"7": "RUNNING"}
+    scheduler.cancel_jobs(["7"])
+
+
+FAILURES = {
+    "error": ("echo 'squeue: error: a' >&2; echo 'squeue: b' >&2; exit 1", r"STATES: error: a; b$"),
+    "error without a word": ("exit 3", "STATES: exit status 3$"),
+    "no answer": ("exec sleep 60", r"squeue: no answer in 0\.3 s; is the SLURM controller up \(scontrol ping\)\?"),
+    "not there": ("", "squeue: not found; is this a node of a SLURM cluster, with SLURM in PATH"),
+}
+
+
+@pytest.mark.parametrize(("script", "message"), FAILURES.values(), ids=FAILURES)
+def test_a_command_that_fails(script: str, message: str, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_TIMEOUT", 0.3 if "sleep" in script else 30.0)
+    if script:
+        command("squeue", script)
+    else:
+        monkeypatch.setenv("PATH", "")
+    with pytest.raises(SlurmError, match=message.replace("STATES", "squeue --noheader .*")):
+        scheduler.job_states(["7"])
+
+
+# ---------------------------------------------------------------------------------------------------- on a real cluster
+
+
+def wait_succeeded(run: Run) -> list[str]:
+    """What the ranks have printed, in order."""
+    assert run.wait(timeout=ENDED).phase == "succeeded", run
+    return sorted(line.partition("] ")[2] for line in run.logs())
+
+
+def test_what_sbatch_prints_is_what_submit_submits(shared: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    overrides = ["slurm.time=5", "slurm.cpus_per_node=2", "slurm.setup=[export A=1]", "slurm.options={comment: a b}"]
+    assert main(["sbatch", "job.yaml", *overrides]) == 0
+    printed = capsys.readouterr().out
+    assert main(["submit", "job.yaml", *overrides, "--wait"]) == 0
+    assert Path("runs/job/slurm/1_submission.sh").read_bytes() == printed.encode()
+
+
+def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
+    run = hpcelastic.submit("job.yaml")
+    assert wait_succeeded(run) == [f"{rank} 4 None None" for rank in range(4)]
+    assert shared.job("1")["NumNodes"] == "4"
+
+
+def test_one_worker_for_each_gpu(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = login(fresh_cluster(nodes=2, gpus=2), monkeypatch)
+    run = hpcelastic.submit("job.yaml", nodes=2, slurm__gpus_per_node=2, slurm__cpus_per_node=3)
+    assert wait_succeeded(run) == [f"{rank} 4 0,1 3" for rank in range(4)]
+    cluster.wait_job("1", "COMPLETED")
+
+
+def test_sbatch_accepts_what_the_keys_become(
+    fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = login(fresh_cluster(nodes=4, gpus=2), monkeypatch)
+    leave_out = {"constraint", "gpus_per_node", "partition"}  # nothing of this name is there
+    given = [override for key, (override, _) in KEYS.items() if key not in leave_out]
+    given += ["slurm.partition=main", "slurm.gpus_per_node=2", "slurm.memory=1G", "slurm.options.exclusive=true"]
+    cluster.run("sbatch", "--test-only", stdin=text_of(*given))
+
+
+def test_a_job_without_a_time_gets_that_of_its_partition(
+    fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    partition = "PartitionName=short Nodes=ALL MaxTime=30 DefaultTime=7 State=UP"
+    cluster = login(fresh_cluster(nodes=2, extra_conf=partition), monkeypatch)
+    wait_succeeded(hpcelastic.submit("job.yaml", nodes=2, slurm__partition="short"))
+    assert cluster.job("1")["TimeLimit"] == "00:07:00"
+
+
+def test_submitting_within_another_job(shared: SlurmCluster) -> None:
+    submit = [sys.executable, "-m", "hpcelastic", "submit", "job.yaml", "slurm.memory=1G"]
+    shared.run("srun", "-n1", "-c2", "--mem-per-cpu=100", f"--chdir={shared.path}", *submit)
+    assert wait_succeeded(Run("runs/job")) == [f"{rank} 4 None None" for rank in range(4)]
+
+
+def test_a_refused_job_leaves_nothing_behind(shared: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["submit", "job.yaml", "slurm.partition=nowhere"]) == 1
+    assert capsys.readouterr().err == (
+        "hpcelastic submit: sbatch refused the job: invalid partition specified: nowhere; "
+        "Batch job submission failed: Invalid partition name specified\n"
+    )
+    assert not Path("runs/job").exists()
+
+
+def test_jobs_that_slurm_does_not_know(shared: SlurmCluster) -> None:
+    job = shared.submit("sleep 1000")
+    assert scheduler.job_states([job, "99"]) in ({job: "PENDING"}, {job: "RUNNING"})
+    scheduler.cancel_jobs(["99", job])
+    shared.wait_job(job, "CANCELLED")
+    scheduler.cancel_jobs([job, "99"])
+
+
+def test_a_job_that_slurm_has_forgotten(
+    fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = login(fresh_cluster(nodes=2, extra_conf="MinJobAge=2"), monkeypatch)
+    run = hpcelastic.submit("job.yaml", nodes=2, slurm__options={"hold": True})
+    cluster.run("scancel", "1")
+    forget(cluster, "1")
+    monkeypatch.setattr(api_run, "_SCHEDULER_POLL", 0.5)
+    with pytest.raises(RunFailed, match=r"no agent and no SLURM job is left; .*runs/job holds its state: resume it"):
+        run.wait(timeout=ENDED)
+    assert main(["status", "job"]) == 0
+    assert "jobs       1 ended" in capsys.readouterr().out
+    assert main(["cancel", "job"]) == 0
+    wait_succeeded(hpcelastic.submit("job.yaml", nodes=2, resume=True))
+    assert run.status().jobs == ("1", "2")
+
+
+def forget(cluster: SlurmCluster, job: str) -> None:
+    """Wait until squeue does not know the job any more, not even as one that has ended."""
+    deadline = time.monotonic() + ENDED
+    while job in cluster.run("squeue", "--noheader", "--states=all", "--format=%A").split():
+        assert time.monotonic() < deadline, "SLURM forgets nothing"
+        time.sleep(0.2)
+
+
+def test_a_job_of_a_closed_run_fails(shared: SlurmCluster) -> None:
+    run = hpcelastic.submit("job.yaml", slurm__options={"hold": True})
+    close_run(RunPaths(run.directory), "test", "enough")
+    shared.run("scontrol", "release", "1")
+    shared.wait_job("1", "FAILED", timeout=ENDED)
+
+
+@pytest.mark.slow
+def test_a_job_without_batch_node_ends_when_too_few_nodes_are_left(shared: SlurmCluster) -> None:
+    Path("say.py").write_text("import time; print('up', flush=True); time.sleep(1000)")
+    times = {"lease": 4, "margin": 1, "poll": 0.2, "join_timeout": 10}
+    run = hpcelastic.submit("job.yaml", nodes=3, **{f"rendezvous__{key}": value for key, value in times.items()})
+    deadline = time.monotonic() + ENDED
+    while len(list(run.logs())) < 3:
+        assert time.monotonic() < deadline, run
+        time.sleep(0.1)
+    shared.fail_node(1)
+    shared.wait_job("1", ("CANCELLED", "FAILED"), timeout=ENDED)
+
+
+@pytest.mark.slow
+def test_the_function_example(shared: SlurmCluster) -> None:
+    example = str(ROOT / "examples" / "function.py")
+    printed = shared.run(sys.executable, example, "--executor", "slurm", "--nodes", "2..3", timeout=ENDED)
+    assert [line.partition(" x")[0] for line in printed.splitlines() if line.startswith("rank ")] == [
+        f"rank {rank}: y = 3.000" for rank in range(3)
+    ]
+
+
+@pytest.mark.parametrize(("options", "nodes"), [((), "4"), (("--ntasks-per-node=1",), "2")], ids=["most", "least"])
+def test_why_the_job_has_no_ntasks_per_node(options: tuple[str, ...], nodes: str, shared: SlurmCluster) -> None:
+    """Not ours, but the reason for what we do. Should SLURM change, the remarks on it can go."""
+    job = shared.submit("true", "--nodes=2-4", *options)
+    shared.wait_job(job, "COMPLETED")
+    assert shared.job(job)["NumNodes"] == nodes
