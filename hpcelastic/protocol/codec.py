@@ -31,16 +31,19 @@ def encode(value: Any) -> Any:
     return value
 
 
-def decode(kind: type[T], data: Any, place: str = "") -> T:
-    """The value of dataclass ``kind`` that ``data`` is the JSON form of; DecodeError says where it is not."""
+def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False) -> T:
+    """The value of dataclass ``kind`` that ``data`` is the JSON form of; DecodeError says where it is not.
+
+    With ``complete`` a field must be there even if it has a default.
+    """
     if not isinstance(data, dict):
         raise DecodeError(f"{place or kind.__name__} is not an object")
     values, hints = {}, _hints(kind)  # type: ignore[arg-type]  # a class is hashable
     for field in dataclasses.fields(kind):  # type: ignore[arg-type]  # T is a dataclass by contract
         where = f"{place}.{field.name}" if place else field.name
         if field.name in data:
-            values[field.name] = _value(hints[field.name], data[field.name], where)
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+            values[field.name] = _value(hints[field.name], data[field.name], where, complete)
+        elif complete or (field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING):
             raise DecodeError(f"{where} is missing")
     return kind(**values)
 
@@ -50,18 +53,18 @@ def _hints(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _value(hint: Any, data: Any, place: str) -> Any:
+def _value(hint: Any, data: Any, place: str, complete: bool) -> Any:
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        return _union(args, data, place)
+        return _union(args, data, place, complete)
     if origin is Literal:
         return _checked(data in args, data, place, f"one of {args}")
     if origin is tuple:
-        return tuple(_value(args[0], item, f"{place}[{i}]") for i, item in enumerate(_of(list, data, place)))
+        return tuple(_value(args[0], item, f"{place}[{i}]", complete) for i, item in enumerate(_of(list, data, place)))
     if origin is not None and issubclass(origin, Mapping):
-        return {key: _value(args[1], item, f"{place}.{key}") for key, item in _of(dict, data, place).items()}
+        return {key: _value(args[1], item, f"{place}.{key}", complete) for key, item in _of(dict, data, place).items()}
     if dataclasses.is_dataclass(hint):
-        return decode(hint, data, place)  # type: ignore[arg-type]  # a dataclass type, as just asked
+        return decode(hint, data, place, complete=complete)  # type: ignore[arg-type]  # a dataclass type, as just asked
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         known = [member.value for member in hint]
         return hint(_checked(data in known, data, place, f"one of {known}"))
@@ -75,15 +78,15 @@ def _float(number: int | float, place: str) -> float:
         raise DecodeError(f"{place} is larger than any float") from None
 
 
-def _union(options: tuple[Any, ...], data: Any, place: str) -> Any:
+def _union(options: tuple[Any, ...], data: Any, place: str, complete: bool) -> Any:
     if data is None and type(None) in options:
         return None
     options = tuple(option for option in options if option is not type(None))
     if len(options) == 1:
-        return _value(options[0], data, place)
+        return _value(options[0], data, place, complete)
     for option in options:
         try:
-            return _value(option, data, place)
+            return _value(option, data, place, complete)
         except DecodeError:
             continue
     raise DecodeError(f"{place} is {data!r}, none of {options}")

@@ -8,5 +8,6 @@ from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
 from .files import published
+from .store import store
 
-__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "context", "published"]
+__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "context", "published", "store"]

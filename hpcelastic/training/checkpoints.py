@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hpcelastic.errors import StoreError
+from hpcelastic.store.files import sync_directory
 
 from .context import context
-from .files import cannot, published, sync_directory
+from .files import cannot, published
 
 log = logging.getLogger(__name__)
 

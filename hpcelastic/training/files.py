@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcelastic.errors import StoreError
+from hpcelastic.store.files import sync_directory
 
 _REMEDIES = {
     errno.ENOSPC: "free some space there",
@@ -45,18 +46,6 @@ def published(path: str | Path) -> Iterator[BinaryIO]:
         if cause := _os_error(error):
             raise cannot("write", path, cause) from error
         raise
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in ``directory`` survive a power cut."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno != errno.EINVAL:  # some FUSE filesystems cannot sync a directory, and say so like this
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def cannot(verb: str, path: Path, error: OSError) -> StoreError:

@@ -1,0 +1,31 @@
+"""What the workers of a round share."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import ConfigError
+from hpcelastic.training import store
+
+
+def become(monkeypatch: pytest.MonkeyPatch, run: Path, round: int, rank: int) -> None:
+    """Take the place of one worker."""
+    for name, value in {"HPCELASTIC_RUN_DIR": run, "HPCELASTIC_ROUND": round, "RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_ranks_of_a_round_share_it_and_those_of_another_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(monkeypatch, tmp_path, 1, 0)
+    store().set("seed", "7")
+    become(monkeypatch, tmp_path, 1, 1)
+    store().wait(["seed"], timeout=0)
+    assert store().get("seed") == "7"
+    assert store().add("arrived", 1) == 1
+    become(monkeypatch, tmp_path, 2, 0)
+    assert store().get("seed") is None
+
+
+def test_outside_a_run_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HPCELASTIC_RUN_DIR", raising=False)
+    with pytest.raises(ConfigError, match="HPCELASTIC_RUN_DIR is not set"):
+        store()
