@@ -12,9 +12,10 @@ from typing import Any
 from hpcelastic import values
 from hpcelastic.agent.node import pid_here, this_process
 from hpcelastic.api.follow import LogFollower
-from hpcelastic.api.jobs import all_local, end_jobs, jobs_of, live_jobs, local_agents
+from hpcelastic.api.jobs import end_jobs, jobs_of
 from hpcelastic.api.prepare import whoami
-from hpcelastic.errors import ConfigError, RunFailed, SlurmError
+from hpcelastic.api.presence import Presence
+from hpcelastic.errors import ConfigError, RunFailed
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
@@ -25,9 +26,6 @@ from hpcelastic.store.paths import RunPaths
 
 _POLL = 1.0
 """Seconds between two looks at the run's directory while waiting."""
-
-_SCHEDULER_POLL = 30.0
-"""Seconds between two questions to SLURM while no agent gives a sign."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +106,14 @@ class Run:
         Raises RunFailed if nobody is left to end it: all agents are gone, and SLURM has no job of the run.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
-        beats: dict[str, int] = {}
-        moved = time.monotonic()
+        presence = Presence(self._paths)
         while not (state := read_state(self._paths)).phase.final:
-            now = time.monotonic()
-            newest = {node: lease.beat for node, lease in read_leases(self._paths.leases).items()}
-            if newest != beats:
-                beats, moved = newest, now
-            quiet = state.settings.rendezvous.lease + state.settings.rendezvous.margin
-            if now - moved > (quiet if beats and not jobs_of(self._paths) else max(quiet, _SCHEDULER_POLL)):
-                self._check_somebody_left()
-                moved = now
-            if deadline is not None and now >= deadline:
-                raise TimeoutError(
-                    f"{self.name} has not ended after {timeout:g} s: {state.phase.value}, {state.reason}"
-                )
-            time.sleep(_POLL if deadline is None else max(0.0, min(_POLL, deadline - now)))
+            presence.check(state)
+            left = _POLL if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                how = f"{state.phase.value}, {state.reason}"
+                raise TimeoutError(f"{self.name} has not ended after {timeout:g} s: {how}")
+            time.sleep(min(_POLL, left))
         return self.status()
 
     def result(self, timeout: float | None = None) -> list[Any]:
@@ -136,13 +126,18 @@ class Run:
         return [_result(self._paths, state.round, rank) for rank in ranks]
 
     def logs(self, rank: int | None = None, *, round: int | None = None, follow: bool = False) -> Iterator[str]:
-        """Lines of the workers' logs, oldest round first; all ranks, or one; with ``follow`` until the run ends."""
-        follower = LogFollower(self._paths.root, rank, round)
+        """Lines of the workers' logs, oldest round first; all ranks, or one; with ``follow`` until the run ends.
+
+        Raises RunFailed as `wait`, once all that was written has been given.
+        """
+        follower, presence = LogFollower(self._paths.root, rank, round), Presence(self._paths)
         while True:
-            final = not follow or read_state(self._paths).phase.final
+            state = read_state(self._paths)
+            final = not follow or state.phase.final
             yield from follower.lines(rest=final)
             if final:
                 return
+            presence.check(state)
             time.sleep(_POLL / 4)
 
     def events(self) -> list[dict[str, Any]]:
@@ -154,16 +149,6 @@ class Run:
         close_run(self._paths, whoami(), f"cancelled by {whoami()}")
         end_jobs(self._paths)
         return self.status()
-
-    def _check_somebody_left(self) -> None:
-        if local_agents(self._paths):
-            return
-        try:
-            if live_jobs(self._paths) if jobs_of(self._paths) else not all_local(self._paths):
-                return
-        except SlurmError:
-            return  # unknown is not gone
-        raise RunFailed(f"{self.name}: no agent and no SLURM job is left; {self.directory} holds its state: resume it")
 
     def __repr__(self) -> str:
         status = self.status()

@@ -1,6 +1,7 @@
 """`submit` from Python, with agents on this machine."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -73,13 +74,16 @@ def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(shell: Shell) -> No
     assert run.wait(timeout=PATIENCE).phase == "succeeded"
 
 
-def test_wait_notices_that_nobody_is_left(shell: Shell) -> None:
+@pytest.mark.parametrize(
+    "ask", [lambda run: run.wait(PATIENCE), lambda run: list(run.logs(follow=True))], ids=["wait", "logs"]
+)
+def test_it_is_noticed_that_nobody_is_left(shell: Shell, ask: Callable[[Run], object]) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")
     eventually(lambda: list(run.logs()))
     shell.close()
     with pytest.raises(RunFailed, match="no agent and no SLURM job is left"):
-        run.wait(timeout=PATIENCE)
+        ask(run)
 
 
 def test_cancelled_run_has_no_result_and_can_be_resumed(shell: Shell) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import hpcelastic
 from hpcelastic.agent.node import Place
-from hpcelastic.api import run as api_run
+from hpcelastic.api import presence
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -386,7 +386,7 @@ def test_a_job_that_slurm_has_forgotten(
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__options={"hold": True})
     cluster.run("scancel", "1")
     forget(cluster, "1")
-    monkeypatch.setattr(api_run, "_SCHEDULER_POLL", 0.5)
+    monkeypatch.setattr(presence, "_SCHEDULER_POLL", 0.5)
     with pytest.raises(RunFailed, match=r"no agent and no SLURM job is left; .*runs/job holds its state: resume it"):
         run.wait(timeout=ENDED)
     assert main(["status", "job"]) == 0
