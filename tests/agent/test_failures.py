@@ -10,8 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcelastic.agent import failures
-from hpcelastic.agent.failures import describe_exit, describe_failure, root_cause
-from hpcelastic.protocol.state import Failure
+from hpcelastic.agent.failures import describe_exit, describe_failure
 
 NOW = 5000.0
 
@@ -56,6 +55,14 @@ def test_what_record_writes_is_taken_whole(tmp_path: Path) -> None:
     extra = {"py_callstack": "Traceback\n  File\nValueError: x\n", "timestamp": "1234"}
     content = json.dumps({"message": {"message": "ValueError: x", "extraInfo": extra}}).encode()
     assert recorded(tmp_path, content) == ("ValueError: x", "Traceback\n  File\nValueError: x\n", 1234.0)
+
+
+def test_only_the_end_of_a_long_traceback_is_kept(tmp_path: Path) -> None:
+    longest = 16 * 1024
+    for callstack in ("x" * longest + "end", "y" * (longest - 1) + "z"):
+        content = {"message": {"message": "E: x", "extraInfo": {"py_callstack": callstack}}}
+        assert recorded(tmp_path, json.dumps(content).encode()) == ("E: x", callstack[-longest:], NOW)
+    assert recorded(tmp_path, json.dumps({"message": "x" * longest + "\nE: y"}).encode())[1].endswith("x\nE: y")
 
 
 def test_an_error_file_goes_before_the_log(tmp_path: Path) -> None:
@@ -186,24 +193,3 @@ def test_a_log_of_any_bytes_is_shown(tmp_path: Path) -> None:
     _, tail, _ = describe_failure(1, tmp_path / "none", tmp_path / "log")
     assert "ok" in tail
     assert describe_failure(1, tmp_path / "none", tmp_path / "missing") == ("exit status 1", "", NOW)
-
-
-# Root cause
-
-
-def failure(rank: int, when: float, exit_code: int = 1) -> Failure:
-    return Failure(1, "n@0-a", rank, 0, exit_code, "x", timestamp=when)
-
-
-ROOTS = {
-    "earliest": ([failure(0, 3.0), failure(1, 1.0), failure(2, 2.0)], 1),
-    "lowest rank at the same time": ([failure(2, 1.0), failure(1, 1.0)], 1),
-    "our own SIGTERM comes last": ([failure(0, 1.0, -15), failure(1, 2.0)], 1),
-    "SIGTERM alone": ([failure(1, 2.0, -15), failure(0, 1.0, -15)], 0),
-    "SIGKILL counts": ([failure(0, 1.0, -9), failure(1, 2.0)], 0),
-}
-
-
-@pytest.mark.parametrize(("all_failures", "rank"), ROOTS.values(), ids=ROOTS.keys())
-def test_the_root_cause_came_first(all_failures: list[Failure], rank: int) -> None:
-    assert root_cause(all_failures).rank == rank

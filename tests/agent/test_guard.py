@@ -29,36 +29,60 @@ WITH_DAEMON = "(setsid sh -c 'echo $$; exec sleep 300' &); exec sleep 300"
 
 FOREVER = "until 99999"
 SCRIPTS = {
-    "the agent dies": ([(0, "group 7"), (1, "group 8"), (2, "")], ["kill [7, 8]"]),
+    "the agent dies": ([(0, "group 7 0"), (1, "group 8 0"), (2, "")], ["kill [7, 8]"]),
     "the agent dies before any worker": ([(0, "")], ["kill []"]),
-    "the agent dies in the middle of a line": ([(0, "group 7"), (1, "!group 8"), (2, "")], ["kill [7]"]),
-    "a line comes in pieces": ([(0, "!gro"), (1, "!up 7\ngroup"), (2, " 8"), (3, "")], ["kill [7, 8]"]),
-    "a group has gone": ([(0, "group 7\ngroup 8\ngone 7"), (1, "")], ["kill [8]"]),
+    "the agent dies in the middle of a line": ([(0, "group 7 0"), (1, "!group 8 0"), (2, "")], ["kill [7]"]),
+    "a line comes in pieces": ([(0, "!gro"), (1, "!up 7 0\ngro"), (2, "!up 8"), (3, " 0"), (4, "")], ["kill [7, 8]"]),
+    "a group has gone": ([(0, "group 7 0\ngroup 8 0\ngone 7"), (1, "")], ["kill [8]"]),
     "an unknown group has gone": ([(0, "gone 7"), (1, "")], ["kill []"]),
-    "quit": ([(0, "group 7"), (1, "quit")], []),
-    "the lease runs out": ([(0, "group 7\nuntil 10"), (10, None), (11, "quit")], ["fenced", "kill [7]", "killed"]),
-    "the lease holds": ([(0, "group 7\nuntil 10"), (9.9, "until 20"), (19.9, "quit")], []),
+    "quit": ([(0, "group 7 0"), (1, "quit")], []),
+    "the lease runs out": ([(0, "group 7 0\nuntil 10"), (10, None), (11, "quit")], ["fenced", "kill [7]", "killed"]),
+    "the lease holds": ([(0, "group 7 0\nuntil 10"), (9.9, "until 20"), (19.9, "quit")], []),
     "a renewal that came too late": (
-        [(0, "group 7\nuntil 10"), (10.1, FOREVER), (11, "quit")],
+        [(0, "group 7 0\nuntil 10"), (10.1, FOREVER), (11, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "quit after the lease ran out": ([(0, "group 7\nuntil 10"), (10.1, "quit")], ["fenced", "kill [7]", "killed"]),
+    "quit after the lease ran out": ([(0, "group 7 0\nuntil 10"), (10.1, "quit")], ["fenced", "kill [7]", "killed"]),
     "death after the lease ran out": (
-        [(0, "group 7\nuntil 10"), (10.1, "")],
+        [(0, "group 7 0\nuntil 10"), (10.1, "")],
         ["fenced", "kill [7]", "killed", "kill []"],
     ),
-    "no lease yet": ([(0, "group 7"), (99, None), (100, "quit")], []),
+    "no lease yet": ([(0, "group 7 0"), (99, None), (100, "quit")], []),
     "no workers": ([(0, "until 10"), (20, None), (30, "quit")], []),
     "workers after the lease ran out": (
-        [(0, "until 10"), (20, "group 7"), (21, None), (22, "quit")],
+        [(0, "until 10"), (20, "group 7 0"), (21, None), (22, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
+    "workers by a lease that ran out before its renewal": (
+        [(0, "until 10"), (20, "until 30\ngroup 7 5"), (21, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by a lease that ran out, one renewal later": (
+        [(0, "until 10"), (20, "until 30"), (25, "until 35"), (26, "group 7 5"), (27, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by a lease that was renewed in time": (
+        [(0, "until 10"), (9, "until 19\ngroup 7 0"), (18, "quit")],
+        [],
+    ),
+    "workers by a lease that began after another ran out": (
+        [(0, "until 10"), (20, "until 30"), (21, "until 31\ngroup 7 20.5"), (22, "quit")],
+        [],
+    ),
+    "workers by a lease that began as another ran out": (
+        [(0, "until 10"), (20, "until 30\ngroup 7 20"), (21, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "two workers by a lease that ran out": (
+        [(0, "until 10"), (20, "until 30\ngroup 7 5\ngroup 8 5"), (21, "quit")],
+        ["fenced", "kill [7]", "killed", "fenced", "kill [8]", "killed"],
+    ),
     "fenced once": (
-        [(0, "group 7\nuntil 10"), (10, None), (11, None), (12, None), (13, "quit")],
+        [(0, "group 7 0\nuntil 10"), (10, None), (11, None), (12, None), (13, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
     "fenced again": (
-        [(0, "group 7\nuntil 10"), (10, None), (11, "until 20\ngroup 8"), (20, None), (21, "quit")],
+        [(0, "group 7 0\nuntil 10"), (10, None), (11, "until 20"), (11.5, "group 8 11.2"), (20, None), (21, "quit")],
         ["fenced", "kill [7]", "killed", "fenced", "kill [8]", "killed"],
     ),
 }
@@ -87,14 +111,21 @@ def test_decisions(
     )
     monkeypatch.setattr(guard, "boottime", lambda: now)
     monkeypatch.setattr(guard, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
-    monkeypatch.setattr(guard, "_kill", lambda groups, marker: did.append(f"kill {sorted(groups)}"))
+    killed: list[int] = []
+
+    def kill_all(marker: str) -> None:
+        did.append(f"kill {sorted(killed)}")
+        killed.clear()
+
+    monkeypatch.setattr(guard, "kill_group", lambda pgid, signum: killed.append(pgid))
+    monkeypatch.setattr(guard, "kill_marked", kill_all)
     guard.main("marker")
     assert did == expected
     assert next(moments, None) is None
 
 
 def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, waited = iter([b"until 10\n", b"group 7\n", b"until 15.5\n", b"gone 7\n", b""]), []
+    lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b""]), []
 
     def wait(
         _read: object, _write: object, _error: object, left: float | None
@@ -106,7 +137,7 @@ def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(guard, "os", SimpleNamespace(read=lambda *_: next(lines)))
     monkeypatch.setattr(guard, "boottime", lambda: 4.0)
     monkeypatch.setattr(guard, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
-    monkeypatch.setattr(guard, "_kill", lambda groups, marker: None)
+    monkeypatch.setattr(guard, "kill_marked", lambda marker: None)
     guard.main("marker")
     assert waited == [None, None, 6.0, 11.5, None]
 
@@ -166,7 +197,7 @@ for script in scripts:
     worker = subprocess.Popen(
         ["sh", "-c", script], env={{**os.environ, {MARKER!r}: marker}}, stdout=subprocess.PIPE, start_new_session=True
     )
-    guard.add(worker.pid)
+    guard.add(worker.pid, boottime())
     workers.append(worker.pid)
     children += [int(worker.stdout.readline())] if "echo" in script else []
 signal.signal(signal.SIGUSR1, run_out)
@@ -252,7 +283,7 @@ def test_when_the_lease_runs_out_workers_die_and_the_agent_hears_of_it(marker: s
         assert worker.stdout is not None
         with watched(worker.pid, int(worker.stdout.readline())) as processes:
             assert settled(processes[1].pid)
-            it.add(worker.pid)
+            it.add(worker.pid, boottime())
             it.until(boottime() + 0.05)
             assert heard(it) is True
             assert all(process.ends() for process in processes)
@@ -261,7 +292,7 @@ def test_when_the_lease_runs_out_workers_die_and_the_agent_hears_of_it(marker: s
 
 def test_renewals_keep_the_workers(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
-        it.add(worker.pid)
+        it.add(worker.pid, boottime())
         first = boottime() + 0.3
         it.until(first)
         for _ in range(3):
@@ -273,13 +304,14 @@ def test_renewals_keep_the_workers(marker: str) -> None:
 
 def test_workers_started_once_the_fencing_is_heard_of_are_not_killed_with_the_others(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as stuck:
-        it.add(stuck.pid)
+        it.add(stuck.pid, boottime())
         it.until(boottime())
         for _ in range(20):
             assert heard(it) is True
             with sleeper(marker) as worker, watched(worker.pid) as (process,):
                 it.until(boottime() + 1000)
-                it.add(worker.pid)
+                assert understood(it)
+                it.add(worker.pid, boottime())
                 assert understood(it)
                 assert not process.ends(within=0.005)
                 it.until(boottime())
@@ -289,7 +321,7 @@ def test_workers_started_once_the_fencing_is_heard_of_are_not_killed_with_the_ot
 
 def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
     with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
-        it.add(worker.pid)
+        it.add(worker.pid, boottime())
         it.remove(worker.pid)
         it.until(boottime())
         assert understood(it)
@@ -298,7 +330,7 @@ def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
 
 def test_a_node_that_was_stopped_across_the_deadline_is_fenced_whatever_came_late(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
-        it.add(worker.pid)
+        it.add(worker.pid, boottime())
         deadline = boottime() + 0.5
         it.until(deadline)
         assert understood(it)
@@ -309,6 +341,34 @@ def test_a_node_that_was_stopped_across_the_deadline_is_fenced_whatever_came_lat
         os.kill(it._process.pid, signal.SIGCONT)
         assert heard(it) is True
         assert process.ends()
+
+
+def test_workers_that_are_started_by_a_lease_that_has_run_out_since_are_killed_at_once(marker: str) -> None:
+    """The node was stopped between the agent's look at its lease and the start, and the lease was renewed since."""
+    with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
+        lease_from = boottime()
+        it.until(lease_from)
+        it.until(boottime() + 1000)
+        it.add(worker.pid, lease_from)
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_a_replaced_guard_knows_by_which_lease_workers_were_started(marker: str) -> None:
+    with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
+        lease_from = boottime()
+        it.until(lease_from)
+        os.kill(it._process.pid, signal.SIGKILL)
+        it.add(worker.pid, lease_from)
+        assert heard(it) is False
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_a_guard_holds_no_output_of_the_task_open(marker: str) -> None:
+    """SLURM waits for whoever does."""
+    with guarding(marker) as it:
+        assert os.readlink(f"/proc/{it._process.pid}/fd/2") == "/dev/null"
 
 
 def test_workers_die_though_nobody_is_left_to_be_told_that_the_lease_ran_out(marker: str) -> None:
@@ -329,7 +389,7 @@ def test_workers_die_though_nobody_is_left_to_be_told_that_the_lease_ran_out(mar
 def test_leaving_in_order_leaves_processes_alone(marker: str) -> None:
     with sleeper(marker) as worker, watched(worker.pid) as (process,):
         with Guard(marker) as it:
-            it.add(worker.pid)
+            it.add(worker.pid, boottime())
             it.until(boottime() + 1000)
             ended = it._process
         assert ended.returncode == 0
@@ -339,7 +399,7 @@ def test_leaving_in_order_leaves_processes_alone(marker: str) -> None:
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
 def test_signals_to_the_whole_task_do_not_end_the_guard(marker: str, signum: signal.Signals) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
-        it.add(worker.pid)
+        it.add(worker.pid, boottime())
         assert understood(it)
         os.kill(it._process.pid, signum)
         it.until(boottime())
@@ -349,8 +409,8 @@ def test_signals_to_the_whole_task_do_not_end_the_guard(marker: str, signum: sig
 
 def test_a_dead_guard_is_replaced_and_knows_what_its_predecessor_knew(marker: str) -> None:
     with guarding(marker) as it, sleeper() as first, sleeper() as gone, watched(first.pid, gone.pid) as (kept, left):
-        it.add(first.pid)
-        it.add(gone.pid)
+        it.add(first.pid, boottime())
+        it.add(gone.pid, boottime())
         it.remove(gone.pid)
         it.until(boottime() + 0.7)
         os.kill(it._process.pid, signal.SIGKILL)
@@ -368,11 +428,11 @@ def test_telling_a_dead_guard_is_no_error(marker: str) -> None:
         with watched(it._process.pid) as (process,):
             assert process.ends()
         for pgid in (4_000_001, 4_000_002):  # beyond the largest pid
-            it.add(pgid)
+            it.add(pgid, boottime())
         it.remove(4_000_002)
         it.until(boottime() + 1000)
         assert heard(it) is False
-        assert it._groups == {4_000_001}
+        assert set(it._groups) == {4_000_001}
         it.until(boottime())
         assert heard(it) is True, "the replacement was told what the dead one was not"
 

@@ -3,11 +3,13 @@ import os
 import re
 import secrets
 import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -264,9 +266,44 @@ class Unreachable(socket.socket):
         raise OSError(101, "Network is unreachable")
 
 
-def test_without_a_route_the_address_is_the_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_a_route(monkeypatch: pytest.MonkeyPatch, interfaces: dict[str, str | None]) -> None:
+    """A machine with these interfaces and their addresses, and no default route."""
+
+    def address_of(_fd: object, request: int, name: bytes) -> bytes:
+        assert (request, len(name)) == (0x8915, 256)
+        address = interfaces[name.rstrip(b"\0").decode()]
+        if address is None:
+            raise OSError(99, "Cannot assign requested address")
+        return name[:16] + struct.pack("HH", socket.AF_INET, 0) + socket.inet_aton(address) + bytes(232)
+
     monkeypatch.setattr(node.socket, "socket", Unreachable)
-    assert own_address() == "127.0.0.1"
+    monkeypatch.setattr(node.socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
+    monkeypatch.setattr(node, "fcntl", SimpleNamespace(ioctl=address_of))
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "address"),
+    [
+        pytest.param({"lo": "127.0.0.1", "ib0": "10.0.0.7", "eth1": "10.1.0.7"}, "10.0.0.7", id="the first"),
+        pytest.param({"lo": "127.0.0.1", "eth0": None, "eth1": "10.1.0.7"}, "10.1.0.7", id="one that has an address"),
+        pytest.param({"lo": "127.0.0.1", "dummy": "127.8.0.1", "eth1": "10.1.0.7"}, "10.1.0.7", id="no loopback"),
+        pytest.param({"lo": "127.0.0.1", "eth0": None}, "127.0.0.1", id="else the loopback"),
+        pytest.param({}, "127.0.0.1", id="no interface"),
+    ],
+)
+def test_without_a_route_the_address_is_an_interfaces(
+    monkeypatch: pytest.MonkeyPatch, interfaces: dict[str, str | None], address: str
+) -> None:
+    without_a_route(monkeypatch, interfaces)
+    assert own_address() == address
+
+
+def test_the_kernel_tells_the_address_of_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.socket, "socket", Unreachable)
+    address = own_address()
+    monkeypatch.undo()
+    with socket.socket() as server:
+        server.bind((address, 0))
 
 
 GPUS = {
@@ -278,6 +315,10 @@ GPUS = {
     "minus one": ("-1", 0),
     "no device files": ("NoDevFiles", 0),
     "trailing comma": ("0,", 1),
+    "up to an invalid one": ("0,1,-1,2", 2),
+    "up to an empty one": ("0,,1", 1),
+    "none after an invalid one": ("-1,0,1", 0),
+    "none after an empty one": (" ,0", 0),
 }
 
 

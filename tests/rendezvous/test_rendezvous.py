@@ -2,7 +2,7 @@ import contextlib
 import errno
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import pytest
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Phase, Stand, State
+from hpcelastic.protocol.state import Cause, Phase, Seen, Stand, State
 from hpcelastic.rendezvous.rendezvous import (
     close_run,
     decode_state,
@@ -18,9 +18,10 @@ from hpcelastic.rendezvous.rendezvous import (
     read_state,
     reopen_run,
 )
+from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
-from tests.rendezvous.nodes import DEAD, LAST_CALL, LEASE, Node, World, make_world, names, turns
+from tests.rendezvous.nodes import BEAT, DEAD, LAST_CALL, LEASE, Node, World, make_world, names, turns
 from tests.store.forking import deaths, die_in, in_processes, steps_of
 
 JOB = {"job": "7.0", "job_nodes": 2}
@@ -53,6 +54,8 @@ def test_a_barrier_holds_until_enough_nodes_are_there(tmp_path: Path) -> None:
     assert turns(a, b).phase is Phase.JOINING
     assert a.step().reason == "waiting for nodes: 2 of at least 3 are ready"
     c = world.node("c")
+    assert c.step().reason == "waiting for a sign of life from a, b"
+    a.step(), b.step()
     assert c.step().state.phase is Phase.RUNNING, "the last one carries the round to completion itself"
     assert a.step().state == b.step().state
     assert names(a.step().state) == ["a", "b", "c"]
@@ -94,7 +97,10 @@ def test_a_round_closes_at_once_when_nobody_else_can_come(tmp_path: Path) -> Non
     a = world.node("a", order=0, **JOB)
     assert a.step().state.phase is Phase.JOINING
     b = world.node("b", order=1, **JOB)
+    assert b.step().reason == "waiting for a sign of life from a"
+    assert a.step().reason == "waiting for a sign of life from b"
     assert b.step().state.phase is Phase.RUNNING
+    assert world.now == 1000.0
 
 
 def test_ranks_follow_the_order_in_the_job(tmp_path: Path) -> None:
@@ -138,15 +144,131 @@ def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.M
     assert outcome.version == len(history(world))
 
 
+# How often leases are renewed and read
+
+
+def beat(world: World, node: Node) -> int:
+    return read_leases(world.paths.leases)[node.member.node].beat
+
+
+def renewals(world: World, node: Node, times: int, seconds: float) -> list[bool]:
+    """In which of ``times`` turns, that many seconds apart, the lease was renewed."""
+    renewed = []
+    for _ in range(times):
+        world.now += seconds
+        before = beat(world, node)
+        node.step()
+        renewed.append(beat(world, node) > before)
+    return renewed
+
+
+def test_while_a_round_forms_every_turn_is_a_sign_of_life(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 2, 2)
+    a = world.node("a")
+    a.step()
+    assert renewals(world, a, 5, 0.1) == [True] * 5
+    assert a.step().lease_from == world.now
+
+
+def test_while_a_round_runs_a_lease_is_renewed_four_times_in_its_life(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    began = world.now
+    assert renewals(world, a, 6, BEAT / 2) == [False, True] * 3
+    world.now += BEAT / 2
+    assert a.step().lease_from == began + 3 * BEAT, "the lease runs from its renewal, not from the turn"
+
+
+def test_news_are_published_at_once(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    a.say(Stand.SUCCEEDED, 1)
+    assert renewals(world, a, 2, 0.1) == [True, False]
+    assert read_leases(world.paths.leases)[a.member.node].member.stand is Stand.SUCCEEDED
+
+
+def test_a_round_that_ends_is_followed_by_a_sign_of_life_in_every_turn(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    a.step()
+    b.say(Stand.LEFT, 1)
+    b.step()
+    assert renewals(world, a, 3, 0.1) == [False, True, True], "the first of them has only learned of it"
+
+
+def test_a_renewal_that_failed_is_tried_again_in_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    world.now += BEAT
+
+    def fail(*args: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(StoreError):
+        patch.setattr(os, "replace", fail)
+        a.step()
+    assert renewals(world, a, 2, 0.1) == [True, False]
+
+
+def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    """Grows with every reading of all leases by ``node``."""
+    observer, made = node.rendezvous._observer, []
+    observe = observer.observe
+
+    def counted(expected: Iterable[str]) -> dict[str, Seen]:
+        made.append(None)
+        return observe(expected)
+
+    monkeypatch.setattr(observer, "observe", counted)
+    return made
+
+
+def test_while_a_round_forms_leases_are_read_in_every_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = make_world(tmp_path, 2, 2)
+    a = world.node("a")
+    made = looks(a, monkeypatch)
+    for count in range(1, 5):
+        a.step()
+        assert len(made) == count
+
+
+def test_while_a_round_runs_leases_are_read_as_often_as_they_are_renewed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    made = looks(a, monkeypatch)
+    counts = []
+    for _ in range(6):
+        world.now += BEAT / 2
+        a.step()
+        counts.append(len(made))
+    assert counts == [0, 1, 1, 2, 2, 3]
+
+
+def test_whoever_has_news_or_learns_of_some_reads_the_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _world, a, b = running_pair(tmp_path)
+    a.step()
+    made = looks(a, monkeypatch)
+    a.step()
+    assert not made
+    a.say(Stand.SUCCEEDED, 1)
+    a.step(), a.step()
+    assert len(made) == 1
+    b.say(Stand.LEFT, 1)
+    b.step()
+    a.step()
+    assert len(made) == 2
+
+
 # Losing, leaving, coming
 
 
 def test_a_node_whose_lease_runs_out_is_lost(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
-    world.now += DEAD - 1
+    world.now += DEAD - BEAT
     assert a.step().state.phase is Phase.RUNNING
-    world.now += 1
+    world.now += BEAT
     state = a.turn()
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
     state = turns(a)
@@ -251,7 +373,7 @@ def test_of_two_that_decide_on_the_same_version_one_wins(tmp_path: Path, monkeyp
     world = make_world(tmp_path, 2, 2)
     a, b = world.node("a"), world.node("b")
     b.member = replace(b.member, round=-1)
-    b.step()  # its lease is there, not ready yet
+    a.step(), b.step(), a.step()  # the lease of b is there, not ready yet
     b.member = replace(b.member, round=0)
     b.rendezvous._lease.renew(b.member)
     commit, raced = Register.commit, []
@@ -264,10 +386,37 @@ def test_of_two_that_decide_on_the_same_version_one_wins(tmp_path: Path, monkeyp
         return raced[-1]
 
     monkeypatch.setattr(Register, "commit", overtaken)
+    assert a.step().state.phase is Phase.JOINING, "who lost learns more in its next turn"
     state = a.step().state
     assert raced == [state, False]
     assert (state.phase, state.round) == (Phase.RUNNING, 1)
     assert rounds(world) == [1]
+
+
+def test_a_turn_ends_when_a_version_is_there_that_cannot_be_seen_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory's listing may lag behind what its server refuses to create again."""
+    world, a, b = running_pair(tmp_path)
+    before = a.step()
+    b.say(Stand.LEFT, 1)
+    b.step()
+    after = len(history(world))
+    assert after > before.version
+    numbers, tries = Register.numbers, []
+    commit = Register.commit
+
+    def counted(self: Register, number: int, value: object) -> bool:
+        tries.append(number)
+        return commit(self, number, value)
+
+    a.say(Stand.LEFT, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Register, "numbers", lambda self: [n for n in numbers(self) if n <= before.version])
+        patch.setattr(Register, "commit", counted)
+        outcome = a.step()
+    assert (outcome.version, outcome.state, tries) == (before.version, before.state, [before.version])
+    assert a.step().version == after == len(history(world))
 
 
 @contextlib.contextmanager
@@ -326,7 +475,7 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
     def before_the_last_joins(root: Path) -> tuple[World, Node, Node]:
         world = make_world(root, 2, 2)
         a, b = world.node("a"), world.node("b", round=-1)
-        turns(a, times=1)
+        a.step(), b.step(), a.step()
         return world, a, b
 
     _, _, b = before_the_last_joins(tmp_path / "whole")
@@ -436,6 +585,10 @@ def test_an_empty_directory_holds_no_run(tmp_path: Path) -> None:
         read_state(RunPaths(tmp_path))
     with pytest.raises(StoreError, match="holds no run"):
         read_state(RunPaths(tmp_path / "missing"))
+    with pytest.raises(StoreError, match="holds no run"):
+        close_run(RunPaths(tmp_path), "user", "cancelled")
+    with pytest.raises(StoreError, match="holds no run"):
+        reopen_run(RunPaths(tmp_path), "user", Settings())
     assert os.listdir(tmp_path) == []
 
 

@@ -121,6 +121,23 @@ def test_an_error_is_delivered_and_the_next_turn_taken(
         assert delivered.get(timeout=PATIENCE) == READY
 
 
+def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
+    def fail(member: Member) -> None:
+        raise KeyError("n1")
+
+    turns, delivered = Turns(fail), queue.Queue()
+    thread = RendezvousThread(turns, READY, 0.001, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+    thread.start()
+    thread._thread.join(PATIENCE)
+    assert not thread._thread.is_alive()
+    assert turns.members.qsize() == delivered.qsize() == 1
+    error = delivered.get()
+    assert type(error) is HpcElasticError, "no StoreError, which an agent would wait out"
+    assert str(error).startswith("internal error: Traceback (most recent call last):\n")
+    assert str(error).endswith("KeyError: 'n1'\n; 'n1'")
+    assert thread.stop(0.01) is False
+
+
 def test_stopping_waits_until_the_last_word_is_published() -> None:
     entered, release, stopped = threading.Event(), threading.Event(), queue.Queue()
 

@@ -93,11 +93,11 @@ def test_news_that_could_not_be_written_is_durable_at_the_next_try(
 
 def test_a_lease_lives_for_its_time_after_the_first_look(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
-    assert observer.observe([]) == {NODE: Seen(MEMBER, alive=True)}
+    assert observer.observe([]) == {NODE: Seen(MEMBER, alive=True, proved=False)}
     clock.now += EXPIRY
     assert alive(observer)
     clock.now += 0.001
-    assert observer.observe([]) == {NODE: Seen(MEMBER, alive=False)}
+    assert observer.observe([]) == {NODE: Seen(MEMBER, alive=False, proved=False)}
 
 
 def test_beats_keep_alive(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
@@ -146,15 +146,36 @@ def test_what_a_node_says_is_seen_with_the_beat(tmp_path: Path, observer: LeaseO
     for stand in Stand:
         member = replace(MEMBER, stand=stand, round=1)
         lease.renew(member)
-        assert observer.observe([])[NODE] == Seen(member, alive=True)
+        assert observer.observe([])[NODE] == Seen(member, alive=True, proved=stand is not Stand.READY)
+
+
+def test_a_renewal_before_our_eyes_proves_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease, path, seen = OwnLease(tmp_path, NODE), tmp_path / f"{NODE}.json", []
+
+    def look() -> None:
+        seen.append(observer.observe([NODE])[NODE].proved)
+
+    look()  # no lease yet
+    lease.renew(MEMBER)
+    look()  # there is one, perhaps for long
+    clock.now += 1
+    look()
+    lease.renew(MEMBER)
+    look()
+    look()
+    path.unlink()
+    look()
+    clock.now += EXPIRY + 1
+    look()  # dead by now, which is another question
+    assert seen == [False, False, False, True, True, True, True]
 
 
 def test_a_missing_lease_of_an_expected_node_ages_too(observer: LeaseObserver, clock: Clock) -> None:
-    assert observer.observe([NODE]) == {NODE: Seen(None, alive=True)}
+    assert observer.observe([NODE]) == {NODE: Seen(None, alive=True, proved=False)}
     clock.now += EXPIRY
     assert alive(observer)
     clock.now += 0.001
-    assert observer.observe([NODE]) == {NODE: Seen(None, alive=False)}
+    assert observer.observe([NODE]) == {NODE: Seen(None, alive=False, proved=False)}
     assert observer.observe([]) == {}
 
 
@@ -162,7 +183,7 @@ def test_a_lease_that_appears_late_lives(tmp_path: Path, observer: LeaseObserver
     assert alive(observer)
     clock.now += EXPIRY + 1
     OwnLease(tmp_path, NODE).renew(MEMBER)
-    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=True)}
+    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=True, proved=False)}
 
 
 def damage(path: Path) -> None:
@@ -185,9 +206,9 @@ def test_a_lease_that_is_harmed_ages_and_its_word_stands(
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert alive(observer)
     harm(tmp_path / f"{NODE}.json")  # type: ignore[operator]  # one of the functions above
-    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=True)}
+    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=True, proved=False)}
     clock.now += EXPIRY + 1
-    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=False)}
+    assert observer.observe([NODE]) == {NODE: Seen(MEMBER, alive=False, proved=False)}
 
 
 def lease_json(**changes: object) -> bytes:
@@ -221,9 +242,9 @@ def test_a_file_that_is_no_lease_is_a_node_that_says_nothing(
     OwnLease(tmp_path, "n2@0-cd").renew(replace(MEMBER, node="n2@0-cd"))
     assert read_lease(tmp_path / f"{NODE}.json") is None
     assert set(read_leases(tmp_path)) == {"n2@0-cd"}
-    assert observer.observe([])[NODE] == Seen(None, alive=True)
+    assert observer.observe([])[NODE] == Seen(None, alive=True, proved=False)
     clock.now += EXPIRY + 1
-    assert observer.observe([])[NODE] == Seen(None, alive=False)
+    assert observer.observe([])[NODE] == Seen(None, alive=False, proved=False)
 
 
 def test_a_lease_of_a_newer_writer_is_understood(tmp_path: Path) -> None:

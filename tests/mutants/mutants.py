@@ -1,0 +1,128 @@
+"""Faults that somebody might put into the protocol some day: each one edit of the source."""
+
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASES, REGISTER, RENDEZVOUS, Patch
+
+_READY = "return m is not None and m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)"
+_STOPPED = "member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)\n    ):"
+_SUCCESS_STAYS = "if _stands(view, p.node, Stand.SUCCEEDED, state.round):\n            continue"
+_ECHO = "if cause is Cause.WORKER and any(p.node not in back for p in state.participants):"
+_ENDED = "return _commit(replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason))"
+_LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
+_ROOM = "if len(state.participants) >= state.settings.nodes.max:"
+_CHOSEN = "ranked[: state.settings.nodes.max], ranked[state.settings.nodes.max :]"
+_FENCED = (
+    "if member is not None and member.stand is Stand.READY and member.round >= state.round:\n            return Cause"
+)
+_GOODBYE = """        if member is not None and member.stand is Stand.LEFT:
+            return Cause.LEAVE, f"{p.name} left"
+"""
+_LOSS = """        if not _alive(view, p.node):
+            return Cause.NODE, f"{p.name} was lost"
+"""
+_ALIVE = "return node not in view.dead"
+_COMMIT = "return files.publish_new(self._path(after + 1), files.to_json(document))"
+_OVERWRITE = "files.publish(self._path(after + 1), files.to_json(document))"
+
+MUTANTS = {
+    "a node ready for an older round is taken in": Patch(
+        DECIDE, _READY, _READY.replace(" and m.round == state.round", "")
+    ),
+    "a dead node is taken in": Patch(DECIDE, _READY, _READY.replace(" and _alive(view, m.node)", "")),
+    "a node that may be long dead is taken in": Patch(DECIDE, "    if unproved:\n", "    if False:\n"),
+    "both twins are taken in": Patch(DECIDE, "return list({m.name: m for", "return list({m.node: m for"),
+    "of twins the one that was in the round is taken in": Patch(
+        DECIDE, "(m.node not in inside, m.node))}", "(m.node in inside, m.node))}"
+    ),
+    "workers still running are not waited for": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
+    "who was ready for an older round counts as stopped": Patch(
+        DECIDE, _STOPPED, "member.stand in (Stand.LEFT, Stand.READY)\n    ):"
+    ),
+    "who has succeeded counts as lost when it goes": Patch(DECIDE, _SUCCESS_STAYS, "if False:\n            continue"),
+    "a lost member is waited for": Patch(DECIDE, "return not _alive(view, node)\n", "return False\n"),
+    "a lost member is not missed": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
+    "a fenced member is not missed": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
+    "a loss goes before a goodbye": Patch(DECIDE, _GOODBYE + _LOSS, _LOSS + _GOODBYE),
+    "a dead incarnation counts as alive": Patch(
+        DECIDE, _ALIVE, "return not any(s.member and node in s.member.dead for s in view.nodes.values())"
+    ),
+    "nobody believes a successor": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
+    "min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
+    "max is ignored as a round forms": Patch(DECIDE, _CHOSEN, "ranked, []"),
+    "max is ignored as a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
+    "standbys are forgotten": Patch(DECIDE, _CHOSEN, "ranked[: state.settings.nodes.max], []"),
+    "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
+    "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
+    "a success of some is the success of all": Patch(DECIDE, "if len(done) == len(state.participants):", "if done:"),
+    "a newcomer interrupts a round that succeeds": Patch(
+        DECIDE, "comer = None if done else _newcomer(state, view)", "comer = _newcomer(state, view)"
+    ),
+    "a goodbye closes the run": Patch(
+        DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
+    ),
+    "ranks go by name": Patch(
+        DECIDE, "key=lambda m: (place.get(m.name, len(place)), m.order, m.node)", "key=lambda m: m.name"
+    ),
+    "newcomers go first": Patch(DECIDE, "place.get(m.name, len(place))", "place.get(m.name, -1)"),
+    "the round does not count up": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round,"),
+    "the round skips a number": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round + 2,"),
+    "a failure of an older round counts": Patch(DECIDE, "(f for f in found if f.round == state.round)", "found"),
+    "each failing node is charged": Patch(
+        DECIDE,
+        "state.spent.get(cause.value, 0) + 1}",
+        "state.spent.get(cause.value, 0) + max(1, len(_failures(state, view)))}",
+    ),
+    "a failure beside a loss is charged": Patch(DECIDE, _ECHO, "if False:"),
+    "a fenced node's failure is charged": Patch(DECIDE, " if m.fenced != state.round}", "}"),
+    "a failure is never charged": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
+    "a loss is charged like a failure": Patch(
+        DECIDE, 'return Cause.NODE, f"{p.name} was lost"', 'return Cause.WORKER, f"{p.name} was lost"'
+    ),
+    "the budget is one too small": Patch(
+        DECIDE, "state.restarts > state.settings.restarts.max", "state.restarts >= state.settings.restarts.max"
+    ),
+    "the budget is not looked at": Patch(DECIDE, "if state.restarts > state.settings.restarts.max:", "if False:"),
+    "what is charged is charged again": Patch(
+        DECIDE, "return replace(state, cause=None, spent=spent,", "return replace(state, spent=spent,"
+    ),
+    "close revives an ended run": Patch(DECIDE, "    if state.phase.final:\n", "    if False:\n"),
+    "reopen forgets the members": Patch(
+        DECIDE, "spent={}, standbys=(), failures=())", "spent={}, standbys=(), failures=(), participants=())"
+    ),
+    "two nodes get the same ranks": Patch(
+        ASSIGNMENT, "first_rank=sum(sizes[:group_rank])", "first_rank=sum(sizes[: group_rank - 1])"
+    ),
+    "each node has its own master": Patch(
+        ASSIGNMENT, "master_port=state.participants[0].port", "master_port=state.participants[group_rank].port"
+    ),
+    "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
+    "a lease runs out too early": Patch(LEASES, "<= self._expiry, ", "<= self._expiry / 3, "),
+    "a lease never runs out": Patch(LEASES, "alive=before - watched.since <= self._expiry", "alive=True"),
+    "a beat is no sign of life": Patch(LEASES, "(beat is not None and beat != watched.beat)", "False"),
+    "a lease has no beat": Patch(LEASES, "self._beat += 1", "self._beat += 0"),
+    "a lease is renewed with news only": Patch(RENDEZVOUS, "quiet and now - self._lease_from < self._beat", "quiet"),
+    "news wait for the next renewal": Patch(RENDEZVOUS, " and member == self._said\n", "\n"),
+    "leases are not read while a round runs": Patch(RENDEZVOUS, " or now - looked.time >= self._beat", ""),
+    "a lease is taken to begin with every turn": Patch(
+        RENDEZVOUS,
+        "            return\n        self._lease.renew(member)",
+        "            self._lease_from = now\n            return\n        self._lease.renew(member)",
+    ),
+    "any lease proves life": Patch(LEASES, "proved=watched.proved)", "proved=True)"),
+    "no lease proves life": Patch(LEASES, "proved=watched.proved)", "proved=False)"),
+    "a version may be written over": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
+    "a version is read once": Patch(
+        REGISTER, "if numbers and numbers[-1] > self._newest.number:", "if numbers and not self._newest.number:"
+    ),
+}
+
+UNSEEN = {
+    "who has succeeded counts as lost when it goes",
+    "nobody believes a successor",
+    "standbys are forgotten",
+    "of twins the one that was in the round is taken in",
+    "a loss goes before a goodbye",
+    "there is no last call",
+    "a newcomer interrupts a round that succeeds",
+}
+"""Those that break no promise that the referee knows: a run only takes longer, or counts a goodbye
+as a loss. The tables must catch them."""

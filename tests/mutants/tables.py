@@ -1,0 +1,36 @@
+"""Runs a module's table tests on other code than they import."""
+
+import inspect
+from collections.abc import Iterator
+from itertools import product
+from types import ModuleType
+from typing import Any
+from unittest import mock
+
+
+def failing_row(tests: ModuleType, names: dict[str, object]) -> str | None:
+    """The first row of the tables in ``tests`` that fails with ``names`` in place of what it imports; None if none."""
+    with mock.patch.dict(vars(tests), names):
+        for name, test in inspect.getmembers(tests, inspect.isfunction):
+            if name.startswith("test_"):
+                for row in _rows(test):
+                    try:
+                        test(**row)
+                    except BaseException as error:  # also what pytest.raises makes of a missing error
+                        return f"{name}: {error}"
+    return None
+
+
+def _rows(test: Any) -> Iterator[dict[str, Any]]:
+    """The arguments of each row, as pytest would make them from the parametrize marks; none if it may fail."""
+    marks = getattr(test, "pytestmark", [])
+    if any(mark.name == "xfail" for mark in marks):
+        return
+    tables = []
+    for mark in marks:
+        names, rows = mark.args
+        names = [names] if isinstance(names, str) else names
+        values = [getattr(row, "values", (row,) if len(names) == 1 else row) for row in rows]
+        tables.append([dict(zip(names, row, strict=True)) for row in values])
+    for rows in product(*tables):
+        yield {name: value for row in rows for name, value in row.items()}

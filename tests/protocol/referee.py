@@ -1,0 +1,179 @@
+"""The referee of a simulation: it knows what really happened, and judges by that, not by what the state says.
+
+Its books are kept by the simulated nodes as they act: which worker groups run, which failed by themselves, which node
+was disturbed until when. It calls no code under test beyond the values of `hpcelastic.protocol.state`.
+"""
+
+from collections import defaultdict
+from dataclasses import replace
+from math import inf
+
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.state import Cause, Member, Phase, Stand, State
+
+_ENDS_BY = {Phase.JOINING, Phase.SUCCEEDED, Phase.CLOSED}
+_STEPS = {Phase.RUNNING: _ENDS_BY, Phase.JOINING: {Phase.RUNNING, Phase.FAILED, Phase.CLOSED}}
+
+_LONG_DEAD = 20.0
+"""Seconds after which every observer that was there before has seen a lease run out; see `simulation`."""
+
+
+class Violation(AssertionError):
+    """A promise of the protocol was broken."""
+
+
+class Referee:
+    """Judges one simulation."""
+
+    def __init__(self) -> None:
+        self.said: set[tuple[str, Stand, int]] = set()
+        self.reported: set[tuple[str, int]] = set()
+        self.finished: set[tuple[str, int]] = set()
+        self.crashed: set[int] = set()
+        """Rounds in which a worker failed by itself, not because a peer was gone."""
+
+        self._fenced: set[int] = set()
+        """Rounds in which a lease ran out before any worker had failed by itself."""
+
+        self.gone_at: dict[str, float] = defaultdict(lambda: inf)
+        self.disturbed_until: dict[str, float] = defaultdict(lambda: -inf)
+        """By node: when it was last killed, frozen, cut off from the disk or told to leave; inf while that lasts."""
+
+        self._version = 0
+        self._parts: dict[int, dict[int, Assignment]] = defaultdict(dict)
+        self._began: dict[int, float] = {}
+
+    # What the nodes report
+
+    def published(self, member: Member) -> None:
+        """A node has renewed its lease, saying this."""
+        self.said.add((member.node, member.stand, member.round))
+        if member.failure is not None:
+            self.reported.add((member.node, member.failure.round))
+
+    def disturbed(self, node: str, until: float) -> None:
+        """A node may be called lost until then, and must not be later unless it is disturbed again."""
+        self.disturbed_until[node] = max(until, self.disturbed_until[node])
+
+    def fenced(self, round: int) -> None:
+        """A node's lease has run out and its workers of a round were killed for it."""
+        if round not in self.crashed:
+            self._fenced.add(round)
+
+    def started(self, node: str, part: Assignment, state: State) -> None:
+        """A node starts its workers."""
+        parts = self._parts[part.round]
+        _demand(part.group_rank not in parts, f"group rank {part.group_rank} of round {part.round} started twice")
+        _demand(state.participants[part.group_rank].node == node, f"{node} started as group rank {part.group_rank}")
+        parts[part.group_rank] = part
+        everywhere = {
+            replace(p, group_rank=0, first_rank=0, local_world_size=0) for p in parts.values()
+        }  # but for these three, all nodes must have been told the same
+        _demand(len(everywhere) == 1, f"the nodes of round {part.round} disagree: {everywhere}")
+        ranks = [rank for p in parts.values() for rank in range(p.first_rank, p.first_rank + p.local_world_size)]
+        _demand(len(set(ranks)) == len(ranks), f"two workers of round {part.round} have one rank: {sorted(ranks)}")
+        _demand(set(ranks) <= set(range(part.world_size)), f"a rank is beyond the world size: {sorted(ranks)}")
+        if len(parts) == part.group_world_size:
+            _demand(len(ranks) == part.world_size, f"round {part.round}: {len(ranks)} ranks of {part.world_size}")
+
+    def running(self, rounds: set[int]) -> None:
+        """Workers of these rounds run at this moment."""
+        _demand(len(rounds) <= 1, f"workers of rounds {sorted(rounds)} run at the same time")
+
+    def reopened(self, state: State) -> None:
+        """The user has reopened the run as ``state``."""
+        self._version += 1
+
+    def committed(self, number: int, old: State, new: State, writer: str, now: float) -> None:
+        """Version ``number`` of the register was written."""
+        _demand(number == self._version + 1, f"version {number} was written after version {self._version}")
+        self._version = number
+        _demand(new.phase in _STEPS.get(old.phase, ()), f"a run went from {old.phase.value} to {new.phase.value}")
+        formed = new.phase is Phase.RUNNING
+        _demand(new.round == old.round + formed, f"round {old.round} was followed by {new.round} in {new.phase.value}")
+        _demand((new.run_id, new.settings) == (old.run_id, old.settings), "run id or settings changed")
+        _demand(formed or new.participants == old.participants, f"participants changed within round {new.round}")
+        pending = new.phase is Phase.JOINING and new.round > 0
+        _demand((new.cause is not None) == pending, f"cause {new.cause} in phase {new.phase.value}")
+        if formed:
+            self._began[new.round] = now
+            self._judge_round(old, new)
+            sees = now > self.disturbed_until[writer]  # else it had no time to see a lease run out
+            dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
+            _demand(not dead, f"{dead} died long ago and take part in round {new.round}")
+        if pending:
+            self._judge_cause(new)
+        self._judge_budget(old, new)
+        if new.phase is Phase.SUCCEEDED:
+            unfinished = [p.node for p in new.participants if (p.node, new.round) not in self.finished]
+            _demand(not unfinished, f"success without {unfinished}")
+
+    def undisturbed(self, state: State) -> bool:
+        """True if no member can have been lost in the round that runs or has just ended."""
+        return not any(self._disturbed(p.node, state.round) for p in state.participants)
+
+    # Judgements
+
+    def _judge_round(self, old: State, new: State) -> None:
+        nodes, limits = [p.node for p in new.participants], new.settings.nodes
+        _demand(limits.min <= len(nodes) <= limits.max, f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
+        _demand(not set(nodes) & set(new.standbys), f"{new.standbys} stand by and take part")
+        _demand(not new.standbys or len(nodes) == limits.max, f"{new.standbys} stand by although there is room")
+        unready = [n for n in (*nodes, *new.standbys) if (n, Stand.READY, old.round) not in self.said]
+        _demand(not unready, f"{unready} were never ready for round {new.round}")
+        twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
+        _demand(not twins, f"a node takes part twice: {nodes}")
+        before = [p.node for p in old.participants]
+        survivors = [node for node in before if node in nodes]
+        old_names = [p.name for p in old.participants]
+        _demand([n for n in nodes if n in survivors] == survivors, f"survivors changed their order: {before}, {nodes}")
+        fresh = [i for i, p in enumerate(new.participants) if p.name not in old_names]
+        _demand(fresh == list(range(len(nodes) - len(fresh), len(nodes))), f"a newcomer precedes a survivor: {nodes}")
+        left_out = set(before) & set(new.standbys)
+        _demand(not left_out or not fresh, f"{left_out} must stand by for a newcomer")
+
+    def _judge_cause(self, state: State) -> None:
+        """What is said to have ended the round did happen."""
+        cause, inside = state.cause, {p.node for p in state.participants}
+        if cause is Cause.WORKER:
+            true = any((node, state.round) in self.reported for node in inside)
+        elif cause is Cause.LEAVE:
+            true = any(node in inside for node, stand, _ in self.said if stand is Stand.LEFT)
+        elif cause is Cause.JOIN:
+            others = {n for n, stand, round in self.said if stand is Stand.READY and round == state.round} - inside
+            true = bool(others) and len(inside) < state.settings.nodes.max
+        else:
+            true = not self.undisturbed(state)
+        _demand(true, f"round {state.round} was ended by {cause}, which did not happen: {state.reason}")
+
+    def _judge_budget(self, old: State, new: State) -> None:
+        rise = {cause: count - old.spent.get(cause, 0) for cause, count in new.spent.items()}
+        fell = min(rise.values(), default=0) < 0 or not set(old.spent) <= set(new.spent)
+        _demand(not fell, f"{old.spent} fell to {new.spent}")
+        charging = old.cause is not None and new.phase in (Phase.RUNNING, Phase.FAILED)
+        _demand(sum(rise.values()) == charging, f"{old.spent} became {new.spent} for a round ended by {old.cause}")
+        if not charging:
+            return
+        charged = bool(rise.get(Cause.WORKER.value))
+        _demand(not charged or self._all_back(old), f"round {old.round} was charged, but a node did not come back")
+        what = f"round {old.round} was charged, but no worker failed by itself, or a lease had run out"
+        _demand(not charged or self._failed_alone(old), what)
+        must = old.cause is Cause.WORKER and self._failed_alone(old) and self.undisturbed(old)
+        _demand(charged or not must, f"round {old.round} ended by a failure alone, and was not charged")
+        exceeded = new.restarts > new.settings.restarts.max
+        _demand((new.phase is Phase.FAILED) == exceeded, f"{new.phase.value} with {new.spent} of {new.settings}")
+
+    def _failed_alone(self, state: State) -> bool:
+        """True if a worker failed by itself, and every member of the round lived to say that it is ready again."""
+        return state.round in self.crashed - self._fenced and self._all_back(state)
+
+    def _all_back(self, state: State) -> bool:
+        return all((p.node, Stand.READY, state.round) in self.said for p in state.participants)
+
+    def _disturbed(self, node: str, round: int) -> bool:
+        return self.disturbed_until[node] >= self._began.get(round, inf)
+
+
+def _demand(true: bool, what: str) -> None:
+    if not true:
+        raise Violation(what)

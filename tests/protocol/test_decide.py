@@ -1,0 +1,747 @@
+"""Every rule of the protocol, a row each."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.decide import Decision, close, decide, reopen
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.state import Cause, Participant, Phase, Seen, Stand, State, View, name_of
+from tests.protocol.builders import (
+    created,
+    dead,
+    failed,
+    failure,
+    joining,
+    left,
+    member,
+    node,
+    participants,
+    ready,
+    running,
+    runs,
+    settings,
+    succeeded,
+    unproved,
+    view,
+)
+
+JOB = {"job": "7.0", "job_nodes": 3}
+AGAIN = {"job": "7.1", "job_nodes": 3}
+NOTHING = Seen(None, alive=True)
+
+
+def formed(decision: Decision) -> str:
+    """The nodes of the round that the decision forms, in the order of their ranks, and who stands by."""
+    assert decision.next is not None, decision.reason
+    assert decision.next.phase is Phase.RUNNING, decision.reason
+    ranks = "".join(p.node.removesuffix("@0") for p in decision.next.participants)
+    standbys = "".join(n.removesuffix("@0") for n in decision.next.standbys)
+    return f"{ranks}+{standbys}" if standbys else ranks
+
+
+# Phase RUNNING: when a round goes on, and what ends it
+
+BEFORE_ITS_START = [ready("a", 0), ready("b", 0)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "quorum_for"),
+    [
+        pytest.param(view(runs("a", 1), runs("b", 1)), 0.0, id="all run"),
+        pytest.param(view(*BEFORE_ITS_START), 0.0, id="none has started yet"),
+        pytest.param(view(runs("a", 1), runs("b", 1)), 99.0, id="the last call means nothing now"),
+        pytest.param(view(runs("a", 1), succeeded("b", 1)), 0.0, id="one has succeeded"),
+        pytest.param(view(runs("a", 1), dead(succeeded("b", 1))), 0.0, id="one has succeeded, then was lost"),
+        pytest.param(
+            view(runs("a", 1), Seen(member("b", Stand.SUCCEEDED, 1), True), ready("b@1", 1, dead=("b@0",))),
+            0.0,
+            id="one has succeeded, then came back",
+        ),
+        pytest.param(view(runs("a", 1), succeeded("b", 1), ready("c", 1)), 0.0, id="a newcomer after a success"),
+        pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 0)), 0.0, id="a newcomer that knows an old round"),
+        pytest.param(view(runs("a", 1), runs("b", 1), ready("c", -1)), 0.0, id="a newcomer that knows no round"),
+        pytest.param(view(runs("a", 1), runs("b", 1), dead(ready("c", 1))), 0.0, id="a newcomer that is dead"),
+        pytest.param(view(runs("a", 1), runs("b", 1), left("c")), 0.0, id="a stranger has left"),
+        pytest.param(view(runs("a", 1), runs("b", 1), failed("c", 1)), 0.0, id="a stranger has failed"),
+        pytest.param(
+            view(runs("a", 1), runs("b", 1, failure=failure("b", 0))), 0.0, id="a report of failure on an old round"
+        ),
+        pytest.param(
+            view(runs("a", 1), ready("b", 0, failure=failure("b", 0))), 0.0, id="a failure of old, and not started yet"
+        ),
+        pytest.param(view(runs("a", 1), b=NOTHING), 0.0, id="a lease not found, not for long yet"),
+        pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 0, dead=("d@0",))), 0.0, id="some stranger is dead"),
+    ],
+)
+def test_a_round_runs_on(seen: View, quorum_for: float) -> None:
+    decision = decide(running("ab"), replace(seen, quorum_for=quorum_for))
+    assert decision == Decision(None, "round 1 runs on 2 nodes")
+
+
+FAILURE = "rank 0 failed on a: ValueError"
+ENDS = [
+    pytest.param(view(failed("a", 1), runs("b", 1)), Cause.WORKER, FAILURE, id="failure"),
+    pytest.param(
+        view(failed("a", 1, 5.0, "late"), failed("b", 1, 4.0, "early")),
+        Cause.WORKER,
+        "rank 2 failed on b: early",
+        id="two failures, the earlier is the reason",
+    ),
+    pytest.param(view(failed("a", 1), dead(runs("b", 1))), Cause.WORKER, FAILURE, id="failure and loss"),
+    pytest.param(view(failed("a", 1), left("b")), Cause.WORKER, FAILURE, id="failure and goodbye"),
+    pytest.param(
+        view(failed("a", 1), succeeded("b", 1)),
+        Cause.WORKER,
+        "rank 0 failed on a: ValueError",
+        id="failure and success",
+    ),
+    pytest.param(
+        view(failed("a", 1), runs("b", 1), ready("c", 1)),
+        Cause.WORKER,
+        FAILURE,
+        id="failure and newcomer",
+    ),
+    pytest.param(view(dead(failed("a", 1)), runs("b", 1)), Cause.WORKER, FAILURE, id="failed, then lost"),
+    pytest.param(view(runs("a", 1), dead(runs("b", 1))), Cause.NODE, "b was lost", id="loss"),
+    pytest.param(view(runs("a", 1), dead(ready("b", 0))), Cause.NODE, "b was lost", id="loss before its start"),
+    pytest.param(view(runs("a", 1), b=Seen(None, alive=False)), Cause.NODE, "b was lost", id="lease never found"),
+    pytest.param(view(dead(runs("a", 1)), dead(runs("b", 1))), Cause.NODE, "a was lost", id="all lost"),
+    pytest.param(view(succeeded("a", 1), dead(runs("b", 1))), Cause.NODE, "b was lost", id="loss beside a success"),
+    pytest.param(
+        view(runs("a", 1), runs("b", 1), ready("b@1", -1, dead=("b@0",))),
+        Cause.NODE,
+        "b was lost",
+        id="its successor knows it dead",
+    ),
+    pytest.param(view(runs("a", 1), ready("b", 1)), Cause.NODE, "b stopped its workers", id="lease ran out"),
+    pytest.param(view(runs("a", 1), left("b")), Cause.LEAVE, "b left", id="goodbye"),
+    pytest.param(view(runs("a", 1), left("b", 0)), Cause.LEAVE, "b left", id="goodbye before its start"),
+    pytest.param(view(runs("a", 1), dead(left("b"))), Cause.LEAVE, "b left", id="goodbye, and its lease ran out since"),
+    pytest.param(
+        view(runs("a", 1), left("b"), ready("b@1", -1, dead=("b@0",))),
+        Cause.LEAVE,
+        "b left",
+        id="goodbye, and its successor knows it dead",
+    ),
+    pytest.param(view(runs("a", 1), left("b"), ready("c", 1)), Cause.LEAVE, "b left", id="goodbye and newcomer"),
+    pytest.param(
+        view(runs("a", 1), dead(runs("b", 1)), ready("c", 1)), Cause.NODE, "b was lost", id="loss and newcomer"
+    ),
+    pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 1)), Cause.JOIN, "c joins", id="newcomer"),
+]
+
+
+@pytest.mark.parametrize(("seen", "cause", "reason"), ENDS)
+def test_a_round_ends(seen: View, cause: Cause, reason: str) -> None:
+    state = running("ab", standbys=("z@0",), spent={"node": 1}, failures=(failure("a", 0),))
+    assert decide(state, seen) == Decision(
+        replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason), reason
+    )
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "joins"),
+    [
+        pytest.param(1, 2, False, id="max reached"),
+        pytest.param(1, 3, True, id="room"),
+        pytest.param(2, 3, True, id="min"),
+    ],
+)
+def test_a_newcomer_joins_where_there_is_room(least: int, most: int, joins: bool) -> None:
+    state = running("ab", given=settings(least, most))
+    assert (decide(state, view(runs("a", 1), runs("b", 1), ready("c", 1))).next is not None) == joins
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1)), id="all live"),
+        pytest.param(view(succeeded("a", 1), dead(succeeded("b", 1))), id="one is gone"),
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1), ready("c", 1)), id="a newcomer waits"),
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1), dead(runs("c", 1))), id="a stranger is dead"),
+    ],
+)
+def test_the_success_of_all_ends_the_run(seen: View) -> None:
+    state = running("ab", spent={"worker": 2})
+    reason = "all workers of round 1 succeeded"
+    assert decide(state, seen) == Decision(replace(state, phase=Phase.SUCCEEDED, reason=reason), reason)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [succeeded("b", 0), runs("b", 1), ready("b", 0)],
+    ids=["of an older round", "running", "not started"],
+)
+def test_success_needs_all(other: Seen) -> None:
+    assert decide(running("ab"), view(succeeded("a", 1), other)).next is None
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase.final], ids=lambda phase: phase.value)
+@pytest.mark.parametrize("seen", [view(failed("a", 1), dead(runs("b", 1)), ready("c", 1))], ids=["whatever is seen"])
+def test_a_final_phase_is_final(phase: Phase, seen: View) -> None:
+    state = running("ab", phase=phase, reason="so it is")
+    assert decide(state, seen) == Decision(None, f"the run has {phase.value}: so it is")
+
+
+# Phase JOINING: exclusivity
+
+
+@pytest.mark.parametrize(
+    ("b", "waits"),
+    [
+        pytest.param(ready("b", 1), False, id="ready"),
+        pytest.param(left("b"), False, id="left"),
+        pytest.param(left("b", 0), False, id="left before its start"),
+        pytest.param(dead(runs("b", 1)), False, id="dead"),
+        pytest.param(dead(left("b")), False, id="left, then dead"),
+        pytest.param(Seen(None, False), False, id="lease never found"),
+        pytest.param(runs("b", 1), True, id="running"),
+        pytest.param(failed("b", 1), True, id="stopping after a failure"),
+        pytest.param(succeeded("b", 1), True, id="succeeded"),
+        pytest.param(ready("b", 0), True, id="may be about to start"),
+        pytest.param(ready("b", -1), True, id="knows no round"),
+        pytest.param(NOTHING, True, id="lease not found yet"),
+    ],
+)
+@pytest.mark.parametrize("quorum_for", [0.0, 99.0])
+@pytest.mark.parametrize("cause", [*Cause, None])
+def test_no_round_forms_beside_another(b: Seen, waits: bool, quorum_for: float, cause: Cause | None) -> None:
+    seen = view(ready("a", 1), ready("c", 1), b=b, quorum_for=quorum_for)
+    decision = decide(joining("ab", cause, given=settings(most=2)), seen)
+    if waits:
+        assert decision == Decision(None, "waiting for b to stop the workers of round 1")
+    else:
+        assert decision.next is not None
+
+
+def test_all_that_are_waited_for_are_named() -> None:
+    decision = decide(joining("abc", Cause.NODE), view(runs("c", 1), ready("a", 1), runs("b", 1)))
+    assert decision == Decision(None, "waiting for b, c to stop the workers of round 1")
+
+
+def test_a_node_named_dead_by_its_successor_is_not_waited_for() -> None:
+    seen = view(ready("a", 1), runs("b", 1), ready("b@1", 1, dead=("b@0",)))
+    assert formed(decide(joining("ab", Cause.NODE, given=settings(2, 2)), seen)) == "ab@1"
+
+
+def test_the_word_of_a_dead_node_on_its_predecessor_still_counts() -> None:
+    seen = view(ready("a", 1), runs("b", 1), dead(ready("b@1", 1, dead=("b@0",))), quorum_for=30.0)
+    assert formed(decide(joining("ab", Cause.NODE), seen)) == "a"
+
+
+# Phase JOINING: signs of life
+
+
+@pytest.mark.parametrize(
+    ("seen", "waits_for"),
+    [
+        pytest.param([ready("a", 1), unproved(ready("b", 1)), ready("c", 1)], "b", id="a member"),
+        pytest.param([ready("a", 1), ready("b", 1), unproved(ready("c", 1))], "c", id="a newcomer"),
+        pytest.param([ready("a", 1), unproved(ready("c", 1)), unproved(ready("b", 1))], "b, c", id="two"),
+        pytest.param([ready("a", 1), unproved(dead(ready("b", 1))), ready("c", 1)], None, id="dead"),
+        pytest.param(
+            [ready("a", 1), unproved(ready("b", 1)), ready("b@1", 1, dead=("b@0",))],
+            None,
+            id="its successor knows it dead",
+        ),
+        pytest.param([ready("a", 1), ready("b", 1), unproved(ready("c", 0))], None, id="ready for an older round"),
+        pytest.param([ready("a", 1), ready("b", 1), unproved(runs("c", 1))], None, id="not ready"),
+        pytest.param([ready("a", 1), unproved(left("b")), ready("c", 1)], None, id="it has left"),
+    ],
+)
+@pytest.mark.parametrize("quorum_for", [0.0, 99.0])
+def test_a_round_forms_with_no_node_that_has_given_no_sign_of_life(
+    seen: list[Seen], waits_for: str | None, quorum_for: float
+) -> None:
+    state = joining("ab", Cause.NODE, given=settings(2, 2))
+    decision = decide(state, view(*seen, quorum_for=quorum_for))
+    if waits_for:
+        assert decision == Decision(None, f"waiting for a sign of life from {waits_for}")
+    else:
+        assert formed(decision)[0] == "a"
+
+
+def test_a_round_goes_on_without_a_sign_of_life() -> None:
+    seen = view(unproved(runs("a", 1)), unproved(runs("b", 1)))
+    assert decide(running("ab"), seen) == Decision(None, "round 1 runs on 2 nodes")
+
+
+def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
+    decision = decide(joining("ab", Cause.NODE), view(unproved(ready("a", 1)), runs("b", 1)))
+    assert decision == Decision(None, "waiting for b to stop the workers of round 1")
+
+
+# Phase JOINING: barrier
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "expected"),
+    [
+        pytest.param(settings(2, 4), view(), "waiting for nodes: 0 of at least 2 are ready", id="none"),
+        pytest.param(settings(2, 4), view(ready("a", 0)), "waiting for nodes: 1 of at least 2 are ready", id="too few"),
+        pytest.param(
+            settings(2, 4),
+            view(ready("a", 0), quorum_for=99.0),
+            "waiting for nodes: 1 of at least 2 are ready",
+            id="too few for long",
+        ),
+        pytest.param(
+            settings(2, 4),
+            view(ready("a", 0), dead(ready("b", 0)), quorum_for=99.0),
+            "waiting for nodes: 1 of at least 2 are ready",
+            id="dead is not ready",
+        ),
+        pytest.param(
+            settings(2, 4),
+            view(ready("a", 0), ready("b", -1), left("c", 0), runs("d", 0), quorum_for=99.0),
+            "waiting for nodes: 1 of at least 2 are ready",
+            id="only ready for this round is ready",
+        ),
+        pytest.param(settings(2, 2), view(ready("a", 0), ready("b", 0)), "ab", id="max reached"),
+        pytest.param(settings(1, 2), view(ready("c", 0), ready("b", 0), ready("a", 0)), "ab+c", id="more than max"),
+        pytest.param(
+            settings(2, 4), view(ready("a", 0), ready("b", 0), quorum_for=30.0), "ab", id="the last call is over"
+        ),
+        pytest.param(settings(1, 4, last_call=0.0), view(ready("a", 0)), "a", id="no last call"),
+        pytest.param(
+            settings(1, 4),
+            view(ready("a", 0), quorum_for=29.9),
+            "last call: 1 node ready, waiting for more nodes",
+            id="nobody knows who comes",
+        ),
+        pytest.param(
+            settings(1, 4),
+            view(ready("a", 0, **JOB)),
+            "last call: 1 node ready, waiting for 2 nodes",
+            id="the job has more",
+        ),
+        pytest.param(
+            settings(1, 4),
+            view(ready("a", 0, **JOB), quorum_for=30.0),
+            "a",
+            id="the job has more, but the last call is over",
+        ),
+    ],
+)
+def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
+    decision = decide(created(given), seen)
+    if " " in expected:
+        assert decision == Decision(None, expected, quorum=expected.startswith("last call"))
+    else:
+        assert formed(decision) == expected
+
+
+@pytest.mark.parametrize(
+    ("seen", "coming"),
+    [
+        pytest.param([ready("a", 1, **JOB)], 2, id="two not seen yet"),
+        pytest.param([ready(n, 1, **JOB) for n in "abc"], 0, id="all are ready"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), ready("c", 0, **JOB)], 1, id="one is late"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), ready("c", -1, **JOB)], 1, id="one has just come"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), runs("c", 0, **JOB)], 1, id="one runs an old round"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1, **JOB))], 0, id="one is dead"),
+        pytest.param(
+            [ready("a", 1, **JOB), ready("b", 1, **JOB), Seen(member("c", Stand.LEFT, 1, **JOB), True)],
+            0,
+            id="one left",
+        ),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1)], None, id="of one nothing is known"),
+        pytest.param([ready("a", 1, job="7.0"), ready("b", 1, **JOB)], None, id="the size of its job is unknown"),
+        pytest.param([ready("a", 1, job_nodes=3), ready("b", 1, **JOB)], None, id="its job is unknown"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1))], 1, id="a dead one unknown"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), left("c")], 1, id="an unknown one has left"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, job="8.0", job_nodes=2)], 3, id="two jobs"),
+        pytest.param(
+            [ready("a@1", 1, **AGAIN, dead=("a@0",)), runs("a", 1, **JOB), dead(runs("b", 1, **JOB))],
+            2,
+            id="a requeued job starts from none",
+        ),
+        pytest.param(
+            [ready("a@1", 1, **JOB, dead=("a@0",)), ready("a", 1, **JOB), ready("b", 1, **JOB)],
+            1,
+            id="a node that is back counts once",
+        ),
+        pytest.param(
+            [ready("a", 1, job="7.0", job_nodes=1), ready("b", 1, job="7.0", job_nodes=1)],
+            0,
+            id="more than the job has",
+        ),
+    ],
+)
+def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], coming: int | None) -> None:
+    state = State("run", settings(1, 9), round=1, participants=(Participant("a@0", 2, "host-a", 1097),))
+    seen = seen if any(s.member and s.member.node == "a@0" for s in seen) else [*seen, dead(runs("a", 1))]
+    decision = decide(state, view(*seen))
+    if coming == 0:
+        assert decision.next is not None
+    else:
+        who = {None: "more nodes", 1: "1 node"}.get(coming, f"{coming} nodes")
+        assert decision.reason.endswith(f"ready, waiting for {who}")
+        assert decision.quorum
+
+
+# Phase JOINING: the round that forms
+
+
+@pytest.mark.parametrize(
+    ("before", "most", "seen", "after"),
+    [
+        pytest.param("", 4, [ready("b", 1), ready("a", 1)], "ab", id="SLURM's order at first"),
+        pytest.param(
+            "", 4, [ready("a", 1, order=2), ready("b", 1, order=1)], "ba", id="SLURM's order goes before the name"
+        ),
+        pytest.param("", 4, [ready("b", 1, order=0), ready("a", 1, order=0)], "ab", id="the name decides a draw"),
+        pytest.param("cab", 4, [ready(n, 1) for n in "abc"], "cab", id="survivors keep their order"),
+        pytest.param("cab", 4, [left("c"), ready("b", 1), ready("a", 1)], "ab", id="also when the first has left"),
+        pytest.param("cab", 4, [dead(runs("a", 1)), ready("b", 1), ready("c", 1)], "cb", id="also when one was lost"),
+        pytest.param("db", 4, [ready(n, 1) for n in "abcd"], "dbac", id="newcomers follow"),
+        pytest.param("db", 3, [ready(n, 1) for n in "abcd"], "dba+c", id="newcomers stand by"),
+        pytest.param("db", 2, [ready(n, 1) for n in "abcd"], "db+ac", id="a newcomer displaces nobody"),
+        pytest.param(
+            "db", 2, [ready("a", 1), dead(runs("d", 1)), ready("b", 1), ready("c", 1)], "ba+c", id="promotion"
+        ),
+        pytest.param(
+            "cab",
+            4,
+            [ready("c@1", 1, dead=("c@0",)), runs("c", 1), ready("a", 1), ready("b", 1)],
+            "c@1ab",
+            id="who is back takes its old place",
+        ),
+        pytest.param(
+            "ba",
+            4,
+            [ready("a@1", 1), ready("b@1", 1), dead(runs("a", 1)), dead(runs("b", 1))],
+            "b@1a@1",
+            id="all are back",
+        ),
+    ],
+)
+def test_ranks_are_stable(before: str, most: int, seen: list[Seen], after: str) -> None:
+    state = joining(before, Cause.JOIN, given=settings(1, most, last_call=0.0))
+    assert formed(decide(state, view(*seen))) == after
+
+
+def test_a_round_is_formed_whole() -> None:
+    state = joining("ab", Cause.JOIN, 4, settings(1, 2), spent={"node": 2}, failures=(failure("a", 1),))
+    decision = decide(state, view(ready("a", 4, local_world_size=3, port=99), ready("b", 4), ready("c", 4)))
+    assert decision == Decision(
+        State(
+            "run",
+            state.settings,
+            Phase.RUNNING,
+            5,
+            (Participant("a@0", 3, "host-a", 99), *participants("b")),
+            standbys=("c@0",),
+            cause=None,
+            spent={"node": 2, "join": 1},
+            failures=(),
+            reason="round 5 formed on 2 nodes",
+        ),
+        "round 5 formed on 2 nodes",
+    )
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        pytest.param([ready("a", 1), ready("b", 1), ready("c", 1)], "round 2 formed on 2 nodes", id="all, or stand by"),
+        pytest.param([ready("c", 1), ready("a", 1), left("b")], "round 2 formed on 2 nodes, without b", id="one left"),
+        pytest.param(
+            [ready("d", 1), left("c"), dead(runs("b", 1)), dead(runs("a", 1))],
+            "round 2 formed on 1 node, without a, b, c",
+            id="none",
+        ),
+        pytest.param(
+            [ready("b", 1), ready("c", 1), dead(runs("a", 1)), ready("a@1", 1)],
+            "round 2 formed on 2 nodes",
+            id="one is back",
+        ),
+    ],
+)
+def test_a_round_says_who_is_gone(seen: list[Seen], reason: str) -> None:
+    assert decide(joining("cba", Cause.NODE, given=settings(1, 2, last_call=0.0)), view(*seen)).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("before", "most"),
+    [pytest.param("ab", 2, id="it was in the round"), pytest.param("b", 3, id="it stood by")],
+)
+def test_a_node_takes_part_once(before: str, most: int) -> None:
+    seen = view(ready("a", 1), ready("a@1", 1), ready("b", 1))
+    decided = decide(joining(before, Cause.NODE, given=settings(2, most, last_call=0.0)), seen).next
+    assert decided is not None
+    assert sorted(p.name for p in decided.participants) == ["a", "b"]
+    assert decided.standbys == ()
+
+
+@pytest.mark.parametrize("twins", [("a", "a@1"), ("a@1", "a")], ids=["seen first", "seen last"])
+@pytest.mark.parametrize("inside", ["a@0", "a@1"])
+def test_of_twins_the_one_that_was_not_in_the_round_takes_part(inside: str, twins: tuple[str, str]) -> None:
+    state = running("", phase=Phase.JOINING, participants=(Participant(inside, 2, "host-a", 1097), *participants("b")))
+    state = replace(state, settings=settings(2, 3, last_call=0.0), cause=Cause.NODE)
+    decided = decide(state, view(*(ready(name, 1) for name in twins), ready("b", 1))).next
+    assert decided is not None
+    assert [p.node for p in decided.participants] == ["a@1" if inside == "a@0" else "a@0", "b@0"]
+
+
+def test_twins_are_one_node_of_the_minimum() -> None:
+    seen = view(ready("a", 0), ready("a@1", 0))
+    assert decide(created(settings(2, 3)), seen).reason == "waiting for nodes: 1 of at least 2 are ready"
+
+
+# The restart budget
+
+
+def failed_and_back(
+    name: str, round: int = 1, timestamp: float = 0.0, message: str = "ValueError", **changes: Any
+) -> Seen:
+    return ready(name, round, failure=failure(name, round, timestamp, message), **changes)
+
+
+FAILED_THEN_LOST = dead(failed("b", 1))
+
+
+@pytest.mark.parametrize(
+    ("cause", "seen", "charged"),
+    [
+        pytest.param(Cause.WORKER, [failed_and_back("a"), ready("b", 1)], Cause.WORKER, id="a failure alone"),
+        pytest.param(
+            Cause.WORKER, [failed_and_back("a"), failed_and_back("b")], Cause.WORKER, id="two failures are one"
+        ),
+        pytest.param(Cause.WORKER, [failed_and_back("a"), dead(runs("b", 1))], Cause.NODE, id="failure and loss"),
+        pytest.param(
+            Cause.WORKER, [failed_and_back("a"), dead(ready("b", 1))], Cause.NODE, id="failure, stop and loss"
+        ),
+        pytest.param(Cause.WORKER, [failed_and_back("a"), left("b")], Cause.NODE, id="failure and goodbye"),
+        pytest.param(Cause.WORKER, [ready("a", 1), FAILED_THEN_LOST], Cause.NODE, id="the failing node was lost"),
+        pytest.param(
+            Cause.WORKER,
+            [failed_and_back("a"), runs("b", 1), ready("b@1", 1, dead=("b@0",))],
+            Cause.NODE,
+            id="failure and loss, and it is back",
+        ),
+        pytest.param(Cause.WORKER, [ready("a", 1), ready("b", 1)], Cause.WORKER, id="the report is gone"),
+        pytest.param(
+            Cause.WORKER, [failed_and_back("a"), ready("b", 1, fenced=1)], Cause.NODE, id="failure and fence elsewhere"
+        ),
+        pytest.param(
+            Cause.WORKER, [failed_and_back("a", fenced=1), ready("b", 1)], Cause.NODE, id="the failing node was fenced"
+        ),
+        pytest.param(
+            Cause.WORKER, [failed_and_back("a"), ready("b", 1, fenced=0)], Cause.WORKER, id="a fence in an older round"
+        ),
+        pytest.param(
+            Cause.WORKER,
+            [failed_and_back("a"), ready("b", 1), ready("c", 1, fenced=1)],
+            Cause.WORKER,
+            id="a stranger was fenced",
+        ),
+        pytest.param(
+            Cause.WORKER,
+            [failed_and_back("a"), ready("b", 1), ready("b@1", 1)],
+            Cause.NODE,
+            id="one is back within its lease",
+        ),
+        pytest.param(Cause.NODE, [failed_and_back("a"), ready("b", 1)], Cause.NODE, id="a failure after a loss"),
+        pytest.param(Cause.LEAVE, [failed_and_back("a"), left("b")], Cause.LEAVE, id="a failure after a goodbye"),
+        pytest.param(Cause.JOIN, [failed_and_back("a"), ready("b", 1)], Cause.JOIN, id="a failure for a newcomer"),
+    ],
+)
+def test_a_round_is_charged_once_by_its_true_cause(cause: Cause, seen: list[Seen], charged: Cause) -> None:
+    state = joining("ab", cause, given=settings(last_call=0.0), spent={"worker": 1, "join": 4})
+    decided = decide(state, view(*seen)).next
+    assert decided is not None
+    assert decided.spent == {**state.spent, charged.value: state.spent.get(charged.value, 0) + 1}
+    assert decided.cause is None
+    assert bool(decided.failures) == (charged is Cause.WORKER and seen != [ready("a", 1), ready("b", 1)])
+
+
+def test_a_round_is_charged_only_once_nobody_is_waited_for() -> None:
+    state = joining("ab", Cause.WORKER, given=settings(2, 2, restarts=0))
+    assert decide(state, view(failed_and_back("a"), runs("b", 1))).next is None
+    assert decide(state, view(failed_and_back("a"), dead(runs("b", 1)))).reason.startswith("waiting for nodes")
+
+
+def test_the_first_round_charges_nothing() -> None:
+    decided = decide(created(settings(last_call=0.0)), view(ready("a", 0))).next
+    assert decided is not None
+    assert (decided.round, decided.spent) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "ends"),
+    [
+        pytest.param(0, 0, True, id="no budget"),
+        pytest.param(1, 0, False, id="the last one"),
+        pytest.param(1, 1, True, id="one too many"),
+        pytest.param(3, 1, False, id="some are left"),
+    ],
+)
+def test_the_run_fails_when_the_budget_is_exceeded(budget: int, spent: int, ends: bool) -> None:
+    state = joining("ab", Cause.WORKER, given=settings(restarts=budget, last_call=0.0), spent={"worker": spent})
+    decided = decide(state, view(failed_and_back("a"), ready("b", 1))).next
+    assert decided is not None
+    assert decided.phase is (Phase.FAILED if ends else Phase.RUNNING)
+    assert decided.spent == {"worker": spent + 1}
+    assert (decided.round, decided.cause) == (1 if ends else 2, None)
+    assert decided.participants == state.participants
+
+
+@pytest.mark.parametrize(
+    ("budget", "suffix"), [(0, "(restarts.max is 0)"), (1, "(restarts.max is 1, all spent)")], ids=["none", "spent"]
+)
+@pytest.mark.parametrize(
+    ("seen", "what"),
+    [
+        pytest.param([failed_and_back("a"), ready("b", 1)], "rank 0 failed on a: ValueError", id="one"),
+        pytest.param(
+            [failed_and_back("a", timestamp=2.0), failed_and_back("b", timestamp=1.0, message="first")],
+            "rank 2 failed on b: first",
+            id="the root cause",
+        ),
+        pytest.param([ready("a", 1), ready("b", 1)], "a worker failed", id="no report"),
+    ],
+)
+def test_a_failed_run_says_why(budget: int, suffix: str, seen: list[Seen], what: str) -> None:
+    state = joining("ab", Cause.WORKER, given=settings(restarts=budget), spent={"worker": budget})
+    assert decide(state, view(*seen)).reason == f"{what} {suffix}"
+
+
+def test_other_causes_spend_nothing() -> None:
+    for cause in (Cause.NODE, Cause.LEAVE, Cause.JOIN):
+        state = joining("ab", cause, given=settings(restarts=0, last_call=0.0), spent={cause.value: 9})
+        decided = decide(state, view(ready("a", 1), ready("b", 1))).next
+        assert decided is not None
+        assert (decided.phase, decided.spent, decided.restarts) == (Phase.RUNNING, {cause.value: 10}, 0)
+
+
+def test_reports_are_kept_root_cause_first() -> None:
+    seen = view(failed_and_back("a", timestamp=3.0), failed_and_back("b", timestamp=2.0), ready("c", 1))
+    decided = decide(joining("abc", Cause.WORKER, given=settings(last_call=0.0)), seen).next
+    assert decided is not None
+    assert decided.failures == (failure("b", 1, 2.0), failure("a", 1, 3.0))
+
+
+# The user: close and reopen
+
+
+@pytest.mark.parametrize(
+    "state", [created(), running("ab"), joining("ab", Cause.WORKER)], ids=["created", "running", "joining"]
+)
+def test_close_ends_a_run(state: State) -> None:
+    expected = replace(state, phase=Phase.CLOSED, cause=None, reason="enough")
+    assert close(state, "enough") == Decision(expected, "enough")
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase.final], ids=lambda phase: phase.value)
+def test_close_leaves_an_ended_run_as_it_is(phase: Phase) -> None:
+    assert close(running("ab", phase=phase), "enough") == Decision(None, f"the run has {phase.value} already")
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        running("ab", phase=Phase.FAILED, spent={"worker": 4}, failures=(failure("a", 1),)),
+        running("ab", phase=Phase.CLOSED, standbys=("c@0",)),
+        running("ab", phase=Phase.SUCCEEDED),
+        running("ab"),
+        joining("ab", Cause.WORKER),
+    ],
+    ids=["failed", "closed", "succeeded", "running", "joining"],
+)
+def test_reopen_starts_over_with_the_next_round(state: State) -> None:
+    again = reopen(state, settings(restarts=7))
+    assert again == joining("ab", Cause.LEAVE, given=settings(restarts=7), reason="the run was reopened")
+
+
+def test_reopen_before_any_round_waits_for_nodes() -> None:
+    again = reopen(replace(created(), phase=Phase.CLOSED), settings())
+    assert again == replace(created(), reason="the run was reopened")
+
+
+def test_a_reopened_run_waits_for_members_that_still_live() -> None:
+    again = reopen(running("ab", phase=Phase.CLOSED), settings(last_call=0.0))
+    assert decide(again, view(runs("a", 1), dead(runs("b", 1)), ready("c", 1))).next is None
+    assert formed(decide(again, view(dead(runs("a", 1)), dead(runs("b", 1)), ready("c", 1)))) == "c"
+
+
+def test_failures_before_a_reopening_spend_nothing_after_it() -> None:
+    again = reopen(running("ab", phase=Phase.FAILED), settings(restarts=0, last_call=0.0))
+    decided = decide(again, view(failed_and_back("a"), dead(failed("b", 1)))).next
+    assert decided is not None
+    assert (decided.phase, decided.restarts, decided.failures) == (Phase.RUNNING, 0, ())
+
+
+# What a round means for a node
+
+
+def test_an_assignment_has_all_that_workers_need() -> None:
+    mixed = (Participant("b@0", 3, "host-b", 7), Participant("a@1", 1, "host-a", 8), Participant("c@0", 2, "host-c", 9))
+    state = running("", round=5, participants=mixed)
+    assert [assignment(state, p.node) for p in mixed] == [
+        Assignment(5, group_rank, 3, first_rank, local_world_size, 6, "host-b", 7)
+        for group_rank, first_rank, local_world_size in [(0, 0, 3), (1, 3, 1), (2, 4, 2)]
+    ]
+
+
+@pytest.mark.parametrize("name", ["a@0", "d@0"], ids=["another incarnation", "another node"])
+def test_who_is_not_in_the_round_has_no_assignment(name: str) -> None:
+    assert assignment(running("", participants=(Participant("a@1", 1, "host-a", 8),)), name) is None
+
+
+@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.RUNNING], ids=lambda p: p.value)
+def test_no_assignment_unless_a_round_runs(phase: Phase) -> None:
+    assert assignment(running("ab", phase=phase), "a@0") is None
+
+
+# Values
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(view(), set(), id="nobody"),
+        pytest.param(view(ready("a", 1), runs("b", 1)), set(), id="all live"),
+        pytest.param(view(ready("a", 1), dead(runs("b", 1))), {"b@0"}, id="a lease ran out"),
+        pytest.param(view(a=Seen(None, alive=False), b=NOTHING), {"a@0"}, id="a lease was never found"),
+        pytest.param(
+            view(ready("a@1", 1, dead=("a@0", "x@0")), ready("a", 1)), {"a@0", "x@0"}, id="a successor's word"
+        ),
+        pytest.param(view(dead(ready("a@1", 1, dead=("a@0",)))), {"a@0", "a@1"}, id="a dead successor"),
+        pytest.param(view(unproved(ready("a", 1))), set(), id="no sign of life yet"),
+    ],
+)
+def test_who_is_dead(seen: View, expected: set[str]) -> None:
+    assert seen.dead == expected
+
+
+def test_names_are_all_before_the_last_at() -> None:
+    assert [name_of(n) for n in ("a@0-1f", "user@host@2", node("z"))] == ["a", "user@host", "z"]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        pytest.param(lambda: NodeRange(0, 2), r"nodes\.min is 0", id="no node"),
+        pytest.param(lambda: NodeRange(3, 2), r"nodes\.min is 3, more than nodes\.max, 2", id="min above max"),
+        pytest.param(lambda: RestartSettings(-1), r"restarts\.max is -1", id="negative budget"),
+        pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),
+        pytest.param(lambda: RendezvousSettings(margin=0.0), r"rendezvous\.margin is 0", id="no margin"),
+        pytest.param(lambda: RendezvousSettings(poll=-1.0), r"rendezvous\.poll is -1", id="negative poll"),
+        pytest.param(lambda: RendezvousSettings(join_timeout=0.0), r"rendezvous\.join_timeout is 0", id="no patience"),
+        pytest.param(lambda: RendezvousSettings(last_call=-0.1), r"rendezvous\.last_call is -0\.1", id="last call"),
+        pytest.param(
+            lambda: RendezvousSettings(lease=1.0, poll=0.3), r"a quarter of rendezvous\.lease", id="slow poll"
+        ),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(make: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()  # type: ignore[operator]  # a function, as just written
+
+
+def test_settings_at_their_limits_are_accepted() -> None:
+    Settings(NodeRange(1, 1), RendezvousSettings(last_call=0.0, lease=4.0, poll=1.0), RestartSettings(0))
