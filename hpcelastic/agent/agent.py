@@ -249,9 +249,10 @@ class Agent:
     def _signalled(self, signum: int) -> None:
         name = signal.Signals(signum).name
         self._log("signal", signal=name)
-        if name in self._spec.agent.workers.forward_signals and self._group is not None:
-            self._group.send(signum)
-        if signum in _STOP and self._leaving is None:
+        if name in self._spec.agent.workers.forward_signals:
+            if self._group is not None:
+                self._group.send(signum)
+        elif signum in _STOP and self._leaving is None:
             self._leaving = signum
             self._report(f"{name}: stopping the workers and leaving the run")
             self._end_workers(name)

@@ -1,5 +1,6 @@
 """``Checkpoints.load`` by several ranks, as real processes of a gloo group."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,6 @@ def test_no_rank_finds_one_where_there_is_none(tmp_path: Path) -> None:
 def test_a_rank_that_cannot_see_it_says_what_to_do(tmp_path: Path) -> None:
     save(tmp_path / "a", 2, 100)
     _, (status, _, errors) = load(tmp_path, tmp_path / "a", tmp_path / "local")
-    assert status == 1
+    assert status in (1, -signal.SIGABRT), errors  # torch may abort at the exit of a process whose group is still open
     assert "which does not exist on node" in errors
     assert "on a filesystem that all nodes share" in errors
