@@ -14,7 +14,7 @@ from pathlib import Path
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.run import Run
+from hpcelastic.api.run import Run, RunStatus
 from hpcelastic.api.timeline import timeline
 
 HERE = Path(__file__).parent
@@ -40,6 +40,16 @@ def wait_for(run: Run, what: str, nodes: int, after_step: int, timeout: float = 
     sys.exit(f"waited {timeout:g} s in vain: {what}; see {run.directory}")
 
 
+def wait_for_end(run: Run) -> RunStatus:
+    """Wait until the run has ended; a line now and then says how far it is."""
+    print("*** waiting: the training ends", flush=True)
+    while True:
+        try:
+            return run.wait(timeout=4)
+        except TimeoutError:
+            print(f"    {[line for line in run.logs() if 'epoch' in line][-1]}", flush=True)
+
+
 def main() -> None:
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "runs"
     shutil.rmtree(runs / "demo", ignore_errors=True)
@@ -47,7 +57,7 @@ def main() -> None:
         "run.name=demo",
         f"run.directory={runs}",
         "nodes=2..3",
-        "entrypoint.args=[--epochs, 60, --step-time, 0.02]",
+        "entrypoint.args=[--epochs, 40, --step-time, 0.02]",
     ]
     paths = prepare(resolve(HERE.parent / "configs" / "digits.yaml", overrides))
     nodes, run = LocalNodes(paths, 3), Run(paths.root)
@@ -60,8 +70,7 @@ def main() -> None:
         print(f"*** node{VICTIM} comes back", flush=True)
         nodes.start_node(VICTIM)
         wait_for(run, "three nodes train again", nodes=3, after_step=step)
-        print("*** waiting: the training ends", flush=True)
-        status = run.wait(timeout=300)
+        status = wait_for_end(run)
     finally:
         nodes.signal(15)
         nodes.wait()

@@ -8,12 +8,19 @@ from hpcelastic.api.run import Run
 from hpcelastic.store.events import read_events
 from hpcelastic.store.paths import RunPaths
 
+_WIDTH = 100
+"""Characters of a line, time aside; `hpcelastic status` and the logs have the rest."""
+
 
 def timeline(run: Run) -> list[str]:
     """One line for each change of the run's state and each start and end of a node, with seconds since the first."""
     events = read_events(RunPaths(run.directory).events)
     start = events[0]["time"] if events else time.time()
-    return [f"{event['time'] - start:8.2f} s  {text}" for event, text in _told(events)]
+    return [f"{event['time'] - start:8.2f} s  {_short(text)}" for event, text in _told(events)]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
 def _told(events: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
