@@ -203,7 +203,6 @@ class Agent:
         assert self._group is not None
         group = self._group
         worker, exit_code = group.reap(pidfd)
-        self._guard.remove(worker.process.pid)
         self._log("worker ended", round=group.part.round, rank=worker.rank, exit_code=exit_code)
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)

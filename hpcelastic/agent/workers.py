@@ -83,19 +83,20 @@ class WorkerGroup:
     def reap(self, pidfd: int) -> tuple[Worker, int]:
         """Take in the end of a worker: its exit status, or minus the signal that ended it."""
         worker = self.running.pop(pidfd)
+        kill_group(worker.process.pid, signal.SIGKILL)  # what it left behind; its id is its own until it is reaped
         exit_code = worker.process.wait()
         os.close(pidfd)
+        self._guard.remove(worker.process.pid)
         return worker, exit_code
 
     def stop(self, grace: float) -> None:
         """End all workers and what they have started: SIGTERM, ``grace`` seconds, SIGKILL; return once all are gone."""
-        groups = [worker.process.pid for worker in self.running.values()]
         self.send(signal.SIGTERM)
         self._await(time.monotonic() + grace)
         self.kill()
         self._await(None)
-        for pgid in groups:
-            self._guard.remove(pgid)
+        for pidfd in list(self.running):
+            self.reap(pidfd)
         self._tee.stop()
 
     def kill(self) -> None:
@@ -114,14 +115,14 @@ class WorkerGroup:
         self._tee.stop()
 
     def _await(self, deadline: float | None) -> None:
-        """Until every worker has ended or ``deadline`` has come, reap those that end."""
-        while self.running:
+        """Until every worker has ended or ``deadline`` has come; none is reaped, so that their ids stay theirs."""
+        alive = set(self.running)
+        while alive:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ended, _, _ = select.select(list(self.running), [], [], left)
+            ended, _, _ = select.select(list(alive), [], [], left)
             if not ended:
                 return
-            for pidfd in ended:
-                self.reap(pidfd)
+            alive.difference_update(ended)
 
     def _start_one(self, local_rank: int, environ: Mapping[str, str], lease_from: float) -> Worker:
         rank = self.part.first_rank + local_rank

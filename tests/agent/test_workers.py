@@ -1,0 +1,143 @@
+"""A worker group starts, is watched and ends as one, with all that its workers have started."""
+
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.environment import RunFacts
+from hpcelastic.agent.guard import boottime, kill_marked
+from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
+from hpcelastic.agent.workers import WorkerGroup, command
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.store.paths import RunPaths
+
+PART = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1)
+
+Start = Callable[[str], WorkerGroup]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start two workers with a script; whatever is left of them at the end is killed."""
+    facts = RunFacts(RunPaths(tmp_path), "r", f"n@0-{os.getpid()}", 3)
+
+    with Guard(facts.node) as guard:
+
+        def started(script: str) -> WorkerGroup:
+            (tmp_path / "work.py").write_text(f"import os, signal, subprocess, time\nme = os.environ['RANK']\n{script}")
+            settings = AgentSettings(Entrypoint(script=str(tmp_path / "work.py")), logs=LogSettings("both"))
+            group = WorkerGroup(PART, settings, facts, guard)
+            group.start(os.environ, boottime())
+            return group
+
+        try:
+            yield started
+        finally:
+            kill_marked(facts.node)
+
+
+def wait_for(files: list[Path]) -> list[int]:
+    """The process ids in the files, once all are there."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        texts = [file.read_text() for file in files if file.exists()]
+        if len(texts) == len(files) and all(text.endswith("\n") for text in texts):
+            return [int(text) for text in texts]
+        time.sleep(0.01)
+    raise AssertionError(f"waited in vain for {files}")
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+CHILD = """
+child = subprocess.Popen({command}, start_new_session={session})
+open(os.path.join({directory!r}, 'child' + me), 'w').write(str(child.pid) + '\\n')
+{then}
+"""
+HIDDEN = ["env", "-i", "/bin/sh", "-c", "trap '' TERM; sleep 1000"]
+"""A process that ignores SIGTERM and does not carry the agent's mark: only its process group tells whose it is."""
+
+CHILDREN = {
+    "that the worker leaves behind": (HIDDEN, False, "time.sleep(1000)"),
+    "of a worker that ignores SIGTERM": (
+        HIDDEN,
+        False,
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+    ),
+    "in a session of its own": (["sleep", "1000"], True, "time.sleep(1000)"),
+}
+
+
+@pytest.mark.parametrize(("child", "session", "then"), CHILDREN.values(), ids=CHILDREN)
+def test_stopping_leaves_no_child(start: Start, tmp_path: Path, child: list[str], session: bool, then: str) -> None:
+    group = start(CHILD.format(command=child, session=session, directory=str(tmp_path), then=then))
+    children = wait_for([tmp_path / "child0", tmp_path / "child1"])
+    group.stop(grace=0.3)
+    assert group.running == {}
+    deadline = time.monotonic() + 10
+    while not all(map(gone, children)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(map(gone, children))
+
+
+def test_a_worker_that_ends_by_itself_takes_its_children_along(start: Start, tmp_path: Path) -> None:
+    group = start(CHILD.format(command=HIDDEN, session=False, directory=str(tmp_path), then="os._exit(3)"))
+    children = wait_for([tmp_path / "child0", tmp_path / "child1"])
+    while group.running:
+        for pidfd in select.select(list(group.running), [], [], 30)[0]:
+            assert group.reap(pidfd)[1] == 3
+    deadline = time.monotonic() + 10
+    while not all(map(gone, children)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert all(map(gone, children))
+
+
+def test_grace_is_given_to_those_that_use_it(start: Start, tmp_path: Path) -> None:
+    group = start(f"""
+def note(name):
+    open(os.path.join({str(tmp_path)!r}, name + me), 'w').write('1\\n')
+
+def end(*_):
+    note('saved')
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+note('child')
+time.sleep(1000)
+""")
+    wait_for([tmp_path / "child0", tmp_path / "child1"])
+    group.stop(grace=30)
+    assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [1, 1]
+
+
+COMMANDS = {
+    "script": (Entrypoint("a.py", args=("x", 1)), ["a.py", "x", "1"]),
+    "module": (Entrypoint(module="a.b"), ["-m", "a.b"]),
+    "function": (Entrypoint(function="a:b", args=(1, "x")), ["-m", "hpcelastic.worker", "a:b", '[1, "x"]']),
+}
+
+
+@pytest.mark.parametrize(("entrypoint", "end"), COMMANDS.values(), ids=COMMANDS)
+def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
+    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"))[2:] == end
+    assert command(entrypoint)[-len(end) :] == end
+
+
+def test_user_signals_that_are_not_forwarded_do_not_kill(start: Start, tmp_path: Path) -> None:
+    group = start(f"open(os.path.join({str(tmp_path)!r}, 'child' + me), 'w').write('1\\n')\ntime.sleep(1000)")
+    wait_for([tmp_path / "child0", tmp_path / "child1"])
+    for signum in (signal.SIGUSR1, signal.SIGUSR2):
+        group.send(signum)
+    assert select.select(list(group.running), [], [], 0.5)[0] == []
+    group.stop(grace=0)
