@@ -72,7 +72,7 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
         lease = read_lease(path)
         if lease is None or name_of(lease.member.node) != name:
             continue
-        same_machine, alive = _look_for(lease.member.process)
+        same_machine, alive = look_for(lease.member.process)
         if alive and lease.member.stand is not Stand.LEFT:
             raise ConfigError(
                 f"node {place.name} is in this run already, as process {lease.member.process.split(':')[2]} "
@@ -130,7 +130,7 @@ def this_process() -> str:
 
 def pid_here(process: str) -> int | None:
     """The id of ``process`` (see `this_process`) if it lives on this machine; None otherwise."""
-    return int(process.split(":")[2]) if _look_for(process)[1] else None
+    return int(process.split(":")[2]) if look_for(process)[1] else None
 
 
 def _machine() -> str:
@@ -147,8 +147,8 @@ def _start_of(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def _look_for(process: str) -> tuple[bool, bool]:
-    """Whether ``process`` belongs to this machine as it is booted now, and whether it lives."""
+def look_for(process: str) -> tuple[bool, bool]:
+    """Whether ``process`` (see `this_process`) belongs to this machine as it is booted now, and whether it lives."""
     boot, space, pid, start = (process.split(":") + [""] * 4)[:4]
     if f"{boot}:{space}" != _machine():
         return False, False

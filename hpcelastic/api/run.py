@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
-from hpcelastic.agent.node import pid_here, this_process
+from hpcelastic.agent.node import look_for
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs, jobs_of
 from hpcelastic.api.prepare import whoami
@@ -177,9 +177,9 @@ def _silent(paths: RunPaths, lease: Lease, state: State) -> bool:
     """For display only: modification times and other machines' clocks decide nothing."""
     if state.phase.final:
         return False
-    process = lease.member.process
-    if process.split(":")[:2] == this_process().split(":")[:2]:  # of this machine: there is no need to guess
-        return pid_here(process) is None
+    here, alive = look_for(lease.member.process)
+    if here:  # there is no need to guess
+        return not alive
     with contextlib.suppress(OSError):
         age = time.time() - (paths.leases / f"{lease.member.node}.json").stat().st_mtime
         return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)

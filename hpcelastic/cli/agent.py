@@ -5,10 +5,11 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 from hpcelastic.agent.node import Place, count_gpus
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
+from hpcelastic.config.job import NODES, node_range
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
@@ -94,18 +95,18 @@ def _endpoint(text: str | None) -> Path:
 
 
 def _nodes(text: str) -> NodeRange:
-    found = re.fullmatch(r"(\d+)(?:(?::|\.\.)(\d+))?", text)
-    if not found:
+    if not NODES.fullmatch(text):
         raise ConfigError(f"--nnodes is {text!r}; write a number of nodes, or MIN:MAX")
-    return NodeRange(int(found[1]), int(found[2] or found[1]))
+    return node_range(text)
 
 
-def _per_node(text: str) -> int:
-    if text in ("auto", "gpu"):
-        gpus = count_gpus(os.environ)
-        if text == "gpu" and not gpus:
+def _per_node(text: str) -> int | Literal["auto"]:
+    if text == "auto":
+        return "auto"
+    if text == "gpu":
+        if not count_gpus(os.environ):
             raise ConfigError("--nproc-per-node is gpu, but this node has no GPU; give a number")
-        return gpus or 1
+        return "auto"
     if text == "cpu":
         return os.cpu_count() or 1
     if not text.isdigit():

@@ -3,7 +3,7 @@
 import argparse
 
 from hpcelastic.api.jobs import live_jobs
-from hpcelastic.api.run import Run, RunStatus
+from hpcelastic.api.run import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
 from hpcelastic.protocol.state import name_of
@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find_run(args)
-    print("\n".join(lines(found.status(), _jobs(found))))
+    status = find_run(args).status()
+    print("\n".join(lines(status, _jobs(status))))
     return 0
 
 
@@ -39,8 +39,8 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     return rows
 
 
-def _jobs(found: Run) -> dict[str, str]:
+def _jobs(status: RunStatus) -> dict[str, str]:
     try:
-        return live_jobs(RunPaths(found.directory)) if found.status().jobs else {}
+        return live_jobs(RunPaths(status.directory)) if status.jobs else {}
     except SlurmError as error:
-        return dict.fromkeys(found.status().jobs, f"unknown ({error})")
+        return dict.fromkeys(status.jobs, f"unknown ({error})")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, reopen
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Seen, State, View
@@ -97,8 +97,8 @@ class Rendezvous:
         """The leases of all nodes. While a round runs they are read as seldom as they are renewed: whoever has news
         brings the run forward itself, and only a node that has died can't."""
         now, looked = self._clock(), self._looked
-        fresh = looked is not None and looked.version == version.number and looked.member == member
-        if not fresh or looked is None or state.phase is not Phase.RUNNING or now - looked.time >= self._beat:
+        news = looked is None or (looked.version, looked.member) != (version.number, member)
+        if looked is None or news or state.phase is not Phase.RUNNING or now - looked.time >= self._beat:
             nodes = self._observer.observe(p.node for p in state.participants)
             self._looked = looked = _Look(version.number, member, now, nodes)
         return looked.nodes
@@ -132,42 +132,43 @@ def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> S
 
 def read_state(paths: RunPaths) -> State:
     """The state of a run, for those that take no part in it; StoreError where there is none."""
-    register = Register(paths.register, writer="")
-    version = register.read()
-    if version.number == 0:
-        raise StoreError(f"{paths.root}: holds no run")
-    return decode_state(register, version)
+    return _newest(paths, Register(paths.register, writer=""))[1]
 
 
 def close_run(paths: RunPaths, writer: str, reason: str) -> State:
     """End a run for good, whatever it is doing; return how it ended, which may have been before."""
-    register = Register(paths.register, writer)
-    read_state(paths)
-    while True:
-        version = register.read()
-        decision = close(decode_state(register, version), reason)
-        if decision.next is None:
-            return decode_state(register, version)
-        if register.commit(version.number, encode(decision.next)):
-            return decision.next
+    return _change(paths, writer, lambda state: close(state, reason).next)
 
 
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
+    return _change(paths, writer, lambda state: reopen(state, settings))
+
+
+def _change(paths: RunPaths, writer: str, change: Callable[[State], State | None]) -> State:
+    """Commit what ``change`` makes of the newest state, whoever else writes; None leaves it as it is."""
     register = Register(paths.register, writer)
-    read_state(paths)
     while True:
-        version = register.read()
-        state = reopen(decode_state(register, version), settings)
-        if register.commit(version.number, encode(state)):
+        version, state = _newest(paths, register)
+        changed = change(state)
+        if changed is None:
             return state
+        if register.commit(version.number, encode(changed)):
+            return changed
+
+
+def _newest(paths: RunPaths, register: Register) -> tuple[Version, State]:
+    version = register.read()
+    if version.number == 0:
+        raise StoreError(f"{paths.root}: holds no run")
+    return version, decode_state(register, version)
 
 
 def decode_state(register: Register, version: Version) -> State:
     """The state in a version of the register; StoreError names the file where it makes no sense."""
     try:
         return decode(State, version.value)
-    except (DecodeError, ValueError) as error:
+    except ValueError as error:
         what = f"version {version.number} makes no sense ({error}); was it written by a newer hpcelastic?"
         raise StoreError(f"{register.directory}: {what}") from error
 

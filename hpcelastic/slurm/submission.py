@@ -125,8 +125,3 @@ def _last_words(error: Exception) -> str:
     lines = [line for line in re.split(r"[\r\n]+", str(error)) if line.startswith("sbatch:")]
     said = "; ".join(line.removeprefix("sbatch: ").removeprefix("error: ") for line in lines) or str(error)
     return said + ("; is the controller up (scontrol ping)?" if "contact" in said else "")
-
-
-def script_of(paths: RunPaths, job_id: str) -> Path:
-    """Where submitit keeps the batch script of a job."""
-    return paths.slurm / f"{job_id}_submission.sh"
