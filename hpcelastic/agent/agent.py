@@ -1,6 +1,7 @@
 """The agent of one node: takes part in the rendezvous and supervises the node's worker group.
 
 The main thread waits for events only: a worker's end (pidfd), a signal, the guard, what the rendezvous thread found.
+What it does about them is decided by `hpcelastic.agent.conduct`; here it is done.
 """
 
 import contextlib
@@ -12,8 +13,9 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.guard import boottime
@@ -22,9 +24,9 @@ from hpcelastic.agent.node import reserve_port
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.workers import Worker, WorkerGroup
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
-from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Failure, Member, Phase, Stand, State
+from hpcelastic.protocol.state import Failure, Member, Phase, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
@@ -54,7 +56,7 @@ class Agent:
     def __init__(self, spec: AgentSpec, report: Callable[[str], None]) -> None:
         self._spec = spec
         self._report = report
-        self._member = spec.member
+        self._conduct = Conduct(spec.member, spec.settings.rendezvous.lease, boottime)
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._inbox: deque[Outcome | HpcElasticError | int] = deque()
@@ -66,7 +68,6 @@ class Agent:
         self._version, self._reason = 0, ""
         self._joining_since: float | None = time.monotonic()
         self._trouble_since: float | None = None
-        self._leaving: int | None = None
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -85,13 +86,12 @@ class Agent:
             self._watch(self._guard, self._guarded)
             lease = self._spec.settings.rendezvous
             rendezvous = Rendezvous(self._spec.paths, self._run.node, self._spec.settings, boottime)
-            self._rendezvous = RendezvousThread(rendezvous, self._member, lease.poll, self._deliver)
+            self._rendezvous = RendezvousThread(rendezvous, self._spec.member, lease.poll, self._deliver)
             self._rendezvous.start()
-            stack.callback(self._part)
+            stack.callback(self._say_goodbye)
             stack.callback(self._end_workers, "the agent ends")
-            self._log(
-                "agent started", address=self._member.address, pid=os.getpid(), workers=self._member.local_world_size
-            )
+            member = self._spec.member
+            self._log("agent started", address=member.address, pid=os.getpid(), workers=member.local_world_size)
             while self._exit_code is None:
                 self._turn()
             return self._exit_code
@@ -142,7 +142,7 @@ class Agent:
                 signal.signal(signum, handler)
 
     def _caught(self, signum: int, _frame: object) -> None:
-        if signum in _STOP and self._leaving is not None and self._ending is not None:
+        if signum in _STOP and self._conduct.leaving and self._ending is not None:
             self._ending.send(signal.SIGKILL)  # asked twice: no more grace
         self._inbox.append(signum)
         self._ring()
@@ -161,21 +161,7 @@ class Agent:
             self._joining_since = None
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
-        if state.phase.final:
-            self._end(state)
-        elif self._leaving is None:
-            self._follow(state, outcome.lease_from)
-
-    def _follow(self, state: State, lease_from: float) -> None:
-        part = assignment(state, self._member.node)
-        if self._group is not None and (part is None or part.round != self._group.part.round):
-            self._end_workers(state.reason)
-        if self._group is None:
-            if part is not None and part.round > self._member.round:
-                if boottime() < lease_from + self._spec.settings.rendezvous.lease:  # else others may have gone on
-                    self._start_workers(part, lease_from)
-            elif part is None and (self._member.stand, self._member.round) != (Stand.READY, state.round):
-                self._say_ready(state.round)
+        self._do(self._conduct.learned(state, outcome.lease_from))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
         group = WorkerGroup(part, self._spec.agent, self._run, self._guard)
@@ -190,13 +176,12 @@ class Agent:
         try:
             group.start(self._spec.environ, lease_from)
         except OSError as error:
-            raise HpcElasticError(f"{self._member.name}: cannot start the workers: {error}") from error
+            raise HpcElasticError(f"{self._spec.member.name}: cannot start the workers: {error}") from error
         self._group = group
         for pidfd in group.running:
             self._watch_worker(pidfd)
         pids = {worker.rank: worker.process.pid for worker in group.running.values()}
         self._log("workers started", round=part.round, world_size=part.world_size, pids=pids)
-        self._say(Stand.RUNNING, part.round, failure=None)
 
     def _worker_ended(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)
@@ -209,13 +194,13 @@ class Agent:
         elif not group.running:
             group.finish()
             self._group = None
-            self._say(Stand.SUCCEEDED, group.part.round)
+            self._do(self._conduct.workers_succeeded())
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
         failure = Failure(
             round=group.part.round,
-            node=self._member.node,
+            node=self._run.node,
             rank=worker.rank,
             local_rank=worker.local_rank,
             exit_code=exit_code,
@@ -225,8 +210,7 @@ class Agent:
             timestamp=when,
         )
         self._report(f"rank {worker.rank} failed: {message}" + (f"; log: {worker.log}" if worker.log else ""))
-        self._say(Stand.FAILED, group.part.round, failure=failure)  # before we stop the others: their peers wait too
-        self._end_workers(f"rank {worker.rank} failed")
+        self._do(self._conduct.worker_failed(failure))
 
     def _guarded(self) -> None:
         self._selector.unregister(self._guard)
@@ -234,16 +218,13 @@ class Agent:
         self._watch(self._guard, self._guarded)
         if not fenced:
             return
-        if self._group is None:  # it ended meanwhile; what it reported may be the fence's doing
-            self._say(self._member.stand, self._member.round, fenced=self._member.round)
-            return
-        round = self._group.part.round
-        self._report(
-            f"the lease ran out: the workers of round {round} were killed; is the shared filesystem slow or stuck?"
-        )
-        self._log("fenced", round=round)
-        self._end_workers("the lease ran out")
-        self._say_ready(round, fenced=round)
+        if self._group is not None:
+            round = self._group.part.round
+            self._report(
+                f"the lease ran out: the workers of round {round} were killed; is the shared filesystem slow or stuck?"
+            )
+            self._log("fenced", round=round)
+        self._do(self._conduct.fenced())
 
     def _signalled(self, signum: int) -> None:
         name = signal.Signals(signum).name
@@ -251,10 +232,9 @@ class Agent:
         if name in self._spec.agent.workers.forward_signals:
             if self._group is not None:
                 self._group.send(signum)
-        elif signum in _STOP and self._leaving is None:
-            self._leaving = signum
+        elif signum in _STOP and not self._conduct.leaving:
             self._report(f"{name}: stopping the workers and leaving the run")
-            self._end_workers(name)
+            self._do(self._conduct.leave(name))
             self._exit_code = 128 + signum
 
     def _troubled(self, error: HpcElasticError) -> None:
@@ -266,7 +246,6 @@ class Agent:
             self._log("trouble", error=str(error))
 
     def _end(self, state: State) -> None:
-        self._end_workers(state.reason)
         self._log("run ended", phase=state.phase.value, reason=state.reason)
         if state.phase is not Phase.SUCCEEDED:
             raise RunFailed(f"the run has {state.phase.value}: {state.reason}", state.failures)
@@ -274,6 +253,26 @@ class Agent:
         self._exit_code = 0
 
     # Its own means
+
+    def _do(self, actions: Actions) -> None:
+        """Carry out what was decided, in order."""
+        answer: int | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = self._act(actions.send(answer))
+
+    def _act(self, action: Action) -> int | None:
+        if isinstance(action, Reserve):
+            return self._reserve_port()
+        if isinstance(action, Say):
+            self._rendezvous.say(action.member)
+        elif isinstance(action, Start):
+            self._start_workers(action.part, action.lease_from)
+        elif isinstance(action, Stop):
+            self._end_workers(action.reason)
+        else:
+            self._end(action.state)
+        return None
 
     def _end_workers(self, why: str) -> None:
         """Stop the group, if one runs; on return no process of it is left."""
@@ -288,21 +287,14 @@ class Agent:
         self._ending = None
         self._log("workers stopped", round=group.part.round, reason=why)
 
-    def _say_ready(self, round: int, **changes: object) -> None:
-        """Ask for a place in the round after ``round``, with a fresh port for its store."""
+    def _reserve_port(self) -> int:
         if self._port is not None:
             self._port.close()
         self._port, port = reserve_port()
-        self._say(Stand.READY, round, port=port, **changes)
+        return port
 
-    def _say(self, stand: Stand, round: int, **changes: object) -> None:
-        self._member = replace(self._member, stand=stand, round=round, **changes)  # type: ignore[arg-type]  # fields of Member
-        self._rendezvous.say(self._member)
-
-    def _part(self) -> None:
-        """Say goodbye, so that nobody waits for our lease; a success is left standing."""
-        if self._member.stand is not Stand.SUCCEEDED:
-            self._say(Stand.LEFT, self._member.round)
+    def _say_goodbye(self) -> None:
+        self._do(self._conduct.say_goodbye())
         if not self._rendezvous.stop(_PARTING):
             self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
         self._log("agent ended")

@@ -1,0 +1,136 @@
+"""What an agent does about what it learns.
+
+Pure: each method takes one event and yields actions, which `Agent` carries out one after the other. It may take long
+over each, and what happens meanwhile waits; so the order of the actions is the policy, and the simulator of the tests
+can let time pass, and faults come, between any two. Nothing here touches a file, a process or a signal.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+
+from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.state import Failure, Member, Stand, State
+
+
+@dataclass(frozen=True)
+class Say:
+    """Publish this in our lease, from the next turn of the rendezvous on."""
+
+    member: Member
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start the workers of our part, under the lease that began at ``lease_from``."""
+
+    part: Assignment
+    lease_from: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Stop the workers; once that is done no process of theirs is left."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Reserve:
+    """Reserve a port for the store of the next round; the answer is its number."""
+
+
+@dataclass(frozen=True)
+class End:
+    """The run has ended as ``state`` says, and no worker is left here."""
+
+    state: State
+
+
+Action = Say | Start | Stop | Reserve | End
+Actions = Generator[Action, int | None, None]
+"""The answer to an action is a port for `Reserve`, None for the others."""
+
+
+class Conduct:
+    """How one node's agent behaves; ``lease`` in seconds, ``clock`` that of the rendezvous."""
+
+    def __init__(self, member: Member, lease: float, clock: Callable[[], float]) -> None:
+        self.member = member
+        """What the node says of itself."""
+
+        self.part: Assignment | None = None
+        """What its workers do, those that run and are not being stopped."""
+
+        self.leaving = False
+        self._lease = lease
+        self._clock = clock
+
+    def learned(self, state: State, lease_from: float) -> Actions:
+        """A turn of the rendezvous has found ``state``, under the lease that began at ``lease_from``."""
+        if state.phase.final:
+            yield from self._stop(state.reason)
+            yield End(state)
+        elif not self.leaving:
+            yield from self._follow(state, lease_from)
+
+    def worker_failed(self, failure: Failure) -> Actions:
+        """A worker has failed. Its peers wait for it, so the others hear of it before ours are stopped."""
+        yield self._say(Stand.FAILED, failure.round, failure=failure)
+        yield from self._stop(f"rank {failure.rank} failed")
+
+    def workers_succeeded(self) -> Actions:
+        """The last worker of the node has ended, all with status 0."""
+        assert self.part is not None
+        round, self.part = self.part.round, None
+        yield self._say(Stand.SUCCEEDED, round)
+
+    def fenced(self) -> Actions:
+        """The lease ran out, and the guard has killed the workers."""
+        if self.part is None:  # they ended meanwhile; what they reported may be the fence's doing
+            yield self._say(self.member.stand, self.member.round, fenced=self.member.round)
+        else:
+            round = self.part.round
+            yield from self._stop("the lease ran out")
+            yield from self._ready(round, fenced=round)
+
+    def leave(self, reason: str) -> Actions:
+        """The node must go; no more workers here."""
+        self.leaving = True
+        yield from self._stop(reason)
+
+    def say_goodbye(self) -> Actions:
+        """Say goodbye, so that nobody waits for our lease; a success is left standing."""
+        if self.member.stand is not Stand.SUCCEEDED:
+            yield self._say(Stand.LEFT, self.member.round)
+
+    def _follow(self, state: State, lease_from: float) -> Actions:
+        part = assignment(state, self.member.node)
+        if self.part is not None and (part is None or part.round != self.part.round):
+            yield from self._stop(state.reason)
+        if self.part is not None:
+            return
+        if part is None:
+            if (self.member.stand, self.member.round) != (Stand.READY, state.round):
+                yield from self._ready(state.round)
+        elif part.round > self.member.round and self._holds(lease_from):
+            self.part = part
+            yield Start(part, lease_from)
+            yield self._say(Stand.RUNNING, part.round, failure=None)
+
+    def _holds(self, lease_from: float) -> bool:
+        """Whether the lease under which we were told still holds; others may have gone on without us otherwise."""
+        return self._clock() < lease_from + self._lease
+
+    def _stop(self, reason: str) -> Actions:
+        if self.part is not None:
+            self.part = None
+            yield Stop(reason)
+
+    def _ready(self, round: int, **changes: object) -> Actions:
+        """Ask for a place in the round after ``round``, with a fresh port for its store."""
+        port = yield Reserve()
+        yield self._say(Stand.READY, round, port=port, **changes)
+
+    def _say(self, stand: Stand, round: int, **changes: object) -> Say:
+        self.member = replace(self.member, stand=stand, round=round, **changes)  # type: ignore[arg-type]  # its fields
+        return Say(self.member)

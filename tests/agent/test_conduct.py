@@ -1,0 +1,149 @@
+"""What an agent decides, without an agent: events in, actions out."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcelastic.agent.conduct import Action, Actions, Conduct, End, Reserve, Say, Start, Stop
+from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.state import Cause, Phase, Stand, State
+from tests.protocol.builders import created, failure, joining, member, running
+
+LEASE = 10.0
+PORT = 4711
+NOW = 100.0
+FRESH, OLD = NOW - 1.0, NOW - LEASE
+
+
+def conduct(stand: Stand = Stand.READY, round: int = 0, runs: State | None = None) -> Conduct:
+    """Node ``a``; with ``runs`` its workers of that state's round are running."""
+    found = Conduct(member("a", stand, round), LEASE, lambda: NOW)
+    found.part = assignment(runs, "a@0") if runs else None
+    return found
+
+
+def carried_out(actions: Actions) -> list[Action]:
+    done: list[Action] = []
+    answer: int | None = None
+    while True:
+        try:
+            done.append(actions.send(answer))
+        except StopIteration:
+            return done
+        answer = PORT if isinstance(done[-1], Reserve) else None
+
+
+def brief(actions: Actions) -> list[str]:
+    """The actions in words: ``say ready 1``, ``start 1``, ``stop``, ``reserve``, ``end failed``."""
+    words = {Say: _say, Start: lambda a: f"start {a.part.round}", End: lambda a: f"end {a.state.phase.value}"}
+    return [words.get(type(a), lambda a: type(a).__name__.lower())(a) for a in carried_out(actions)]
+
+
+def _say(action: Say) -> str:
+    return f"say {action.member.stand.value} {action.member.round}"
+
+
+ENDED = joining("ab", Cause.NODE, round=1)
+RUNS_1, RUNS_2 = running("ab", round=1), running("ab", round=2)
+WITHOUT_US = running("bc", round=2)
+
+
+@pytest.mark.parametrize(
+    ("before", "state", "lease_from", "expected"),
+    [
+        pytest.param(conduct(round=-1), created(), FRESH, ["reserve", "say ready 0"], id="asks for a place"),
+        pytest.param(conduct(round=0), created(), FRESH, [], id="has asked"),
+        pytest.param(conduct(), RUNS_1, FRESH, ["start 1", "say running 1"], id="is in the round"),
+        pytest.param(conduct(), RUNS_1, OLD, [], id="starts nothing on old news"),
+        pytest.param(conduct(Stand.FAILED, 1), RUNS_1, FRESH, [], id="starts a round once, which failed"),
+        pytest.param(conduct(Stand.SUCCEEDED, 1), RUNS_1, FRESH, [], id="starts a round once, which succeeded"),
+        pytest.param(conduct(Stand.READY, 1), RUNS_1, FRESH, [], id="starts a round once, which was fenced"),
+        pytest.param(conduct(Stand.RUNNING, 1, RUNS_1), RUNS_1, FRESH, [], id="goes on"),
+        pytest.param(
+            conduct(Stand.RUNNING, 1, RUNS_1),
+            ENDED,
+            FRESH,
+            ["stop", "reserve", "say ready 1"],
+            id="is ready only when its workers have stopped",
+        ),
+        pytest.param(
+            conduct(Stand.RUNNING, 1, RUNS_1),
+            RUNS_2,
+            FRESH,
+            ["stop", "start 2", "say running 2"],
+            id="has slept through the end of its round",
+        ),
+        pytest.param(
+            conduct(Stand.RUNNING, 1, RUNS_1), RUNS_2, OLD, ["stop"], id="has slept, and the lease has run out"
+        ),
+        pytest.param(
+            conduct(Stand.RUNNING, 1, RUNS_1),
+            WITHOUT_US,
+            FRESH,
+            ["stop", "reserve", "say ready 2"],
+            id="the others have gone on",
+        ),
+        pytest.param(conduct(Stand.SUCCEEDED, 1), ENDED, FRESH, ["reserve", "say ready 1"], id="had succeeded in vain"),
+        pytest.param(
+            conduct(Stand.RUNNING, 1, RUNS_1),
+            replace(RUNS_1, phase=Phase.CLOSED),
+            FRESH,
+            ["stop", "end closed"],
+            id="the run was closed",
+        ),
+        pytest.param(
+            conduct(Stand.SUCCEEDED, 1),
+            replace(RUNS_1, phase=Phase.SUCCEEDED),
+            OLD,
+            ["end succeeded"],
+            id="the run has succeeded",
+        ),
+    ],
+)
+def test_what_follows_from_the_register(before: Conduct, state: State, lease_from: float, expected: list[str]) -> None:
+    fresh = Conduct(before.member, LEASE, lambda: NOW)
+    fresh.part = before.part
+    assert brief(fresh.learned(state, lease_from)) == expected
+
+
+def test_a_failure_is_told_before_the_others_are_stopped() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    said, stopped = carried_out(agent.worker_failed(failure("a", 1)))
+    assert isinstance(said, Say) and said.member.failure == failure("a", 1)
+    assert stopped == Stop("rank 0 failed")
+    assert agent.part is None
+
+
+def test_the_next_round_forgets_the_failure() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    carried_out(agent.worker_failed(failure("a", 1)))
+    carried_out(agent.learned(ENDED, FRESH))
+    carried_out(agent.learned(RUNS_2, FRESH))
+    assert (agent.member.stand, agent.member.failure, agent.member.port) == (Stand.RUNNING, None, PORT)
+
+
+def test_a_success_is_told_once_all_workers_have_ended() -> None:
+    assert brief(conduct(Stand.RUNNING, 1, RUNS_1).workers_succeeded()) == ["say succeeded 1"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        pytest.param(conduct(Stand.RUNNING, 1, RUNS_1), ["stop", "reserve", "say ready 1"], id="workers ran"),
+        pytest.param(conduct(Stand.FAILED, 1), ["say failed 1"], id="they had just failed"),
+    ],
+)
+def test_a_fence_is_told_with_the_round_that_it_fell_in(agent: Conduct, expected: list[str]) -> None:
+    assert brief(agent.fenced()) == expected
+    assert agent.member.fenced == 1
+
+
+def test_a_node_that_leaves_starts_nothing_more() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    assert carried_out(agent.leave("SIGTERM")) == [Stop("SIGTERM")]
+    assert brief(agent.learned(RUNS_2, FRESH)) == []
+    assert brief(agent.say_goodbye()) == ["say left 1"]
+
+
+def test_a_success_is_left_standing() -> None:
+    assert brief(conduct(Stand.SUCCEEDED, 1).say_goodbye()) == []
