@@ -10,10 +10,12 @@ import selectors
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts
@@ -68,6 +70,8 @@ class Agent:
         self._version, self._reason = 0, ""
         self._joining_since: float | None = time.monotonic()
         self._trouble_since: float | None = None
+        """Since when the run's directory fails or, as the fence has shown, hangs."""
+
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -171,8 +175,7 @@ class Agent:
             f"round {part.round}: {ranks} of {part.world_size}, store at {part.master_addr}:{part.master_port}"
         )
         if part.group_rank == 0:
-            # Nobody of that round is left; a zombie of it that still writes there is read by nobody.
-            shutil.rmtree(self._spec.paths.store(part.round - 2), ignore_errors=True)
+            self._sweep(self._spec.paths.store(part.round - 2))
         try:
             group.start(self._spec.environ, lease_from)
         except OSError as error:
@@ -182,6 +185,13 @@ class Agent:
             self._watch_worker(pidfd)
         pids = {worker.rank: worker.process.pid for worker in group.running.values()}
         self._log("workers started", round=part.round, world_size=part.world_size, pids=pids)
+
+    def _sweep(self, store: Path) -> None:
+        """Remove the store of a round that is long over; a zombie that still writes there is read by nobody.
+
+        In a thread that nobody waits for: it may be many files, on a filesystem that may hang.
+        """
+        threading.Thread(target=shutil.rmtree, args=(store, True), name="sweep", daemon=True).start()
 
     def _worker_ended(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)
@@ -218,6 +228,8 @@ class Agent:
         self._watch(self._guard, self._guarded)
         if not fenced:
             return
+        if self._trouble_since is None:
+            self._trouble_since = time.monotonic()
         if self._group is not None:
             round = self._group.part.round
             self._report(
