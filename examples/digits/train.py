@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcelastic.training import Checkpoints, Context, GlobalBatches, context, published
+from hpcelastic.training import Checkpoints, Context, GlobalBatches, context, publish
 
 
 def arguments() -> argparse.Namespace:
@@ -128,7 +128,7 @@ def main() -> None:
 
     if here.rank == 0:
         _, accuracy = evaluate(model, test_images, test_labels)
-        with published((here.run_dir or Path()) / "result.json") as file:
+        with publish((here.run_dir or Path()) / "result.json") as file:
             file.write(json.dumps({"test_accuracy": accuracy, "steps": last, "rounds": rounds}).encode() + b"\n")
         print(f"test accuracy {accuracy:.3f}", flush=True)
     if dist.is_initialized():

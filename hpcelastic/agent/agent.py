@@ -33,6 +33,7 @@ from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
 from hpcelastic.store.events import EventLog
+from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 
 _STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -50,6 +51,8 @@ class AgentSpec:
     agent: AgentSettings
     member: Member
     environ: Mapping[str, str]
+    lock: LockKind = LockKind.NATIVE
+    """What keeps contention for the register cheap on the run's filesystem."""
 
 
 class Agent:
@@ -72,6 +75,9 @@ class Agent:
         self._trouble_since: float | None = None
         """Since when the run's directory fails or, as the fence has shown, hangs."""
 
+        self._trouble: StoreError | None = None
+        """What was last wrong with it."""
+
         self._exit_code: int | None = None
 
     def run(self) -> int:
@@ -89,7 +95,7 @@ class Agent:
             self._watch(self._bell_end, self._rung)
             self._watch(self._guard, self._guarded)
             lease = self._spec.settings.rendezvous
-            rendezvous = Rendezvous(self._spec.paths, self._run.node, self._spec.settings, boottime)
+            rendezvous = Rendezvous(self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock)
             self._rendezvous = RendezvousThread(rendezvous, self._spec.member, lease.poll, self._deliver)
             self._rendezvous.start()
             stack.callback(self._say_goodbye)
@@ -154,7 +160,10 @@ class Agent:
     # What the agent does about it
 
     def _learned(self, outcome: Outcome) -> None:
-        self._trouble_since = None
+        if self._trouble_since is not None:
+            self._report(f"{self._spec.paths.root}: works again")
+            self._joining_since = None  # nobody could join meanwhile
+        self._trouble_since = self._trouble = None
         state = outcome.state
         if outcome.version != self._version:
             self._log("state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason)
@@ -165,7 +174,7 @@ class Agent:
             self._joining_since = None
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
-        self._do(self._conduct.learned(state, outcome.lease_from))
+        self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
         group = WorkerGroup(part, self._spec.agent, self._run, self._guard)
@@ -232,9 +241,9 @@ class Agent:
             self._trouble_since = time.monotonic()
         if self._group is not None:
             round = self._group.part.round
-            self._report(
-                f"the lease ran out: the workers of round {round} were killed; is the shared filesystem slow or stuck?"
-            )
+            where = self._spec.paths.root
+            what = f"the lease ran out: the workers of round {round} were killed"
+            self._report(f"{what}; is the shared filesystem that holds {where} slow or stuck?")
             self._log("fenced", round=round)
         self._do(self._conduct.fenced())
 
@@ -254,8 +263,12 @@ class Agent:
             raise error
         if self._trouble_since is None:
             self._trouble_since = time.monotonic()
-            self._report(f"{error}; trying again")
+        if self._trouble is None:
+            patience = self._spec.settings.rendezvous.join_timeout
+            self._report(f"{error}; trying again for {patience:g} s (rendezvous.join_timeout)")
             self._log("trouble", error=str(error))
+        self._trouble = error
+        self._do(self._conduct.troubled())
 
     def _end(self, state: State) -> None:
         self._log("run ended", phase=state.phase.value, reason=state.reason)
@@ -287,7 +300,7 @@ class Agent:
         return None
 
     def _end_workers(self, why: str) -> None:
-        """Stop the group, if one runs; on return no process of it is left."""
+        """Stop the group, if one runs; on return no process of it is left that runs any more."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -295,8 +308,11 @@ class Agent:
             self._selector.unregister(pidfd)
         self._report(f"round {group.part.round}: stopping the workers: {why}")
         self._ending = group
-        group.stop(self._spec.agent.workers.stop_grace)
+        held = group.stop(self._spec.agent.workers.stop_grace)
         self._ending = None
+        if held:
+            ranks = ", ".join(str(worker.rank) for worker in held)
+            self._report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
         self._log("workers stopped", round=group.part.round, reason=why)
 
     def _reserve_port(self) -> int:
@@ -310,20 +326,23 @@ class Agent:
         if not self._rendezvous.stop(_PARTING):
             self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
         self._log("agent ended")
+        self._events.close(_PARTING)
         if self._port is not None:
             self._port.close()
 
     def _patience(self) -> float | None:
         """Seconds until a wait gets too long; None if there is none."""
-        waits = [since for since in (self._joining_since, self._trouble_since) if since is not None]
-        if not waits:
+        since = self._joining_since if self._trouble_since is None else self._trouble_since
+        if since is None:
             return None
-        return max(0.0, min(waits) + self._spec.settings.rendezvous.join_timeout - time.monotonic())
+        return max(0.0, since + self._spec.settings.rendezvous.join_timeout - time.monotonic())
 
     def _out_of_patience(self) -> HpcElasticError:
         timeout = self._spec.settings.rendezvous.join_timeout
         if self._trouble_since is not None:
-            return StoreError(f"{self._spec.paths.root}: did not answer for {timeout:g} s (rendezvous.join_timeout)")
+            what = f"{self._spec.paths.root}: could not be used for {timeout:g} s (rendezvous.join_timeout)"
+            why = self._trouble or "it did not answer"
+            return StoreError(f"{what}: {why}; once that is put right, continue the run with --resume")
         return RendezvousTimeout(f"{self._reason}; no round formed in {timeout:g} s (rendezvous.join_timeout)")
 
     def _watch(self, source: socket.socket | Guard, react: Callable[[], None]) -> None:

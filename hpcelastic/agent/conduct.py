@@ -62,20 +62,35 @@ class Conduct:
         """What its workers do, those that run and are not being stopped."""
 
         self.leaving = False
+        self._troubled = False
+        """True from a turn of the rendezvous that failed to one that did not."""
+
         self._lease = lease
         self._clock = clock
 
-    def learned(self, state: State, lease_from: float) -> Actions:
-        """A turn of the rendezvous has found ``state``, under the lease that began at ``lease_from``."""
+    def learned(self, state: State, lease_from: float, settled: bool = True) -> Actions:
+        """A turn of the rendezvous has found ``state``, under the lease that began at ``lease_from``.
+
+        ``settled`` unless the lease had run out just before, so that others may be about to go on without us.
+        """
+        self._troubled = False
         if state.phase.final:
             yield from self._stop(state.reason)
             yield End(state)
         elif not self.leaving:
-            yield from self._follow(state, lease_from)
+            yield from self._follow(state, lease_from, settled)
+
+    def troubled(self) -> Actions:
+        """The run's directory fails. A worker's failure that comes before it works again may be its doing, as that of a
+        log on a disk that is full, and is told like one that the fence has caused: it spends nothing."""
+        self._troubled = True
+        if self.member.stand is Stand.FAILED and self.member.fenced != self.member.round:
+            yield self._say(Stand.FAILED, self.member.round, fenced=self.member.round)
 
     def worker_failed(self, failure: Failure) -> Actions:
         """A worker has failed. Its peers wait for it, so the others hear of it before ours are stopped."""
-        yield self._say(Stand.FAILED, failure.round, failure=failure)
+        fenced = failure.round if self._troubled else self.member.fenced
+        yield self._say(Stand.FAILED, failure.round, failure=failure, fenced=fenced)
         yield from self._stop(f"rank {failure.rank} failed")
 
     def workers_succeeded(self) -> Actions:
@@ -103,7 +118,7 @@ class Conduct:
         if self.member.stand is not Stand.SUCCEEDED:
             yield self._say(Stand.LEFT, self.member.round)
 
-    def _follow(self, state: State, lease_from: float) -> Actions:
+    def _follow(self, state: State, lease_from: float, settled: bool) -> Actions:
         part = assignment(state, self.member.node)
         if self.part is not None and (part is None or part.round != self.part.round):
             yield from self._stop(state.reason)
@@ -112,7 +127,7 @@ class Conduct:
         if part is None:
             if (self.member.stand, self.member.round) != (Stand.READY, state.round):
                 yield from self._ready(state.round)
-        elif part.round > self.member.round and self._holds(lease_from):
+        elif part.round > self.member.round and settled and self._holds(lease_from):
             self.part = part
             yield Start(part, lease_from)
             yield self._say(Stand.RUNNING, part.round, failure=None)

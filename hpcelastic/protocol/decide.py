@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Seen, Stand, State, View, name_of
+from hpcelastic.protocol.transitions import Mover, checked
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,14 @@ class Decision:
 
 
 def decide(state: State, view: View) -> Decision:
-    """The next step of the run."""
+    """The next step of the run, which is in the table of `transitions`."""
+    decision = _decide(state, view)
+    if decision.next is not None:
+        checked(Mover.DECIDE, state, decision.next)
+    return decision
+
+
+def _decide(state: State, view: View) -> Decision:
     if state.phase is Phase.RUNNING:
         return _running(state, view)
     if state.phase is Phase.JOINING:
@@ -47,7 +55,7 @@ def close(state: State, reason: str) -> Decision:
     """End the run for good, whatever it is doing; a run that has ended stays as it is."""
     if state.phase.final:
         return Decision(None, f"the run has {state.phase.value} already")
-    return _commit(replace(state, phase=Phase.CLOSED, cause=None, reason=reason))
+    return _commit(checked(Mover.CLOSE, state, replace(state, phase=Phase.CLOSED, cause=None, reason=reason)))
 
 
 def reopen(state: State, settings: Settings) -> State:
@@ -57,7 +65,7 @@ def reopen(state: State, settings: Settings) -> State:
     """
     cause = Cause.LEAVE if state.round else None
     again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, spent={}, standbys=(), failures=())
-    return replace(again, reason="the run was reopened")
+    return checked(Mover.REOPEN, state, replace(again, reason="the run was reopened"))
 
 
 def _commit(state: State) -> Decision:

@@ -110,7 +110,8 @@ class Member:
     """Set with stand FAILED."""
 
     fenced: int = -1
-    """The last round whose workers were killed here because the lease ran out; -1 if none."""
+    """The last round whose workers were killed here because the lease ran out, or failed while the run's directory did;
+    -1 if none."""
 
     @property
     def name(self) -> str:

@@ -13,6 +13,7 @@ from hpcelastic.protocol.decide import Decision, close, decide, reopen
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Seen, State, View
 from hpcelastic.store.leases import LeaseObserver, OwnLease
+from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register, Version
 
@@ -31,21 +32,30 @@ class Outcome:
     lease_from: float
     """When the renewal of our lease began, on this process's clock: the lease runs from then."""
 
+    settled: bool = True
+    """False for a while after the lease had run out: others may still see it as it was, and go on without us."""
+
 
 class Rendezvous:
     """One node's side of the rendezvous in a run's directory."""
 
-    def __init__(self, paths: RunPaths, node: str, settings: Settings, clock: Clock) -> None:
+    def __init__(
+        self, paths: RunPaths, node: str, settings: Settings, clock: Clock, lock: LockKind = LockKind.NATIVE
+    ) -> None:
         self._node = node
         self._clock = clock
-        self._register = Register(paths.register, node)
+        self._register = Register(paths.register, node, lock)
         self._lease = OwnLease(paths.leases, node)
         expiry = settings.rendezvous.lease + settings.rendezvous.margin
         self._observer = LeaseObserver(paths.leases, expiry, clock)
-        self._beat = settings.rendezvous.lease / 4
+        self._lasts, self._margin = settings.rendezvous.lease, settings.rendezvous.margin
+        self._beat = self._lasts / 4
         self._said: Member | None = None
         self._phase = Phase.JOINING
         self._lease_from = 0.0
+        self._regained = float("-inf")
+        """When a lease that had run out was renewed."""
+
         self._looked: _Look | None = None
         self._quorum_since: float | None = None
 
@@ -61,7 +71,8 @@ class Rendezvous:
             version, state = self._read()
             decision = self._decide(version, state, member)
         self._phase = state.phase
-        return Outcome(version.number, state, decision.reason, self._lease_from)
+        settled = self._lease_from >= self._regained + self._margin
+        return Outcome(version.number, state, decision.reason, self._lease_from, settled)
 
     def _commit(self, version: Version, state: State) -> bool:
         """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
@@ -79,6 +90,9 @@ class Rendezvous:
         if quiet and now - self._lease_from < self._beat:
             return
         self._lease.renew(member)
+        done = self._clock()
+        if self._said is not None and done >= self._lease_from + self._lasts:
+            self._regained = done
         self._said, self._lease_from = member, now
 
     def _read(self) -> tuple[Version, State]:

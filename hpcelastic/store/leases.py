@@ -5,6 +5,7 @@ read that first showed the counter to the start of the read that still shows it:
 no modification time is believed.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ class OwnLease:
 
 @dataclass
 class _Watched:
-    beat: int | None
+    beat: bytes | None
+    """The lease as it was last read. Any change of it is a sign of life, in whatever format."""
+
     since: float
     member: Member | None
     proved: bool = False
@@ -58,21 +61,33 @@ class LeaseObserver:
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
         """All nodes that have a lease, and those ``expected`` to have one; each alive until proved otherwise."""
-        nodes = {name[:-5] for name in files.names(self._directory) if name.endswith(".json")}
-        return {node: self._look(node) for node in sorted(nodes | set(expected))}
+        listed = {name[:-5] for name in files.names(self._directory) if name.endswith(".json")}
+        return {node: self._look(node, node in listed) for node in sorted(listed | set(expected))}
 
-    def _look(self, node: str) -> Seen:
+    def _look(self, node: str, listed: bool) -> Seen:
         before = self._clock()
-        lease = read_lease(self._directory / f"{node}.json")
         watched = self._watched.get(node)
-        beat = lease.beat if lease else None
+        try:
+            # A name that was asked for before it existed stays absent for half a minute: only what is listed is opened.
+            beat = files.read(self._directory / f"{node}.json") if listed else None
+        except OSError:  # no evidence of anything, so its age begins anew
+            watched = watched or _Watched(None, before, None)
+            beat, watched.since = watched.beat, self._clock()
+            self._watched[node] = watched
         if watched is None or (beat is not None and beat != watched.beat):
             renewed = watched is not None and watched.beat is not None
-            watched = _Watched(beat, self._clock(), lease.member if lease else None, renewed)
+            member = _member(beat) or (watched.member if watched else None)
+            watched = _Watched(beat, self._clock(), member, renewed)
             self._watched[node] = watched
-        elif lease is not None:
-            watched.member = lease.member
         return Seen(watched.member, alive=before - watched.since <= self._expiry, proved=watched.proved)
+
+
+def _member(content: bytes | None) -> Member | None:
+    """What a lease says; None where it can't be understood (an alien's, a newer format)."""
+    try:
+        return decode(Lease, json.loads(content or b"null")).member
+    except (DecodeError, ValueError):
+        return None
 
 
 def read_lease(path: Path) -> Lease | None:

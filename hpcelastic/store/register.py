@@ -2,24 +2,29 @@
 
 Version N+1 exists once a file of that name has been created exclusively, and N is the fencing token: a writer that has
 read version N can create N+1 and nothing else, so of all that decide on the same version one wins, and a writer that
-slept through a change can never win. The lock keeps contention cheap; nothing rests on it, and it is waited for only a
-bounded time, since a client that froze while it held one has been seen to hold it for ever.
+slept through a change can never win. The lock keeps contention cheap; nothing rests on it.
 """
 
 import contextlib
+import json
+import random
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import filelock
-
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files
+from hpcelastic.store import files, history
+from hpcelastic.store.errnos import pauses
+from hpcelastic.store.locks import BoundedLock, LockKind
 
-LOCK_PATIENCE = 1.0
-"""Seconds for which the lock is waited for before doing without it."""
+PATIENCE = 2.0
+"""Seconds for which a reader looks again for what the directory should show, and does not."""
+
+_BACKOFF = (0.01, 0.5)
+"""Seconds that the loser of a race waits at most, after the first and after many."""
 
 _WIDTH = 10
 
@@ -33,27 +38,51 @@ class Version:
 
 
 class Register:
-    """The register kept in ``directory``, which must exist before the first commit."""
+    """The register kept in ``directory``, which must exist before the first commit.
 
-    def __init__(self, directory: Path, writer: str) -> None:
+    With ``keep``, only so many versions stay, and those that are seconds old by ``clock`` (see `history`); else all do.
+    ``patience`` is for how long, in seconds, a version may be listed and yet not be there for this client.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        writer: str,
+        lock: LockKind = LockKind.NATIVE,
+        keep: int | None = None,
+        patience: float = PATIENCE,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.directory = directory
         self._writer = writer
+        self._lock = BoundedLock(directory, lock)
+        self._patience = patience
+        self._clock = clock
+        self._tail = None if keep is None else history.Tail(directory, keep, clock)
         self._newest = Version(0, None)
 
     def read(self) -> Version:
-        """The newest version. Never older than one this object has returned before."""
-        numbers = self.numbers()
-        if numbers and numbers[-1] > self._newest.number:
-            self._newest = self.version(numbers[-1])
-        return self._newest
+        """The newest version. Never older than one this object has returned or committed before."""
+        for pause in pauses(self._patience):
+            numbers = self.numbers()
+            if numbers and numbers[-1] > self._newest.number:
+                found = self._find(numbers[-1])
+                if found is not None:
+                    self._newest = found
+                    return found
+            elif numbers or self._newest.number == 0:
+                return self._newest
+            elif not files.exists(self.directory):
+                break
+            time.sleep(pause)  # it was removed under us, or this client doesn't see yet what is there
+        raise self._lost(numbers)
 
     def version(self, number: int) -> Version:
         """One version from the history; StoreError if it is not there or not whole."""
-        path = self._path(number)
-        document = files.read_json(path)
-        if not isinstance(document, dict) or document.get("version") != number or "value" not in document:
-            raise StoreError(f"{path}: not version {number} of a register; the file was damaged, restore or remove it")
-        return Version(number, document["value"])
+        found = self._find(number)
+        if found is None:
+            raise StoreError(f"{self._path(number)}: {self._damage(number)}")
+        return found
 
     def numbers(self) -> list[int]:
         """The numbers of all versions that are kept, ascending."""
@@ -61,29 +90,81 @@ class Register:
         return sorted(int(digits) for digits in found if digits.isdigit())
 
     def commit(self, after: int, value: Any) -> bool:
-        """Make ``value`` version ``after`` + 1; False if that number is taken. No version is ever removed."""
+        """Make ``value`` version ``after`` + 1; False if that number is taken.
+
+        A StoreError may leave it open whether the version exists; who reads it anew knows.
+        """
         document = {"version": after + 1, "writer": self._writer, "nonce": secrets.token_hex(8), "value": value}
-        return files.publish_new(self._path(after + 1), files.to_json(document))
+        won = self._publish(after, document) if self._tail is None else self._publish_next(after, document, self._tail)
+        if won and after >= self._newest.number:
+            self._newest = Version(after + 1, json.loads(files.to_json(value)))
+        return won
 
     def update(self, change: Callable[[Any], Any]) -> Version:
         """Set the value to ``change(value)`` whoever else writes; ``change`` may be called more than once."""
+        pace = _BACKOFF[0]
         while True:
             with self.lock():
                 old = self.read()
                 new = change(old.value)
                 if self.commit(old.number, new):
                     return Version(old.number + 1, new)
+            time.sleep(random.uniform(0, pace))  # without a lock that excludes, whoever was slower would be so again
+            pace = min(pace * 2, _BACKOFF[1])
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the lock if it can be had in time; go on without it otherwise."""
-        lock = filelock.FileLock(self.directory / "lock", timeout=LOCK_PATIENCE, mode=0o600)
-        held = contextlib.ExitStack()
-        # OSError: no lock service, no locks on this mount; NotImplementedError: what filelock makes of some of those
-        with contextlib.suppress(filelock.Timeout, OSError, NotImplementedError):
-            held.enter_context(lock.acquire(poll_interval=0.01))
-        with held:
+        with self._lock.tried():
             yield
+
+    def _publish(self, after: int, document: dict[str, Any]) -> bool:
+        return files.publish_new(self._path(after + 1), files.to_json(document))
+
+    def _publish_next(self, after: int, document: dict[str, Any], tail: history.Tail) -> bool:
+        """Publish where versions are removed: `history` says why the draft comes before the look."""
+        path = self._path(after + 1)
+        with files.drafted(path, files.to_json(document)) as draft:
+            numbers = self._next_is_free(after)
+            if numbers is None:
+                return False
+            began = self._clock()
+            claim = files.take(draft)
+        if claim is files.Claim.SWEPT and self._clock() - began >= history.SETTLE:
+            # A server that took so long may have linked the draft, and what it made of it may be gone by now.
+            raise StoreError(f"{path}: the shared filesystem did not say whether this was written; look at the value")
+        if claim is files.Claim.WON:
+            with contextlib.suppress(StoreError):
+                tail.cut(after + 1, numbers, self._path)
+        return claim is files.Claim.WON
+
+    def _next_is_free(self, after: int) -> list[int] | None:
+        """The versions there are, if ``after`` is still the newest."""
+        numbers = self.numbers()
+        if not numbers:
+            self.read()  # raises where there have been versions
+        return None if numbers and numbers[-1] > after else numbers
+
+    def _find(self, number: int) -> Version | None:
+        """One version; None if it is not there, StoreError if it is not whole."""
+        document = files.read_json(self._path(number))
+        if document is None:
+            return None
+        if not isinstance(document, dict) or document.get("version") != number or "value" not in document:
+            raise StoreError(f"{self._path(number)}: {self._damage(number)}")
+        return Version(number, document["value"])
+
+    def _damage(self, number: int) -> str:
+        return f"not version {number} of a register; the file was damaged, restore or remove it"
+
+    def _lost(self, numbers: list[int]) -> StoreError:
+        if numbers:
+            what = "is listed, and this node can't open it; it may have to forget first that the name was absent, or"
+            return StoreError(f"{self._path(numbers[-1])}: {what} {files.advice(None)}")
+        return StoreError(
+            f"{self.directory}: its {self._newest.number} versions have gone; check that the shared filesystem is "
+            "mounted on this node, and that nobody has removed the run"
+        )
 
     def _path(self, number: int) -> Path:
         return self.directory / f"v{number:0{_WIDTH}d}.json"

@@ -7,7 +7,7 @@ worker that only asks for its context starts at once.
 from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
-from .files import published
+from .publish import claim, publish
 from .store import store
 
-__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "context", "published", "store"]
+__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "claim", "context", "publish", "store"]

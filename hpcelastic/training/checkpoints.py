@@ -2,8 +2,9 @@
 
 A file is named for the round that wrote it and the step that it holds, ``round-0003.step-00000120.pt``, and the newest
 is the one of the highest (round, step). A worker of an older round may still be alive on a node that everybody believes
-dead (a *zombie*): whatever it writes late bears its own, older round, so it lands beside the newer round's checkpoints,
-never over them, and sorts before them. That holds without any lock, and without a clock.
+dead (a *zombie*): once the newer round has saved or loaded, the fence refuses whatever it publishes, and what it has
+published before bears its own, older round, so it lies beside the newer round's checkpoints and sorts before them. That
+holds without any lock, and without a clock.
 
 A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment:
 anything that reads such archives reads it, and a bit that a disk has flipped is seen.
@@ -16,7 +17,7 @@ import pickle
 import re
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,12 +25,14 @@ from hpcelastic.errors import StoreError
 from hpcelastic.store.files import sync_directory
 
 from .context import context
-from .files import cannot, published
+from .fence import Fence, this_round
+from .publish import cannot, publication
 
 log = logging.getLogger(__name__)
 
 _SEAL_LENGTH = 8
 _GONE = (errno.ENOENT, errno.ESTALE)  # NFS says ESTALE where another client has removed the file
+_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,13 @@ class Checkpoints:
         ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. Once this returns, the
         checkpoint survives a power cut. Killed at any instruction, it leaves the checkpoints as they were or with the
         whole new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem refuses, or if a
-        newer round has published here, which makes this worker a zombie.
+        newer round has saved or loaded here, which makes this worker a zombie.
         """
-        name = _Name(self.round, step)
+        name, fence = _Name(self.round, step), self._fence()
         self._make_directory()
         self._refuse_zombie()
         path = self.directory / str(name)
-        with published(path) as draft:
+        with publication(path, fence) as draft:
             _write(state, draft)
         self._remove_old(name)
         return path
@@ -87,8 +90,8 @@ class Checkpoints:
 
         A damaged file is passed over, with a warning, for the next older one. Where a process group is initialised,
         this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses and the others read the same
-        file, since two listings may differ while a zombie writes. ``map_location`` is that of ``torch.load``. Raises
-        ``StoreError`` if files are there and none is whole: starting anew is then for a person to decide.
+        file. No older round publishes here any more once this has looked. ``map_location`` is that of ``torch.load``.
+        Raises ``StoreError`` if files are there and none is whole: starting anew is then for a person to decide.
         """
         import torch.distributed as dist
 
@@ -102,6 +105,7 @@ class Checkpoints:
         return self._load_chosen(chosen[0], map_location)
 
     def _load_newest(self, map_location: Any) -> Checkpoint | None:
+        self._claim()
         names = self._names()
         for name in names:
             path = self.directory / str(name)
@@ -144,6 +148,22 @@ class Checkpoints:
         except OSError as error:
             raise cannot("list", self.directory, error) from error
         return sorted((name for name in found if name), reverse=True)
+
+    def _fence(self) -> Fence | None:
+        """The fence on the side of `round`, which the caller may have chosen, even outside a run."""
+        if self.round == 0:
+            return None
+        return replace(this_round() or Fence("by-hand", self.round), round=self.round)
+
+    def _claim(self) -> None:
+        """Shut older rounds out before reading, or what is the newest might change while ranks look for it."""
+        if fence := self._fence():
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                fence.claim(self.directory)
+            except OSError as error:
+                if error.errno not in _READ_ONLY:  # where we may not write, neither may a zombie
+                    raise cannot("claim", self.directory, error) from error
 
     def _make_directory(self) -> None:
         if self.directory.is_dir():

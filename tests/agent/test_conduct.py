@@ -106,6 +106,12 @@ def test_what_follows_from_the_register(before: Conduct, state: State, lease_fro
     assert brief(fresh.learned(state, lease_from)) == expected
 
 
+def test_a_lease_regained_is_not_trusted_at_once() -> None:
+    agent = conduct()
+    assert brief(agent.learned(RUNS_1, FRESH, settled=False)) == []
+    assert brief(agent.learned(RUNS_1, FRESH, settled=True)) == ["start 1", "say running 1"]
+
+
 def test_a_failure_is_told_before_the_others_are_stopped() -> None:
     agent = conduct(Stand.RUNNING, 1, RUNS_1)
     said, stopped = carried_out(agent.worker_failed(failure("a", 1)))
@@ -136,6 +142,29 @@ def test_a_success_is_told_once_all_workers_have_ended() -> None:
 def test_a_fence_is_told_with_the_round_that_it_fell_in(agent: Conduct, expected: list[str]) -> None:
     assert brief(agent.fenced()) == expected
     assert agent.member.fenced == 1
+
+
+def test_a_failure_that_the_directory_does_not_take_in_is_not_held_against_the_worker() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    carried_out(agent.worker_failed(failure("a", 1)))
+    assert brief(agent.troubled()) == ["say failed 1"]
+    assert (agent.member.fenced, agent.member.failure) == (1, failure("a", 1))
+    assert brief(agent.troubled()) == []
+
+
+def test_a_failure_while_the_directory_fails_is_not_held_against_the_worker() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    assert brief(agent.troubled()) == []
+    assert brief(agent.worker_failed(failure("a", 1))) == ["say failed 1", "stop"]
+    assert agent.member.fenced == 1
+
+
+def test_a_failure_once_the_directory_works_again_is_one() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    carried_out(agent.troubled())
+    carried_out(agent.learned(RUNS_1, FRESH))
+    carried_out(agent.worker_failed(failure("a", 1)))
+    assert agent.member.fenced == -1
 
 
 def test_a_node_that_leaves_starts_nothing_more() -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
 
@@ -31,10 +31,14 @@ restarts: {max: 0}
 
 
 class Shell:
-    """A home and working directory, and an environment without SLURM's variables."""
+    """A home and working directory, and an environment without SLURM's variables.
 
-    def __init__(self, directory: Path) -> None:
+    ``prefix`` begins every command line: what starts a command elsewhere, or with other rights.
+    """
+
+    def __init__(self, directory: Path, prefix: Sequence[str] = ()) -> None:
         self.directory = directory
+        self._prefix = prefix
         self.mark = f"{os.getpid()}-{secrets.token_hex(8)}"
         self._started: list[subprocess.Popen[str]] = []
         ours = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "HPCELASTIC"))}
@@ -61,7 +65,7 @@ class Shell:
     def start(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
         """Start Python with ``arguments``, in a session of its own."""
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [*self._prefix, sys.executable, *arguments],
             cwd=self.directory,
             env=self.environ | dict(environ or {}),
             stdin=subprocess.DEVNULL,
@@ -111,8 +115,8 @@ class Shell:
 
 
 @contextlib.contextmanager
-def shell_in(directory: Path) -> Iterator[Shell]:
-    shell = Shell(directory)
+def shell_in(directory: Path, prefix: Sequence[str] = ()) -> Iterator[Shell]:
+    shell = Shell(directory, prefix)
     try:
         yield shell
     finally:

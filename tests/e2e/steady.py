@@ -1,19 +1,21 @@
 """A worker that trains nothing: it notes, over and over, that it is alive in its round, until told to finish.
 
 Its notes are the proof by which a test judges exclusivity and consistency: what workers did, not what a state says.
+They go to the run's directory, or to the one that is given; with ``chatty`` it also prints as often as it notes.
 """
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
-RUN = Path(os.environ["HPCELASTIC_RUN_DIR"])
+DIRECTORY = Path(sys.argv[1] if len(sys.argv) > 1 else os.environ["HPCELASTIC_RUN_DIR"])
 NAMES = ("HPCELASTIC_ROUND", "RANK", "WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
 def main() -> None:
-    proof = RUN / "proof"
+    proof = DIRECTORY / "proof"
     proof.mkdir(exist_ok=True)
     facts = {name: os.environ[name] for name in NAMES}
     note = proof / f"{facts['HPCELASTIC_ROUND']}.{facts['RANK']}.{os.getpid()}.json"
@@ -22,7 +24,9 @@ def main() -> None:
         draft = note.with_suffix(".draft")
         draft.write_text(json.dumps({**facts, "start": start, "end": time.monotonic()}))
         draft.rename(note)
-        if (RUN / "finish").exists():
+        if "chatty" in sys.argv:
+            print(f"rank {facts['RANK']} is well", flush=True)
+        if (DIRECTORY / "finish").exists():
             return
         time.sleep(0.01)
 

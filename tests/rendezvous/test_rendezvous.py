@@ -144,6 +144,31 @@ def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.M
     assert outcome.version == len(history(world))
 
 
+def test_a_lease_that_had_run_out_is_settled_only_when_all_must_have_seen_it_again(tmp_path: Path) -> None:
+    world, a, _ = running_pair(tmp_path)
+    rendezvous = world.settings.rendezvous
+    assert a.step().settled, "the first renewal follows no lapse"
+    world.now += rendezvous.lease
+    assert not a.step().settled
+    world.now += rendezvous.margin - 0.1
+    assert not a.step().settled
+    world.now += rendezvous.lease / 4
+    assert a.step().settled
+
+
+def test_a_renewal_that_took_too_long_is_a_lapse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, a, _ = running_pair(tmp_path)
+    replace_file = os.replace
+
+    def slow(*args: str) -> None:
+        world.now += world.settings.rendezvous.lease
+        replace_file(*args)
+
+    world.now += BEAT
+    monkeypatch.setattr(os, "replace", slow)
+    assert not a.step().settled
+
+
 # How often leases are renewed and read
 
 

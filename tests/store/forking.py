@@ -1,12 +1,14 @@
 """Functions run in forked processes: races between processes, and deaths at a chosen call."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
 import signal
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,6 +72,21 @@ def in_processes(count: int, function: Callable[[int], Any]) -> list[Any]:
         children = [stack.enter_context(forked(lambda index=index: body(index))) for index in range(count)]
         opened.close()
         return [json.loads(read_to_end(result)) for _, result in children]
+
+
+@contextlib.contextmanager
+def lock_held(path: Path) -> Iterator[None]:
+    """A stopped process holds the lock for ever."""
+
+    def hold() -> None:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    with forked(hold) as (pid, _):
+        _, status = os.waitpid(pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        yield
 
 
 def steps_of(operation: Callable[[], Any]) -> list[str]:

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -174,6 +175,170 @@ def test_a_link_that_fails_without_success_is_an_error(tmp_path: Path, monkeypat
     assert os.listdir(tmp_path) == []
 
 
+def passing(call: Callable[..., Any], code: int, times: int = 1) -> Callable[..., Any]:
+    """``call`` refused with ``code`` so many ``times`` before anything is done."""
+    left = [code] * times
+
+    def attempt(*args: Any, **more: Any) -> Any:
+        if left:
+            failing(left.pop())()
+        return call(*args, **more)
+
+    return attempt
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "close", "link", "listdir"])
+def test_an_error_that_passes_costs_no_publication(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
+) -> None:
+    monkeypatch.setattr(os, call, passing(getattr(os, call), code))
+    assert files.publish_new(tmp_path / "a", b"mine")
+    assert files.names(tmp_path) == ["a"]
+    assert files.read(tmp_path / "a") == b"mine"
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EINTR], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", ["open", "write", "fsync", "close", "replace"])
+def test_an_error_that_passes_costs_no_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
+) -> None:
+    files.publish(tmp_path / "a", b"old")
+    monkeypatch.setattr(os, call, passing(getattr(os, call), code))
+    files.publish(tmp_path / "a", b"new")
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_a_draft_whose_making_failed_after_it_succeeded_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, lost = os.open, []
+
+    def lose_the_first(path: Path, flags: int, *args: int) -> int:
+        fd = opened(path, flags, *args)
+        if flags & os.O_CREAT and not lost:
+            lost.append(path)
+            os.close(fd)
+            failing(errno.EEXIST)()
+        return fd
+
+    monkeypatch.setattr(os, "open", lose_the_first)
+    assert files.publish_new(tmp_path / "a", b"mine")
+    assert lost and os.listdir(tmp_path) == ["a"]
+
+
+def test_what_was_written_before_a_failed_sync_is_never_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    fsync = os.fsync
+
+    def lose_the_first(fd: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
+        if len(synced) == 1:
+            failing(errno.EIO)()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", lose_the_first)
+    files.publish(tmp_path / "a", b"x")
+    assert synced[0] != synced[1], "the pages of the first file may be lost, whatever a second sync says"
+
+
+def test_a_directory_whose_sync_failed_is_not_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fsync, failed = os.fsync, []
+
+    def lose_names(fd: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{fd}"):
+            failed.append(fd)
+            failing(errno.EIO)()
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", lose_names)
+    with pytest.raises(StoreError, match="Input/output error"):
+        files.publish_new(tmp_path / "a", b"x")
+    assert len(failed) == 1
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_replacement_that_fails_after_it_succeeded_has_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "replace", after(os.replace, code))
+    files.publish(tmp_path / "a", b"mine")
+    assert os.listdir(tmp_path) == ["a"]
+    assert files.read(tmp_path / "a") == b"mine"
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_removal_that_fails_after_it_succeeded_has_succeeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    (tmp_path / "a").touch()
+    monkeypatch.setattr(os, "unlink", after(os.unlink, code))
+    files.remove(tmp_path / "a")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST, errno.ESTALE], ids=errno.errorcode.get)
+def test_a_directory_whose_making_failed_after_it_succeeded_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    monkeypatch.setattr(os, "mkdir", after(os.mkdir, code))
+    files.make_directory(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+
+
+def test_who_loses_to_another_hears_so_whatever_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overtaken(draft: Path, path: Path) -> None:
+        path.write_bytes(b"another's")
+        failing(errno.EIO)()
+
+    monkeypatch.setattr(os, "link", overtaken)
+    assert not files.publish_new(tmp_path / "a", b"mine")
+    assert (tmp_path / "a").read_bytes() == b"another's"
+
+
+def test_a_name_that_this_client_cannot_see_yet_is_told_by_the_links_of_the_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda path: [name for name in listdir(path) if name not in ("a", "b")])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", after(os.link, errno.EEXIST))
+        assert files.publish_new(tmp_path / "a", b"mine")
+    (tmp_path / "b").write_bytes(b"another's")
+    assert not files.publish_new(tmp_path / "b", b"mine")
+
+
+def test_a_draft_that_somebody_has_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def swept(draft: Path, path: Path) -> None:
+        os.unlink(draft)
+        link(draft, path)
+
+    monkeypatch.setattr(os, "link", swept)
+    with pytest.raises(StoreError, match="somebody has removed its draft"):
+        files.publish_new(tmp_path / "a", b"mine")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_symbolic_link_to_a_draft_that_has_gone_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_links(monkeypatch)
+    symlink = os.symlink
+
+    def swept(name: str, path: Path) -> None:
+        os.unlink(path.with_name(name))
+        symlink(name, path)
+
+    monkeypatch.setattr(os, "symlink", swept)
+    with pytest.raises(StoreError, match="somebody has removed its draft"):
+        files.publish_new(tmp_path / "a", b"mine")
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_draft_that_cannot_be_removed_changes_no_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "unlink", failing(errno.EIO))
     assert files.publish_new(tmp_path / "a", b"first")
@@ -339,6 +504,37 @@ def test_processes_may_make_the_same_directories_at_once(tmp_path: Path) -> None
         return True
 
     assert in_processes(4, make) == [True] * 4
+
+
+@pytest.mark.parametrize(("misses", "fine"), [pytest.param(3, True, id="soon"), pytest.param(1000, False, id="never")])
+def test_a_directory_of_others_that_this_client_remembers_as_absent_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misses: int, fine: bool
+) -> None:
+    slept: list[float] = []
+    (tmp_path / "a").mkdir()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(os, "lstat", passing(os.lstat, errno.ENOENT, misses))
+    monkeypatch.setattr(Path, "is_dir", lambda path: False)
+    if fine:
+        files.make_directory(tmp_path / "a")
+        assert len(slept) == misses - 1
+    else:
+        with pytest.raises(StoreError, match=r"others have made it, and this node can't see it; .*is mounted"):
+            files.make_directory(tmp_path / "a")
+        assert files.FORGOTTEN <= sum(slept) <= files.FORGOTTEN + 1
+
+
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with pytest.raises(StoreError, match="File exists; a file is in the way: use another directory"):
+        files.make_directory(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("code", "misses"), [(errno.ESTALE, 4), (errno.EIO, 2), (errno.EINTR, 4)])
+def test_a_listing_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, misses: int) -> None:
+    (tmp_path / "a").touch()
+    monkeypatch.setattr(os, "listdir", passing(os.listdir, code, misses))
+    assert files.names(tmp_path) == ["a"]
 
 
 def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

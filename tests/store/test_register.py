@@ -1,10 +1,10 @@
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import signal
-from collections.abc import Callable, Iterator
+import shutil
+import time
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import filelock
 import pytest
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files, register
+from hpcelastic.store import files, locks
 from hpcelastic.store.register import Register, Version
-from tests.store.forking import forked, in_processes
+from tests.store.forking import in_processes, lock_held
 
 
 def values(directory: Path) -> list[Any]:
@@ -78,6 +78,79 @@ def test_a_read_never_goes_back(tmp_path: Path) -> None:
     assert reader.read().number == 2
     (tmp_path / "v0000000002.json").unlink()  # as a stale listing shows it
     assert reader.read() == Version(2, "two")
+
+
+def test_a_committed_value_is_read_back_whatever_a_late_listing_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Register(tmp_path, "a")
+    writer.commit(0, "one")
+    before = os.listdir(tmp_path)
+    writer.update(lambda _: ("two", {1: 2}))
+    monkeypatch.setattr(os, "listdir", lambda path: before)
+    assert writer.read() == Version(2, ["two", {"1": 2}]), "as everybody reads it"
+
+
+def vanished(directory: Path) -> None:
+    shutil.rmtree(directory)
+
+
+def emptied(directory: Path) -> None:
+    """As the mount point looks like when the filesystem has gone."""
+    shutil.rmtree(directory)
+    directory.mkdir()
+
+
+@pytest.mark.parametrize("end", [vanished, emptied])
+def test_versions_that_have_gone_are_an_error_and_no_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    register = Register(tmp_path / "register", "a")
+    (tmp_path / "register").mkdir()
+    register.commit(0, "one")
+    end(tmp_path / "register")
+    for _ in range(2):
+        with pytest.raises(StoreError, match="its 1 versions have gone; check that the shared filesystem is mounted"):
+            register.read()
+        with pytest.raises(StoreError, match="have gone"):
+            register.update(lambda old: "two")
+
+
+def test_a_listing_that_is_empty_for_a_moment_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    register = Register(tmp_path, "a")
+    register.commit(0, "one")
+    listdir, empty = os.listdir, [[], [], []]
+    monkeypatch.setattr(os, "listdir", lambda path: empty.pop() if empty else listdir(path))
+    assert register.read() == Version(1, "one")
+    assert not empty
+
+
+@pytest.mark.parametrize(("misses", "fine"), [pytest.param(3, True, id="soon"), pytest.param(1000, False, id="never")])
+def test_a_version_that_is_listed_before_it_can_be_opened_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misses: int, fine: bool
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    Register(tmp_path, "a").commit(0, "one")
+    read_bytes, left = Path.read_bytes, [errno.ENOENT] * misses
+
+    def absent(path: Path) -> bytes:
+        if left:
+            raise OSError(left.pop(), "remembered as absent")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", absent)
+    if fine:
+        assert Register(tmp_path, "b").read() == Version(1, "one")
+        assert len(slept) == misses
+    else:
+        with pytest.raises(StoreError, match=r"v0000000001\.json: is listed, and this node can't open it"):
+            Register(tmp_path, "b", patience=7.0).read()
+        assert 7.0 <= sum(slept) <= 8.0
 
 
 def test_files_of_others_are_no_versions(tmp_path: Path) -> None:
@@ -181,7 +254,7 @@ def test_concurrent_increments_are_exact_with_symbolic_links(tmp_path: Path, mon
 def test_concurrent_increments_are_exact_while_a_stopped_process_holds_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(register, "LOCK_PATIENCE", 0.01)
+    monkeypatch.setattr(locks, "LOCK_PATIENCE", 0.01)
     with lock_held(tmp_path / "lock"):
         hammer_exactly(tmp_path, 4, 25)
 
@@ -201,21 +274,6 @@ def hammer_exactly(directory: Path, writers: int, increments: int) -> None:
     assert sorted(chain.from_iterable(returned)) == list(range(1, total + 1)), "each increment was one writer's own"
     assert all(mine == sorted(mine) for mine in returned)
     assert values(directory) == list(range(1, total + 1))
-
-
-@contextlib.contextmanager
-def lock_held(path: Path) -> Iterator[None]:
-    """A stopped process holds the lock for ever."""
-
-    def hold() -> None:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        os.kill(os.getpid(), signal.SIGSTOP)
-
-    with forked(hold) as (pid, _):
-        _, status = os.waitpid(pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
-        yield
 
 
 @pytest.mark.parametrize("writers", [2, 8])

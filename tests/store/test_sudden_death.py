@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.state import Member, Stand
-from hpcelastic.store import files
+from hpcelastic.store import files, keyvalue
+from hpcelastic.store.history import Tail
 from hpcelastic.store.keyvalue import KeyValueStore
 from hpcelastic.store.leases import OwnLease, read_lease
 from hpcelastic.store.register import Register
 from tests.store.forking import deaths, die_in, steps_of
 
+KEEP = 3
 MEMBER = Member("n1@0-ab", Stand.READY, 0, 1, "127.0.0.1", 4000)
 
 
@@ -38,6 +40,8 @@ class Case:
     """A later write, by another process; returns what it has made of the value."""
 
     links: bool = True
+    settled: bool = False
+    """Whether old versions may be removed at once."""
 
 
 def commit_twice(directory: Path) -> None:
@@ -175,6 +179,16 @@ CASES = {
         "5",
         add_after,
     ),
+    "addition that removes old versions": Case(
+        "link",
+        lambda directory: [KeyValueStore(directory, "before").add("n", 1) for _ in range(2 * KEEP - 1)],
+        lambda directory: KeyValueStore(directory, "w").add("n", 1),
+        lambda directory: KeyValueStore(directory, "reader").get("n"),
+        f"{2 * KEEP - 1}",
+        f"{2 * KEEP}",
+        add_after,
+        settled=True,
+    ),
     "plain file": Case(
         "replace",
         lambda directory: files.publish(directory / "a.json", b'"old"'),
@@ -193,10 +207,14 @@ def test_a_death_at_any_point_leaves_the_old_value_or_the_new(
 ) -> None:
     if not case.links:
         monkeypatch.setattr(os, "link", refuse_links)
+    if case.settled:
+        monkeypatch.setattr(keyvalue, "_KEEP", KEEP)
+        monkeypatch.setattr(Tail, "_settled", lambda self, newest: newest)
     whole = prepared(case, tmp_path / "whole")
     steps = steps_of(lambda: case.operation(whole))
     assert case.read(whole) == case.new
     assert {"open", "write", "close", case.publishes} <= set(steps)
+    assert not case.settled or steps.count("unlink") > KEEP
     effect = steps.index(case.publishes)
     for index, where in deaths(steps):
         directory = prepared(case, tmp_path / f"{index}-{where}")

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.training.workers import make_run
+
 pytestmark = pytest.mark.slow
 
 TRAIN = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
@@ -57,6 +59,7 @@ def wait_for_step(directory: Path, step: int) -> None:
 @contextmanager
 def group(directory: Path, round: int, ranks: int, *options: str) -> Iterator[list[subprocess.Popen[str]]]:
     """The workers of one round, with the environment that agents give them; killed at the end of the block."""
+    make_run(directory, round)
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]

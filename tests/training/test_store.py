@@ -6,12 +6,7 @@ import pytest
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.training import store
-
-
-def become(monkeypatch: pytest.MonkeyPatch, run: Path, round: int, rank: int) -> None:
-    """Take the place of one worker."""
-    for name, value in {"HPCELASTIC_RUN_DIR": run, "HPCELASTIC_ROUND": round, "RANK": rank}.items():
-        monkeypatch.setenv(name, str(value))
+from tests.training.workers import become
 
 
 def test_ranks_of_a_round_share_it_and_those_of_another_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,520 @@
+"""An abstract model of a run around the real `decide`, `close` and `assignment`, small enough to be searched whole.
+
+A state of the model is a tuple of small numbers, each standing for an interned value: what the register holds, what may
+still go wrong, what has happened, and one `Slot` for each node. Time is absent: what takes time may take any, so each
+step below may come at any moment when it is possible at all. What the time in the leases is good for is one rule: a
+node may be called dead only after its guard has killed its workers, and for as long as it has not renewed its lease.
+
+What a node does is what `hpcelastic.agent` does; one step is what no other node can look into.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+from itertools import product
+from typing import Generic, NamedTuple, TypeVar
+
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
+from hpcelastic.protocol.state import Cause, Failure, Member, Phase, Seen, Stand, State, View
+from hpcelastic.protocol.transitions import may_say
+from tests.protocol.under_test import Code, Patch, load
+
+Value = TypeVar("Value", bound=Hashable)
+Global = tuple[int, ...]
+"""Register, faults left, history, then the slots; all interned."""
+
+
+class Broken(AssertionError):
+    """A promise of the protocol was broken."""
+
+
+class Interned(Generic[Value]):
+    """Numbers values, so that states are short and quick to compare."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Value, int] = {}
+        self._values: list[Value] = []
+
+    def number(self, value: Value) -> int:
+        found = self._numbers.get(value)
+        if found is None:
+            found = self._numbers[value] = len(self._values)
+            self._values.append(value)
+        return found
+
+    def __getitem__(self, number: int) -> Value:
+        return self._values[number]
+
+
+class LeaseIs(Enum):
+    """What others can make of a node's lease."""
+
+    HELD = "held"
+    LAPSED = "lapsed"
+    """It ran out, and the guard has killed the workers: whoever has watched for long enough calls the node dead."""
+
+    REGAINED = "regained"
+    """It was renewed after it had run out; who reads late still calls the node dead."""
+
+
+class Ended(NamedTuple):
+    """News that the run has ended."""
+
+
+class Between(NamedTuple):
+    """News that ``round`` has ended, or that this node is not in the round that runs."""
+
+    round: int
+
+
+News = Assignment | Ended | Between | None
+
+
+class Slot(NamedTuple):
+    """One incarnation of a node."""
+
+    up: bool
+    said: Member
+    """What the agent wants to be known."""
+
+    published: Member
+    """What its lease file holds."""
+
+    lease: LeaseIs = LeaseIs.HELD
+    news: News = None
+    """What the agent has read and has not acted upon yet."""
+
+    pending: int | None = None
+    """What it has decided to commit and has not yet, an interned state; decided on the newest version, else None."""
+
+    part: Assignment | None = None
+    """Its workers that run."""
+
+
+class Step(NamedTuple):
+    """What one node can do by itself."""
+
+    slot: Slot
+    fault: str = ""
+    """What it takes from the budget of faults."""
+
+    breaks: int = 0
+    """The round whose workers elsewhere may fail for it."""
+
+    crashed: int = 0
+    """The round in which it is a worker's own failure."""
+
+
+class History(NamedTuple):
+    """What has happened that no node knows."""
+
+    broken: int = 0
+    """The newest round in which workers may fail for want of a peer."""
+
+    crashed: frozenset[int] = frozenset()
+    """Rounds in which a worker failed by itself."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Which run, and which of the rules hold that the proof needs; those dropped must be missed."""
+
+    nodes: int = 3
+    least: int = 1
+    most: int = 3
+    restarts: int = 1
+    faults: tuple[tuple[str, int], ...] = ()
+    """How often each may happen: fail, crash, lapse, leave, come, close."""
+
+    rounds: int = 3
+    """Where the search ends: who reads late may end one round after the other."""
+
+    patches: tuple[Patch, ...] = ()
+    compare: bool = True
+    """A commit succeeds on the version only that it was decided on."""
+
+    guard: bool = True
+    """The guard kills the workers before anybody can call the node dead."""
+
+    lag: bool = False
+    """Who reads a lease may miss its last renewal."""
+
+    settled: bool = True
+    """Who has lost its lease starts workers only on news from when no reader can have missed the renewal."""
+
+    fresh: bool = True
+    """Workers start only on news younger than the lease."""
+
+
+@dataclass
+class Model:
+    """All steps that a run of ``rules`` can take."""
+
+    rules: Rules
+    _registers: Interned[State] = field(default_factory=Interned)
+    _slots: Interned[Slot | None] = field(default_factory=Interned)
+    _faults: Interned[tuple[tuple[str, int], ...]] = field(default_factory=Interned)
+    _histories: Interned[History] = field(default_factory=Interned)
+    _looks: Interned[object] = field(default_factory=Interned)
+    _own: dict[int, list[tuple[int, str, int, int]]] = field(default_factory=dict)
+    _spent: dict[tuple[int, str], int | None] = field(default_factory=dict)
+    _read: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    _seen: dict[int, int] = field(default_factory=dict)
+    _idle: dict[int, tuple[int, int | None]] = field(default_factory=dict)
+    _changes: set[tuple[int, ...]] = field(default_factory=set)
+    _judged: set[tuple[int, ...]] = field(default_factory=set)
+
+    @cached_property
+    def code(self) -> Code:
+        return load(*self.rules.patches)
+
+    def first(self) -> Global:
+        """All nodes have come, and have read nothing yet."""
+        settings = Settings(NodeRange(self.rules.least, self.rules.most), restarts=RestartSettings(self.rules.restarts))
+        slots: list[Slot | None] = [_newcomer(f"n{i}", 0, i) for i in range(self.rules.nodes)]
+        spare = dict(self.rules.faults).get("come", 0)
+        return (
+            self._registers.number(_bare(State("run", settings))),
+            self._faults.number(self.rules.faults),
+            self._histories.number(History()),
+            *(self._slots.number(slot) for slot in [*slots, *[None] * spare]),
+        )
+
+    def register(self, state: Global) -> State:
+        return self._registers[state[0]]
+
+    def slots(self, state: Global) -> list[Slot]:
+        return [slot for number in state[3:] if (slot := self._slots[number]) is not None]
+
+    def final(self, state: Global) -> bool:
+        """True where the run has ended, or too few nodes are left to go on, or the search ends."""
+        up, register = sum(slot.up for slot in self.slots(state)), self.register(state)
+        return register.phase.final or up < self.rules.least or register.round > self.rules.rounds
+
+    # Steps
+
+    def steps(self, state: Global) -> Iterator[tuple[Global, bool]]:
+        """Where every step that can come next leads, and whether it is a fault. None once the run has ended: all that
+        can come then is what could have come before, and workers that stop."""
+        register, faults, history, *slots = state
+        if self._registers[register].phase.final or self._registers[register].round > self.rules.rounds:
+            return
+        for place, number in enumerate(slots, 3):
+            head, tail = state[3:place], state[place + 1 :]
+            for after, fault, breaks, crashed in self._own_steps(number):
+                if fault == "echo":
+                    if self._histories[history].broken == breaks:
+                        yield (register, faults, history, *head, after, *tail), False
+                    continue
+                left = self._spend(faults, fault) if fault else faults
+                if left is not None:
+                    happened = self._happened(history, breaks, crashed) if breaks else history
+                    yield (register, left, happened, *head, after, *tail), bool(fault)
+            for after in self._readings(register, place, slots):
+                if after != number:
+                    yield (register, faults, history, *head, after, *tail), False
+            done, pending = self._without_pending(number)
+            if pending is not None:
+                yield self._changed((register, faults, history, *head, done, *tail), pending), False
+        yield from self._outside_steps(state)
+
+    def _own_steps(self, number: int) -> list[tuple[int, str, int, int]]:
+        """What the slot may become by itself, by which fault, in which round workers may fail for it or did."""
+        if number not in self._own:
+            slot = self._slots[number]
+            steps = _own_steps(slot, self.rules) if slot else ()
+            self._own[number] = [(self._slots.number(step.slot), *step[1:]) for step in steps]
+        return self._own[number]
+
+    def _spend(self, faults: int, kind: str) -> int | None:
+        """The budget after a fault; None if it has none left."""
+        key = (faults, kind)
+        if key not in self._spent:
+            left = dict(self._faults[faults])
+            left[kind] = left.get(kind, 0) - 1
+            self._spent[key] = None if left[kind] < 0 else self._faults.number(tuple(left.items()))
+        return self._spent[key]
+
+    def _happened(self, history: int, breaks: int, crashed: int) -> int:
+        before = self._histories[history]
+        rounds = before.crashed | {crashed} if crashed else before.crashed
+        return self._histories.number(History(max(before.broken, breaks), rounds))
+
+    def _outside_steps(self, state: Global) -> Iterator[tuple[Global, bool]]:
+        """The user closes the run; a node comes."""
+        left = self._spend(state[1], "close")
+        if left is not None:
+            decision = self.code.decide.close(self.register(state), "closed")
+            if decision.next is not None:
+                yield self._changed((state[0], left, *state[2:]), self._registers.number(_bare(decision.next))), True
+        left = self._spend(state[1], "come")
+        if left is not None:
+            place = next(i for i in range(3, len(state)) if self._slots[state[i]] is None)
+            for comer in _comers(self.slots(state), place):
+                yield (state[0], left, *state[2:place], self._slots.number(comer), *state[place + 1 :]), True
+
+    def _readings(self, register: int, place: int, slots: list[int]) -> list[int]:
+        """What the slot at ``place`` may become by a turn of its rendezvous: observers may differ."""
+        number = slots[place - 3]
+        key = (register, place, number, *(self._visible(slot) for slot in slots))
+        if key not in self._read:
+            slot = self._slots[number]
+            found: dict[int, None] = {}
+            for reader in _renewed(slot, self.rules) if slot is not None and slot.up else ():
+                others = [s for i, n in enumerate(slots, 3) if i != place and (s := self._slots[n]) is not None]
+                for after in self._decisions(self._registers[register], reader, others):
+                    found[self._slots.number(after)] = None
+            self._read[key] = list(found)
+        return self._read[key]
+
+    def _visible(self, number: int) -> int:
+        """What others can see of a slot."""
+        if number not in self._seen:
+            slot = self._slots[number]
+            seen = slot and (slot.published, slot.lease, slot.up or self.rules.guard)
+            self._seen[number] = self._looks.number(seen)
+        return self._seen[number]
+
+    def _decisions(self, register: State, reader: Slot, others: list[Slot]) -> Iterator[Slot]:
+        """The reader after it has read what the register and the leases of ``others`` hold."""
+        news = _news(self.code, register, reader)
+        for alive in product(*(_verdicts(slot, self.rules) for slot in others)):
+            seen = {s.published.node: Seen(s.published, a) for s, a in zip(others, alive, strict=True)}
+            seen[reader.published.node] = Seen(reader.published, alive=True)
+            decision = self.code.decide.decide(register, View(seen, quorum_for=1e9))
+            pending = self._registers.number(_bare(decision.next)) if decision.next is not None else None
+            yield _settled(reader._replace(news=news, pending=pending), self.rules)
+
+    def _changed(self, state: Global, new: int) -> Global:
+        """The register changes: who had decided on the version before will find the next one taken."""
+        idle = [self._without_pending(number)[0] for number in state[3:]]
+        change = (state[0], new, state[2], *idle)
+        if change not in self._changes:
+            _judge_change(self._registers[state[0]], self._registers[new], self.slots(state), self._histories[state[2]])
+            self._changes.add(change)
+        return (new, *state[1:3], *(idle if self.rules.compare else state[3:]))
+
+    def _without_pending(self, number: int) -> tuple[int, int | None]:
+        """The slot once its commit is done or has failed, and what it was about to commit."""
+        if number not in self._idle:
+            slot = self._slots[number]
+            idle = number if slot is None or slot.pending is None else self._slots.number(slot._replace(pending=None))
+            self._idle[number] = idle, slot and slot.pending
+        return self._idle[number]
+
+    def story(self, before: Global, after: Global) -> str:
+        """What happened between two states, for people."""
+        old, new = self.register(before), self.register(after)
+        changes = [f"the run is {new.phase.value}, round {new.round}"] if before[0] != after[0] else []
+        for a, b in zip(before[3:], after[3:], strict=True):
+            one, two = self._slots[a], self._slots[b]
+            if two is not None and a != b:
+                changes.append(f"{two.said.node} {_change(one, two)}")
+        return "; ".join(changes) if old is not new or changes else "nothing"
+
+    # Promises
+
+    def judge(self, state: Global) -> None:
+        """Broken if what runs at this moment must not."""
+        if state[3:] not in self._judged:
+            _judge_groups([slot for slot in self.slots(state) if slot.part is not None])
+            self._judged.add(state[3:])
+
+
+# What a node does by itself
+
+
+def _own_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
+    if not slot.up:
+        return
+    for step in (*_duties(slot), *_workers_steps(slot), *_mishaps(slot, rules)):
+        if step.fault != "crash" and not may_say(slot.said.stand, step.slot.said.stand):
+            raise Broken(f"{slot.said.node} went from {slot.said.stand} to {step.slot.said.stand}")
+        yield step._replace(slot=_settled(step.slot, rules))
+
+
+def _duties(slot: Slot) -> Iterator[Step]:
+    """What the agent does about its news."""
+    if slot.part is not None:
+        if slot.news is not None or slot.said.stand is Stand.FAILED:
+            yield Step(slot._replace(part=None), breaks=slot.part.round)
+    elif isinstance(slot.news, Ended):
+        last = slot.said if slot.said.stand is Stand.SUCCEEDED else replace(slot.said, stand=Stand.LEFT)
+        yield Step(slot._replace(up=False, said=last, published=last, news=None, pending=None))
+    elif isinstance(slot.news, Assignment):
+        said = replace(slot.said, stand=Stand.RUNNING, round=slot.news.round, failure=None, fenced=-1)
+        yield Step(slot._replace(said=said, part=slot.news, news=None))
+    elif isinstance(slot.news, Between):
+        yield Step(slot._replace(said=_ready(slot.said, slot.news.round), news=None))
+
+
+def _workers_steps(slot: Slot) -> Iterator[Step]:
+    if slot.part is None or slot.said.stand is not Stand.RUNNING:
+        return
+    round = slot.part.round
+    yield Step(slot._replace(said=replace(slot.said, stand=Stand.SUCCEEDED), part=None))
+    report = Failure(round, slot.said.node, slot.part.first_rank, 0, 1, "")
+    failed = slot._replace(said=replace(slot.said, stand=Stand.FAILED, failure=report))
+    yield Step(failed, "fail", breaks=round, crashed=round)
+    yield Step(failed, "echo", breaks=round)
+
+
+def _mishaps(slot: Slot, rules: Rules) -> Iterator[Step]:
+    round = slot.part.round if slot.part else 0
+    if slot.lease is LeaseIs.REGAINED:  # time passes, and whoever read late has read again
+        yield Step(slot._replace(lease=LeaseIs.HELD))
+    gone = slot._replace(up=False, news=None, pending=None, part=None)
+    yield Step(gone._replace(said=slot.published, lease=LeaseIs.LAPSED), "crash", breaks=round)
+    if slot.said.stand is not Stand.SUCCEEDED:
+        left = replace(slot.said, stand=Stand.LEFT)
+        yield Step(gone._replace(said=left, published=left), "leave", breaks=round)
+    if slot.lease is not LeaseIs.LAPSED:
+        said = _ready(slot.said, round) if slot.part is not None else slot.said
+        old_news = None if rules.fresh and isinstance(slot.news, Assignment) else slot.news
+        lapsed = slot._replace(said=replace(said, fenced=said.round), part=None, news=old_news)
+        yield Step(lapsed._replace(lease=LeaseIs.LAPSED), "lapse", breaks=round)
+
+
+def _renewed(slot: Slot, rules: Rules) -> Iterator[Slot]:
+    """The slot as it reads: its lease is renewed first, but may have run out again meanwhile."""
+    if slot.lease is LeaseIs.LAPSED:
+        yield slot
+    lag = slot.lease is LeaseIs.REGAINED or (rules.lag and slot.lease is LeaseIs.LAPSED)
+    yield slot._replace(published=slot.said, lease=LeaseIs.REGAINED if lag else LeaseIs.HELD)
+
+
+def _settled(slot: Slot, rules: Rules) -> Slot:
+    """The slot without news that ask nothing of it."""
+    news = slot.news
+    if isinstance(news, Assignment):
+        if slot.part is not None:
+            idle = news.round == slot.part.round
+        else:
+            may = slot.lease is LeaseIs.HELD or (slot.lease is LeaseIs.REGAINED and not rules.settled)
+            idle = news.round <= slot.said.round or (rules.fresh and not may)
+    elif isinstance(news, Between):
+        idle = slot.part is None and (slot.said.stand, slot.said.round) == (Stand.READY, news.round)
+    else:
+        idle = False
+    return slot._replace(news=None) if idle else slot
+
+
+def _newcomer(name: str, incarnation: int, order: int) -> Slot:
+    member = Member(f"{name}@{incarnation}", Stand.READY, -1, order + 1, name, 0, order)
+    return Slot(True, member, member)
+
+
+def _ready(member: Member, round: int) -> Member:
+    return replace(member, stand=Stand.READY, round=round)
+
+
+def _comers(slots: list[Slot], place: int) -> Iterator[Slot]:
+    """Who may come: a node that was never here, or one that is gone, knowing that its predecessor is dead or not."""
+    yield _newcomer(f"n{place - 3}", 0, place - 3)
+    for before in [slot.said for slot in slots if not slot.up]:
+        again = _newcomer(before.name, place, before.order)
+        yield again
+        knowing = replace(again.said, dead=(before.node,))
+        yield again._replace(said=knowing, published=knowing)
+
+
+# What a node sees
+
+
+def _news(code: Code, register: State, reader: Slot) -> News:
+    if register.phase.final:
+        return Ended()
+    part = code.assignment.assignment(register, reader.said.node)
+    return Assignment(**vars(part)) if part else Between(register.round)
+
+
+def _verdicts(slot: Slot, rules: Rules) -> tuple[bool, ...]:
+    """Whether an observer may take a node for alive, for dead, or for either."""
+    return (True,) if slot.lease is LeaseIs.HELD and rules.guard else (True, False)
+
+
+class _Spent(dict[str, int]):
+    """The budget, hashable."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _bare(state: State) -> State:
+    """The state without what is for people only."""
+    return replace(state, spent=_Spent(state.spent), failures=(), standbys=(), reason="")
+
+
+def _change(before: Slot | None, after: Slot) -> str:
+    """What has become of a slot, for people."""
+    if before is None:
+        return "comes"
+    said = f"says {after.said.stand.value} {after.said.round}" if before.said != after.said else ""
+    runs = f"runs round {after.part.round}" if after.part else "has no workers any more"
+    changes = {
+        "has gone": not after.up,
+        said: bool(said),
+        runs: before.part != after.part,
+        f"has its lease {after.lease.value}": before.lease != after.lease,
+        "publishes": before.published != after.published,
+        f"has read {after.news}": before.news != after.news and after.news is not None,
+        "decides to go on": before.pending != after.pending and after.pending is not None,
+    }
+    return ", ".join(what for what, true in changes.items() if true) or "reads nothing new"
+
+
+# Judgements
+
+
+def _judge_groups(running: list[Slot]) -> None:
+    parts = [slot.part for slot in running if slot.part is not None]
+    rounds = {part.round for part in parts}
+    _demand(len(rounds) <= 1, lambda: f"workers of rounds {sorted(rounds)} run at the same time")
+    alike = {(p.round, p.world_size, p.group_world_size, p.master_addr, p.master_port) for p in parts}
+    ranks = [rank for p in parts for rank in range(p.first_rank, p.first_rank + p.local_world_size)]
+    _demand(len(alike) <= 1 and len(set(ranks)) == len(ranks), lambda: f"the group disagrees: {parts}")
+    _demand(all(rank < parts[0].world_size for rank in ranks), lambda: f"a rank is beyond the world: {parts}")
+
+
+def _judge_change(old: State, new: State, slots: Iterable[Slot], history: History) -> None:
+    by_node = {slot.said.node: slot for slot in slots}
+    formed = new.phase is Phase.RUNNING
+    _demand(not old.phase.final, lambda: f"a run that has {old.phase.value} went on")
+    _demand(new.round == old.round + formed, lambda: f"round {old.round} was followed by {new.round}")
+    ended = new.phase is Phase.JOINING and new.round > 0
+    _demand((new.cause is not None) == ended, lambda: f"cause {new.cause} in phase {new.phase.value}")
+    nodes = [p.node for p in new.participants]
+    if formed:
+        limits = new.settings.nodes
+        _demand(limits.min <= len(nodes) <= limits.max, lambda: f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
+        _demand(len({p.name for p in new.participants}) == len(nodes), lambda: f"a node takes part twice: {nodes}")
+        stands = {node: (by_node[node].published.stand, by_node[node].published.round) for node in nodes}
+        admitted = all(stand is Stand.LEFT or (stand, at) == (Stand.READY, old.round) for stand, at in stands.values())
+        _demand(admitted, lambda: f"not all were ready for round {new.round}: {stands}")
+    else:
+        _demand(new.participants == old.participants, lambda: "the members changed within a round")
+    if new.phase is Phase.SUCCEEDED:
+        done = [by_node[n].said for n in nodes]
+        succeeded = all((m.stand, m.round) == (Stand.SUCCEEDED, new.round) for m in done)
+        _demand(succeeded, lambda: f"success without all: {done}")
+    _judge_budget(old, new, by_node, history)
+
+
+def _judge_budget(old: State, new: State, by_node: dict[str, Slot], history: History) -> None:
+    rise = {cause: count - old.spent.get(cause, 0) for cause, count in new.spent.items()}
+    charging = old.cause is not None and new.phase in (Phase.RUNNING, Phase.FAILED)
+    exact = min(rise.values(), default=0) >= 0 and sum(rise.values()) == charging
+    _demand(exact, lambda: f"{old.spent} became {new.spent}")
+    charged = charging and bool(rise.get(Cause.WORKER.value))
+    _demand(not charged or old.round in history.crashed, lambda: f"round {old.round} was charged for nothing")
+    back = all(by_node[p.node].published.stand in (Stand.READY, Stand.LEFT) for p in old.participants)
+    _demand(not charged or back, lambda: f"round {old.round} was charged, but a node did not come back")
+    exceeded = new.restarts > new.settings.restarts.max
+    _demand((new.phase is Phase.FAILED) == exceeded or new.phase is Phase.CLOSED, lambda: f"{new.phase}: {new.spent}")
+
+
+def _demand(true: bool, what: Callable[[], str]) -> None:
+    if not true:
+        raise Broken(what())

@@ -1,0 +1,141 @@
+"""Every interleaving of small runs keeps every promise; each rule that is dropped breaks one."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+
+from tests.protocol.exhaustive import Search
+from tests.protocol.model import Rules
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, Patch
+
+EACH_ONCE = (("crash", 1), ("fail", 1), ("lapse", 1), ("leave", 1), ("come", 1), ("close", 1))
+TWO = Rules(nodes=2, most=2)
+LATE = replace(TWO, faults=(("lapse", 1),), lag=True, rounds=2)
+LOST = replace(TWO, faults=(("crash", 1), ("come", 1)))
+
+
+class Count(UserWarning):
+    """Shows in pytest's summary how much was searched, though the test passes."""
+
+
+@pytest.mark.parametrize(
+    ("rules", "depth"),
+    [
+        pytest.param(replace(TWO, restarts=0, faults=(("fail", 2), ("leave", 1))), None, id="two, failures, a goodbye"),
+        pytest.param(LATE, 22, id="two, a lease runs out and reads lag"),
+        pytest.param(LOST, 20, id="two, a loss and a return"),
+        pytest.param(Rules(nodes=3), None, id="three"),
+        pytest.param(Rules(nodes=3, least=2, most=2, faults=(("fail", 1),)), None, id="three for two, a failure"),
+        pytest.param(Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss"),
+        pytest.param(Rules(nodes=3, least=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
+        pytest.param(Rules(nodes=3, least=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
+    ],
+)
+def test_every_promise_is_kept(rules: Rules, depth: int | None, request: pytest.FixtureRequest) -> None:
+    searched = Search(rules).run(depth)
+    assert not searched.broken
+    assert searched.complete == (depth is None), searched
+    warnings.warn(f"{request.node.callspec.id}: {searched}", Count, stacklevel=1)
+
+
+@pytest.mark.parametrize(
+    ("rules", "broken"),
+    [
+        pytest.param(replace(LATE, settled=False), "run at the same time", id="a lease regained is trusted at once"),
+        pytest.param(replace(LATE, guard=False), "run at the same time", id="a lease ends before the guard kills"),
+        pytest.param(replace(LATE, fresh=False), "run at the same time", id="old news are acted upon"),
+        pytest.param(replace(TWO, compare=False), "a run that has|was followed by", id="a commit without compare"),
+    ],
+)
+def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
+    with pytest.raises(AssertionError, match=broken):
+        raise AssertionError(Search(rules).run(40, 300_000).broken)
+
+
+@pytest.mark.parametrize(
+    ("rules", "module", "old", "new", "broken"),
+    [
+        pytest.param(
+            TWO, DECIDE, "    if busy:\n", "    if False:\n", "run at the same time", id="no wait for the busy"
+        ),
+        pytest.param(
+            LOST,
+            DECIDE,
+            "return list({m.name: m for",
+            "return list({m.node: m for",
+            "takes part twice",
+            id="both twins",
+        ),
+        pytest.param(
+            replace(TWO, faults=(("crash", 1),)),
+            DECIDE,
+            "return not _alive(view, node)\n",
+            "return False\n",
+            "can't end any more",
+            id="no loss is seen",
+        ),
+        pytest.param(
+            TWO, DECIDE, "if len(done) == len(state.participants):", "if done:", "without all", id="success of some"
+        ),
+        pytest.param(
+            TWO, DECIDE, "        round=state.round + 1,", "        round=state.round,", "was followed", id="same round"
+        ),
+        pytest.param(
+            TWO,
+            DECIDE,
+            "member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)\n    ):",
+            "member.stand in (Stand.LEFT, Stand.READY)\n    ):",
+            "run at the same time",
+            id="ready for an older round counts as stopped",
+        ),
+        pytest.param(
+            replace(TWO, faults=(("lapse", 1), ("fail", 1))),
+            DECIDE,
+            " if m.fenced != state.round}",
+            "}",
+            "charged for nothing",
+            id="a fenced node's failure is charged",
+        ),
+        pytest.param(
+            TWO,
+            DECIDE,
+            "return replace(state, cause=None, spent=spent,",
+            "return replace(state, spent=spent,",
+            "cause .* in phase running",
+            id="what is charged is not written off",
+        ),
+        pytest.param(
+            TWO,
+            DECIDE,
+            "return _commit(replace(state, phase=Phase.JOINING, cause=Cause.JOIN, standbys=(), reason=reason))",
+            "return _commit(replace(state, phase=Phase.CLOSED, cause=None, standbys=(), reason=reason))",
+            "must not take a run from running to closed",
+            id="a step that is not in the table",
+        ),
+        pytest.param(
+            TWO,
+            ASSIGNMENT,
+            "first_rank=sum(sizes[:group_rank])",
+            "first_rank=0",
+            "the group disagrees",
+            id="two nodes get the same ranks",
+        ),
+    ],
+)
+def test_a_mistake_is_found(rules: Rules, module: str, old: str, new: str, broken: str) -> None:
+    with pytest.raises(AssertionError, match=broken):
+        raise AssertionError(Search(replace(rules, patches=(Patch(module, old, new),))).run(40, 300_000).broken)
+
+
+def test_the_shortest_history_is_shown() -> None:
+    searched = Search(replace(LATE, settled=False)).run()
+    *_, last = searched.broken.splitlines()
+    assert "runs round 2" in last
+    assert "has its lease regained" in searched.broken
+
+
+def test_a_search_that_was_cut_short_says_so() -> None:
+    searched = Search(TWO).run(depth=3)
+    assert (searched.complete, searched.depth) == (False, 3)
+    assert str(searched) == f"{searched.states} states to depth 3"

@@ -1,0 +1,50 @@
+"""Workers in the place of which a test puts itself, and the runs that they belong to."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.rendezvous.rendezvous import open_run, read_state
+from hpcelastic.store import files
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Register
+from hpcelastic.training import fence
+
+
+def make_run(root: Path, round: int = 1) -> Path:
+    """A run whose newest round is ``round``; the one that is there goes on, if there is one."""
+    paths = RunPaths(root)
+    files.make_directory(paths.register)
+    state = open_run(paths, "r", Settings(), "test")
+    register = Register(paths.register, "test")
+    assert register.commit(register.read().number, encode(replace(state, round=round)))
+    assert read_state(paths).round == round
+    return root
+
+
+def become(monkeypatch: pytest.MonkeyPatch, run: Path, round: int, rank: int = 0) -> None:
+    """Take the place of one worker, which has just started."""
+    for name, value in {"HPCELASTIC_RUN_DIR": run, "HPCELASTIC_ROUND": round, "RANK": rank}.items():
+        monkeypatch.setenv(name, str(value))
+    fence._birth.cache_clear()
+
+
+def become_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take the place of a process that no agent has started."""
+    for name in list(os.environ):
+        if name.startswith("HPCELASTIC_") or name == "RANK":
+            monkeypatch.delenv(name)
+
+
+def listing(directory: Path) -> list[str]:
+    """What readers of ``directory`` are meant to see."""
+    return sorted(name for name in os.listdir(directory) if not name.startswith(".publishing-"))
+
+
+def drafts(directory: Path) -> list[str]:
+    """Drafts that are left in ``directory``."""
+    return [path.name for path in directory.rglob("*") if path.name.endswith(".draft") or "revoked" in path.name]
