@@ -1,14 +1,17 @@
 # make demo    train on this machine, lose a node, recover
 # make test    check the code, then run every test, on a real SLURM cluster too
-# Both do all the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
+# make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 fewer
+# make mutants     seed faults into the code, and show what finds each
+# All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
+SEEDS ?= 100000
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean slurm
+.PHONY: demo test check bench format clean system simulate mutants
 .DEFAULT_GOAL := help
 
 help:
@@ -29,12 +32,18 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Without root or Debian the SLURM tests are skipped, with the reason; with CI set that is a failure.
-slurm:
-	@tests/install_slurm.sh || [ -z "$$CI" ]
+# Without root or Debian the tests on real systems are skipped, with the reason; with CI set that is a failure.
+system:
+	@tests/install_system.sh || [ -z "$$CI" ]
 
-test: check slurm
+test: check system
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+simulate: $(READY)
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
+
+mutants: $(READY)
+	$(BIN)/python -m tests.mutants
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

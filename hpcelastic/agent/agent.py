@@ -6,8 +6,8 @@ What it does about them is decided by `hpcelastic.agent.conduct`; here it is don
 
 import contextlib
 import os
+import select
 import selectors
-import shutil
 import signal
 import socket
 import threading
@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts
@@ -33,6 +32,7 @@ from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
 from hpcelastic.store.events import EventLog
+from hpcelastic.store.keyvalue import remove_stores
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 
@@ -115,6 +115,8 @@ class Agent:
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
         while self._inbox:
+            if select.select([self._guard], [], [], 0)[0]:  # it may have spoken since
+                self._guarded()
             message = self._inbox.popleft()
             if isinstance(message, Outcome):
                 self._learned(message)
@@ -184,7 +186,10 @@ class Agent:
             f"round {part.round}: {ranks} of {part.world_size}, store at {part.master_addr}:{part.master_port}"
         )
         if part.group_rank == 0:
-            self._sweep(self._spec.paths.store(part.round - 2))
+            # In a thread that nobody waits for: it may be many files, on a filesystem that may hang.
+            threading.Thread(
+                target=remove_stores, args=(self._spec.paths, part.round - 2), name="sweep", daemon=True
+            ).start()
         try:
             group.start(self._spec.environ, lease_from)
         except OSError as error:
@@ -194,13 +199,6 @@ class Agent:
             self._watch_worker(pidfd)
         pids = {worker.rank: worker.process.pid for worker in group.running.values()}
         self._log("workers started", round=part.round, world_size=part.world_size, pids=pids)
-
-    def _sweep(self, store: Path) -> None:
-        """Remove the store of a round that is long over; a zombie that still writes there is read by nobody.
-
-        In a thread that nobody waits for: it may be many files, on a filesystem that may hang.
-        """
-        threading.Thread(target=shutil.rmtree, args=(store, True), name="sweep", daemon=True).start()
 
     def _worker_ended(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)

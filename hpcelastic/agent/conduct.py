@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.assignment import Assignment, assignment
 from hpcelastic.protocol.state import Failure, Member, Stand, State
+from hpcelastic.protocol.transitions import may_say
 
 
 @dataclass(frozen=True)
@@ -147,5 +148,6 @@ class Conduct:
         yield self._say(Stand.READY, round, port=port, **changes)
 
     def _say(self, stand: Stand, round: int, **changes: object) -> Say:
+        assert may_say(self.member.stand, stand), f"a node that is {self.member.stand.value} says {stand.value}"
         self.member = replace(self.member, stand=stand, round=round, **changes)  # type: ignore[arg-type]  # its fields
         return Say(self.member)

@@ -7,7 +7,12 @@ import signal
 import time
 from pathlib import Path
 
+from hpcelastic.errors import StoreError
 from hpcelastic.store import files
+from hpcelastic.store.bounded import bounded
+
+_PATIENCE = 5.0
+"""Seconds that the shared filesystem may take to show what the worker has left."""
 
 _TAIL = 16 * 1024
 _LINES = 40
@@ -19,13 +24,17 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
     """One line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
 
     ``exit_code`` is minus the signal's number where a signal ended it. The error file is what torch's ``@record``
-    writes; without one, the end of the log serves.
+    writes; without one, the end of the log serves. A filesystem that hangs is not waited for.
     """
     how = describe_exit(exit_code)
-    recorded = _recorded(error_file)
+    try:
+        recorded, tail = bounded(
+            lambda: (_recorded(error_file), _tail(log) if log else ""), _PATIENCE, f"{error_file.parent}"
+        )
+    except StoreError as error:
+        recorded, tail = None, str(error)
     if recorded is not None:
         return _short(recorded[0]), recorded[1][-_TAIL:], recorded[2]
-    tail = _tail(log) if log else ""
     found = re.findall(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", tail, re.MULTILINE)
     if found:
         return f"{_short(found[-1])} ({how})", tail, time.time()

@@ -5,10 +5,11 @@ hangs, or the agent is stopped. It touches no file but /proc, needs nothing but 
 script of its own (``python -I -S guard.py MARKER``), so that it starts in milliseconds and stays small.
 
 It reads lines from standard input: ``until SECONDS`` with every renewal of the lease (on CLOCK_BOOTTIME, which also
-counts while the machine sleeps); ``group PGID SECONDS`` as a worker starts, with the start of the lease under which the
-agent decided so, for if that lease has run out since, others may have gone on without this node; ``gone PGID`` as a
-worker ends; and ``quit``. An end of input without ``quit`` is the agent's death. Before it kills for a lease that has
-run out it writes ``fenced`` to its output, and ``killed`` when that is done.
+counts while the machine sleeps); ``arm SECONDS`` before the first worker is started, with the start of the lease under
+which the agent decided so, for if that lease has run out since, others may have gone on without this node; ``group
+PGID SECONDS`` likewise as a worker has started; ``gone PGID`` as a worker ends; ``disarm`` once nothing that workers
+have started is left; and ``quit``. An end of input without ``quit`` is the agent's death. Before it kills for a lease
+that has run out it writes ``fenced`` to its output, and ``killed`` when that is done.
 """
 
 import contextlib
@@ -71,20 +72,23 @@ class _Watch:
     def __init__(self, marker: str) -> None:
         self._marker = marker
         self._groups: set[int] = set()
+        self._armed = False
+        """True while there may be workers, also such as the agent was stopped on its way to tell of."""
+
         self._until = float("inf")
         self._lapsed = float("-inf")
-        """When the lease was last seen to have run out."""
+        """When the lease last ran out; not when that was seen, for without workers nobody looks, and then it may be
+        seen after the renewal that ended the lapse has begun."""
 
     def patience(self) -> float | None:
         """Seconds until there is something to do; None if that is for the agent to say."""
-        return max(0.0, self._until - boottime()) if self._groups and self._until != float("inf") else None
+        return max(0.0, self._until - boottime()) if self._armed and self._until != float("inf") else None
 
     def check(self) -> None:
         """Fence the node if the lease has run out."""
-        now = boottime()
-        if now >= self._until:
-            self._lapsed = now
-            if self._groups:
+        if boottime() >= self._until:
+            self._lapsed = self._until
+            if self._armed:
                 self._fence()
 
     def take(self, word: str, *arguments: str) -> None:
@@ -92,18 +96,22 @@ class _Watch:
         self.check()
         if word == "until":
             self._until = float(arguments[0])
-        elif word == "group":
-            self._groups.add(int(arguments[0]))
-            if self._lapsed >= float(arguments[1]):
-                self._fence()
         elif word == "gone":
             self._groups.discard(int(arguments[0]))
+        elif word == "disarm":
+            self._armed = False
+        elif word in ("arm", "group"):
+            self._armed = True
+            self._groups.update(map(int, arguments[:-1]))
+            if self._lapsed >= float(arguments[-1]):
+                self._fence()
 
     def kill(self) -> None:
         for pgid in self._groups:
             kill_group(pgid, signal.SIGKILL)
         kill_marked(self._marker)
         self._groups.clear()
+        self._armed = False
 
     def _fence(self) -> None:
         _tell("fenced")  # first, so that the agent never takes the kill for a failure

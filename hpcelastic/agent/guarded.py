@@ -16,6 +16,7 @@ class Guard:
     def __init__(self, marker: str) -> None:
         self._marker = marker
         self._groups: dict[int, float] = {}
+        self._armed: float | None = None
         self._until: float | None = None
         self._lock = threading.Lock()
         self._process = self._spawn()
@@ -48,9 +49,23 @@ class Guard:
             self._process = self._spawn()
             if self._until is not None:
                 self._tell(f"until {self._until}")
+            if self._armed is not None:
+                self._tell(f"arm {self._armed}")
             for pgid, lease_from in self._groups.items():
                 self._tell(f"group {pgid} {lease_from}")
         return False
+
+    def arm(self, lease_from: float) -> None:
+        """Workers are about to be started, under the lease that began at ``lease_from``."""
+        with self._lock:
+            self._armed = lease_from
+            self._tell(f"arm {lease_from}")
+
+    def disarm(self) -> None:
+        """Nothing that workers have started is left."""
+        with self._lock:
+            self._armed = None
+            self._tell("disarm")
 
     def add(self, pgid: int, lease_from: float) -> None:
         """Watch over a process group that was started under the lease that began at ``lease_from``."""

@@ -7,6 +7,9 @@ from typing import TextIO
 _PACE = 0.2
 """Seconds between two looks at the logs."""
 
+_LAST_LOOK = 5.0
+"""Seconds that the last look at the logs may take; what is not copied then is in the logs still."""
+
 
 class Tee:
     """Follows log files while a round runs."""
@@ -25,10 +28,10 @@ class Tee:
             self._thread.start()
 
     def stop(self) -> None:
-        """Copy what is left, and end."""
+        """Copy what is left, and end; a filesystem that hangs is not waited for."""
         self._done.set()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_LAST_LOOK)
 
     def _run(self) -> None:
         tails = [(LogTail(path), prefix, output) for path, prefix, output in self._followed]

@@ -7,21 +7,32 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 from hpcelastic.agent.environment import RunFacts, worker_environment
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.output import Tee
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Streams
+from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store import files
+from hpcelastic.store.bounded import bounded
 
 FUNCTION_RUNNER = "hpcelastic.worker"
+
+_KILL_PATIENCE = 5.0
+"""Seconds in which a process that was killed has ended, unless a filesystem that hangs holds it."""
+
+_LOGS_PATIENCE = 5.0
+"""Seconds that the shared filesystem may take to open a round's logs."""
+
+_Logs: TypeAlias = dict[Path, IO[bytes]]
 
 
 @dataclass(frozen=True)
@@ -42,12 +53,12 @@ def command(entrypoint: Entrypoint, forwarded: Collection[str] = ()) -> list[str
 
     SLURM may signal every process of a job, not the agent alone, and a bare user signal kills; so those that are not
     ``forwarded`` are ignored from the start, which a handler of the script overrides. A shell does it on its way to
-    exec: Python could only before a fork, for the agent as well.
+    exec: Python could only before a fork, for the agent as well. And who starts a process waits until it has been
+    exec'd, which a shell of this machine is at once, and a Python on a shared filesystem that hangs is not.
     """
-    python = [sys.executable, "-u"]
     ignored = " ".join(name.removeprefix("SIG") for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded)
-    if ignored:
-        python = ["/bin/sh", "-c", f"trap '' {ignored}; exec \"$@\"", "sh", *python]
+    trap = f"trap '' {ignored}; " if ignored else ""
+    python = ["/bin/sh", "-c", f'{trap}exec "$@"', "sh", sys.executable, "-u"]
     args = [str(arg) for arg in entrypoint.args]
     if entrypoint.script:
         return [*python, entrypoint.script, *args]
@@ -70,14 +81,18 @@ class WorkerGroup:
 
     def start(self, environ: Mapping[str, str], lease_from: float) -> None:
         """Start all workers, under the lease that began at ``lease_from``; none is left if one can't be started."""
-        files.make_directory(self._run.paths.round_logs(self.part.round))
-        try:
-            for local_rank in range(self.part.local_world_size):
-                worker = self._start_one(local_rank, environ, lease_from)
-                self.running[worker.pidfd] = worker
-        except BaseException:
-            self.stop(grace=0.0)
-            raise
+        with contextlib.ExitStack() as stack:
+            logs = self._logs()
+            for log in logs.values():
+                stack.enter_context(log)
+            self._guard.arm(lease_from)
+            try:
+                for local_rank in range(self.part.local_world_size):
+                    worker = self._start_one(local_rank, environ, lease_from, logs)
+                    self.running[worker.pidfd] = worker
+            except BaseException:
+                self.stop(grace=0.0)
+                raise
         self._tee.start()
 
     def reap(self, pidfd: int) -> tuple[Worker, int]:
@@ -89,15 +104,24 @@ class WorkerGroup:
         self._guard.remove(worker.process.pid)
         return worker, exit_code
 
-    def stop(self, grace: float) -> None:
-        """End all workers and what they have started: SIGTERM, ``grace`` seconds, SIGKILL; return once all are gone."""
+    def stop(self, grace: float) -> list[Worker]:
+        """End all workers and what they have started: SIGTERM, ``grace`` seconds, SIGKILL; return once all are gone.
+
+        Returned are those that a filesystem which hangs still holds in a call, or in its clean-up after them. None of
+        their own code runs again, so who waits for their end need not wait for these.
+        """
         self.send(signal.SIGTERM)
         self._await(time.monotonic() + grace)
         self.kill()
-        self._await(None)
+        held = [self.running.pop(pidfd) for pidfd in self._await(time.monotonic() + _KILL_PATIENCE)]
         for pidfd in list(self.running):
             self.reap(pidfd)
+        for worker in held:
+            os.close(worker.pidfd)
+            threading.Thread(target=self._reap_late, args=(worker,), name=f"reaper {worker.rank}", daemon=True).start()
+        self._guard.disarm()
         self._tee.stop()
+        return held
 
     def kill(self) -> None:
         """SIGKILL all workers at once and everything that they have started, in whatever session."""
@@ -112,47 +136,67 @@ class WorkerGroup:
     def finish(self) -> None:
         """All workers have ended by themselves: end what they left behind."""
         kill_marked(self._run.node)
+        self._guard.disarm()
         self._tee.stop()
 
-    def _await(self, deadline: float | None) -> None:
-        """Until every worker has ended or ``deadline`` has come; none is reaped, so that their ids stay theirs."""
+    def _reap_late(self, worker: Worker) -> None:
+        worker.process.wait()
+        self._guard.remove(worker.process.pid)
+
+    def _await(self, deadline: float) -> set[int]:
+        """Until every worker has ended or ``deadline`` has come; none is reaped, so that their ids stay theirs.
+
+        Returned are the pidfds of those that have not ended.
+        """
         alive = set(self.running)
         while alive:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            ended, _, _ = select.select(list(alive), [], [], left)
+            ended, _, _ = select.select(list(alive), [], [], max(0.0, deadline - time.monotonic()))
             if not ended:
-                return
+                break
             alive.difference_update(ended)
+        return alive
 
-    def _start_one(self, local_rank: int, environ: Mapping[str, str], lease_from: float) -> Worker:
+    def _start_one(self, local_rank: int, environ: Mapping[str, str], lease_from: float, logs: _Logs) -> Worker:
         rank = self.part.first_rank + local_rank
         env = worker_environment(environ, self.part, local_rank, self._run, self._settings.environment)
-        with contextlib.ExitStack() as stack:
-            stdout, _ = self._stream(stack, rank, "out")
-            stderr, log = self._stream(stack, rank, "err")
-            process = subprocess.Popen(
-                command(self._settings.entrypoint, self._settings.workers.forward_signals),
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-            )
+        stdout, _ = self._stream(rank, "out", logs)
+        stderr, log = self._stream(rank, "err", logs)
+        process = subprocess.Popen(
+            command(self._settings.entrypoint, self._settings.workers.forward_signals),
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            start_new_session=True,
+        )
         self._guard.add(process.pid, lease_from)
         error_file = self._run.paths.error_file(self.part.round, rank)
         return Worker(rank, local_rank, process, os.pidfd_open(process.pid), error_file, log)
 
-    def _stream(self, stack: contextlib.ExitStack, rank: int, stream: str) -> tuple[IO[bytes] | None, Path | None]:
+    def _stream(self, rank: int, stream: str, logs: _Logs) -> tuple[IO[bytes] | None, Path | None]:
         """The file that a stream goes to; None to share the agent's own."""
-        logs = self._settings.logs
-        tee = _covers(logs.tee, stream)
-        if not tee and not _covers(logs.redirect, stream):
-            return None, None
         path = self._run.paths.log(self.part.round, rank, stream)
-        file = stack.enter_context(path.open("ab"))
-        if tee:
+        if path not in logs:
+            return None, None
+        if _covers(self._settings.logs.tee, stream):
             self._tee.follow(path, f"[{rank}] ", sys.stdout if stream == "out" else sys.stderr)
-        return file, path
+        return logs[path], path
+
+    def _logs(self) -> _Logs:
+        """The files that streams go to; none if they can't be had: for want of a log no worker stays away."""
+        try:
+            return bounded(self._open_logs, _LOGS_PATIENCE, f"{self._run.paths.logs}")
+        except (OSError, StoreError) as error:
+            print(f"no logs of round {self.part.round}: {error}; what its workers write goes here", file=sys.stderr)
+            return {}
+
+    def _open_logs(self) -> _Logs:
+        part, logs = self.part, self._settings.logs
+        files.make_directory(self._run.paths.round_logs(part.round))  # error files go there in any case
+        streams = [stream for stream in ("out", "err") if _covers(logs.tee, stream) or _covers(logs.redirect, stream)]
+        ranks = range(part.first_rank, part.first_rank + part.local_world_size)
+        paths = [self._run.paths.log(part.round, rank, stream) for rank in ranks for stream in streams]
+        return {path: path.open("ab") for path in paths}
 
 
 def _covers(streams: Streams, stream: str) -> bool:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.node import pid_here
-from hpcelastic.protocol.state import Stand
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.state import Member, Stand
 from hpcelastic.slurm.scheduler import cancel_jobs, job_states
 from hpcelastic.store import files
 from hpcelastic.store.leases import read_leases
@@ -73,9 +74,14 @@ class LocalNodes:
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
-        """Start all nodes."""
-        for index in range(self._count):
-            self.start_node(index)
+        """Start all nodes; none is left if one can't be started."""
+        try:
+            for index in range(self._count):
+                self.start_node(index)
+        except BaseException:
+            for index in self.alive():
+                self.kill_node(index)
+            raise
 
     def start_node(self, index: int) -> None:
         """Start one node: for the first time, or again after its death."""
@@ -94,7 +100,7 @@ class LocalNodes:
     def kill_node(self, index: int) -> None:
         """SIGKILL everything on the node at once: the agent, its guard, all workers."""
         agent = self._agents[index]
-        marks = [lease.member for lease in read_leases(self._paths.leases).values()]
+        marks = self._members()
         children = _children(agent.pid)
         for pid in (agent.pid, *children):
             kill_group(pid, signal.SIGKILL)
@@ -102,6 +108,13 @@ class LocalNodes:
         for member in marks:
             if member.name == f"node{index}":
                 kill_marked(member.node)
+
+    def _members(self) -> list[Member]:
+        """What the run's nodes have said of themselves; nothing if the directory does not tell."""
+        try:
+            return [lease.member for lease in read_leases(self._paths.leases).values()]
+        except (OSError, StoreError):
+            return []
 
     def signal(self, signum: int) -> None:
         """Signal every agent that lives."""

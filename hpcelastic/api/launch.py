@@ -82,10 +82,4 @@ def _serve(config: JobConfig, paths: RunPaths, executor: str) -> None:
     if executor == "slurm":
         remember_job(paths, submit_job(config, paths))
         return
-    nodes = LocalNodes(paths, config.nodes.max)
-    try:
-        nodes.start()
-    except BaseException:
-        for index in nodes.alive():
-            nodes.kill_node(index)
-        raise
+    LocalNodes(paths, config.nodes.max).start()

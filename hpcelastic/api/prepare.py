@@ -16,7 +16,10 @@ from hpcelastic import values
 from hpcelastic.api.checks import check_entrypoint
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.config import JobConfig, encode
+from hpcelastic.doctor.ground import established
+from hpcelastic.doctor.verdict import advise
 from hpcelastic.errors import ConfigError, SlurmError
+from hpcelastic.protocol.settings import Settings
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, reopen_run
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
@@ -83,7 +86,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
         _fill(draft, config, call)
         for directory in (draft.register, draft.leases, draft.events, draft.logs):
             files.make_directory(directory)
-        open_run(draft, str(config.run.name), config.protocol_settings, whoami())
+        open_run(draft, str(config.run.name), _settings(draft, config), whoami())
         os.rename(draft.root, paths.root)
     except BaseException:
         shutil.rmtree(draft.root, ignore_errors=True)
@@ -99,7 +102,13 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
             f"{paths.root}: is not over, {served} serves it; end it first: hpcelastic cancel {paths.root}"
         )
     _fill(paths, config, call)
-    reopen_run(paths, whoami(), config.protocol_settings)
+    reopen_run(paths, whoami(), _settings(paths, config))
+
+
+def _settings(paths: RunPaths, config: JobConfig) -> Settings:
+    """The run's settings, with times raised where its filesystem needs longer ones."""
+    settings = config.protocol_settings
+    return replace(settings, rendezvous=advise(settings.rendezvous, established(paths)))
 
 
 def _served_by(paths: RunPaths) -> str:

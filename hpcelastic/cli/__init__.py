@@ -5,10 +5,13 @@ import difflib
 import importlib
 import os
 import sys
+import threading
 
 from hpcelastic import __version__
 from hpcelastic.cli.parser import Parser
 from hpcelastic.errors import ConfigError, HpcElasticError
+from hpcelastic.store.bounded import bounded
+from hpcelastic.store.errnos import advice
 
 COMMANDS = {
     "run": "run a job file on this machine",
@@ -20,7 +23,12 @@ COMMANDS = {
     "list": "list the runs in a directory",
     "cancel": "end a run and its SLURM jobs",
     "config": "check a job file and show what it means",
+    "doctor": "examine the filesystem of a directory for runs",
 }
+
+_PATIENCE = {"status": 60.0, "list": 60.0, "cancel": 60.0, "logs": threading.TIMEOUT_MAX}
+"""Seconds that commands may take to look at a run. They do so in a thread of its own: a filesystem that hangs holds
+who calls it, and Ctrl-C must still work."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -37,6 +45,10 @@ def main(arguments: list[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: `hpcelastic logs RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"hpcelastic {name}: {where}{error.strerror or error}; {advice(error.errno)}", file=sys.stderr)
+        return 1
 
 
 def _run(name: str, arguments: list[str]) -> int:
@@ -45,7 +57,10 @@ def _run(name: str, arguments: list[str]) -> int:
     module.add_arguments(parser)
     # Options may stand among the overrides; but what follows a script or an action is its own.
     parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
-    return int(module.run(parse(arguments)))
+    args = parse(arguments)
+    if name not in _PATIENCE:
+        return int(module.run(args))
+    return bounded(lambda: int(module.run(args)), _PATIENCE[name], "the directory of the run")
 
 
 def _no_command(arguments: list[str]) -> int:

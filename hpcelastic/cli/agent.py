@@ -4,13 +4,15 @@ import argparse
 import math
 import os
 import re
+import sys
 from pathlib import Path
 from typing import Literal, get_args
 
 from hpcelastic.agent.node import Place, count_gpus
+from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
 from hpcelastic.config.job import NODES, node_range
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import slurm_task
@@ -58,7 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    return take_part(task_of_run(args.run_dir) if args.run_dir else _from_flags(args), _place(args))
+    with free_output():
+        try:
+            return take_part(task_of_run(args.run_dir) if args.run_dir else _from_flags(args), _place(args))
+        except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
+            print(f"hpcelastic agent: {error}", file=sys.stderr)
+            return error.exit_code
 
 
 def _from_flags(args: argparse.Namespace) -> Task:

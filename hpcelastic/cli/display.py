@@ -12,8 +12,13 @@ from rich.text import Text
 
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.run import Run, RunStatus
+from hpcelastic.errors import StoreError
+from hpcelastic.store.bounded import bounded
 
 _LAST_LINES = 8
+_PATIENCE = 5.0
+"""Seconds that a look at the run's directory may take."""
+
 _COLORS = {"succeeded": "green", "failed": "red", "closed": "red", "running": "cyan", "joining": "yellow"}
 
 
@@ -42,22 +47,33 @@ def display(run: Run, output: TextIO) -> Iterator[Callable[[], None]]:
 
 
 class _News:
-    """What has changed since the last look: the run's state, and new lines of the workers."""
+    """What has changed since the last look: the run's state, and new lines of the workers.
+
+    A directory that fails or hangs is news too: the run may outlast that, and so must its display.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._status = run.status()
         self._said = ""
         self._follower = LogFollower(run.directory)
         self._follower.lines(rest=True)  # what was said before a resumed run was resumed
 
     def look(self) -> tuple[list[str], RunStatus]:
-        lines = self._follower.lines()
-        status = self._run.status()
-        said = f"{status.phase}, round {status.round}, world size {status.world_size}: {status.reason}"
+        try:
+            lines, status = bounded(self._look, _PATIENCE, str(self._run.directory))
+            said = f"{status.phase}, round {status.round}, world size {status.world_size}: {status.reason}"
+            self._status = status
+        except (OSError, StoreError) as error:
+            lines, said = [], f"cannot see how the run does: {error}"
         if said != self._said:
             lines.append(f"--- {said}")
             self._said = said
-        return lines, status
+        return lines, self._status
+
+    def _look(self) -> tuple[list[str], RunStatus]:
+        status = self._run.status()
+        return self._follower.lines(), status
 
 
 def _panel(status: RunStatus, last: deque[str]) -> Group:

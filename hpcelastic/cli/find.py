@@ -29,4 +29,5 @@ def find_run(args: argparse.Namespace) -> Run:
             return Run(directory)
     names = [run.name for run in find_runs(runs)] if runs.is_dir() else []
     known = f"; there are {', '.join(names)}" if names else ""
-    raise ConfigError(f"{args.name}: no such run, neither as a directory nor in {runs.absolute()}{known}")
+    remedy = known or "; is the filesystem that holds it mounted here?"
+    raise ConfigError(f"{args.name}: no such run, neither as a directory nor in {runs.absolute()}{remedy}")

@@ -12,13 +12,17 @@ from hpcelastic.agent.report import describe
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.run import Run
+from hpcelastic.api.run import Run, RunStatus
 from hpcelastic.cli.display import display
 from hpcelastic.cli.job import add_job, add_resume
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.store.bounded import bounded
 
 _LOOK = 0.25
 """Seconds between two looks at the run."""
+
+_PATIENCE = 5.0
+"""Seconds that the last look may take."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,10 +45,16 @@ def run(args: argparse.Namespace) -> int:
             time.sleep(_LOOK)
             show()
         show()
-    if interrupts.signum and not started.status().ended:
+    status = _status(started)
+    if status is not None and status.ended:
+        return _verdict(status)
+    if interrupts.signum:
         print(f"interrupted; continue with: {_again(args, started)}", file=sys.stderr)
         return 128 + interrupts.signum
-    return _verdict(started, nodes)
+    logs = ", ".join(str(nodes.log(index)) for index, code in nodes.wait().items() if code)
+    print(f"all agents ended before the run did; see {logs}", file=sys.stderr)
+    print(f"continue with: {_again(args, started)}", file=sys.stderr)
+    return 1
 
 
 def _again(args: argparse.Namespace, started: Run) -> str:
@@ -54,14 +64,18 @@ def _again(args: argparse.Namespace, started: Run) -> str:
     return shlex.join(["hpcelastic", "run", args.file, *overrides, f"run.name={started.name}", *nodes, "--resume"])
 
 
-def _verdict(started: Run, nodes: LocalNodes) -> int:
-    status = started.status()
+def _status(started: Run) -> RunStatus | None:
+    """How the run stands; None if its directory does not tell, which is said."""
+    try:
+        return bounded(started.status, _PATIENCE, str(started.directory))
+    except (OSError, StoreError) as error:
+        print(f"hpcelastic run: {error}", file=sys.stderr)
+        return None
+
+
+def _verdict(status: RunStatus) -> int:
     for i, failure in enumerate(status.failures if status.phase == "failed" else ()):
         print(describe(failure, full=i == 0), file=sys.stderr)
-    if not status.ended:
-        logs = ", ".join(str(nodes.log(index)) for index, code in nodes.wait().items() if code)
-        print(f"all agents ended before the run did; see {logs}", file=sys.stderr)
-        return 1
     return 0 if status.phase == "succeeded" else 1
 
 

@@ -6,24 +6,31 @@ A composition root: the place where an agent's environment is read.
 import os
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
+from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
 from hpcelastic.config.codec import decode
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
+from hpcelastic.doctor.ground import check_race, established, remarks
+from hpcelastic.doctor.verdict import Verdict, advise, raised
+from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, StoreError
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.store import files
+from hpcelastic.store.bounded import bounded
 from hpcelastic.store.leases import Lease, read_leases
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.paths import RunPaths, safe_name
+
+_PATIENCE = 10.0
+"""Seconds that an agent which has ended gives the run's directory to show how the run has."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,8 @@ def run_agent(run_directory: str) -> None:
 
     Raises SystemExit where the agent did not end well: whatever is returned, submitit calls a success.
     """
-    status = take_part(task_of_run(run_directory), place_here())
+    with free_output():
+        status = take_part(task_of_run(run_directory), place_here())
     if status:
         sys.exit(status)
 
@@ -66,16 +74,20 @@ def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
     for directory in (task.paths.root, task.paths.register, task.paths.leases):
         files.make_directory(directory)
+    verdict = established(task.paths)
+    report = reporter(safe_name(place.name))
+    task = _on_the_ground(task, verdict, place, report)
     member = new_member(place, _workers(task.agent.workers, os.environ), dead_predecessors(task.paths, place))
+    if task.settings.nodes.max > 1:
+        check_race(task.paths, member.node)
     state = open_run(task.paths, task.run_id, task.settings, member.node)
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
     slurm = slurm_task(os.environ)
     try:
-        return Agent(
-            AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, os.environ), reporter(member.name)
-        ).run()
+        spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, os.environ, verdict.lock)
+        return Agent(spec, report).run()
     except RunFailed as error:
         print_failures(error)
         raise
@@ -89,6 +101,17 @@ def take_part(task: Task, place: Place) -> int:
             _end_job(slurm)
 
 
+def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[[str], None]) -> Task:
+    """``task`` with the times that the run's filesystem needs; what a person should know of it is reported."""
+    times = advise(task.settings.rendezvous, verdict)
+    # Who is reached at a loopback address has all others on this machine, as those that `hpcelastic run` starts.
+    nodes = 1 if place.address.startswith("127.") else task.settings.nodes.max
+    for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings.rendezvous, times, verdict)):
+        if line:
+            report(line)
+    return replace(task, settings=replace(task.settings, rendezvous=times))
+
+
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     return (count_gpus(environ) or 1) if settings.per_node == "auto" else settings.per_node
 
@@ -98,8 +121,13 @@ def _batch_node_lost(task: Task, me: Member) -> bool:
 
     Told to the last-ranked survivor of the job only.
     """
-    state = read_state(task.paths)
-    ours = {lease.member.node: lease.member for lease in _leases_of_job(task, me)}
+    try:
+        state, leases = bounded(
+            lambda: (read_state(task.paths), _leases_of_job(task, me)), _PATIENCE, str(task.paths.root)
+        )
+    except StoreError:
+        return False  # who can't see the run does not end its job
+    ours = {lease.member.node: lease.member for lease in leases}
     survivors = [p.node for p in state.participants if p.node in ours]
     if not state.phase.final or not survivors or survivors[-1] != me.node:
         return False

@@ -31,6 +31,26 @@ def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     return SlurmTask(environ["SLURM_JOB_ID"], environ["SLURMD_NODENAME"], node_id, nodes, restart)
 
 
+@dataclass(frozen=True)
+class StepRank:
+    """Which task of a SLURM job step a process is."""
+
+    step: str
+    """Job, restart and step: no other step ever has the same."""
+
+    rank: int
+    tasks: int
+
+
+def step_rank(environ: Mapping[str, str]) -> StepRank | None:
+    """The place of this process among the tasks of its step; None outside of a job step."""
+    task = slurm_task(environ)
+    if task is None:
+        return None
+    rank, tasks = _number(environ, "SLURM_PROCID", 0), _number(environ, "SLURM_STEP_NUM_TASKS", 1)
+    return StepRank(f"{task.job_id}.{task.restart}.{environ['SLURM_STEP_ID']}", rank, tasks)
+
+
 def place_of(task: SlurmTask) -> Place:
     """Where the agent of ``task`` runs. Nodes are counted for the job's step: who else comes is known from it."""
     return Place(task.node, job=task.job_id, job_nodes=task.nodes, restart=task.restart, order=task.node_id)

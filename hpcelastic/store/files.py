@@ -87,6 +87,7 @@ def drafted(path: Path, data: bytes) -> Iterator[Draft]:
     finally:
         if not draft.linked:
             _discard(draft.path)
+        stamp(path.parent)
 
 
 def take(draft: Draft) -> Claim:
@@ -107,11 +108,12 @@ def publish(path: Path, data: bytes, *, durable: bool = True) -> None:
     with explained(path):
         draft = _write_draft(path, data, durable=durable)
         try:
-            repeated(lambda: _replace(draft, path, data))
+            _replace(draft, path, data)
         except BaseException:
             _discard(draft)
             raise
         if durable:
+            stamp(path.parent)
             sync_directory(path.parent)
 
 
@@ -181,6 +183,17 @@ def remove(path: Path) -> None:
         repeated(lambda: os.unlink(path))
 
 
+def stamp(directory: Path) -> None:
+    """Give ``directory`` a modification time that it never had, after the last of our changes there.
+
+    Changes within one tick of an NFSv3 server's clock look like one to its clients: who has listed the directory in
+    between goes on showing what was there before, until the clock has moved and somebody changes the directory again.
+    """
+    with contextlib.suppress(OSError):
+        now = time.time_ns()
+        os.utime(directory, ns=(now, now))
+
+
 def sync_directory(path: Path) -> None:
     """Make the names in ``path`` durable, where the filesystem can."""
     # A sync that has failed is not repeated: the second would say that all is well, and what was lost stays lost.
@@ -204,11 +217,15 @@ def _listed(directory: Path) -> list[str]:
 
 def _mkdir(path: Path) -> None:
     try:
-        path.mkdir(mode=0o700, exist_ok=True)
+        path.mkdir(mode=0o700)
     except FileExistsError:
+        if path.is_dir():
+            return
         if exists(path):
             raise
         await_sight(path)  # the server has it; this client remembers that it was absent
+    else:
+        stamp(path.parent)
 
 
 def _write_draft(path: Path, data: bytes, *, durable: bool = True) -> Path:
@@ -246,11 +263,20 @@ def _discard(draft: Path) -> None:
 
 
 def _replace(draft: Path, path: Path, data: bytes) -> None:
-    try:
-        os.replace(draft, path)
-    except OSError as error:
-        if not doubtful(error) or read(path) != data:
-            raise
+    failed = False
+
+    def attempt() -> None:
+        nonlocal failed
+        try:
+            os.replace(draft, path)
+        except OSError as error:
+            # Only we move the draft, so it has gone by an attempt whose reply was lost; this client may not see it yet.
+            moved = failed and error.errno == errno.ENOENT and exists(path.parent)
+            failed = True
+            if not moved and not (doubtful(error) and read(path) == data):
+                raise
+
+    repeated(attempt)
 
 
 def _link(draft: Draft) -> Claim:
@@ -284,7 +310,7 @@ def _links(path: Path) -> int:
     try:
         fd = os.open(path, os.O_RDONLY)  # to open it is to ask the server: a mere stat may be answered from a cache
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ESTALE):
+        if error.errno == errno.ENOENT:  # not ESTALE, which says nothing before the name is looked up anew
             return 0
         raise
     try:
@@ -316,5 +342,7 @@ def _pointed(path: Path) -> str | None:
     """Where the symbolic link ``path`` leads to; None if there is none."""
     try:
         return os.readlink(path)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.EINVAL):  # what passes must not pass for another's claim
+            raise
         return None

@@ -50,6 +50,7 @@ class Tail:
         if len(old) >= self._keep:
             self._sweep(last)
             self._remove(path(number) for number in old)
+            files.stamp(self._directory)
 
     def _settled(self, newest: int) -> int:
         """The greatest number that was seen to be the newest `SETTLE` seconds ago or longer; 0 if none was."""

@@ -10,8 +10,10 @@ so nobody but another zombie looks there. One that had seen a key finds it gone 
 anew finds a store without values. Neither can be taken for a member of a later round.
 """
 
+import contextlib
 import hashlib
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,6 +23,7 @@ from urllib.parse import quote
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.store import files
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
 
 MAX_VALUE = 1 << 20
@@ -138,6 +141,15 @@ class KeyValueStore:
 
     def _register(self, name: str) -> Register:
         return Register(self._directory / name, self._writer, self._lock, _KEEP, files.FORGOTTEN, self._clock)
+
+
+def remove_stores(paths: RunPaths, until: int) -> None:
+    """Remove the stores of all rounds up to ``until``, as far as that can be done."""
+    with contextlib.suppress(StoreError):
+        for name in files.names(paths.stores):
+            digits = name.removeprefix("round-")
+            if digits.isdigit() and int(digits) <= until:
+                shutil.rmtree(paths.stores / name, ignore_errors=True)
 
 
 def _name(key: str) -> str:

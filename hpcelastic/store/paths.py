@@ -19,6 +19,11 @@ class RunPaths:
         return self.root / "config.json"
 
     @property
+    def filesystem(self) -> Path:
+        """The verdict on the filesystem that all agents of the run use."""
+        return self.root / "filesystem.json"
+
+    @property
     def register(self) -> Path:
         """Versions of the rendezvous register: the run's history."""
         return self.root / "rendezvous" / "versions"
@@ -28,9 +33,19 @@ class RunPaths:
         """One lease for each node and incarnation."""
         return self.root / "rendezvous" / "nodes"
 
+    @property
+    def race(self) -> Path:
+        """Names for which agents race when they start."""
+        return self.root / "rendezvous" / "race"
+
+    @property
+    def stores(self) -> Path:
+        """The key-value stores of the rounds."""
+        return self.root / "rendezvous" / "store"
+
     def store(self, round: int) -> Path:
         """The key-value store that the workers of a round share."""
-        return self.root / "rendezvous" / "store" / f"round-{round:04d}"
+        return self.stores / f"round-{round:04d}"
 
     @property
     def events(self) -> Path:
@@ -79,6 +94,11 @@ class RunPaths:
     def jobs(self) -> Path:
         """SLURM jobs that were submitted for the run, one line of JSON each."""
         return self.slurm / "jobs.jsonl"
+
+
+def doctors_verdict(directory: Path) -> Path:
+    """Where `hpcelastic doctor` leaves its verdict for the runs that are kept in ``directory``."""
+    return directory / ".hpcelastic-filesystem.json"
 
 
 def safe_name(name: str) -> str:

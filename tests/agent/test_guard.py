@@ -48,6 +48,16 @@ SCRIPTS = {
         ["fenced", "kill [7]", "killed", "kill []"],
     ),
     "no lease yet": ([(0, "group 7 0"), (99, None), (100, "quit")], []),
+    "workers that the agent was stopped on its way to tell of": (
+        [(0, "until 10\narm 0"), (10, None), (11, "quit")],
+        ["fenced", "kill []", "killed"],
+    ),
+    "a start on old news": ([(0, "until 10"), (20, "until 30\narm 5"), (21, "quit")], ["fenced", "kill []", "killed"]),
+    "what workers left, as the agent clears it away": (
+        [(0, "until 10\narm 0\ngroup 7 0\ngone 7"), (10, None), (11, "quit")],
+        ["fenced", "kill []", "killed"],
+    ),
+    "nothing is left of the workers": ([(0, "until 10\narm 0\ngroup 7 0\ngone 7\ndisarm"), (20, "quit")], []),
     "no workers": ([(0, "until 10"), (20, None), (30, "quit")], []),
     "workers after the lease ran out": (
         [(0, "until 10"), (20, "group 7 0"), (21, None), (22, "quit")],
@@ -70,8 +80,12 @@ SCRIPTS = {
         [],
     ),
     "workers by a lease that began as another ran out": (
-        [(0, "until 10"), (20, "until 30\ngroup 7 20"), (21, "quit")],
+        [(0, "until 10"), (11, "until 20\ngroup 7 10"), (12, "quit")],
         ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by the lease that ended a lapse, which is seen only then": (
+        [(0, "until 10"), (20.1, "until 30\ngroup 7 20"), (21, "quit")],
+        [],
     ),
     "two workers by a lease that ran out": (
         [(0, "until 10"), (20, "until 30\ngroup 7 5\ngroup 8 5"), (21, "quit")],
@@ -125,7 +139,7 @@ def test_decisions(
 
 
 def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b""]), []
+    lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b"disarm\n", b""]), []
 
     def wait(
         _read: object, _write: object, _error: object, left: float | None
@@ -139,7 +153,7 @@ def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(guard, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
     monkeypatch.setattr(guard, "kill_marked", lambda marker: None)
     guard.main("marker")
-    assert waited == [None, None, 6.0, 11.5, None]
+    assert waited == [None, None, 6.0, 11.5, 11.5, None]
 
 
 # What it does, with processes
@@ -323,6 +337,7 @@ def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
     with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
         it.add(worker.pid, boottime())
         it.remove(worker.pid)
+        it.disarm()
         it.until(boottime())
         assert understood(it)
         assert process.alive and not select.select([it], [], [], 0)[0]

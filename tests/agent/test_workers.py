@@ -3,12 +3,14 @@
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.agent import workers
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.guard import boottime, kill_marked
 from hpcelastic.agent.guarded import Guard
@@ -121,6 +123,38 @@ time.sleep(1000)
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [1, 1]
 
 
+def test_a_worker_that_is_killed_and_does_not_end_holds_nobody_up(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = start("time.sleep(1000)")
+    pids = {worker.rank: worker.process.pid for worker in group.running.values()}
+    for way in ("send", "kill"):  # as if a filesystem that hangs held them
+        monkeypatch.setattr(group, way, lambda *_: None)
+    monkeypatch.setattr(workers, "_KILL_PATIENCE", 0.1)
+    assert {worker.rank: worker.process.pid for worker in group.stop(grace=0)} == pids
+    assert group.running == {}
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(Path(f"/proc/{pid}").exists() for pid in pids.values()):
+        assert time.monotonic() < deadline, "nobody reaps it once it ends"
+        time.sleep(0.01)
+
+
+def test_without_logs_the_output_goes_where_the_agents_goes(
+    start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "logs").write_text("in the way")
+    group = start("print('hello from', me)")
+    while group.running:
+        for pidfd in select.select(list(group.running), [], [], 30)[0]:
+            worker, exit_code = group.reap(pidfd)
+            assert (worker.log, exit_code) == (None, 0)
+    out, err = capfd.readouterr()
+    assert sorted(out.splitlines()) == ["hello from 0", "hello from 1"]
+    assert err.startswith(f"no logs of round 1: {tmp_path / 'logs'}")
+
+
 COMMANDS = {
     "script": (Entrypoint("a.py", args=("x", 1)), ["a.py", "x", "1"]),
     "module": (Entrypoint(module="a.b"), ["-m", "a.b"]),
@@ -130,7 +164,15 @@ COMMANDS = {
 
 @pytest.mark.parametrize(("entrypoint", "end"), COMMANDS.values(), ids=COMMANDS)
 def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
-    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"))[2:] == end
+    assert command(entrypoint, ("SIGUSR1", "SIGUSR2")) == [
+        "/bin/sh",
+        "-c",
+        'exec "$@"',
+        "sh",
+        sys.executable,
+        "-u",
+        *end,
+    ]
     assert command(entrypoint)[-len(end) :] == end
 
 

@@ -17,7 +17,7 @@ _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add 
 def why_unavailable() -> str | None:
     """None if a cluster can start here, else the reason and the remedy."""
     if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
-        return f"{', '.join(missing)} not found: run tests/install_slurm.sh as root"
+        return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
     if os.geteuid() != 0:
         return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]

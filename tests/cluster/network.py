@@ -19,7 +19,7 @@ _SUBNETS = [f"198.{18 + index // 256}.{index % 256}" for index in range(512)]
 _SWITCH = """
 ip link add bridge0 type bridge && ip link set bridge0 up && echo ready
 read -r _
-for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 0.2; done
+[ -z "$1" ] || for _ in 1 2 3 4 5; do rm -rf "$1" && break; sleep 0.2; done
 """
 
 
@@ -38,7 +38,7 @@ def _batch(prefix: list[str], lines: tuple[str, ...]) -> None:
 class Switch:
     """Lives while its process does. `scratch` is a directory to remove should our own process die without cleaning."""
 
-    def __init__(self, scratch: str) -> None:
+    def __init__(self, scratch: str = "") -> None:
         command = ["unshare", "--net", "bash", "-c", _SWITCH, "switch", scratch]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -71,8 +71,13 @@ class Switch:
             return uplink, _SUBNETS[index]
         raise ClusterError("no free subnet for a test cluster: every slurmtest* link name is taken")
 
+    @property
+    def inside(self) -> list[str]:
+        """What to put before a command for it to run in the switch's network namespace."""
+        return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net"]
+
     def _ip(self, *lines: str) -> None:
-        _batch(["nsenter", f"--net=/proc/{self._process.pid}/ns/net"], lines)
+        _batch(self.inside, lines)
 
     def plug(self, port: str, address: str, pid: int) -> None:
         """Lay a cable from a port to `eth0`, of that IP address, in the network namespace of a process."""
@@ -80,6 +85,10 @@ class Switch:
         hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
         peer = f"peer name eth0 address {hardware} netns {pid}"
         self._ip(f"link add {port} type veth {peer}", f"link set {port} master bridge0 up")
+
+    def tap(self, port: str) -> None:
+        """Make a port for a virtual machine that runs `inside`."""
+        self._ip(f"tuntap add {port} mode tap", f"link set {port} master bridge0 up")
 
     def unplug(self, port: str) -> None:
         """Remove the cable, if there is one."""
@@ -91,6 +100,13 @@ class Switch:
 
     def heal(self, port: str) -> None:
         self._ip(f"link set {port} up")
+
+    def detach(self, port: str) -> None:
+        """Let no frame pass, with the link up: a virtual machine does not get over a `tap` that went down."""
+        self._ip(f"link set {port} nomaster")
+
+    def attach(self, port: str) -> None:
+        self._ip(f"link set {port} master bridge0")
 
     def close(self) -> None:
         if hasattr(self, "uplink"):

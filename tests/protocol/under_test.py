@@ -1,19 +1,24 @@
-"""The code under test, loaded afresh so that a test can give it another filesystem or seed a fault in its text."""
+"""The code under test, loaded afresh so that a test can give it a simulated machine or seed a fault in its text."""
 
+import builtins
 import importlib.util
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any
+
+from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
-LEASES, REGISTER = "hpcelastic.store.leases", "hpcelastic.store.register"
-RENDEZVOUS = "hpcelastic.rendezvous.rendezvous"
-MODULES = (DECIDE, ASSIGNMENT, LEASES, REGISTER, RENDEZVOUS)
+FILES, LEASES = "hpcelastic.store.files", "hpcelastic.store.leases"
+REGISTER, KEYVALUE = "hpcelastic.store.register", "hpcelastic.store.keyvalue"
+RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
+HISTORY, GUARD, CONDUCT = "hpcelastic.store.history", "hpcelastic.agent.guard", "hpcelastic.agent.conduct"
+FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
 
-
-_USED = {"decide", "LeaseObserver", "OwnLease", "Register"}
-"""What the rendezvous has from the others."""
+_AS_THEY_ARE = {"hpcelastic.errors", "hpcelastic.protocol.state", "hpcelastic.protocol.settings"}
+"""Values, which the tests hold too."""
 
 
 @dataclass(frozen=True)
@@ -25,37 +30,62 @@ class Patch:
     new: str
 
 
-@dataclass(frozen=True)
 class Code:
-    """Modules that the simulated nodes run."""
+    """Fresh copies of modules, with ``patches`` in their text, that import a simulated machine and one another."""
 
-    decide: ModuleType
-    assignment: ModuleType
-    leases: ModuleType
-    register: ModuleType
-    rendezvous: ModuleType
+    def __init__(self, patches: tuple[Patch, ...]) -> None:
+        self.system = System()
+        self._patches = patches
+        self._modules: dict[str, Any] = dict(self.system.modules())
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        for patch in patches:
+            self.module(patch.module)
+
+    def module(self, name: str) -> Any:
+        """A module of hpcelastic, or of what is simulated."""
+        if name not in self._modules:
+            self._modules[name] = module = ModuleType(name)
+            vars(module).update(__builtins__=self._builtins, __package__=name.rpartition(".")[0])
+            exec(_compiled(name, tuple(p for p in self._patches if p.module == name)), vars(module))
+        return self._modules[name]
+
+    def tests(self, name: str) -> ModuleType:
+        """A fresh copy of a module of tests, that imports this code."""
+        module = ModuleType(name)
+        vars(module).update(__builtins__=self._builtins, __package__=name.rpartition(".")[0])
+        exec(_compiled(name, ()), vars(module))
+        return module
+
+    @property
+    def decide(self) -> Any:
+        return self.module(DECIDE)
+
+    @property
+    def assignment(self) -> Any:
+        return self.module(ASSIGNMENT)
+
+    def _import(self, name: str, scope: Any = None, local: Any = None, fromlist: Any = (), level: int = 0) -> Any:
+        if level:
+            name = f"{scope['__package__'].rsplit('.', level - 1)[0]}.{name}" if name else scope["__package__"]
+        if name in self._modules:
+            return self._modules[name]
+        if name.partition(".")[0] != "hpcelastic" or name in _AS_THEY_ARE:
+            return importlib.__import__(name, scope, local, fromlist, 0)
+        if _is_package(name):
+            return SimpleNamespace(**{item: self.module(f"{name}.{item}") for item in fromlist})
+        return self.module(name)
 
 
-def load(*patches: Patch, **names: object) -> Code:
-    """Fresh copies of the modules with ``patches`` in their text.
-
-    ``names`` take the place of what the others than the protocol's have imported under those names, the filesystem
-    above all.
-    """
-    decide, assignment, leases, register, rendezvous = (
-        _module(name, tuple(p for p in patches if p.module == name)) for name in MODULES
-    )
-    for module in (leases, register, rendezvous):
-        vars(module).update({name: value for name, value in names.items() if name in vars(module)})
-    for module in (decide, leases, register):  # fresh for the rendezvous too
-        vars(rendezvous).update({name: value for name, value in vars(module).items() if name in _USED})
-    return Code(decide, assignment, leases, register, rendezvous)
+@cache
+def load(*patches: Patch) -> Code:
+    """The code with ``patches`` in it."""
+    return Code(patches)
 
 
-def _module(name: str, patches: tuple[Patch, ...]) -> ModuleType:
-    module = ModuleType(name)
-    exec(_compiled(name, patches), vars(module))
-    return module
+@cache
+def _is_package(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    return spec is not None and spec.submodule_search_locations is not None
 
 
 @cache

@@ -552,11 +552,11 @@ def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkey
 # Errors
 
 REFUSALS = [
-    pytest.param(errno.ENOSPC, "free some space, then start the run again with --resume", id="ENOSPC"),
-    pytest.param(errno.EDQUOT, "quota is used up: free some space, then start the run again", id="EDQUOT"),
+    pytest.param(errno.ENOSPC, "the filesystem is full: free some space", id="ENOSPC"),
+    pytest.param(errno.EDQUOT, "quota is used up: free some space", id="EDQUOT"),
     pytest.param(errno.EACCES, "use a directory that belongs to you on every node", id="EACCES"),
     pytest.param(errno.EPERM, "use a directory that belongs to you on every node", id="EPERM"),
-    pytest.param(errno.EROFS, "mounted read-only: use another directory", id="EROFS"),
+    pytest.param(errno.EROFS, "mounted read-only: mount it for writing again", id="EROFS"),
     pytest.param(errno.ENOTDIR, "a part of the path is a file: use another directory", id="ENOTDIR"),
     pytest.param(errno.EIO, "check that the shared filesystem is mounted and answers on this node", id="EIO"),
     pytest.param(errno.ENOTCONN, "check that the shared filesystem is mounted", id="ENOTCONN"),
@@ -597,3 +597,39 @@ def test_a_file_in_the_path_is_explained_by_the_system_itself(tmp_path: Path) ->
     ):
         with pytest.raises(StoreError, match="Not a directory; a part of the path is a file"):
             operation()
+
+
+def test_a_replacement_whose_reply_was_lost_and_that_is_not_seen_yet_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    move, path = os.replace, tmp_path / "a"
+
+    def lose_the_reply(draft: Path, target: Path) -> None:
+        move(draft, target)
+        raise OSError(errno.EIO, "lost")
+
+    attempts = iter([lose_the_reply, move])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", lambda *names: next(attempts)(*names))
+        patch.setattr(files, "read", lambda _: None)  # this client remembers the name as absent
+        files.publish(path, b"new")
+    assert path.read_bytes() == b"new"
+
+
+@pytest.mark.parametrize(
+    ("publish", "steps"),
+    [
+        pytest.param(files.publish, ["replace", "utime"], id="replacing"),
+        pytest.param(files.publish_new, ["link", "unlink", "utime"], id="exclusive"),
+    ],
+)
+def test_the_last_change_gives_the_directory_a_time_that_it_never_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Callable[[Path, bytes], object], steps: list[str]
+) -> None:
+    taken: list[str] = []
+    for name in ("replace", "link", "unlink", "utime"):
+        call = getattr(os, name)
+        record = lambda *args, name=name, call=call, **more: (taken.append(name), call(*args, **more))  # noqa: E731  # short
+        monkeypatch.setattr(os, name, record)
+    publish(tmp_path / "a", b"new")
+    assert taken == steps

@@ -8,7 +8,9 @@ PATHS = RunPaths(Path("/run"))
 
 LAYOUT = {
     "config.json": PATHS.config,
+    "filesystem.json": PATHS.filesystem,
     "rendezvous/versions": PATHS.register,
+    "rendezvous/race": PATHS.race,
     "rendezvous/nodes": PATHS.leases,
     "rendezvous/store/round-0012": PATHS.store(12),
     "events/n1@0-ab.jsonl": PATHS.event_log("n1@0-ab"),

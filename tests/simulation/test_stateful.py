@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from tests.protocol.node import LEASE, MARGIN, POLL
-from tests.protocol.simulation import Profile, Simulation
+from tests.simulation.faults import ALL, LEASE, MARGIN, POLL, Fault, Profile, Scenario
+from tests.simulation.filesystem import Traits
+from tests.simulation.simulation import Simulation
 
-names = st.sampled_from(["n1", "n2", "n3", "n4"])
+KINDS = ["crash", "kill", "kill_agent", "freeze", "pause", "cut_off", "leave", "come", "flaky", "slow", "partition"]
+RARE = ["requeue", "close", "reopen", "full"]
 
 
 class Run(RuleBasedStateMachine):
@@ -23,58 +25,36 @@ class Run(RuleBasedStateMachine):
         room=st.integers(0, 2),
         restarts=st.integers(0, 2),
         last_call=st.sampled_from([0.0, 5.0]),
+        traits=st.sampled_from(ALL),
     )
-    def create(self, seed: int, size: int, least: int, room: int, restarts: int, last_call: float) -> None:
+    def create(
+        self, seed: int, size: int, least: int, room: int, restarts: int, last_call: float, traits: Traits
+    ) -> None:
         timings = RendezvousSettings(last_call=last_call, lease=LEASE, margin=MARGIN, poll=POLL)
         settings = Settings(NodeRange(least, least + room), timings, RestartSettings(restarts))
-        self.world = Simulation(seed, Profile("found by hypothesis"), size, settings=settings)
+        self.world = Simulation(Scenario(seed, Profile("found by hypothesis"), size, settings, traits=traits))
 
     @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 3.0, LEASE, LEASE + MARGIN]))
     def wait(self, seconds: float) -> None:
         self.world.advance(self.world.now + seconds)
 
-    @rule(name=names)
-    def crash(self, name: str) -> None:
-        self.world.crash(name)
+    @rule(kind=st.sampled_from(KINDS), who=st.integers(0, 3), operations=st.sampled_from([0, 0, 1, 3, 10]))
+    def strike(self, kind: str, who: int, operations: int) -> None:
+        self.world.strike(Fault(self.world.now, kind, who, lasts=13.0, operations=operations))
 
-    @rule(name=names)
-    def kill(self, name: str) -> None:
-        self.world.kill(name)
-
-    @rule(name=names)
-    def freeze(self, name: str) -> None:
-        self.world.freeze(name)
-
-    @rule(name=names)
-    def cut_off(self, name: str) -> None:
-        self.world.cut_off(name)
-
-    @rule(name=names)
-    def leave(self, name: str) -> None:
-        self.world.leave(name)
-
-    @rule(name=names)
-    def come(self, name: str) -> None:
-        self.world.come(name)
-
-    @rule()
-    def requeue(self) -> None:
-        self.world.requeue()
-
-    @rule()
-    def close(self) -> None:
-        self.world.close()
-
-    @rule()
-    def reopen(self) -> None:
-        self.world.reopen()
+    @rule(kind=st.sampled_from(RARE))
+    def strike_all(self, kind: str) -> None:
+        self.world.strike(Fault(self.world.now, kind, lasts=13.0))
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
-            self.world.settle()
+            try:
+                self.world.settle()
+            finally:
+                self.world.close_down()
 
 
 TestRun = Run.TestCase
 TestRun.settings = hypothesis_settings(
-    max_examples=150, stateful_step_count=40, deadline=None, derandomize=True, database=None
+    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
 )

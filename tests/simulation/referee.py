@@ -39,6 +39,19 @@ class Referee:
         self.disturbed_until: dict[str, float] = defaultdict(lambda: -inf)
         """By node: when it was last killed, frozen, cut off from the disk or told to leave; inf while that lasts."""
 
+        self.begun: dict[int, int] = defaultdict(int)
+        """By worker: additions to the counter that it has begun."""
+
+        self.counted = 0
+        """Additions that were acknowledged."""
+
+        self._made: dict[int, int] = defaultdict(int)
+
+        self.moves = 0
+        """Publications by workers."""
+
+        self._claimed = 0
+        self._sum = 0
         self._version = 0
         self._parts: dict[int, dict[int, Assignment]] = defaultdict(dict)
         self._began: dict[int, float] = {}
@@ -60,8 +73,34 @@ class Referee:
         if round not in self.crashed:
             self._fenced.add(round)
 
+    def broken(self, what: str) -> None:
+        """Something that must never happen has."""
+        raise Violation(what)
+
+    def claimed(self, round: int) -> None:
+        """A worker has shut older rounds out: none of those publishes from now on."""
+        self._claimed = max(self._claimed, round)
+
+    def moved(self, round: int, what: str) -> None:
+        """A worker of a round has published."""
+        _demand(round >= self._claimed, f"{what} was published though round {self._claimed} had claimed")
+        self._claimed = round
+        self.moves += 1
+
+    def summed(self, value: int, worker: int) -> None:
+        """A worker has given the counter a new value."""
+        _demand(value == self._sum + 1, f"an update was lost: the counter went from {self._sum} to {value}")
+        self._sum = value
+        self._made[worker] += 1
+        made, begun = self._made[worker], self.begun[worker]
+        _demand(made <= begun, f"a worker that added {begun} times to the counter has added {made}")
+
+    def finish(self) -> None:
+        """The run has ended, and all that was on its way has arrived."""
+        _demand(self.counted <= self._sum, f"{self.counted} additions were acknowledged, and {self._sum} done")
+
     def started(self, node: str, part: Assignment, state: State) -> None:
-        """A node starts its workers."""
+        """A node starts its workers, in the round that formed as ``state``."""
         parts = self._parts[part.round]
         _demand(part.group_rank not in parts, f"group rank {part.group_rank} of round {part.round} started twice")
         _demand(state.participants[part.group_rank].node == node, f"{node} started as group rank {part.group_rank}")

@@ -1,0 +1,187 @@
+"""``hpcelastic doctor``: alone and together, what it prints, leaves, and refuses."""
+
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.cli import doctor as module
+from hpcelastic.cli.doctor import report
+from hpcelastic.doctor.measurements import Measurements
+from hpcelastic.doctor.rules import judge
+from hpcelastic.doctor.verdict import Verdict
+from hpcelastic.protocol.codec import decode
+from tests.cli.shell import JOB, PATIENCE, Shell, eventually
+from tests.doctor.measured import NEVER, alone, fails, late, together
+
+LEFT = ".hpcelastic-filesystem.json"
+
+
+def test_alone_it_prints_a_report_and_leaves_the_verdict(shell: Shell) -> None:
+    (shell.directory / "runs").mkdir(mode=0o700)
+    done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^ok +exclusive creation +each name had one winner", done.stdout, re.MULTILINE)
+    assert "SAFE. Runs here use flock locks" in done.stdout
+    kept = shell.directory / "runs" / LEFT
+    assert os.listdir(kept.parent) == [LEFT]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert decode(Verdict, json.loads(kept.read_text())).safe
+
+
+def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen[str]":
+    where = ("--dir", "runs", "--nodes", str(count), "--node-rank", str(rank), "--id", "x")
+    return shell.start("-m", "hpcelastic", "doctor", *where, *flags)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: int) -> None:
+    (shell.directory / "runs").mkdir(mode=0o700)
+    members = [start(shell, count, rank, "--quick", "--json") for rank in reversed(range(count))]
+    *others, (told, _) = (member.communicate(timeout=2 * PATIENCE) for member in members)
+    assert [member.returncode for member in members] == [0] * count
+    assert others == [("", "")] * (count - 1)
+    found = json.loads(told)
+    measured = decode(Measurements, found["measurements"])
+    assert len(measured.nodes) == count
+    assert measured.across is not None
+    assert measured.across.exclusive.works and measured.across.exclusive_open.works
+    assert measured.across.flock.works and measured.across.posix_lock.works
+    assert measured.across.round_trip and measured.across.handover
+    assert len(measured.across.sights) == count
+    for sight in measured.across.sights:
+        lags = (sight.new_by_listing, sight.new_by_open, sight.new_by_stat, sight.content, sight.mtime, sight.gone)
+        assert all(lag is not None and lag.seconds is not None for lag in lags), sight
+        assert (sight.backwards, sight.torn) == (0, 0)
+    assert decode(Verdict, found["verdict"]).nodes == count
+    assert os.listdir(shell.directory / "runs") == [LEFT]
+
+
+def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
+    (shell.directory / "runs").mkdir(mode=0o700)
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n1", "SLURM_STEP_NUM_TASKS": "2"}
+    members = [
+        shell.start(
+            "-m", "hpcelastic", "doctor", "--dir", "runs", "--quick", environ={**step, "SLURM_PROCID": str(rank)}
+        )
+        for rank in range(2)
+    ]
+    told = [member.communicate(timeout=2 * PATIENCE)[0] for member in members]
+    assert [member.returncode for member in members] == [0, 0]
+    assert "runs: 2 members" in told[0]
+    assert told[1] == ""
+
+
+def test_an_unsafe_directory_is_told_by_the_status_and_runs_are_refused(shell: Shell) -> None:
+    shell.write({"job.yaml": JOB, "train.py": "", "runs/keep": ""})
+    (shell.directory / "runs").chmod(0o777)
+    done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"^unsafe +access .*mode 0777", done.stdout, re.MULTILINE)
+    assert "UNSAFE: runs are refused here" in done.stdout
+    before = shell.listing()
+    refused = shell.hpcelastic("run", "job.yaml")
+    assert refused.returncode == 2
+    assert "cannot be safe: access: " in refused.stderr
+    assert "hpcelastic doctor --dir" in refused.stderr
+    assert shell.listing() == before
+
+
+def test_an_interrupted_doctor_leaves_nothing(shell: Shell) -> None:
+    runs = shell.directory / "runs"
+    runs.mkdir(mode=0o700)
+    waiting = start(shell, 2, 0)
+    eventually(lambda: ".doctor-x" in os.listdir(runs))
+    os.killpg(waiting.pid, signal.SIGINT)
+    waiting.communicate(timeout=PATIENCE)
+    assert waiting.returncode == 130
+    assert os.listdir(runs) == []
+
+
+def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
+    runs = shell.directory / "runs"
+    runs.mkdir(mode=0o700)
+    first, second = (start(shell, 3, rank) for rank in (0, 1))
+    eventually(lambda: ".doctor-x" in os.listdir(runs))
+    os.killpg(second.pid, signal.SIGINT)
+    _, error = first.communicate(timeout=PATIENCE)
+    assert first.returncode == 1
+    assert "member 1 gave up" in error
+    assert os.listdir(runs) == []
+
+
+def test_an_id_that_is_taken_is_refused(shell: Shell) -> None:
+    shell.write({"runs/.doctor-x/keep": ""})
+    done = shell.hpcelastic("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
+    assert done.returncode == 1
+    assert "exists already" in done.stderr and "another --id" in done.stderr
+    assert shell.listing() == {"runs", "runs/.doctor-x", "runs/.doctor-x/keep"}
+
+
+WRONG = {
+    "no directory": ("", "--dir"),
+    "missing": ("--dir nowhere", "nowhere: no such directory"),
+    "a file": ("--dir file", "file: is a file"),
+    "rank too large": ("--dir . --nodes 2 --node-rank 2 --id x", "rank 2 is none of 0..1"),
+    "rank negative": ("--dir . --nodes 2 --node-rank -1 --id x", "rank -1 is none of 0..1"),
+    "no nodes": ("--dir . --nodes 0", "the number of members is 0"),
+    "no number": ("--dir . --nodes two", "--nodes"),
+    "rank without nodes": ("--dir . --node-rank 1", "--nodes is missing"),
+    "id without nodes": ("--dir . --id x", "--nodes is missing"),
+    "no rank": ("--dir . --nodes 2 --id x", "--node-rank is missing"),
+    "no id": ("--dir . --nodes 2 --node-rank 0", "--id is missing"),
+    "id is a path": ("--dir . --nodes 2 --node-rank 0 --id a/b", "--id is 'a/b'"),
+    "unknown flag": ("--dir . --quik", "did you mean --quick?"),
+}
+
+
+@pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_input_is_refused(shell: Shell, flags: str, words: str) -> None:
+    (shell.directory / "file").touch()
+    done = shell.hpcelastic("doctor", *flags.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert words in done.stderr
+    assert done.stderr.startswith("hpcelastic doctor: ") and done.stderr.count("\n") == 1
+    assert shell.listing() == {"file"}
+
+
+def test_members_that_do_not_turn_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcelastic.api.doctor._PATIENCE", 0.2)
+    args = ["--dir", str(tmp_path), "--nodes", "3", "--node-rank", "0", "--id", "x"]
+    assert _main(monkeypatch, args) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_that_never_answers_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LIMIT", 0.2)
+    monkeypatch.setattr(module, "examine", lambda *_: signal.pause())
+    assert _main(monkeypatch, ["--dir", str(tmp_path)]) == 1
+
+
+def _main(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
+    from hpcelastic.cli import main
+
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    return main(["doctor", *arguments])
+
+
+REPORTS = {
+    "sound": (together(), "SAFE. Runs here use flock locks; others' changes are seen"),
+    "local locks": (together(flock=fails("both held it")), "handled  locks +both held it"),
+    "late": (together(sight={"content": late(3.5)}), "raised rendezvous.lease from 10 to 20 s"),
+    "unsafe": (together(sight={"content": NEVER}), "unsafe   replaced content +not seen by others within 35 s"),
+    "one node": (alone(), "warning  nodes +one node only"),
+}
+
+
+@pytest.mark.parametrize(("measured", "words"), REPORTS.values(), ids=REPORTS.keys())
+def test_the_report_says_what_was_found(measured: Measurements, words: str) -> None:
+    lines = report(Path("/scratch/runs"), judge(measured))
+    assert lines[0].startswith("/scratch/runs: ")
+    assert re.search(words, "\n".join(lines)), lines
+    assert max(map(len, lines)) <= 100

@@ -1,0 +1,72 @@
+"""Measurements of filesystems that are sound but for what a test changes."""
+
+from dataclasses import replace
+from typing import Any
+
+from hpcelastic.doctor.measurements import (
+    Access,
+    AcrossMeasurements,
+    Lag,
+    Measurements,
+    NodeMeasurements,
+    Result,
+    Sight,
+    Space,
+    Times,
+    Trial,
+)
+from hpcelastic.doctor.mounts import Mount
+
+NFS = Mount("nfs4", "server:/export", "/scratch", ("rw", "vers=4.2", "local_lock=none"))
+WORKS = Trial(Result.WORKS)
+LIMIT = 35.0
+AT_ONCE = Lag(0.0, LIMIT)
+NEVER = Lag(None, LIMIT)
+
+
+def fails(detail: str) -> Trial:
+    return Trial(Result.FAILS, detail)
+
+
+def late(seconds: float) -> Lag:
+    return Lag(seconds, LIMIT)
+
+
+SOUND = NodeMeasurements(
+    "n0",
+    client="n0",
+    mount=NFS,
+    access=Access("me", ours=True, roots=False, mode=0o700),
+    space=Space(1 << 40, 1 << 30),
+    read_back=WORKS,
+    hard_links=WORKS,
+    symbolic_links=WORKS,
+    exclusive=WORKS,
+    replacement=WORKS,
+    durable_file=WORKS,
+    durable_directory=WORKS,
+    flock=WORKS,
+    posix_lock=WORKS,
+    soft_lock=WORKS,
+    publishing=Times(0.004, 0.01),
+    listing=Times(0.001, 0.002),
+    reading=Times(0.001, 0.002),
+)
+
+SEES = Sight(AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, watched=1.5)
+
+TOGETHER = AcrossMeasurements(
+    WORKS, WORKS, WORKS, WORKS, handover=Lag(0.003, 5.0), round_trip=Times(0.01, 0.02), sights=(SEES, SEES)
+)
+
+
+def alone(**changes: Any) -> Measurements:
+    """What one node has measured."""
+    return Measurements((replace(SOUND, **changes),))
+
+
+def together(node: dict[str, Any] | None = None, sight: dict[str, Any] | None = None, **changes: Any) -> Measurements:
+    """What two nodes have measured: changes of the second one's own, of what it saw, and of what both did."""
+    second = replace(SOUND, **{"node": "n1", "client": "n1", **(node or {})})
+    sights = (SEES, replace(SEES, **(sight or {})))
+    return Measurements((SOUND, second), replace(TOGETHER, sights=sights, **changes))

@@ -1,0 +1,265 @@
+"""What a probe finds on the filesystems of this machine, and in races that go wrong."""
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.doctor import ground, probe, race
+from hpcelastic.doctor.ground import check_race, established, read_verdict, remarks
+from hpcelastic.doctor.measurements import Measurements, NodeMeasurements, Result
+from hpcelastic.doctor.mounts import Mount, mount_of
+from hpcelastic.doctor.probe import QUICK, SHORT, Effort, measure_node, number_in, whole_content
+from hpcelastic.doctor.rules import judge
+from hpcelastic.doctor.trials import tried
+from hpcelastic.doctor.verdict import Finding, Severity, Verdict
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.codec import encode
+from hpcelastic.store import files
+from hpcelastic.store.bounded import Hang, bounded
+from hpcelastic.store.locks import LockKind
+from hpcelastic.store.paths import RunPaths, doctors_verdict
+from tests.store.forking import in_processes
+
+TRIALS = ("read_back", "hard_links", "symbolic_links", "exclusive", "replacement", "soft_lock", "flock")
+TRIALS += ("durable_file", "durable_directory")
+
+
+@pytest.fixture(params=[None, "/dev/shm"], ids=["temporary", "tmpfs"])
+def place(request: pytest.FixtureRequest) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir=request.param, prefix="hpcelastic-") as directory:
+        yield Path(directory)
+
+
+@pytest.mark.parametrize("effort", [pytest.param(SHORT, id="short"), pytest.param(QUICK, id="quick")])
+def test_a_sound_filesystem_passes_and_nothing_is_left(place: Path, effort: Effort) -> None:
+    found = measure_node(place, "n", effort)
+    assert {name: getattr(found, name).result for name in TRIALS} == dict.fromkeys(TRIALS, Result.WORKS)
+    assert found.posix_lock.result is (Result.WORKS if effort.processes else Result.UNMEASURED)
+    assert found.publishing and found.listing and found.reading
+    assert found.access and found.access.ours
+    assert judge(Measurements((found,))).safe
+    assert os.listdir(place) == []
+
+
+BROKEN: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
+    "no links": (os, "link", lambda *_: _raise(PermissionError(1, "Operation not permitted")), "hard_links"),
+    "links replace": (os, "link", lambda a, b, **_: Path(b).write_bytes(Path(a).read_bytes()), "hard_links"),
+    "all win": (files, "publish_new", lambda path, data: [path.write_bytes(data), True][1], "exclusive"),
+    "none win": (files, "publish_new", lambda path, data: False, "exclusive"),
+    "edited in place": (files, "publish", lambda path, data, **_: _slowly(path, data), "replacement"),
+    "old content": (files, "read", lambda path: b"old", "read_back"),
+    "nothing listed": (files, "names", lambda path: [], "read_back"),
+    "locks for all": (probe.fcntl, "flock", lambda fd, kind: None, "flock"),
+    "no locks": (probe.fcntl, "flock", lambda *_: _raise(OSError(37, "No locks available")), "flock"),
+    "no sync": (os, "fsync", lambda fd: _raise(OSError(22, "Invalid argument")), "durable_directory"),
+}
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _slowly(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        for start in range(0, len(data), 1024):
+            file.write(data[start : start + 1024])
+            file.flush()
+
+
+@pytest.mark.parametrize(("where", "name", "instead", "trial"), BROKEN.values(), ids=BROKEN.keys())
+def test_what_is_broken_is_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    where: Any,
+    name: str,
+    instead: Callable[..., Any],
+    trial: str,
+) -> None:
+    monkeypatch.setattr(where, name, instead)
+    found = measure_node(tmp_path, "n", SHORT)
+    assert getattr(found, trial).bad, getattr(found, trial)
+
+
+def test_a_check_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(os, "symlink", lambda *_: release.wait())
+    try:
+        found = measure_node(tmp_path, "n", Effort(2, 2, 2, 2, processes=False, limit=0.2))
+    finally:
+        release.set()
+    assert found.hard_links.works
+    assert found.symbolic_links.result is Result.HANGS
+    assert found.exclusive.result is Result.UNMEASURED
+    assert found.hangs and not NodeMeasurements("n").hangs
+
+
+def test_a_call_that_takes_too_long_is_not_waited_for() -> None:
+    release = threading.Event()
+    with pytest.raises(Hang, match=r"slow: no answer within 0\.05 s"):
+        bounded(release.wait, 0.05, "slow")
+    release.set()
+
+
+def test_an_error_that_passes_is_not_a_result() -> None:
+    errors = [OSError(116, "Stale file handle"), OSError(5, "Input/output error")]
+    assert tried(lambda: _raise(errors.pop()) if errors else "", 5.0, "x").works
+    assert tried(lambda: _raise(PermissionError(1, "Operation not permitted")), 5.0, "x").detail == (
+        "Operation not permitted"
+    )
+
+
+def test_content_is_whole_or_it_is_not() -> None:
+    whole = whole_content(7)
+    assert number_in(whole) == 7
+    assert number_in(whole[:-8]) is None
+    assert number_in(whole[:4096] + whole_content(8)[4096:]) is None
+    assert number_in(b"") is None
+
+
+RACES = {
+    "one winner each": ({"a": ["x"], "b": ["y"]}, {"x": "a", "y": "b"}, ""),
+    "two winners": ({"a": ["x"], "b": ["x"]}, {"x": "a"}, "2 were told"),
+    "nobody won": ({"a": [], "b": []}, {"x": ""}, "nobody created"),
+    "nobody was told": ({"a": [], "b": []}, {"x": "a"}, "nobody was told"),
+    "another's content": ({"a": ["x"], "b": []}, {"x": "b"}, "holds what b wrote"),
+    "no content": ({"a": ["x"], "b": []}, {"x": ""}, "holds what nobody wrote"),
+}
+
+
+@pytest.mark.parametrize(("claims", "held", "wrong"), RACES.values(), ids=RACES.keys())
+def test_what_is_wrong_with_a_race(claims: dict[str, list[str]], held: dict[str, str], wrong: str) -> None:
+    assert wrong in race.violation(claims, held)
+    assert bool(race.violation(claims, held)) is bool(wrong)
+
+
+def test_agents_that_start_together_race_without_harm(tmp_path: Path) -> None:
+    assert in_processes(4, lambda index: race.meet_at_start(tmp_path / "race", f"n{index}", 5)) == [""] * 4
+    assert len(os.listdir(tmp_path / "race")) == 5
+    assert race.meet_at_start(tmp_path / "race", "late", 5) == ""
+
+
+def test_an_agent_that_did_not_win_what_it_was_told_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another has the name too: its content is there when this one looks."""
+
+    def both(path: Path, data: bytes) -> bool:
+        path.write_bytes(b"other 1234")
+        return True
+
+    monkeypatch.setattr(files, "publish_new", both)
+    with pytest.raises(ConfigError, match=r"exclusive creation: .* was created by this node.* holds what other wrote"):
+        check_race(RunPaths(tmp_path), "me")
+
+
+def test_an_agent_that_won_what_it_was_told_it_lost_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "publish_new", lambda path, data: bool(path.write_bytes(data)) and False)
+    with pytest.raises(ConfigError, match=r"exclusive creation: .* created by another node"):
+        check_race(RunPaths(tmp_path), "me")
+
+
+# The verdict of a run
+
+
+def run_in(directory: Path) -> RunPaths:
+    paths = RunPaths(directory / "run")
+    files.make_directory(paths.root)
+    return paths
+
+
+def test_all_agents_of_a_run_use_one_verdict(tmp_path: Path) -> None:
+    paths = run_in(tmp_path)
+    found = in_processes(4, lambda _: encode(established(paths)))
+    assert found == [found[0]] * 4
+    assert encode(read_verdict(paths.filesystem)) == found[0]
+    assert os.listdir(paths.root) == ["filesystem.json"]
+
+
+def left_by_doctor(directory: Path, **changes: Any) -> Verdict:
+    verdict = Verdict(**{"safe": True, "mount": mount_of(directory), "nodes": 4, "lag": 7.0, **changes})
+    files.publish(doctors_verdict(directory), files.to_json(encode(verdict)))
+    return verdict
+
+
+def test_what_doctor_has_found_counts(tmp_path: Path) -> None:
+    verdict = left_by_doctor(tmp_path, lock=LockKind.SOFT)
+    assert established(run_in(tmp_path)) == verdict
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        pytest.param(lambda path: left_by_doctor(path.parent, mount=Mount("nfs4", "s:/x", "/x")), id="other mount"),
+        pytest.param(lambda path: path.chmod(0o666), id="others may have written it"),
+        pytest.param(lambda path: path.write_bytes(b"{}"), id="no verdict"),
+        pytest.param(lambda path: path.write_bytes(b"{"), id="no JSON"),
+        pytest.param(lambda path: path.unlink(), id="gone"),
+    ],
+)
+def test_what_doctor_cannot_have_found_here_does_not(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
+    left_by_doctor(tmp_path)
+    spoil(doctors_verdict(tmp_path))
+    assert established(run_in(tmp_path)).nodes == 1
+
+
+def test_a_directory_that_doctor_refused_is_refused(tmp_path: Path) -> None:
+    finding = Finding("exclusive creation", Severity.UNSAFE, "two winners", remedy="use another filesystem")
+    left_by_doctor(tmp_path, safe=False, findings=(finding,))
+    paths = run_in(tmp_path)
+    with pytest.raises(ConfigError, match=r"cannot be safe: exclusive creation: two winners.*doctor --dir"):
+        established(paths)
+    assert os.listdir(paths.root) == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "check"),
+    [
+        pytest.param(lambda m, paths: paths.root.chmod(0o777), "access", id="writable by others"),
+        pytest.param(
+            lambda m, paths: m.setattr(files, "publish_new", BROKEN["all win"][2]), "exclusive creation", id="all win"
+        ),
+    ],
+)
+def test_a_directory_that_cannot_be_safe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Any, RunPaths], None], check: str
+) -> None:
+    paths = run_in(tmp_path)
+    spoil(monkeypatch, paths)
+    with pytest.raises(ConfigError, match=rf"cannot be safe: {check}: .*hpcelastic doctor --dir {tmp_path}"):
+        established(paths)
+    assert os.listdir(paths.root) == []
+
+
+def test_a_directory_that_does_not_work_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="a part of the path is a file"):
+        established(RunPaths(tmp_path / "file" / "run"))
+
+
+REMARKS = {
+    "local, several nodes": ("ext4", 2, Mount("ext4", "/dev/vda", "/"), "a filesystem of this machine"),
+    "local, one node": ("ext4", 1, Mount("ext4", "/dev/vda", "/"), ""),
+    "shared": ("nfs4", 2, Mount("nfs4", "s:/x", "/x", ("local_lock=none",)), ""),
+    "mounted otherwise": ("nfs4", 2, Mount("nfs4", "s:/x", "/x"), "this node mounts /here otherwise"),
+    "local locks here": (
+        "nfs4",
+        2,
+        Mount("nfs4", "s:/x", "/x", ("local_lock=all",)),
+        "locks exclude on this node only",
+    ),
+}
+
+
+@pytest.mark.parametrize(("kind", "nodes", "then", "words"), REMARKS.values(), ids=REMARKS.keys())
+def test_what_a_person_should_know_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, nodes: int, then: Mount, words: str
+) -> None:
+    options = then.options or (("local_lock=none",) if kind == "nfs4" else ())
+    here = Mount(kind, then.source, "/here", options)
+    monkeypatch.setattr(ground, "mount_of", lambda _: here)
+    said = " ".join(remarks(RunPaths(tmp_path), Verdict(True, mount=then), nodes=nodes))
+    assert words in said
+    assert bool(words) is bool(said)

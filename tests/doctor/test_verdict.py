@@ -1,0 +1,234 @@
+"""What is concluded from measurements: safe or not, which lock, which times."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcelastic.doctor.measurements import Access, Lag, Measurements, Result, Space, Times, Trial
+from hpcelastic.doctor.mounts import Mount
+from hpcelastic.doctor.rules import judge
+from hpcelastic.doctor.verdict import Severity, Verdict, advise, locks_stay_local, raised
+from hpcelastic.protocol.codec import decode, encode
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.store.locks import LockKind
+from tests.doctor.measured import NEVER, NFS, alone, fails, late, together
+
+HANGS = Trial(Result.HANGS, "no answer within 5 s")
+
+
+def access(mode: int, *, ours: bool = True, roots: bool = False) -> dict[str, Access]:
+    return {"access": Access("somebody", ours, roots, mode)}
+
+
+UNSAFE = {
+    "writable by others": (alone(**access(0o777)), "access"),
+    "another's": (alone(**access(0o755, ours=False)), "access"),
+    "own writes": (alone(read_back=fails("reads otherwise")), "own writes"),
+    "disk full": (alone(read_back=fails("No space left on device")), "own writes"),
+    "hangs": (alone(read_back=HANGS), "own writes"),
+    "no links at all": (alone(hard_links=fails("EPERM"), symbolic_links=fails("EPERM")), "links"),
+    "two winners here": (alone(exclusive=fails("2 were told")), "exclusive creation"),
+    "two winners on one of two": (together(node={"exclusive": fails("2 were told")}), "exclusive creation"),
+    "two winners between nodes": (together(exclusive=fails("2 were told")), "exclusive creation"),
+    "torn": (alone(replacement=fails("torn for a moment")), "replacement"),
+    "torn between nodes": (together(sight={"torn": 1}), "replacement"),
+    "listing never shows": (together(sight={"new_by_listing": NEVER}), "names by listing"),
+    "content never changes": (together(sight={"content": NEVER}), "replaced content"),
+}
+
+
+@pytest.mark.parametrize(("measured", "check"), UNSAFE.values(), ids=UNSAFE.keys())
+def test_what_cannot_be_safe_is_named(measured: Measurements, check: str) -> None:
+    verdict = judge(measured)
+    assert not verdict.safe
+    assert [finding.check for finding in verdict.findings if finding.severity is Severity.UNSAFE] == [check]
+    assert verdict.reason.startswith(f"{check}: ")
+
+
+HANDLED = {
+    "no hard links": (alone(hard_links=fails("EPERM")), "links"),
+    "local locks": (together(flock=fails("both held it")), "locks"),
+    "local POSIX locks": (together(posix_lock=fails("both held it")), "POSIX locks"),
+    "no lock service": (alone(flock=fails("No locks available")), "locks"),
+    "locks hang": (alone(flock=HANGS), "locks"),
+    "negative entries, open": (together(sight={"new_by_open": late(29.6)}), "names polled by open"),
+    "negative entries, stat": (together(sight={"new_by_stat": NEVER}), "names polled by stat"),
+    "late mtime": (together(sight={"mtime": late(2.6)}), "modification times"),
+    "late removal": (together(sight={"gone": late(11.7)}), "removed names"),
+    "late content": (together(sight={"content": late(4.0)}), "replaced content"),
+    "late listings": (together(sight={"new_by_listing": late(1.5)}), "names by listing"),
+    "slow news": (together(round_trip=Times(1.0, 3.0)), "news between nodes"),
+    "reads go back": (together(sight={"backwards": 3}), "order of reads"),
+    "missing while replaced": (together(sight={"missing": 2}), "replacement"),
+    "slow": (alone(publishing=Times(0.4, 0.9)), "latency"),
+}
+
+WARNED = {
+    "little space": (alone(space=Space(1 << 20, None)), "space"),
+    "few inodes": (alone(space=Space(1 << 40, 5)), "space"),
+    "group may write": (alone(**access(0o770)), "access"),
+    "one machine": (alone(mount=Mount("ext4", "/dev/vda", "/")), "mount"),
+    "mounted otherwise": (together(node={"mount": replace(NFS, options=("rw", "vers=3"))}), "mount"),
+    "another filesystem": (together(node={"mount": Mount("lustre", "s:/x", "/scratch", ("flock",))}), "mount"),
+    "no fsync": (alone(durable_directory=fails("Invalid argument")), "fsync"),
+    "listings of one tick": (together(unlisted=2), "names in a row"),
+    "one client": (together(node={"client": "n0"}), "nodes"),
+    "one node": (alone(), "nodes"),
+    "not seen in a quick look": (together(sight={"content": Lag(None, 3.0)}), "replaced content"),
+}
+
+
+@pytest.mark.parametrize(
+    ("measured", "check", "severity"),
+    [
+        *(pytest.param(*case, Severity.HANDLED, id=name) for name, case in HANDLED.items()),
+        *(pytest.param(*case, Severity.WARNING, id=name) for name, case in WARNED.items()),
+    ],
+)
+def test_what_is_worked_around_is_safe_and_named(measured: Measurements, check: str, severity: Severity) -> None:
+    verdict = judge(measured)
+    assert verdict.safe
+    assert check in [finding.check for finding in verdict.findings if finding.severity is severity]
+    assert not [finding for finding in verdict.findings if finding.severity not in (Severity.FINE, severity)] or (
+        measured.across is None
+    )
+
+
+SOUND = {
+    "two nodes": together(),
+    "sticky directory of root": together(node=access(0o1777, ours=False, roots=True)),
+    "seen within a second": together(sight={"content": late(0.9), "mtime": late(0.9), "gone": late(0.9)}),
+}
+
+
+@pytest.mark.parametrize("measured", SOUND.values(), ids=SOUND.keys())
+def test_a_sound_filesystem_has_nothing_against_it(measured: Measurements) -> None:
+    assert {finding.severity for finding in judge(measured).findings} == {Severity.FINE}
+
+
+def test_a_sticky_directory_of_all_is_fine() -> None:
+    assert judge(alone(**access(0o1777, ours=False, roots=True))).safe
+
+
+def nfs(*options: str) -> Mount:
+    return replace(NFS, kind="nfs", options=("rw", *options))
+
+
+LOCKS = {
+    "sound": (together(), LockKind.NATIVE),
+    "one node": (alone(), LockKind.NATIVE),
+    "one node, local by options": (alone(mount=nfs("nolock", "local_lock=all")), LockKind.NONE),
+    "local between nodes": (together(flock=fails("both")), LockKind.SOFT),
+    "local, lock files too": (together(flock=fails("both"), exclusive_open=fails("both")), LockKind.NONE),
+    "local, lock files fail": (together(node={"soft_lock": fails("?")}, flock=fails("both")), LockKind.NONE),
+    "no locks": (alone(flock=fails("No locks available")), LockKind.NONE),
+    "no locks on one of two": (together(node={"flock": fails("No locks available")}), LockKind.SOFT),
+    "options against what was seen": (together(node={"mount": nfs("local_lock=flock")}), LockKind.NATIVE),
+    "one client, local by options": (
+        together(node={"client": "n0", "mount": nfs("local_lock=flock")}),
+        LockKind.SOFT,
+    ),
+}
+
+
+@pytest.mark.parametrize(("measured", "kind"), LOCKS.values(), ids=LOCKS.keys())
+def test_the_lock_that_is_chosen(measured: Measurements, kind: LockKind) -> None:
+    assert judge(measured).lock is kind
+
+
+@pytest.mark.parametrize(
+    ("mount", "local"),
+    [
+        pytest.param(nfs("nolock", "local_lock=all"), True, id="nfs3 nolock"),
+        pytest.param(nfs("local_lock=flock"), True, id="nfs3 local flock"),
+        pytest.param(nfs("local_lock=posix"), False, id="nfs3 local posix"),
+        pytest.param(NFS, False, id="nfs4"),
+        pytest.param(Mount("lustre", "s:/x", "/l", ("rw", "flock")), False, id="lustre flock"),
+        pytest.param(Mount("lustre", "s:/x", "/l", ("rw", "localflock")), True, id="lustre localflock"),
+        pytest.param(Mount("lustre", "s:/x", "/l", ("rw",)), True, id="lustre without"),
+        pytest.param(Mount("beegfs", "b", "/b", ("rw",)), True, id="beegfs"),
+        pytest.param(Mount("gpfs", "g", "/g", ("rw",)), False, id="gpfs"),
+        pytest.param(Mount("ceph", "c", "/c", ("rw",)), False, id="ceph"),
+        pytest.param(Mount("cifs", "//s/x", "/c", ("rw", "nobrl")), True, id="cifs nobrl"),
+        pytest.param(Mount("fuse.mfs", "m", "/m", ("rw",)), False, id="moosefs"),
+    ],
+)
+def test_what_mount_options_say_of_locks(mount: Mount, local: bool) -> None:
+    assert bool(locks_stay_local(mount)) is local
+
+
+LAGS = {
+    "at once": (together(), 0.02),
+    "round trip": (together(round_trip=Times(0.1, 0.8)), 0.8),
+    "content, and for as long as it was watched": (together(sight={"content": late(3.5)}), 5.0),
+    "listing": (together(sight={"new_by_listing": late(1.0)}), 2.5),
+    "a short delay is no cache": (together(sight={"content": late(0.2)}), 0.2),
+    "never in a quick look": (together(sight={"content": Lag(None, 3.0)}), 30.0),
+    "what is worked around does not count": (
+        together(sight={"mtime": NEVER, "new_by_stat": NEVER, "gone": NEVER}),
+        0.02,
+    ),
+    "nocto": (alone(mount=nfs("nocto")), 60.0),
+    "nocto, short caches": (alone(mount=nfs("nocto", "acregmax=3")), 3.0),
+    "glusterfs": (alone(mount=Mount("fuse.glusterfs", "s:/gv0", "/g")), 1.0),
+}
+
+
+@pytest.mark.parametrize(("measured", "lag"), LAGS.values(), ids=LAGS.keys())
+def test_how_late_changes_are_seen(measured: Measurements, lag: float) -> None:
+    assert judge(measured).lag == pytest.approx(lag)
+
+
+DEFAULTS = RendezvousSettings()
+
+ADVICE = {
+    "prompt": (DEFAULTS, Verdict(True, lag=0.03, latency=0.01, look=0.01), DEFAULTS),
+    "late": (DEFAULTS, Verdict(True, lag=5.0), replace(DEFAULTS, lease=20.0, margin=5.0)),
+    "never": (DEFAULTS, Verdict(True, lag=30.0), replace(DEFAULTS, lease=120.0, margin=30.0)),
+    "slow": (DEFAULTS, Verdict(True, latency=2.0), replace(DEFAULTS, lease=16.0)),
+    "slow looks": (DEFAULTS, Verdict(True, look=4.0), replace(DEFAULTS, lease=16.0, poll=4.0)),
+    "never lowered": (
+        replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
+        Verdict(True, lag=5.0, latency=1.0, look=1.0),
+        replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
+    ),
+    "short ones of the user's": (
+        replace(DEFAULTS, lease=2.0, margin=0.5, poll=0.05),
+        Verdict(True, lag=1.02),
+        replace(DEFAULTS, lease=4.1, margin=1.1, poll=0.05),
+    ),
+}
+
+
+@pytest.mark.parametrize(("given", "verdict", "expected"), ADVICE.values(), ids=ADVICE.keys())
+def test_times_are_raised_where_they_must(
+    given: RendezvousSettings, verdict: Verdict, expected: RendezvousSettings
+) -> None:
+    assert advise(given, verdict) == expected
+    assert advise(expected, verdict) == expected
+    assert bool(raised(given, expected, verdict)) is (given != expected)
+
+
+@pytest.mark.parametrize("lag", [0.01, 0.3, 1.0, 5.0, 29.6, 60.0])
+@pytest.mark.parametrize("lease", [0.5, 2.0, 10.0, 300.0])
+def test_a_living_node_is_far_from_suspicion(lease: float, lag: float) -> None:
+    times = advise(RendezvousSettings(lease=lease, margin=0.5, poll=lease / 4), Verdict(True, lag=lag))
+    assert 3 / 4 * times.lease + times.margin >= 3 * lag
+    assert times.margin >= lag or lag < 0.05
+    assert times.poll <= times.lease / 4
+
+
+def test_what_was_raised_and_why_is_said() -> None:
+    verdict = Verdict(True, lag=5.0, latency=0.2)
+    line = raised(DEFAULTS, advise(DEFAULTS, verdict), verdict)
+    assert "rendezvous.lease from 10 to 20 s" in line
+    assert "rendezvous.margin from 2 to 5 s" in line
+    assert "5 s late" in line
+
+
+@pytest.mark.parametrize("measured", [alone(), together(flock=fails("both")), together(sight={"content": NEVER})])
+def test_a_verdict_is_kept_as_json(measured: Measurements) -> None:
+    verdict = judge(measured)
+    assert decode(Verdict, encode(verdict)) == verdict
+    assert decode(Verdict, {**encode(verdict), "from a newer version": 1}) == verdict
+    assert decode(Measurements, encode(measured)) == measured

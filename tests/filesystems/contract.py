@@ -1,0 +1,131 @@
+"""What the store promises, tried by one of several processes at once: ``contract DIRECTORY PLACE COUNT``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hpcelastic.errors import StoreError
+from hpcelastic.store import files
+from hpcelastic.store.keyvalue import KeyValueStore
+from hpcelastic.store.register import Register
+from tests.filesystems.hammer import meet
+
+T = TypeVar("T")
+
+TURNS = 8
+RACES = 6
+PUBLISHING = 1.0
+"""Seconds for which documents are published and read."""
+
+PATIENCE = 60.0
+
+
+def persistently(operation: Callable[[], T]) -> T:
+    """Repeat what a filesystem that fails at random makes fail."""
+    for _ in range(30):
+        try:
+            return operation()
+        except StoreError:
+            time.sleep(0.02)
+    return operation()
+
+
+def commit(register: Register, after: int, value: str) -> bool:
+    """Commit; where the outcome is in doubt, look."""
+    try:
+        return register.commit(after, value)
+    except StoreError:
+        return persistently(lambda: after + 1 in register.numbers()) and is_at(register, after + 1, value)
+
+
+def is_at(register: Register, number: int, value: str) -> bool:
+    return bool(persistently(lambda: register.version(number)).value == value)
+
+
+def take_turns(directory: Path, place: int, count: int) -> list[int]:
+    """Commit whenever the newest version says that it is our turn; the versions that we made."""
+    register, made, deadline = Register(directory, str(place)), [], time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        number = persistently(register.read).number
+        if number >= TURNS:
+            break
+        if number % count == place and commit(register, number, str(place)):
+            made.append(number + 1)
+        time.sleep(0.005)
+    return made
+
+
+def race(directory: Path, place: int) -> dict[str, list[Any]]:
+    """Try to make every version; those that we made, and who made which as far as we see."""
+    register = Register(directory, str(place))
+    won = [number + 1 for number in range(RACES) if commit(register, number, f"{place} made {number + 1}")]
+    seen = [persistently(lambda number=number: register.version(number)).value for number in range(1, RACES + 1)]
+    return {"won": won, "seen": seen}
+
+
+def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
+    """Every operation of the key-value store, between processes that wait for each other's keys."""
+    store = KeyValueStore(directory, str(place))
+    everyone = range(count)
+
+    def all_here(step: str) -> None:
+        persistently(lambda: store.set(f"{step}/{place}", "here"))
+        persistently(lambda: store.wait([f"{step}/{other}" for other in everyone], PATIENCE))
+
+    persistently(lambda: store.set(f"from/{place}", f"hello from {place}"))
+    all_here("set")
+    got = [persistently(lambda other=other: store.get(f"from/{other}")) for other in everyone]
+    chosen = persistently(lambda: store.compare_set("leader", None, str(place)))
+    all_here("chosen")
+    agreed = persistently(lambda: store.get("leader"))
+    all_here("agreed")
+    if place == 0:
+        persistently(lambda: store.delete("leader"))
+    all_here("deleted")
+    left = persistently(lambda: store.get("leader"))
+    return {"got": got, "chosen": chosen, "agreed": agreed, "left": left, "keys": persistently(store.keys)}
+
+
+def publish_and_read(directory: Path, place: int) -> dict[str, int]:
+    """The first process publishes documents under one name; the others read them."""
+    path, until, number, newest, torn = directory / "document.json", time.monotonic() + PUBLISHING, 0, 0, 0
+    while time.monotonic() < until:
+        number += 1
+        try:
+            if place == 0:
+                files.publish(path, files.to_json({"number": number, "pad": pad(number)}), durable=False)
+            elif (document := files.read_json(path)) is not None:
+                newest = document["number"]
+                torn += document["pad"] != pad(newest)
+        except StoreError as error:
+            torn += "not JSON" in str(error)
+        time.sleep(0.002)
+    return {"number": number, "newest": newest, "torn": torn}
+
+
+def pad(number: int) -> str:
+    """Documents of very different lengths."""
+    return "x" * (number * 997 % 20_000)
+
+
+def main(directory: str, place: str, count: str) -> None:
+    root, own, all_of_us = Path(directory), int(place), int(count)
+    for name in ("turns", "race", "store", "documents"):
+        persistently(lambda name=name: files.make_directory(root / name))
+    meet(root, place, all_of_us)
+    found = {
+        "turns": take_turns(root / "turns", own, all_of_us),
+        "race": race(root / "race", own),
+        "exchange": exchange(root / "store", own, all_of_us),
+        "documents": publish_and_read(root / "documents", own),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

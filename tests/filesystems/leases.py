@@ -1,0 +1,59 @@
+"""A node's lease, and who watches it: ``leases own|watch DIRECTORY WHO SECONDS``, all of them let go at once."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.store.leases import LeaseObserver, OwnLease
+from tests.filesystems.hammer import meet
+
+NODE = "n1@0-ab"
+MEMBER = Member(NODE, Stand.READY, 0, 1, "n1", 4000)
+PACE = 0.1
+PATIENCE = 60.0
+PROCESSES = 3
+
+
+def own(directory: Path, seconds: float) -> None:
+    """Renew the lease for so long, then fall silent."""
+    lease, end = OwnLease(directory, NODE), time.monotonic() + seconds
+    while time.monotonic() < end:
+        with suppress(StoreError):
+            lease.renew(MEMBER)
+        time.sleep(PACE)
+
+
+def watch(directory: Path, expiry: float) -> dict[str, float | bool]:
+    """Watch until the node is seen to be dead: for how many seconds it was not, and whether it was seen to live."""
+    observer, begin, proved = LeaseObserver(directory, expiry, time.monotonic), time.monotonic(), False
+    while time.monotonic() < begin + PATIENCE:
+        with suppress(StoreError):
+            seen = observer.observe([]).get(NODE)
+            proved = proved or (seen is not None and seen.proved)
+            if seen is not None and not seen.alive:
+                break
+        time.sleep(PACE)
+    return {"lived": time.monotonic() - begin, "proved": proved}
+
+
+def main(role: str, directory: str, who: str, seconds: str) -> None:
+    meet(Path(directory), who, PROCESSES)
+    nodes = Path(directory) / "nodes"
+    while not nodes.exists():
+        with suppress(OSError):
+            nodes.mkdir(exist_ok=True)
+    if role == "own":
+        own(nodes, float(seconds))
+        print("null")
+    else:
+        print(json.dumps(watch(nodes, float(seconds))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,146 @@
+"""Every shared filesystem that the tests know, by name, with how to get it and what is unusual about it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from tests.filesystems.availability import why_no_moosefs, why_no_nfs
+from tests.filesystems.clients import Client, MountSet, local, started
+from tests.filesystems.lies import ALL, NAMES, Fault, Lies
+from tests.filesystems.moosefs import moosefs_mounts
+from tests.filesystems.mounts import faulty_mounts, why_no_fuse
+from tests.filesystems.nfs import nfs_mounts
+
+Opened: TypeAlias = "AbstractContextManager[Mapping[str, MountSet]]"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Mount sets that are started together."""
+
+    name: str
+    opened: Callable[[], Opened]
+    """Starts them; yields them by name."""
+
+    why_unavailable: Callable[[], str | None] = lambda: None
+    """The reason and the remedy where they can't be had on this machine."""
+
+    slow: bool = False
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where to get a mount set."""
+
+    name: str
+    lie: str
+    """What is unusual about it, in a few words."""
+
+    group: Group
+    staleness: float = 0.0
+    """Seconds for which a client may go on to see a file that another client has replaced."""
+
+    late_listings: bool = False
+    """Whether a new name may be missing from a listing for a while."""
+
+    fails: bool = False
+    """Whether operations fail at random."""
+
+
+@contextmanager
+def _folder(name: str, parent: str | None) -> Iterator[Mapping[str, MountSet]]:
+    with tempfile.TemporaryDirectory(dir=parent, prefix="hpcelastic-") as directory:
+        yield {name: local(name, Path(directory))}
+
+
+@contextmanager
+def _lying(name: str, lies: Lies, shared_locks: bool) -> Iterator[Mapping[str, MountSet]]:
+    with (
+        tempfile.TemporaryDirectory(prefix="hpcelastic-backing-") as backing,
+        faulty_mounts(Path(backing), lies, shared_locks=shared_locks) as mounts,
+    ):
+        yield {name: MountSet(name, tuple(mount.client for mount in mounts))}
+
+
+@contextmanager
+def _moosefs() -> Iterator[Mapping[str, MountSet]]:
+    with moosefs_mounts() as shared:
+        yield {shared.name: shared}
+
+
+def _fuse(name: str, lie: str, lies: Lies, *, shared_locks: bool = True) -> Source:
+    group = Group(name, partial(_lying, name, lies, shared_locks), why_no_fuse)
+    fails = any(fault.operations == ALL for fault in lies.faults)
+    return Source(name, lie, group, max(lies.data, lies.attributes), lies.listings > 0, fails)
+
+
+def _no_tmpfs() -> str | None:
+    return None if os.path.ismount("/dev/shm") else "/dev/shm is not mounted: mount -t tmpfs tmpfs /dev/shm"
+
+
+STALE = Lies(entries=5, negative=30, attributes=5, data=5)
+
+LOST_REPLIES = (
+    Fault(NAMES, "EIO", probability=0.1, done=True),
+    Fault(NAMES, "ESTALE", probability=0.1, done=True),
+)
+
+ERRORS = (Fault(ALL, "ESTALE", probability=0.005), Fault(ALL, "EIO", probability=0.002))
+
+LOCAL = (
+    Source("ext4", "the temporary folder of this machine", Group("ext4", partial(_folder, "ext4", None))),
+    Source("tmpfs", "memory of this machine", Group("tmpfs", partial(_folder, "tmpfs", "/dev/shm"), _no_tmpfs)),
+)
+
+LYING = (
+    _fuse("FUSE, local locks", "locks exclude on one client only", Lies(), shared_locks=False),
+    _fuse(
+        "FUSE, stale caches",
+        "names, attributes and replaced files may be 5 s old; an absent name stays absent for 30 s",
+        STALE,
+    ),
+    _fuse(
+        "FUSE, lost replies",
+        "every fifth link, symlink, rename, mkdir and unlink is done, and answered with EIO or ESTALE",
+        Lies(faults=LOST_REPLIES),
+    ),
+    _fuse("FUSE, no hard links", "link answers EPERM", Lies(faults=(Fault(("link",), "EPERM"),))),
+    _fuse("FUSE, errors", "of all operations 0.5 % answer ESTALE, and 0.2 % EIO", Lies(faults=ERRORS)),
+    _fuse("FUSE, late listings", "a listing may be 1 s old", Lies(listings=1)),
+    _fuse(
+        "FUSE, most at once",
+        "local locks, stale caches (an absent name for 3 s) and lost replies",
+        replace(STALE, negative=3, faults=LOST_REPLIES),
+        shared_locks=False,
+    ),
+)
+
+_NFS = Group("nfs", nfs_mounts, why_no_nfs, slow=True)
+
+REMOTE = (
+    # Version 3 tells a change of a directory by its time alone: of two within one tick of the server's clock a client
+    # may miss the second, and lists the old names until the directory changes again.
+    Source("NFSv3", "a listing may lack the last name until the next change", _NFS, staleness=3, late_listings=True),
+    Source("NFSv3 nolock", "the same, and locks of one client only", _NFS, staleness=3, late_listings=True),
+    Source("NFSv4.2", "Linux server and clients, default options", _NFS, staleness=3),
+    Source("MooseFS", "default options", Group("moosefs", _moosefs, why_no_moosefs, slow=True), staleness=3),
+)
+
+SOURCES = (*LOCAL, *LYING, *REMOTE)
+
+
+def make_folder(shared: MountSet, name: str) -> None:
+    """A folder in the shared directory; made on a client, since this machine may not see the directory."""
+    client: Client = shared.clients[0]
+    for _ in range(20):  # a lost reply makes mkdir fail
+        with started(client, ["mkdir", "-p", str(client.directory / name)]) as process:
+            if process.wait(60) == 0:
+                return
+    raise AssertionError(f"{client.directory / name} can't be made: {process.output()}")

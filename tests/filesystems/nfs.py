@@ -1,0 +1,171 @@
+"""NFS as clusters have it: a Linux server and two Linux clients, each a kernel of its own, on a private network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.network import Switch
+from tests.filesystems.clients import NOTHING, MountSet
+from tests.filesystems.uml import Guest, GuestProcess, needs_shim
+
+LEASE = 10
+"""Seconds after which a server of version 4 gives a silent client's locks to others; Linux's default is 90."""
+
+_SERVER = "server"
+_CLIENTS = ("n1", "n2")
+_EXPORT = "/mnt/export"
+
+
+@dataclass(frozen=True)
+class Mount:
+    """One way to mount the server's directory."""
+
+    name: str
+    options: str
+    slug: str
+    """Directory of its own on the server, and where clients mount it."""
+
+    @property
+    def source(self) -> str:
+        """Version 4 counts paths from the export marked `fsid=0`, version 3 from the server's root."""
+        root = _EXPORT if self.options.startswith("vers=3") else ""
+        return f"{_SERVER}:{root}/{self.slug}"
+
+
+MOUNTS = (
+    Mount("NFSv3", "vers=3,proto=tcp,mountproto=tcp", "v3"),
+    Mount("NFSv3 nolock", "vers=3,proto=tcp,mountproto=tcp,nolock", "v3-nolock"),
+    Mount("NFSv4.0", "vers=4.0,proto=tcp", "v40"),
+    Mount("NFSv4.2", "vers=4.2,proto=tcp", "v42"),
+    Mount("NFSv4.2 actimeo=60", "vers=4.2,proto=tcp,actimeo=60", "v42-actimeo"),
+)
+
+# A server that starts lets old clients reclaim their locks for a while and makes new ones wait. This one has no old
+# clients, so that is cut short: `nlm_*` are for version 3, in whole rounds of `nlm_timeout` seconds, 3 the least.
+_SERVE = f"""
+mkdir {_EXPORT}
+mount -t tmpfs -o mode=0777 tmpfs {_EXPORT}
+(cd {_EXPORT} && mkdir -m 0777 {" ".join(mount.slug for mount in MOUNTS)})
+modprobe lockd nlm_timeout=3 nlm_grace_period=1
+modprobe nfsd
+mountpoint -q /proc/fs/nfsd || mount -t nfsd nfsd /proc/fs/nfsd
+echo {LEASE} >/proc/fs/nfsd/nfsv4leasetime
+echo {LEASE} >/proc/fs/nfsd/nfsv4gracetime
+rpcbind -w
+rpc.statd --no-notify
+exportfs -o rw,no_root_squash,no_subtree_check,fsid=0,insecure '*:{_EXPORT}'
+rpc.mountd
+rpc.nfsd 8
+echo Y >/proc/fs/nfsd/v4_end_grace
+"""
+
+
+@dataclass(frozen=True)
+class NfsClient:
+    """A guest that has mounted the server's directory."""
+
+    guest: Guest
+    mount: Mount
+    mounts: Sequence[Mount]
+    """All that the guest mounts, this one included."""
+
+    @property
+    def name(self) -> str:
+        return self.guest.name
+
+    @property
+    def directory(self) -> Path:
+        return directory_of(self.mount)
+
+    def start(self, argv: Sequence[str], *, env: Mapping[str, str] = NOTHING) -> GuestProcess:
+        return self.guest.start(argv, env=env)
+
+    def remount(self, options: str = "") -> None:
+        """Mount it anew, with options added."""
+        self.guest.run(f"umount -f -l {self.directory} || :\n{mounting(self.mount, options)}")
+
+    def unmount(self) -> None:
+        """Take it away from under those who use it: they keep what they have open."""
+        self.guest.run(f"umount -f -l {self.directory}")
+
+    def freeze(self) -> None:
+        self.guest.freeze()
+
+    def thaw(self) -> None:
+        self.guest.thaw()
+
+    def cut(self) -> None:
+        self.guest.cut()
+
+    def heal(self) -> None:
+        self.guest.heal()
+
+    def kill(self) -> None:
+        self.guest.kill()
+
+    def reboot(self) -> None:
+        """Boot the guest again, with all its mounts."""
+        self.guest.boot()
+        self.guest.wait_booted()
+        self.guest.run(joining(self.mounts))
+
+
+@dataclass(frozen=True)
+class NfsMountSet(MountSet):
+    """The same mount on two clients."""
+
+    clients: tuple[NfsClient, ...]
+
+
+@contextmanager
+def nfs_mounts(mounts: Sequence[Mount] = MOUNTS, *, shim: bool | None = None) -> Iterator[dict[str, NfsMountSet]]:
+    """Mount sets by name, all from one server on the same two clients, which boot for this and end with it."""
+    with ExitStack() as running:
+        server, *guests = _booted(running, needs_shim() if shim is None else shim)
+        _run_on([server], _SERVE)
+        _run_on(guests, joining(mounts))
+        yield {mount.name: _mount_set(guests, mount, mounts) for mount in mounts}
+
+
+def _mount_set(guests: Sequence[Guest], mount: Mount, mounts: Sequence[Mount]) -> NfsMountSet:
+    return NfsMountSet(mount.name, tuple(NfsClient(guest, mount, mounts) for guest in guests))
+
+
+def _booted(running: ExitStack, shim: bool) -> list[Guest]:
+    switch = Switch()
+    running.callback(switch.close)
+    addresses = {name: f"{switch.subnet}.{number}" for number, name in enumerate((_SERVER, *_CLIENTS), 1)}
+    guests = [Guest(name, addresses, switch, shim=shim) for name in addresses]
+    for guest in guests:
+        running.callback(guest.kill)
+        guest.boot()
+    for guest in guests:
+        guest.wait_booted()
+    return guests
+
+
+def _run_on(guests: Sequence[Guest], script: str) -> None:
+    """On all of them at once."""
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda guest: guest.run(script), guests))
+
+
+def joining(mounts: Sequence[Mount]) -> str:
+    """The shell commands that make a guest a client."""
+    return "\n".join(["rpcbind -w", "rpc.statd --no-notify", *map(mounting, mounts)])
+
+
+def mounting(mount: Mount, options: str = "") -> str:
+    """The shell command that mounts it, with options added."""
+    where = directory_of(mount)
+    options = ",".join(filter(None, (mount.options, options)))
+    return f"mkdir -p {where} && mount -t nfs -o {options} {mount.source} {where}"
+
+
+def directory_of(mount: Mount) -> Path:
+    """Where clients see it."""
+    return Path("/mnt") / mount.slug

@@ -1,0 +1,69 @@
+"""Fixtures: a folder on every shared filesystem, each of which is started once for all tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+
+from tests.filesystems.availability import require
+from tests.filesystems.clients import MountSet
+from tests.filesystems.mount_sets import SOURCES, Group, Source, make_folder
+
+_NUMBERS = count()
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A new folder in the directory that the mount set's clients share."""
+
+    source: Source
+    mounts: MountSet
+    folder: str
+
+
+@dataclass(frozen=True)
+class Started:
+    """The filesystems that have been started, by their group's name; all end with the session."""
+
+    groups: dict[str, Mapping[str, MountSet]]
+    running: ExitStack
+
+    def mounts(self, source: Source, request: pytest.FixtureRequest) -> MountSet:
+        name = source.group.name
+        if name not in self.groups:
+            self.groups[name] = self._start(source.group, request)
+        return self.groups[name][source.name]
+
+    def _start(self, group: Group, request: pytest.FixtureRequest) -> Mapping[str, MountSet]:
+        if group.name == "nfs":  # other tests use the same server
+            return request.getfixturevalue("nfs")  # type: ignore[no-any-return]  # what the fixture yields
+        if group.name == "moosefs":
+            mounts: MountSet = request.getfixturevalue("moosefs")
+            return {mounts.name: mounts}
+        return self.running.enter_context(group.opened())
+
+
+@pytest.fixture(scope="session")
+def started_filesystems() -> Iterator[Started]:
+    with ExitStack() as running:
+        yield Started({}, running)
+
+
+def _parameter(source: Source) -> object:
+    marks = [pytest.mark.xdist_group(source.group.name)]
+    return pytest.param(source, id=source.name, marks=[*marks, pytest.mark.slow] if source.group.slow else marks)
+
+
+@pytest.fixture(params=[_parameter(source) for source in SOURCES])
+def shared(request: pytest.FixtureRequest, started_filesystems: Started) -> Shared:
+    """A folder on each filesystem in turn."""
+    source: Source = request.param
+    require(source.group.why_unavailable())
+    mounts = started_filesystems.mounts(source, request)
+    folder = f"test-{next(_NUMBERS)}"
+    make_folder(mounts, folder)
+    return Shared(source, mounts, folder)

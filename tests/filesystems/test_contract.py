@@ -1,0 +1,119 @@
+"""The store keeps its promises between clients, on every filesystem."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from tests.filesystems.clients import program, started
+from tests.filesystems.contract import RACES, TURNS
+from tests.filesystems.mount_sets import SOURCES
+from tests.filesystems.shared import Shared, shared, started_filesystems
+
+__all__ = ["shared", "started_filesystems"]
+
+PATIENCE = 180.0
+PROCESSES = 4
+
+_RESULTS: dict[str, list[dict[str, Any]]] = {}
+
+
+@pytest.fixture
+def results(shared: Shared) -> list[dict[str, Any]]:
+    """What all processes found on that filesystem; they run once for all tests."""
+    name = shared.source.name
+    if name not in _RESULTS:
+        places = len(shared.mounts.clients)
+        commands = [
+            (place % places, program("contract", folder_of(shared, place % places), place, PROCESSES))
+            for place in range(PROCESSES)
+        ]
+        _RESULTS[name] = run(shared, commands)
+    return _RESULTS[name]
+
+
+def folder_of(shared: Shared, client: int) -> str:
+    return str(shared.mounts.clients[client].directory / shared.folder)
+
+
+def run(shared: Shared, commands: list[tuple[int, list[str]]]) -> list[Any]:
+    """The results of programs that run at the same time, each on the client of that number."""
+    with ExitStack() as stack:
+        running = [stack.enter_context(started(shared.mounts.clients[at], argv)) for at, argv in commands]
+        for process in running:
+            assert process.wait(PATIENCE) == 0, process.output()
+        return [json.loads(process.output().splitlines()[-1]) for process in running]
+
+
+def test_a_commit_is_seen_by_all_clients_in_time(results: list[dict[str, Any]]) -> None:
+    made = sorted(chain.from_iterable(result["turns"] for result in results))
+    assert made == list(range(1, TURNS + 1)), "each version was made by the process whose turn it was"
+    for place, result in enumerate(results):
+        assert all((number - 1) % PROCESSES == place for number in result["turns"])
+
+
+def test_of_all_commits_after_the_same_version_one_wins(results: list[dict[str, Any]]) -> None:
+    won = sorted(chain.from_iterable(result["race"]["won"] for result in results))
+    assert won == list(range(1, RACES + 1))
+
+
+def test_all_clients_see_the_winners_that_believe_to_have_won(results: list[dict[str, Any]]) -> None:
+    winners = {number: place for place, result in enumerate(results) for number in result["race"]["won"]}
+    truth = [f"{winners[number]} made {number}" for number in range(1, RACES + 1)]
+    assert [result["race"]["seen"] for result in results] == [truth] * PROCESSES
+
+
+def test_what_is_set_is_got_by_all_clients(results: list[dict[str, Any]]) -> None:
+    said = [f"hello from {place}" for place in range(PROCESSES)]
+    assert [result["exchange"]["got"] for result in results] == [said] * PROCESSES
+
+
+def test_of_all_that_set_an_unset_key_one_wins(results: list[dict[str, Any]]) -> None:
+    exchanges = [result["exchange"] for result in results]
+    assert len({exchange["agreed"] for exchange in exchanges}) == 1
+    assert all(exchange["chosen"] == exchange["agreed"] for exchange in exchanges)
+
+
+def test_a_deleted_key_has_no_value_for_anybody(results: list[dict[str, Any]]) -> None:
+    assert [result["exchange"]["left"] for result in results] == [None] * PROCESSES
+    assert all("leader" not in result["exchange"]["keys"] for result in results)
+    assert all(len(result["exchange"]["keys"]) == 5 * PROCESSES for result in results)
+
+
+def test_a_published_document_is_never_seen_in_part(results: list[dict[str, Any]]) -> None:
+    writer, *readers = (result["documents"] for result in results)
+    assert writer["number"] > 5
+    assert all(reader["torn"] == 0 for reader in readers), results
+    assert any(reader["newest"] > 0 for reader in readers), "something was read"
+
+
+# Leases
+
+SLACK = 10.0
+"""Seconds for which a busy machine may keep a process from looking."""
+
+
+def watched(source: Any) -> Any:
+    marks = [pytest.mark.xdist_group(source.group.name)]
+    slow = source.group.slow or source.staleness
+    return pytest.param(source, id=source.name, marks=[*marks, pytest.mark.slow] if slow else marks)
+
+
+@pytest.mark.parametrize("shared", [watched(source) for source in SOURCES], indirect=True)
+def test_a_lease_is_seen_to_live_and_to_end_within_bounds(shared: Shared) -> None:
+    stale = shared.source.staleness
+    expiry = 1.5 + 1.2 * stale
+    life = 1.5 * expiry
+    commands = [(0, "own", life), (1, "watch", expiry), (0, "watch", expiry)]
+    argvs = [
+        (client, program("leases", role, folder_of(shared, client), who, seconds))
+        for who, (client, role, seconds) in enumerate(commands)
+    ]
+    _, *watches = run(shared, argvs)
+    for found in watches:
+        assert found["proved"], found
+        assert life <= found["lived"] + 1 < life + expiry + stale + SLACK, found

@@ -1,0 +1,117 @@
+"""``hpcelastic doctor`` on all clients of a filesystem tells the filesystems apart and names what each lies about."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import pytest
+
+from hpcelastic.doctor.verdict import Severity, Verdict
+from hpcelastic.protocol.codec import decode
+from hpcelastic.store.locks import LockKind
+from tests.filesystems.clients import Client, MountSet, started
+from tests.filesystems.shared import Shared, shared, started_filesystems
+
+__all__ = ["shared", "started_filesystems"]
+
+TIMEOUT = 280.0
+"""Seconds that a doctor may take on a busy machine; by itself it takes less than a minute."""
+
+HANDLED, WARNING = Severity.HANDLED, Severity.WARNING
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What doctor must say of a filesystem."""
+
+    severities: dict[str, Severity]
+    lock: LockKind = LockKind.NATIVE
+    lag: float = 0.0
+    """Seconds of lag that it must find, at least."""
+
+
+EXPECTED = {
+    "ext4": Expected({"mount": WARNING, "nodes": WARNING}),
+    "tmpfs": Expected({"mount": WARNING, "nodes": WARNING}),
+    "FUSE, local locks": Expected({"locks": HANDLED, "POSIX locks": HANDLED}, LockKind.SOFT),
+    "FUSE, stale caches": Expected(
+        {
+            "replaced content": HANDLED,
+            "names polled by open": HANDLED,
+            "names polled by stat": HANDLED,
+            "modification times": HANDLED,
+            "removed names": HANDLED,
+        },
+        lag=3.0,
+    ),
+    "FUSE, lost replies": Expected({}),
+    "FUSE, no hard links": Expected({"links": HANDLED}),
+    "FUSE, errors": Expected({}),
+    "FUSE, late listings": Expected({}, lag=0.5),
+    "FUSE, most at once": Expected(
+        {"locks": HANDLED, "replaced content": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT, lag=3.0
+    ),
+    "NFSv3": Expected({"names polled by open": HANDLED}),
+    "NFSv3 nolock": Expected(
+        {"locks": HANDLED, "POSIX locks": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT
+    ),
+    "NFSv4.2": Expected({"names polled by open": HANDLED, "modification times": HANDLED}),
+    "MooseFS": Expected({}),
+}
+
+
+@pytest.mark.slow
+def test_doctor_names_what_a_filesystem_lies_about(shared: Shared) -> None:
+    if shared.source.name not in EXPECTED:
+        pytest.fail(f"say in EXPECTED what doctor should find on {shared.source.name}")
+    expected, verdict = EXPECTED[shared.source.name], examined(shared.mounts, shared.folder)
+    found = {finding.check: finding for finding in verdict.findings}
+    assert verdict.safe, verdict.reason
+    assert verdict.nodes == len(shared.mounts.clients)
+    assert {check: found[check].severity for check in expected.severities} == expected.severities, found
+    assert found["exclusive creation"].severity is Severity.FINE, found["exclusive creation"]
+    assert verdict.lock is expected.lock, found["locks"]
+    assert verdict.lag >= expected.lag
+
+
+def examined(mounts: MountSet, folder: str) -> Verdict:
+    """The verdict of doctors on all clients, in a folder of the shared directory."""
+    for client in mounts.clients[:1]:
+        run(client, ["chmod", "700", str(client.directory / folder)])
+    id = secrets.token_hex(4)
+    flags = ["--nodes", str(len(mounts.clients)), "--id", id, "--json"]
+    with ExitStack() as stack:
+        doctors = [
+            stack.enter_context(started(client, [*doctor(client.directory / folder), *flags, "--node-rank", str(rank)]))
+            for rank, client in enumerate(mounts.clients)
+        ]
+        codes = [process.wait(TIMEOUT) for process in doctors]
+        said = [process.output() for process in doctors]
+    assert codes == [0] * len(codes), "\n".join(said)
+    return decode(Verdict, document(said[0])["verdict"])
+
+
+def doctor(directory: PurePath) -> list[str]:
+    return [sys.executable, "-m", "hpcelastic", "doctor", "--dir", str(directory)]
+
+
+def run(client: Client, argv: list[str]) -> None:
+    """Run a command to its end; a filesystem that loses replies may call it a failure."""
+    for _ in range(20):
+        with started(client, argv) as process, suppress(TimeoutError):
+            if process.wait(60) == 0:
+                return
+
+
+def document(output: str) -> dict[str, Any]:
+    """The JSON in what a doctor wrote to its output and its error output."""
+    start = output.index("{")
+    found, _ = json.JSONDecoder().raw_decode(output[start:])
+    assert isinstance(found, dict)
+    return found

@@ -1,0 +1,40 @@
+"""A worker of an older round that sleeps before any of its steps never publishes over a newer round, on any filesystem.
+
+Whether a hole in the fence would be found is shown in `tests.training.test_fence`.
+"""
+
+import json
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.filesystems.clients import program, started
+from tests.filesystems.shared import Shared, shared, started_filesystems
+
+__all__ = ["shared", "started_filesystems"]
+
+PATIENCE = 240.0
+"""Seconds for all bouts; where an absent name is remembered for long, a claim takes as long."""
+
+
+@pytest.mark.parametrize("clients", [(0, 1), (0, 0)], ids=["two clients", "one client"])
+def test_a_sleeper_never_publishes_over_a_newer_round(shared: Shared, clients: tuple[int, int]) -> None:
+    sleeper, newer = duel(shared, clients)
+    assert len(sleeper) == len(newer) > 8
+    for mine, theirs in zip(sleeper, newer, strict=True):
+        assert theirs == {"refused": "", "latest": "3"}, f"it slept before {mine}"
+    assert sum(bool(bout["refused"]) for bout in sleeper) > 5, sleeper
+
+
+def duel(shared: Shared, clients: tuple[int, int]) -> list[list[dict[str, Any]]]:
+    """The bouts of the sleeper and of the newer one, each on its client."""
+    with ExitStack() as running:
+        players = []
+        for role, number in zip(("sleeper", "newer"), clients, strict=True):
+            client = shared.mounts.clients[number]
+            argv = program("duel", role, client.directory / shared.folder)
+            players.append(running.enter_context(started(client, argv)))
+        for player in players:
+            assert player.wait(PATIENCE) == 0, [other.output() for other in players]
+        return [json.loads(player.output().splitlines()[-1]) for player in players]

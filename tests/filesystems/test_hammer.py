@@ -1,0 +1,42 @@
+"""No increment of a counter is lost or carried out twice, on any filesystem."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.filesystems.clients import local
+from tests.filesystems.hammer import Outcome, hammer
+from tests.filesystems.shared import Shared, shared, started_filesystems
+
+__all__ = ["shared", "started_filesystems"]
+
+
+@pytest.mark.parametrize("kind", ["hpcelastic", "hpcelastic add"])
+def test_increments_from_several_clients_are_exact(shared: Shared, kind: str) -> None:
+    outcome = hammer(kind, shared.mounts, shared.folder, increments=15, processes=2)
+    if shared.source.fails and outcome.failed:  # an increment that raised may have happened or not
+        assert outcome.lost == 0 and outcome.twice <= outcome.failed, outcome
+    else:
+        assert outcome.exact, outcome
+
+
+def test_the_hammer_finds_the_updates_that_a_plain_rename_loses(tmp_path: Path) -> None:
+    (tmp_path / "counter-folder").mkdir()
+    outcome = hammer("plain rename", local("ext4", tmp_path), "counter-folder", increments=100, processes=2)
+    assert outcome.lost > 0, outcome
+
+
+OUTCOMES = [
+    pytest.param((1, 2, 3, 4), (0, 0, True), id="exact"),
+    pytest.param((1, 2, 2, 3), (1, 0, False), id="lost"),
+    pytest.param((1, 2, 4, 5), (0, 1, False), id="twice"),
+    pytest.param((1, 2, 3), (0, 0, False), id="not all made"),
+]
+
+
+@pytest.mark.parametrize(("returned", "judged"), OUTCOMES)
+def test_an_outcome_is_judged_by_the_numbers_that_were_returned(
+    returned: tuple[int, ...], judged: tuple[int, int, bool]
+) -> None:
+    outcome = Outcome(4, returned, (), 1.0)
+    assert (outcome.lost, outcome.twice, outcome.exact) == judged

@@ -1,0 +1,83 @@
+"""A run with an agent on each client survives the death of a worker and of an agent, on every filesystem."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+
+from tests.filesystems.clients import CHECKOUT, Process, started
+from tests.filesystems.mount_sets import SOURCES, Source
+from tests.filesystems.shared import Shared, shared, started_filesystems
+
+__all__ = ["shared", "started_filesystems"]
+
+PATIENCE = 120.0
+WORKER = str(CHECKOUT / "tests" / "filesystems" / "worker.py")
+
+
+QUICK = ("ext4", "FUSE, local locks", "FUSE, lost replies")
+"""Filesystems on which a run is tried each time; the others take longer, or tell little more."""
+
+
+def timings(source: Source) -> str:
+    """Leases must outlive what a client may take for news, as `hpcelastic doctor` says."""
+    lease = 4 + 2 * source.staleness
+    return f"lease={lease},margin={1 + source.staleness},last_call={3 + source.staleness},poll=0.2,join_timeout=120"
+
+
+def agent(shared: Shared, place: int) -> list[str]:
+    flags = {
+        "--nnodes": "1:2",
+        "--max-restarts": "3",
+        "--rdzv-id": "run",
+        "--rdzv-endpoint": str(shared.mounts.clients[place].directory / shared.folder),
+        "--rdzv-conf": timings(shared.source),
+        "--node-name": f"n{place}",
+        "--tee": "3",
+    }
+    return [sys.executable, "-m", "hpcelastic", "agent", *(part for flag in flags.items() for part in flag), WORKER]
+
+
+def eventually(what: str, good: Callable[[], object], agents: list[Process]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not good():
+        said = "\n--- agent\n".join(process.output() for process in agents)
+        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{said}"
+        time.sleep(0.1)
+
+
+def rounds(process: Process, world: int, whole: bool) -> list[int]:
+    """The rounds of that size of which workers beside that agent have told, before or after a worker died."""
+    pattern = rf"rank \d+ of {world} in round (\d+), whole: {whole}"
+    return [int(number) for number in re.findall(pattern, process.output())]
+
+
+def parameter(source: Source) -> object:
+    marks = [pytest.mark.xdist_group(source.group.name), pytest.mark.timeout(600)]
+    return pytest.param(source, id=source.name, marks=marks if source.name in QUICK else [*marks, pytest.mark.slow])
+
+
+# Where operations fail at random an agent may end on one of the errors: a sync that failed is not repeated, by rule.
+@pytest.mark.parametrize("shared", [parameter(source) for source in SOURCES if not source.fails], indirect=True)
+def test_a_run_outlives_a_worker_and_an_agent(shared: Shared) -> None:
+    with ExitStack() as stack:
+        agents = [
+            stack.enter_context(started(client, agent(shared, place)))
+            for place, client in enumerate(shared.mounts.clients)
+        ]
+        first, second = agents
+        eventually("a round of both after a worker's death", lambda: rounds(first, 2, True), agents)
+        second.kill()
+        eventually("a round of the one that is left", lambda: rounds(first, 1, True), agents)
+        assert min(rounds(first, 1, True)) > max(rounds(first, 2, True)) > max(rounds(first, 2, False))
+        client = shared.mounts.clients[0]
+        finish = client.directory / shared.folder / "run" / "finish"
+        touch = ["bash", "-c", 'until touch "$0"; do sleep 0.1; done', str(finish)]
+        assert stack.enter_context(started(client, touch)).wait(PATIENCE) == 0
+        assert first.wait(PATIENCE) == 0, first.output()
+        assert "finished" in first.output()

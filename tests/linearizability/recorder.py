@@ -1,0 +1,126 @@
+"""Operations at random, each with its call, result and times: ``recorder OBJECT DIRECTORY WHO COUNT PROCESSES SEED``.
+
+A line of JSON before each call and one after it, so that what a killed process was doing is known too. An operation
+that raised is never answered: it may have happened or not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from hpcelastic.errors import StoreError
+from hpcelastic.store.keyvalue import KeyValueStore
+from hpcelastic.store.register import Register, Version
+from tests.filesystems.hammer import meet
+
+Work: TypeAlias = "Iterator[tuple[list[Any], Callable[[], Any]]]"
+
+
+class RenamedRegister:
+    """A register as it must not be: compared in memory, then replaced. The checker has to catch it."""
+
+    def __init__(self, directory: Path, who: str) -> None:
+        self._path = directory / "register.json"
+        self._draft = directory / f"draft-{who}"
+
+    def read(self) -> Version:
+        return Version(*json.loads(self._path.read_text())) if self._path.exists() else Version(0, None)
+
+    def commit(self, after: int, value: str) -> bool:
+        if self.read().number != after:
+            return False
+        time.sleep(0.002)
+        self._draft.write_text(json.dumps([after + 1, value]))
+        os.replace(self._draft, self._path)
+        return True
+
+
+def of_register(register: Register | RenamedRegister, who: str, chance: random.Random) -> Work:
+    """Reads, and commits after the version that was read last."""
+    last = 0
+
+    def read() -> list[Any]:
+        nonlocal last
+        version = register.read()
+        last = version.number
+        return [version.number, version.value]
+
+    index = 0
+    while True:
+        index += 1
+        yield ["read"], read
+        if chance.random() < 0.7:
+            value = f"{who}.{index}"
+            yield ["commit", last, value], lambda value=value: register.commit(last, value)
+
+
+def of_keys(store: KeyValueStore, who: str, chance: random.Random) -> Work:
+    """All operations on one key that holds texts, each of them written once, and on one that holds a number."""
+    last: str | None = None
+
+    def note(value: str | None) -> str | None:
+        nonlocal last
+        last = value
+        return value
+
+    index = 0
+    while True:
+        index += 1
+        mine = f"{who}.{index}"
+        expected = last
+        yield chance.choice(
+            [
+                (["text", "get"], lambda: note(store.get("text"))),
+                (["text", "set", mine], lambda mine=mine: store.set("text", mine)),
+                (
+                    ["text", "compare_set", expected, mine],
+                    lambda expected=expected, mine=mine: note(store.compare_set("text", expected, mine)),
+                ),
+                (["text", "delete"], lambda: store.delete("text")),
+                (["number", "get"], lambda: store.get("number")),
+                (["number", "add", 2], lambda: store.add("number", 2)),
+            ]
+        )
+
+
+def work(kind: str, directory: Path, who: str, chance: random.Random) -> Work:
+    if kind == "keys":
+        return of_keys(KeyValueStore(directory / "store", who), who, chance)
+    made = {"register": Register, "renamed register": RenamedRegister}[kind]
+    return of_register(made(directory, who), who, chance)
+
+
+def kernel() -> str:
+    """The identity of the kernel whose clock this process reads."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text()
+
+
+def say(**document: Any) -> None:
+    print(json.dumps(document), flush=True)
+
+
+def main(kind: str, directory: str, who: str, count: str, processes: str, seed: str) -> None:
+    say(at=time.monotonic(), kernel=kernel())
+    chance = random.Random(f"{seed} {who}")
+    meet(Path(directory), who, int(processes))
+    for _, (call, operation) in zip(range(int(count)), work(kind, Path(directory), who, chance), strict=False):
+        say(at=time.monotonic(), call=call)
+        try:
+            result = operation()
+        except StoreError as error:
+            say(at=time.monotonic(), error=str(error))
+        else:
+            say(at=time.monotonic(), result=result)
+        time.sleep(chance.random() * 0.004)
+    say(at=time.monotonic())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

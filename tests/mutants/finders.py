@@ -1,0 +1,55 @@
+"""Who can find a fault: tables of cases, the simulator, and test files run on a copy of the code."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.mutants.tables import failing_row
+from tests.protocol.under_test import ASSIGNMENT, CONDUCT, DECIDE, Patch, load
+from tests.simulation.faults import PROFILES, scenario
+from tests.simulation.shrink import violation_of
+
+TABLES = {
+    DECIDE: "tests.protocol.test_decide",
+    ASSIGNMENT: "tests.protocol.test_decide",
+    CONDUCT: "tests.agent.test_conduct",
+}
+"""The module whose table tests are about this one."""
+
+HISTORIES = 400
+"""Simulated at most, to find one fault."""
+
+_ROOT = Path(__file__).parents[2]
+
+
+def failing_table(*patches: Patch) -> str | None:
+    """The first row of a table that fails with these; None if none does."""
+    code = load(*patches)
+    names = sorted({TABLES[patch.module] for patch in patches} if patches else set(TABLES.values()))
+    rows = (failing_row(code.tests(name)) for name in names)
+    return next((row for row in rows if row is not None), None)
+
+
+def failing_simulation(*patches: Patch, histories: int = HISTORIES, profile: str | None = None) -> str | None:
+    """The first simulated history that breaks a promise with these; None if none does."""
+    profiles = [each for each in reversed(PROFILES) if profile in (None, each.name)]
+    for seed in range(histories):
+        chosen = profiles[seed % len(profiles)]
+        violation = violation_of(scenario(seed, chosen), patches)
+        if violation is not None:
+            return f"{chosen.name}, seed {seed}: {str(violation).splitlines()[0]}"
+    return None
+
+
+def failing_tests(patch: Patch, tests: str, scratch: Path) -> str | None:
+    """The first test of a file or folder that fails on a copy of the code with ``patch`` in it; None if none does."""
+    for name in ("hpcelastic", "tests"):
+        shutil.copytree(_ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_ROOT / "pyproject.toml", scratch)
+    source = (scratch / patch.module.replace(".", "/")).with_suffix(".py")
+    source.write_text(source.read_text().replace(patch.old, patch.new))
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
+    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return failed[0] if failed else None

@@ -1,0 +1,133 @@
+"""Simulates many runs, on all cores: ``python -m tests.simulation --seeds 100000``.
+
+Prints what was simulated; a history that breaks a promise is cut down and shown, and the exit status is 1.
+"""
+
+import argparse
+import gc
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from hpcelastic.protocol.codec import decode
+from tests.simulation.faults import PROFILES, Profile, Scenario, scenario
+from tests.simulation.referee import Violation
+from tests.simulation.shrink import shrunk, story, violation_of
+from tests.simulation.simulation import Simulation
+
+_BATCH = 50
+
+
+@dataclass
+class Tally:
+    """What some histories came to."""
+
+    histories: int = 0
+    rounds: int = 0
+    versions: int = 0
+    moves: int = 0
+    counted: int = 0
+    simulated: float = 0.0
+    """Seconds."""
+
+    struck: Counter[str] = field(default_factory=Counter)
+    failed: list[Scenario] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+    def __str__(self) -> str:
+        faults = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.struck.items()))
+        return (
+            f"{self.histories:,} histories of {self.simulated / max(1, self.histories):.0f} simulated seconds: "
+            f"{self.rounds:,} rounds, {self.versions:,} versions, {self.moves:,} publications by workers, "
+            f"{self.counted:,} additions to a counter\nfaults: {faults}"
+        )
+
+
+def tally(scenarios: list[Scenario]) -> Tally:
+    """Simulate these."""
+    total = Tally()
+    for each in scenarios:
+        world = Simulation(each)
+        try:
+            world.run()
+        except Violation:
+            total.failed.append(each)
+        total.add(
+            Tally(
+                1,
+                world.state.round,
+                world.versions,
+                world.referee.moves,
+                world.referee.counted,
+                world.now,
+                world.struck,
+            )
+        )
+    return total
+
+
+def main() -> int:
+    arguments = _arguments()
+    if arguments.replay:
+        return _show(decode(Scenario, json.loads(arguments.replay)))
+    began, total = time.monotonic(), Tally()
+    batches = _batches(arguments.first, arguments.seeds, _profiles(arguments.profile))
+    with multiprocessing.Pool(arguments.jobs, initializer=_prepare) as pool:
+        for part in pool.imap_unordered(tally, batches):
+            total.add(part)
+            _progress(total, arguments.seeds, began)
+            if total.failed:
+                pool.terminate()
+                break
+    print(f"\n{total}\n{time.monotonic() - began:.0f} s with {arguments.jobs} processes")
+    return _show(shrunk(total.failed[0])) if total.failed else 0
+
+
+def _show(failed: Scenario) -> int:
+    violation = violation_of(failed)
+    print(story(failed, violation) if violation else "no promise is broken")
+    return 1 if violation else 0
+
+
+def _batches(first: int, seeds: int, profiles: list[Profile]) -> Iterator[list[Scenario]]:
+    for start in range(first, first + seeds, _BATCH):
+        yield [
+            scenario(seed, profiles[seed % len(profiles)]) for seed in range(start, min(start + _BATCH, first + seeds))
+        ]
+
+
+def _profiles(name: str | None) -> list[Profile]:
+    return [profile for profile in PROFILES if name in (None, profile.name)]
+
+
+def _prepare() -> None:
+    gc.set_threshold(100_000)  # a history is dropped as a whole
+
+
+def _progress(total: Tally, seeds: int, began: float) -> None:
+    if sys.stderr.isatty():
+        pace = total.histories / (time.monotonic() - began)
+        left = (seeds - total.histories) / pace
+        print(f"\r{total.histories:,} of {seeds:,}, {pace:.0f}/s, {left:.0f} s left ", end="", file=sys.stderr)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
+    parser.add_argument("--profile", choices=[profile.name for profile in PROFILES], help="only this kind of history")
+    parser.add_argument("--replay", metavar="SCENARIO", help="play one scenario, as a failure prints it")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

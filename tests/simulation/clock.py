@@ -1,0 +1,206 @@
+"""Simulated time: events in order, and threads that take turns because each runs until it waits.
+
+A `Task` is a thread as the code under test knows it: a greenlet that gives way where it waits, and nowhere else. It
+belongs to a `Process`, which can be frozen (its events are held) and can end (they are dropped).
+"""
+
+import heapq
+from collections.abc import Callable
+from random import Random
+from typing import Any, TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+T = TypeVar("T")
+Action = Callable[[], None]
+
+
+class Process:
+    """What is frozen, thawed and killed as one."""
+
+    def __init__(self, clock: "Clock") -> None:
+        self._clock = clock
+        self._held: list[Action] = []
+        self.tasks: list[Task] = []
+        self.frozen = self.gone = False
+
+    def freeze(self) -> None:
+        self.frozen = True
+
+    def thaw(self) -> None:
+        """What was due meanwhile happens now, in any order."""
+        self.frozen = False
+        held, self._held = self._held, []
+        for action in held:
+            self._clock.after(self._clock.random.uniform(0, 0.2), action, self)
+
+    def end(self) -> None:
+        """Not one instruction of it runs from now on, but for what the task that calls this does until it waits."""
+        self.gone = True
+        for task in self.tasks:
+            task.end()
+
+    def hold(self, action: Action) -> None:
+        self._held.append(action)
+
+
+class Clock:
+    """The time of a simulation in seconds, and what is due when. ``random`` draws the small delays."""
+
+    def __init__(self, random: Random) -> None:
+        self.now = 0.0
+        self.random = random
+        self.task: Task | None = None
+        """The one that runs at this moment; None outside all of them."""
+
+        self._broken: Exception | None = None
+        self._events: list[tuple[float, int, Action, Process | None]] = []
+        self._scheduled = 0
+        self.hub: Any = getcurrent()
+
+    def after(self, delay: float, action: Action, owner: Process | None = None) -> None:
+        """Do it in ``delay`` seconds, if its ``owner`` lives then, and as soon as that is not frozen."""
+        self._scheduled += 1
+        heapq.heappush(self._events, (self.now + delay, self._scheduled, action, owner))
+
+    def advance(self, until: float) -> None:
+        """Let everything happen that is due by ``until``."""
+        self.hub, events = getcurrent(), self._events
+        while events and events[0][0] <= until:
+            self.now, _, action, owner = heapq.heappop(events)
+            if owner is None:
+                action()
+            elif owner.frozen:
+                owner.hold(action)
+            elif not owner.gone:
+                action()
+            if self._broken is not None:
+                raise self._broken
+        self.now = until
+
+    def stop(self, error: Exception) -> None:
+        """Let `advance` raise ``error``, once whatever runs now gives way."""
+        self._broken = self._broken or error
+
+
+class Task:
+    """A thread of ``process``; ``entered`` is called whenever it goes on, before it does."""
+
+    def __init__(self, process: Process, body: Action, entered: Action) -> None:
+        self._process = process
+        self._clock = process._clock
+        self._entered = entered
+        self._ticket = 0
+        self._body = body
+        self._greenlet: Any = greenlet(self._run, parent=self._clock.hub)
+        process.tasks.append(self)
+
+    def start(self, delay: float = 0.0) -> None:
+        self._clock.after(delay, self._resume, self._process)
+
+    def end(self) -> None:
+        clock, running = self._clock, self._clock.task
+        if not self._greenlet or running is self:
+            return
+        clock.task = self
+        self._entered()  # what it does on its way out is its own doing, and must come to nothing
+        self._greenlet.parent = getcurrent()
+        self._greenlet.throw(GreenletExit)
+        clock.task = running
+        if running is not None:
+            running._entered()
+
+    def pause(self, seconds: float) -> None:
+        """Give way for so long."""
+        self._clock.after(seconds, self._resume, self._process)
+        self._away()
+
+    def park(self, timeout: float | None) -> Action:
+        """What wakes this task, once, from the next `wait` on; it wakes by itself after ``timeout``."""
+        self._ticket += 1
+        ticket = self._ticket
+
+        def wake() -> None:
+            if self._ticket == ticket:
+                self._ticket += 1
+                self._resume()
+
+        if timeout is not None:
+            self._clock.after(timeout, wake, self._process)
+        return lambda: self._clock.after(0.0, wake, self._process)
+
+    def wait(self) -> None:
+        """Give way until woken; see `park`."""
+        self._away()
+
+    def _away(self) -> None:
+        if self._process.gone:
+            raise GreenletExit
+        self._greenlet.parent = self._clock.hub
+        self._clock.hub.switch()
+
+    def _resume(self) -> None:
+        self._clock.task = self
+        self._entered()
+        self._greenlet.switch()
+        self._clock.task = None
+
+    def _run(self) -> None:
+        try:
+            self._body()
+        except Exception as error:
+            self._clock.stop(error)
+
+
+class Event:
+    """`threading.Event` for tasks of ``clock``."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._set = False
+        self._waiters: list[Action] = []
+
+    def set(self) -> None:
+        self._set = True
+        self._wake()
+
+    def clear(self) -> None:
+        self._set = False
+
+    def is_set(self) -> bool:
+        return self._set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if not self._set:
+            task = self._clock.task
+            assert task is not None
+            self._waiters.append(task.park(timeout))
+            task.wait()
+        return self._set
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for wake in waiters:
+            wake()
+
+
+class Condition(Event):
+    """`threading.Condition` for tasks, one of which runs at a time: no lock is needed."""
+
+    def __enter__(self) -> "Condition":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def notify_all(self) -> None:
+        self._wake()
+
+    def wait_for(self, predicate: Callable[[], T], timeout: float | None = None) -> T:
+        deadline = None if timeout is None else self._clock.now + timeout
+        while not (result := predicate()):
+            left = None if deadline is None else deadline - self._clock.now
+            if left is not None and left <= 0:
+                break
+            self.wait(left)
+        return result

@@ -1,0 +1,177 @@
+"""What goes wrong in a simulated run, as data: drawn up front from the seed, so that a history can be cut down.
+
+A `Scenario` is all that a history depends on, but for the code under test. Faults and settings come from one stream of
+random numbers, the simulated delays from another: to leave a fault out does not draw the others anew.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from tests.simulation.filesystem import Traits
+
+LEASE, MARGIN, POLL = 10.0, 2.0, 2.0
+STALENESS = 1.5
+"""How far a reader of a lease may lag; must stay below MARGIN."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that happens to a run."""
+
+    at: float
+    """Seconds since the run began."""
+
+    kind: str
+    """Name of a method of `Simulation`."""
+
+    who: int = 0
+    """Which node, by its place in the list of names; the next one that it can happen to."""
+
+    lasts: float = 0.0
+    operations: int = 0
+    """It strikes in the middle of that node's so many-th operation on the filesystem from then; 0 for at once."""
+
+    knowing: bool = False
+    """A node that comes back knows that its predecessors are dead; ``operations`` are those of its workers."""
+
+    def __str__(self) -> str:
+        parts = [f"at {self.at:.1f} s {self.kind} n{self.who + 1}"]
+        parts += [f"for {self.lasts:.1f} s"] * bool(self.lasts) + [f"in operation {self.operations}"] * bool(
+            self.operations
+        )
+        return " ".join(parts)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What may go wrong, how often, and on what filesystem."""
+
+    name: str
+    faults: Mapping[str, float] = field(default_factory=dict)
+    """Weights of kinds."""
+
+    traits: tuple[Traits, ...] = (Traits(),)
+    """One is drawn."""
+
+    every: float = 6.0
+    """Mean seconds between two faults."""
+
+    until: float = 40.0
+    """No fault comes later than this."""
+
+    echo: float = 0.7
+    """How likely a worker fails because a peer is gone; otherwise it hangs until it is stopped."""
+
+    poll: float = POLL
+    """Seconds between two turns of a rendezvous; the fewer, the dearer the simulation."""
+
+    needs_all: bool = False
+    """No round forms without all nodes that the run begins with."""
+
+    publishes: bool = False
+    """Workers publish with their token."""
+
+    counts: bool = False
+    """Workers count in a key-value store."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A history to be: the same scenario gives the same one."""
+
+    seed: int
+    profile: Profile
+    size: int
+    settings: Settings
+    faults: tuple[Fault, ...] = ()
+    job_known: bool = True
+    traits: Traits = Traits()  # noqa: RUF009  # frozen
+
+
+def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
+    """Draw all from the seed: 3 to 8 nodes, small runs more often than large ones."""
+    random = Random(f"{seed}/{profile.name}")
+    drawn = random.choice([3, 3, 3, 4, 4, 5, 6, 8])
+    size = size or drawn
+    settings = _settings(random, size, profile)
+    known, traits = random.random() < 0.7, random.choice(profile.traits)
+    return Scenario(seed, profile, size, settings, _faults(random, profile, size), known, traits)
+
+
+def without(scenario: Scenario, indexes: set[int]) -> Scenario:
+    """The same scenario, but for these faults."""
+    return replace(scenario, faults=tuple(f for i, f in enumerate(scenario.faults) if i not in indexes))
+
+
+def _settings(random: Random, size: int, profile: Profile) -> Settings:
+    least = size if profile.needs_all else random.randint(1, size)
+    nodes = NodeRange(least, random.randint(least, size + 1))
+    last_call = random.choice([0.0, 3.0, 8.0])
+    timings = RendezvousSettings(last_call=last_call, lease=LEASE, margin=MARGIN, poll=profile.poll)
+    return Settings(nodes, timings, RestartSettings(random.randint(0, 3)))
+
+
+def _faults(random: Random, profile: Profile, size: int) -> tuple[Fault, ...]:
+    found, at = [], random.expovariate(1 / profile.every)
+    while profile.faults and at < profile.until:
+        kind = random.choices([*profile.faults], [*profile.faults.values()])[0]
+        operations = random.choice([0, random.randint(1, 30)])
+        lasts = random.choice([random.uniform(1, 20), random.uniform(LEASE - 2, LEASE + 2 * MARGIN)])
+        found.append(Fault(at, kind, random.randrange(size + 1), lasts, operations, random.random() < 0.5))
+        at += random.expovariate(1 / profile.every)
+    return tuple(found)
+
+
+QUICK = Traits()
+NFS = Traits(staleness=STALENESS, negative=30.0)
+GLUSTER = Traits(staleness=STALENESS, listing=0.5, stale_handles=0.5)
+LOCAL_LOCKS = Traits(staleness=STALENESS, locks="local")
+NO_LOCKS = Traits(staleness=STALENESS, locks="absent", pace=0.2)
+BROKEN_LOCKS = Traits(staleness=STALENESS, listing=1.0, locks="never")
+KEPT_LOCKS = Traits(staleness=STALENESS, locks="kept")
+NO_LINKS = Traits(staleness=STALENESS, links="symbolic")
+ALL = (QUICK, NFS, GLUSTER, LOCAL_LOCKS, NO_LOCKS, BROKEN_LOCKS, KEPT_LOCKS, NO_LINKS)
+
+PROFILES = (
+    Profile("peace", traits=ALL, publishes=True, counts=True),
+    Profile("crashes", {"crash": 1, "partition": 0.5}, traits=ALL),
+    Profile("losses", {"kill": 1, "kill_agent": 0.5, "come": 1.5}, traits=ALL),
+    Profile("coming and going", {"leave": 1, "come": 1.5, "crash": 0.3}, traits=ALL, every=5),
+    Profile("long waits", {"kill": 2, "come": 1}, traits=ALL, every=6, until=60.0, needs_all=True),
+    Profile("losses beside failures", {"kill": 1, "come": 2, "crash": 1, "leave": 0.7}, traits=ALL),
+    Profile("frozen nodes and hung disks", {"freeze": 1, "pause": 1, "cut_off": 1, "crash": 0.5}, traits=ALL),
+    Profile("hung disks, and no worker notices", {"cut_off": 1, "kill": 0.3, "crash": 0.5}, traits=ALL, echo=0.0),
+    Profile("late renewals", {"miss_the_end": 1}, (NFS, GLUSTER), every=8, until=30.0, echo=0.0, poll=0.5),
+    Profile("requeues", {"requeue": 1, "crash": 1, "come": 1}, traits=ALL, every=12),
+    Profile("users", {"close": 1, "reopen": 4, "crash": 3, "kill": 1, "cut_off": 1, "pause": 1}, traits=ALL, every=3),
+    Profile("errors", {"flaky": 3, "full": 0.5, "slow": 1, "crash": 1, "kill": 0.5, "come": 1}, traits=ALL),
+    Profile(
+        "publishers", {"oversleep": 3, "freeze": 1, "come": 1, "cut_off": 1, "flaky": 1}, (NFS, GLUSTER), publishes=True
+    ),
+    Profile("counters", {"flaky": 1, "kill": 1, "come": 2, "crash": 1, "freeze": 2}, ALL, counts=True),
+    Profile(
+        "everything",
+        {
+            "crash": 2,
+            "kill": 2,
+            "kill_agent": 1,
+            "come": 3,
+            "leave": 1,
+            "freeze": 1,
+            "pause": 1,
+            "cut_off": 1,
+            "partition": 0.5,
+            "flaky": 1,
+            "slow": 0.5,
+            "full": 0.2,
+            "requeue": 0.3,
+            "close": 0.1,
+            "reopen": 1,
+        },
+        traits=ALL,
+        every=4,
+        publishes=True,
+    ),
+)

@@ -1,0 +1,395 @@
+"""A simulated node: the shell of an agent, around the real decisions of all its parts.
+
+Its main thread carries out what `hpcelastic.agent.conduct` yields, its rendezvous thread is
+`hpcelastic.rendezvous.thread` with all under it, its guard is what `hpcelastic.agent.guard` watches with. What they do
+to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hpcelastic.errors import HpcElasticError, StoreError
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.state import Failure, Member, Phase, Stand
+from tests.protocol.under_test import CONDUCT, GUARD, RENDEZVOUS, THREAD
+from tests.simulation.clock import Event, Process, Task
+from tests.simulation.faults import LEASE, MARGIN
+from tests.simulation.filesystem import Mount
+from tests.simulation.workers import Group
+
+if TYPE_CHECKING:
+    from tests.simulation.simulation import Simulation
+
+_PARTING = 5.0
+"""Seconds that an agent waits for its last word to be published."""
+
+
+class Node:
+    """One incarnation of a node, with a clock of its own."""
+
+    def __init__(self, world: "Simulation", member: Member) -> None:
+        self.world, self.member, self.id = world, member, member.node
+        self.leaving = self.frozen = self.cut_off = False
+        self.zombie_until = 0.0
+        self._rate, self._zero = 1 + world.random.uniform(-0.005, 0.005), world.random.uniform(0, 1000)
+        self._agent = Process(world.clock)
+        self._mounts: list[Mount] = []
+        self.mount = self.new_mount(self._agent)
+        self._bell = Event(world.clock)
+        self._inbox: deque[Any] = deque()
+        self._ended: deque[tuple[Group, int, int]] = deque()
+        self._fence_told = self._over = False
+        self.groups: list[Group] = []
+        self._group: Group | None = None
+        """The one that the main thread attends to."""
+
+        self.stopping = False
+        self._lease_from = 0.0
+        self.guard = Guard(self)
+        code = world.code
+        self._conduct = code.module(CONDUCT).Conduct(member, LEASE, self.clock)
+        self._main_task = Task(self._agent, self._main, lambda: setattr(code.system, "mount", self.mount))
+        self._main_task.start(0.0)
+
+    def clock(self) -> float:
+        """Seconds on the node's own monotonic clock."""
+        return self._zero + self.world.clock.now * self._rate
+
+    def new_mount(self, process: Process) -> Mount:
+        mount = Mount(self.world.server, process, self.member.name, self.clock)
+        self._mounts.append(mount)
+        if self._mounts[0] is not mount:
+            mount.suffer_like(self._mounts[0])
+        return mount
+
+    @property
+    def gone(self) -> bool:
+        return self._agent.gone
+
+    @property
+    def running(self) -> int | None:
+        """The round whose workers run here at this moment."""
+        return next((group.part.round for group in self.groups if group.running), None)
+
+    @property
+    def starting(self) -> bool:
+        return self._conduct.part is not None and self._group is None
+
+    @property
+    def told_of_a_round(self) -> bool:
+        """The news that a round runs is there, and not read."""
+        return bool(self._inbox) and getattr(self._inbox[0], "state", self.world.state).phase is Phase.RUNNING
+
+    # Main thread
+
+    def _main(self) -> None:
+        world = self.world
+        rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
+            world.paths, self.id, world.scenario.settings, self.clock, **world.options
+        )
+        self._thread = world.code.module(THREAD).RendezvousThread(
+            rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver
+        )
+        self._thread.start()
+        while not self._over:
+            self._bell.wait()
+            self._bell.clear()
+            self._turn()
+        self._part()
+
+    def _turn(self) -> None:
+        """What the guard has to say goes first: what it has killed is no failure of a worker."""
+        if self._fence_told:
+            self._fence_told = False
+            self._carry_out(self._conduct.fenced())
+        while self._ended:
+            self._worker_ended(*self._ended.popleft())
+        while self._inbox and not self._over:
+            message = self._inbox.popleft()
+            if message == "leave":
+                self._carry_out(self._conduct.leave("SIGTERM"))
+                self._over = True
+            elif isinstance(message, HpcElasticError):
+                self._troubled(message)
+            else:
+                self._carry_out(self._conduct.learned(message.state, message.lease_from, message.settled))
+
+    def _troubled(self, error: HpcElasticError) -> None:
+        self.world.log(f"{self.id}: {str(error).rsplit('/', 1)[-1][:150]}")
+        if not isinstance(error, StoreError):
+            self.world.judge(partial(self.world.referee.broken, f"{self.id}: {error}"))
+        self._carry_out(self._conduct.troubled())
+
+    def _deliver(self, message: Any) -> None:
+        if not isinstance(message, HpcElasticError):
+            self.guard.tell("until", repr(message.lease_from + LEASE))
+            if message.lease_from != self._lease_from:
+                self._lease_from = message.lease_from
+                self.world.renewed(self, message.lease_from + LEASE - self.clock())
+        self._inbox.append(message)
+        self.world.clock.after(self.world.random.uniform(0, 0.05), self._bell.set, self._agent)
+
+    def _carry_out(self, actions: Any) -> None:
+        answer = None
+        while True:
+            try:
+                action = actions.send(answer)
+            except StopIteration:
+                return
+            answer = getattr(self, f"_{type(action).__name__.lower()}")(action)
+
+    def _say(self, action: Any) -> None:
+        self.member = action.member
+        self._thread.say(action.member)
+
+    def _reserve(self, _: Any) -> int:
+        return self.world.random.randrange(1024, 65536)
+
+    def _start(self, action: Any) -> None:
+        world, part = self.world, action.part
+        self._main_task.pause(world.random.uniform(0, 0.2))
+        self.guard.tell("arm", repr(action.lease_from))
+        self._main_task.pause(world.random.uniform(0, 0.1))
+        world.log(f"{self.id} starts round {part.round} as group rank {part.group_rank}")
+        group = self._group = Group(self, part, len(self.groups))
+        self.groups.append(group)
+        world.judge(partial(world.started, self, part))
+        self._main_task.pause(world.random.uniform(0, 0.05))
+        self.guard.tell("group", str(group.id), repr(action.lease_from))
+
+    def _stop(self, _: Any) -> None:
+        """Polite then sure, which may take long; the main thread does nothing else meanwhile."""
+        group, self._group = self._group, None
+        if group is None:
+            return
+        self.stopping = True
+        self._main_task.pause(self.world.random.uniform(0, 4) if group.alive else 0.0)
+        self.stopping = False
+        group.end()
+        self._untold(group)
+        self.world.log(f"{self.id} has stopped round {group.part.round}")
+        self.world.echo(group.part.round)
+
+    def _untold(self, group: Group) -> None:
+        """The guard hears that nothing is left of it."""
+        self.guard.tell("gone", str(group.id))
+        self.guard.tell("disarm")
+
+    def _end(self, _: Any) -> None:
+        self._over = True
+
+    def _worker_ended(self, group: Group, local_rank: int, code: int) -> None:
+        if group is not self._group:
+            return
+        part: Assignment = group.part
+        if code:
+            rank = part.first_rank + local_rank
+            failure = Failure(part.round, self.id, rank, local_rank, code, "crashed", timestamp=self.clock())
+            self._carry_out(self._conduct.worker_failed(failure))
+        elif not group.alive and not any(other is group for other, _, _ in self._ended):
+            self._group = None
+            self._untold(group)
+            self._carry_out(self._conduct.workers_succeeded())
+
+    def _part(self) -> None:
+        self.leaving = True
+        if self._group is not None:
+            self._stop(None)
+        self._carry_out(self._conduct.say_goodbye())
+        self._thread.stop(_PARTING)
+        self.world.log(f"{self.id} has ended")
+        self._die(kill=False)
+
+    # What happens to it
+
+    def worker_ended(self, group: Group, local_rank: int, code: int) -> None:
+        """The main thread will hear of it."""
+
+        def heard() -> None:
+            self._ended.append((group, local_rank, code))
+            self._bell.set()
+
+        self.world.clock.after(self.world.random.uniform(0, 0.1), heard, self._agent)
+
+    def fence_told(self) -> None:
+        """The guard has killed the workers, and says so in a pipe that the main thread looks into first."""
+        self._fence_told = True
+        self.world.clock.after(self.world.random.uniform(0, 0.1), self._bell.set, self._agent)
+
+    def fenced(self, groups: list[Group]) -> None:
+        """The workers of these are killed by the guard."""
+        self.world.referee.disturbed(self.id, self.world.clock.now + LEASE + MARGIN)
+        for group in groups:
+            if group.alive:
+                self.world.log(f"{self.id} is fenced in round {group.part.round}")
+                if not self.stopping:  # else the round had ended for this node already
+                    self.world.referee.fenced(group.part.round)
+            group.end()
+            self.world.echo(group.part.round)
+
+    def fail(self, by_itself: bool, group: Group | None = None) -> None:
+        """A worker fails."""
+        group = group or self._group
+        if group is None or not group.running:
+            return
+        local_rank = min(group.alive)
+        round, rank = group.part.round, group.part.first_rank + local_rank
+        self.world.log(f"{self.id}: rank {rank} fails in round {round}{'' if by_itself else ', for want of a peer'}")
+        if by_itself:
+            self.world.referee.crashed.add(round)
+        group.crash(local_rank)
+        self.world.echo(round)
+
+    def leave(self) -> None:
+        """SIGTERM."""
+        self.leaving = True
+        self._inbox.append("leave")
+        self._bell.set()
+
+    def freeze(self, *, agent_only: bool = False) -> None:
+        self.frozen = True
+        self._agent.freeze()
+        if not agent_only:
+            for process in (self.guard.process, *(group.process for group in self.groups)):
+                process.freeze()
+
+    def arm(self, operations: int, strike: Callable[[], None], *, at_work: bool) -> None:
+        """Let it happen in the middle of an operation of the rendezvous thread, or of the workers' ``at_work``."""
+        running = [group.mount for group in self.groups if group.running] if at_work else []
+        (running or [self.mount])[-1].arm(operations, strike)
+
+    def disarm(self) -> None:
+        for mount in self._mounts:
+            mount.disarm()
+
+    def hang(self) -> None:
+        self.cut_off = True
+        for mount in self._mounts:
+            mount.hang()
+
+    def release(self) -> bool:
+        """Thaw, and reach the disk again; True if it was frozen."""
+        thawed, self.frozen, self.cut_off = self.frozen, False, False
+        for process in (self._agent, self.guard.process, *(group.process for group in self.groups)):
+            if process.frozen:
+                process.thaw()
+        for mount in self._mounts:
+            mount.release()
+        return thawed
+
+    def forget(self) -> None:
+        """The simulation is over."""
+        for process in (self._agent, self.guard.process, *(group.process for group in self.groups)):
+            process.end()
+
+    def trouble(self, likely: float) -> None:
+        for mount in self._mounts:
+            mount.trouble(likely)
+
+    def slow_down(self, factor: float) -> None:
+        for mount in self._mounts:
+            mount.slow_down(factor)
+
+    def kill(self) -> None:
+        """The machine is lost, all of it at once."""
+        self._die(kill=True)
+        for mount in self._mounts:
+            mount.die()
+
+    def kill_agent(self) -> None:
+        """The agent dies alone; its guard kills the workers."""
+        self._gone()
+        self._agent.end()
+        self.mount.die(power=False)
+        self.guard.agent_died()
+
+    def kill_marked(self) -> None:
+        """All that is left of it is killed, by its successor on the same machine."""
+        for group in self.groups:
+            group.end()
+
+    def _die(self, kill: bool) -> None:
+        self._gone()
+        rounds = {group.part.round for group in self.groups if group.alive}
+        self.guard.process.end()
+        for group in self.groups:
+            group.end()
+        for round in sorted(rounds):
+            self.world.echo(round)
+        if not kill:
+            self.mount.die(power=False)
+        self._agent.end()
+
+    def _gone(self) -> None:
+        self.world.referee.gone_at[self.id] = self.world.clock.now
+        if self.member.stand is not Stand.LEFT:
+            self.world.referee.disturbed(self.id, float("inf"))
+
+
+class Guard:
+    """The guard process of a node: hears lines, and watches with the real code."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.process = Process(node.world.clock)
+        self._module = node.world.code.module(GUARD)
+        self._watch = self._module._Watch(node.id)
+        self._lines: deque[tuple[str, ...]] = deque()
+        self._timer = float("inf")
+
+    def tell(self, *line: str) -> None:
+        """The agent writes a line."""
+        self._lines.append(line)
+        self._after(self._delay(), self._hear)
+
+    def agent_died(self) -> None:
+        self._after(self._delay(), lambda: self._awake(self._watch.kill))
+
+    def _delay(self) -> float:
+        return self.node.world.random.uniform(0, 0.05)
+
+    def _hear(self) -> None:
+        if self._lines:
+            self._awake(self._watch.check)
+            self._after(self._delay(), self._take)
+
+    def _take(self) -> None:
+        while self._lines:
+            line = self._lines.popleft()
+            self._awake(lambda line=line: self._watch.take(*line))
+        self._wait()
+
+    def _wait(self) -> None:
+        patience, now = self._watch.patience(), self.node.world.clock.now
+        if patience is not None and now + patience < self._timer:
+            self._timer = now + patience + 1e-6
+            self._after(patience / 0.995 + self._delay(), self._time_out)
+
+    def _time_out(self) -> None:
+        self._timer = float("inf")
+        self._awake(self._watch.check)
+        self._wait()
+
+    def _after(self, delay: float, action: Any) -> None:
+        self.node.world.clock.after(delay, action, self.process)
+
+    def _awake(self, act: Any) -> None:
+        self.node.world.code.system.guarded = self
+        act()
+
+    # What the code under test does to processes
+
+    def boottime(self) -> float:
+        return self.node.clock()
+
+    def kill_group(self, id: int, _: int) -> None:
+        self.node.fenced([self.node.groups[id]])
+
+    def kill_marked(self, _: str) -> None:
+        self.node.fenced([group for group in self.node.groups if group.alive])
+
+    def told(self, word: str) -> None:
+        if word == "killed":
+            self.node.fence_told()

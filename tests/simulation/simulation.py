@@ -1,0 +1,458 @@
+"""A deterministic simulation of a run: every agent, worker, file and fault of it, from one scenario.
+
+A `Node` runs the real code of an agent on a simulated machine; a `Referee` judges every step, by what truly is on the
+server and by what workers truly do. No wall clock is used, and no randomness but the scenario's.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from errno import EDQUOT, ENOSPC, EROFS
+from functools import partial
+from random import Random
+from typing import Any
+
+from greenlet import getcurrent
+
+from hpcelastic.errors import HpcElasticError
+from hpcelastic.protocol.state import Member, Phase, Stand, State
+from hpcelastic.store.paths import RunPaths
+from tests.protocol.under_test import GUARD, KEYVALUE, LEASES, RENDEZVOUS, Patch, load
+from tests.simulation.clock import Clock, Process, Task
+from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
+from tests.simulation.filesystem import Mount, Server
+from tests.simulation.node import Node
+from tests.simulation.referee import Referee, Violation
+from tests.simulation.workers import Round
+
+SETTLED = 150.0
+"""Seconds within which a run must end once nothing disturbs it any more."""
+
+_THAW = 0.6
+"""Seconds after a thaw in which workers may go on, or start, until the guard has had its turn: nothing can stop them
+sooner, and what they publish is what the fence is for."""
+
+
+class Simulation:
+    """One run, in simulated seconds."""
+
+    def __init__(self, scenario: Scenario, patches: tuple[Patch, ...] = ()) -> None:
+        self.scenario = scenario
+        self.random = Random(f"delays of {scenario.seed}")
+        self.clock = Clock(self.random)
+        self.history: list[str] = []
+        self.referee = Referee()
+        self.code = load(*patches)
+        self.code.system.start(self.random)
+        vars(self.code.module(KEYVALUE))["_KEEP"] = 2  # so that versions are removed within a short history
+        self._guard_acts()
+        self.server = Server(self.clock, self.random, scenario.traits, self._published)
+        self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
+        self.options: dict[str, Any] = {}
+        self.nodes: list[Node] = []
+        self.rounds: dict[int, Round] = {}
+        self._at_renewal: dict[str, Callable[[float], None]] = {}
+        """What shall happen, by node, once its guard is told of a new lease, of so many seconds."""
+
+        self.struck: Counter[str] = Counter()
+        self.versions = 0
+        self.state = State("run", scenario.settings)
+        self._formed: dict[int, State] = {}
+        self._names = [f"n{i}" for i in range(1, scenario.size + 2)]
+        self._job = 1
+        self._user_works = False
+        self._processes: list[Process] = []
+        self._create()
+        for name in self._names[: scenario.size]:
+            self.clock.after(self.random.uniform(0, 3), partial(self._arrive, name, False))
+        for fault in scenario.faults:
+            self.clock.after(fault.at, partial(self.strike, fault))
+
+    def _create(self) -> None:
+        """The user has made the run, before anything can go wrong."""
+        system = self.code.system
+        process = Process(self.clock)
+        system.mount = Mount(self.server, process, "user", lambda: self.clock.now)
+        system.mount.calm = True
+        for directory in (self.paths.register, self.paths.leases, system.path("/run/published")):
+            self._make(directory)
+        self.code.module(RENDEZVOUS).open_run(self.paths, "run", self.scenario.settings, "user")
+
+    def _make(self, directory: Any) -> None:
+        if directory not in self.server.directories:
+            self._make(directory.parent)
+            directory.mkdir()
+
+    def _guard_acts(self) -> None:
+        """What the guard does to processes, it does to simulated ones."""
+        system = self.code.system
+        vars(self.code.module(GUARD)).update(
+            boottime=lambda: system.guarded.boottime(),
+            kill_group=lambda group, signum: system.guarded.kill_group(group, signum),
+            kill_marked=lambda marker: system.guarded.kill_marked(marker),
+            _tell=lambda word: system.guarded.told(word),
+        )
+
+    # A whole run
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    def advance(self, until: float) -> None:
+        """Let everything happen that is due by ``until``; Violation if it must not."""
+        self.clock.advance(until)
+
+    def run(self) -> State:
+        """All faults, then peace; the state in which the run has ended. Violation if it can't end."""
+        try:
+            self.advance(max((fault.at + fault.lasts for fault in self.scenario.faults), default=0.0))
+            self.settle()
+            self.advance(self.now + 5)
+            self.referee.finish()
+        except Exception as error:  # what nobody expected breaks a promise too
+            broken = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
+            raise Violation(f"{broken}\n{self.scenario.settings}\n" + "\n".join(self.history)) from error
+        finally:
+            self.close_down()
+        return self.state
+
+    def settle(self) -> None:
+        """No more faults: the run must now end."""
+        self.server.refuses = 0
+        self._at_renewal.clear()
+        for node in self.nodes:
+            node.disarm()
+            node.trouble(0.0)
+            node.slow_down(1.0)
+            self._release(node)
+        self.advance(self.now + 10)  # who is about to leave has left
+        for name in self._names:
+            if sum(not node.leaving for node in self.live()) < self.state.settings.nodes.min:
+                self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
+        deadline = self.now + SETTLED + self.scenario.traits.negative
+        while self.live() and self.now < deadline:
+            self.advance(self.now + 1.0)
+        if not self.state.phase.final or self.live():
+            stuck = {node.id: f"{node.member.stand.value} {node.member.round}" for node in self.live()}
+            where = f"{self.state.phase.value}, round {self.state.round}"
+            raise Violation(f"stuck in {where}: {self.state.reason}; {stuck}")
+
+    def close_down(self) -> None:
+        """Nothing of it runs any more."""
+        self.clock.hub = getcurrent()
+        for node in self.nodes:
+            node.forget()
+        for process in self._processes:
+            process.end()
+
+    def log(self, event: str) -> None:
+        self.history.append(f"{self.now:8.3f}  {event}")
+
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes if not node.gone]
+
+    # What the referee is told
+
+    def judge(self, look: Callable[[], None]) -> None:
+        """Let the referee look; what it finds ends the simulation, in whatever task it is found."""
+        try:
+            look()
+        except Violation as violation:
+            self.clock.stop(violation)
+
+    def started(self, node: Node, part: Any) -> None:
+        self.referee.started(node.id, part, self._formed[part.round])
+        self.look_at_workers()
+
+    def look_at_workers(self) -> None:
+        rounds = {node.running for node in self.nodes if node.running is not None and self.now >= node.zombie_until}
+        self.referee.running(rounds)
+
+    def _published(self, path: str, data: bytes, by: Mount) -> None:
+        """A name on the server has got a content."""
+        if path.endswith(".json"):
+            self.judge(partial(self._document, path, data, by))
+        elif path == "/run/published/latest":
+            self.judge(partial(self._moved, path))
+
+    def _document(self, path: str, data: bytes, by: Mount) -> None:
+        try:
+            document = self.code.system.parsed(data)
+        except ValueError:
+            self.referee.broken(f"{path} was published before it was complete: {data!r}")
+        if path.startswith(self.paths.register):
+            self._version(int(path[-15:-5]), document)
+        elif path.startswith(self.paths.leases):
+            lease = self.code.system.decode(self.code.module(LEASES).Lease, document)
+            self.referee.published(lease.member)
+        elif path.startswith("/run/counters/"):
+            self.referee.summed(int(document["value"]["value"]), by.id)
+
+    def _moved(self, path: str) -> None:
+        inode = self.server.entry(path)
+        assert inode is not None and inode.target is not None
+        self.referee.moved(int(inode.target.partition(".")[0].partition("-")[2]), inode.target)
+
+    def _version(self, number: int, document: Any) -> None:
+        new, writer = self.code.system.decode(State, document["value"]), document["writer"]
+        old, self.state = self.state, new
+        self.versions += 1
+        self.log(f"{writer}: v{number} {new.phase.value} {new.round}: {new.reason} {dict(new.spent) or ''}")
+        if new.phase is Phase.RUNNING:
+            self._formed[new.round] = new
+        if number == 1 or (old.phase.final and new.phase is Phase.JOINING and writer == "user"):
+            self.referee.reopened(new)
+        else:
+            self.referee.committed(number, old, new, writer, self.now)
+
+    def echo(self, round: int) -> None:
+        """Workers of ``round`` are gone somewhere: those elsewhere may fail for it."""
+        for node in self.nodes:
+            for group in node.groups:
+                if group.running and group.part.round == round and self.random.random() < self.scenario.profile.echo:
+                    fail = partial(node.fail, False, group)
+                    self.clock.after(self.random.uniform(0, 2), fail, group.process)
+
+    # Faults
+
+    def strike(self, fault: Fault) -> None:
+        """Let a fault happen, if there is anything that it can happen to."""
+        if getattr(self, fault.kind)(fault):
+            self.struck[fault.kind] += 1
+
+    def _victim(self, fault: Fault) -> Node | None:
+        candidates = {n.member.name: n for n in self.live() if not n.leaving and not n.frozen and not n.cut_off}
+        who = fault.who % len(self._names)
+        order = self._names[who:] + self._names[:who]
+        return next((candidates[name] for name in order if name in candidates), None)
+
+    def _hit(self, fault: Fault, how: str, strike: Callable[[Node], None]) -> bool:
+        """Strike a node, at once or in the middle of an operation of its rendezvous thread."""
+        node = self._victim(fault)
+        if node is None:
+            return False
+
+        def struck() -> None:
+            if not (node.gone or node.frozen or node.cut_off):
+                self._disturb(node, how)
+                strike(node)
+
+        node.arm(fault.operations, struck, at_work=fault.knowing) if fault.operations else struck()
+        return True
+
+    def crash(self, fault: Fault) -> bool:
+        """A worker fails by itself."""
+        node = self._victim(fault)
+        if node is not None:
+            node.fail(by_itself=True)
+        return node is not None
+
+    def kill(self, fault: Fault) -> bool:
+        """A node is lost: agent, guard and workers, at once."""
+        return self._hit(fault, "is killed", lambda node: node.kill())
+
+    def kill_agent(self, fault: Fault) -> bool:
+        """An agent dies alone."""
+        return self._hit(fault, "loses its agent", lambda node: node.kill_agent())
+
+    def freeze(self, fault: Fault) -> bool:
+        """Nothing happens on a node for a while."""
+        return self._hit(fault, "is frozen", partial(self._freeze, fault.lasts, False))
+
+    def oversleep(self, fault: Fault) -> bool:
+        """A node is frozen until the others have gone on without it."""
+        return self.freeze(replace(fault, lasts=LEASE + MARGIN + 4.0 + fault.lasts / 2))
+
+    def pause(self, fault: Fault) -> bool:
+        """An agent is stopped for a while, its workers and its guard go on."""
+        return self._hit(fault, "has its agent stopped", partial(self._freeze, fault.lasts, True))
+
+    def _freeze(self, seconds: float, agent_only: bool, node: Node) -> None:
+        node.freeze(agent_only=agent_only)
+        self.clock.after(seconds, partial(self._release, node))
+
+    def cut_off(self, fault: Fault) -> bool:
+        """A node's file operations hang for a while; its workers go on."""
+
+        def strike(node: Node) -> None:
+            node.hang()
+            self.clock.after(fault.lasts, partial(self._release, node))
+
+        return self._hit(fault, "is cut off", strike)
+
+    def miss_the_end(self, fault: Fault) -> bool:
+        """An agent has just renewed its lease and is stopped as a worker fails elsewhere, until that lease has all but
+        run out. The others wait for it, and may still see the old lease when it is renewed at last."""
+        node = self._victim(fault)
+        if node is not None:
+            self._at_renewal[node.id] = partial(self._miss, fault, node)
+        return node is not None
+
+    def renewed(self, node: Node, left: float) -> None:
+        """The guard of a node is told of a new lease, of which so many seconds are left."""
+        action = self._at_renewal.pop(node.id, None)
+        if action is not None:
+            self.clock.after(0.0, partial(action, left))
+
+    def _miss(self, fault: Fault, node: Node, left: float) -> None:
+        if not (node.gone or node.frozen or node.cut_off or node.leaving):
+            self._disturb(node, "has its agent stopped")
+            self._freeze(left - 0.2 - 0.5 * (fault.lasts % 1), True, node)
+            self.crash(replace(fault, who=fault.who + 1))
+
+    def partition(self, fault: Fault) -> bool:
+        """The workers' network is cut in two: on both sides they hang, or fail."""
+        groups = [group for node in self.live() for group in node.groups if group.running]
+        if len({group.node.id for group in groups}) < 2:
+            return False
+        self.log("the workers' network is cut in two")
+        for group in groups:
+            group.round.broken = True
+            self.referee.crashed.add(group.part.round)
+            fail = partial(group.node.fail, True, group)
+            self.clock.after(self.random.uniform(0, fault.lasts), fail, group.process)
+        return True
+
+    def leave(self, fault: Fault) -> bool:
+        """A node leaves politely."""
+        node = self._victim(fault)
+        if node is None:
+            return False
+        self._disturb(node, "leaves")
+        node.leave()
+        return True
+
+    def come(self, fault: Fault) -> bool:
+        """A node comes, or comes back as a new incarnation, knowing of its predecessors' death or not."""
+        present = {node.member.name for node in self.live()}
+        who = fault.who % len(self._names)
+        order = self._names[who:] + self._names[:who]
+        name = next((name for name in order if name not in present), None)
+        if name is not None:
+            self._arrive(name, fault.knowing)
+        return name is not None
+
+    def requeue(self, _: Fault) -> bool:
+        """The whole job is killed and started again; each node knows that its predecessor is dead."""
+        for node in self.live():
+            self._disturb(node, "is killed")
+            node.kill()
+        self._job += 1
+        for name in self._names[: self.scenario.size]:
+            self.clock.after(self.random.uniform(0, 10), partial(self._arrive, name, True))
+        return True
+
+    def flaky(self, fault: Fault) -> bool:
+        """A node's file operations fail now and then, with effect or without."""
+
+        def strike(node: Node) -> None:
+            node.trouble(0.02 + fault.lasts / 100)
+            self.clock.after(fault.lasts, partial(self._calm, node))
+
+        return self._hit(fault, "has a flaky disk", strike)
+
+    def slow(self, fault: Fault) -> bool:
+        """A node's file operations take ten times as long."""
+
+        def strike(node: Node) -> None:
+            node.slow_down(10.0)
+            self.clock.after(fault.lasts, partial(self._calm, node))
+
+        return self._hit(fault, "has a slow disk", strike)
+
+    def full(self, fault: Fault) -> bool:
+        """Nothing can be written for a while, by anybody."""
+        self.server.refuses = (ENOSPC, EDQUOT, EROFS)[fault.who % 3]
+        for node in self.live():
+            self._disturb(node, "finds the filesystem full")
+        self.clock.after(fault.lasts, self._emptied)
+        return True
+
+    def close(self, _: Fault) -> bool:
+        """The user closes the run."""
+        module = self.code.module(RENDEZVOUS)
+        return self._user(lambda: module.close_run(self.paths, "user", "closed by the user"))
+
+    def reopen(self, _: Fault) -> bool:
+        """The user lets a run go on that has ended, and starts agents for it."""
+        if not self.state.phase.final:
+            return False
+
+        def work() -> None:
+            self.code.module(RENDEZVOUS).reopen_run(self.paths, "user", self.state.settings)
+            self.log("the user reopens the run")
+            for i, _name in enumerate(self._names):
+                self.come(Fault(self.now, "come", i))
+
+        return self._user(work)
+
+    def _user(self, work: Callable[[], object]) -> bool:
+        """What a person does at the command line, one thing at a time; who repeats it if it fails."""
+        if self._user_works:
+            return False
+        system, process = self.code.system, Process(self.clock)
+        mount = Mount(self.server, process, "user", lambda: self.clock.now)
+
+        def insist() -> None:
+            while self._user_works:
+                try:
+                    work()
+                    self._user_works = False
+                except HpcElasticError:
+                    system.sleep(1.0)
+
+        self._user_works = True
+        self._processes.append(process)
+        Task(process, insist, lambda: setattr(system, "mount", mount)).start()
+        return True
+
+    def _arrive(self, name: str, knowing: bool) -> None:
+        if name in {node.member.name for node in self.live()}:
+            return
+        before = [node for node in self.nodes if node.member.name == name]
+        order = self._names.index(name)
+        dead = tuple(node.id for node in before) if knowing else ()
+        member = Member(
+            node=f"{name}@{len(before)}",
+            stand=Stand.READY,
+            round=-1,
+            local_world_size=self.random.randint(1, 3),
+            address=f"10.0.0.{order}",
+            port=0,
+            order=order,
+            job=f"job.{self._job}" if self.scenario.job_known else "",
+            job_nodes=self.scenario.size if self.scenario.job_known else 0,
+            dead=dead,
+        )
+        for node in before if knowing else ():
+            node.kill_marked()
+        self.log(f"{member.node} comes{' and knows ' + ', '.join(dead) + ' dead' if dead else ''}")
+        self.nodes.append(Node(self, member))
+
+    def _disturb(self, node: Node, how: str) -> None:
+        self.log(f"{node.id} {how}")
+        self.referee.disturbed(node.id, float("inf"))
+
+    def _recovers(self, node: Node) -> None:
+        self.referee.disturbed_until[node.id] = self.now + LEASE + MARGIN + self.scenario.traits.negative
+
+    def _release(self, node: Node) -> None:
+        if (node.frozen or node.cut_off) and not node.gone:
+            self.log(f"{node.id} goes on")
+            self._recovers(node)
+            if node.release():
+                node.zombie_until = self.now + _THAW
+                self.clock.after(_THAW, lambda: self.judge(self.look_at_workers))
+
+    def _calm(self, node: Node) -> None:
+        if not node.gone:
+            node.trouble(0.0)
+            node.slow_down(1.0)
+            self._recovers(node)
+
+    def _emptied(self) -> None:
+        self.server.refuses = 0
+        self.log("the filesystem has space again")
+        for node in self.live():
+            self._recovers(node)

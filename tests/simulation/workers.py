@@ -1,0 +1,113 @@
+"""The worker group of a simulated node in one round: what it trains, when it ends, and what it publishes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hpcelastic.errors import HpcElasticError
+from hpcelastic.protocol.assignment import Assignment
+from tests.protocol.under_test import FENCE, KEYVALUE, PUBLISH
+from tests.simulation.clock import Process, Task
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+
+class Round:
+    """All groups of a round: what one does in a collective, the others wait for."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.started: set[int] = set()
+        self.broken = False
+        """A group was gone before it had finished."""
+
+
+class Group:
+    """The workers of ``node`` in the round of ``part``, as one process."""
+
+    def __init__(self, node: "Node", part: Assignment, id: int) -> None:
+        self.node, self.part, self.id = node, part, id
+        self.alive = set(range(part.local_world_size))
+        self.process = Process(node.world.clock)
+        self.round: Round = node.world.rounds.setdefault(part.round, Round(part.group_world_size))
+        self.round.started.add(part.group_rank)
+        self.mount = node.new_mount(self.process)
+        self._later(self._finish, node.world.random.uniform(8, 30))
+        profile = node.world.scenario.profile
+        if profile.publishes and part.group_rank < 2:
+            self._task(self._publish)
+        if profile.counts:
+            self._task(self._count)
+
+    @property
+    def running(self) -> bool:
+        """True while a process of it may do something."""
+        return bool(self.alive) and not self.process.frozen
+
+    def end(self) -> None:
+        """All of it is killed."""
+        if self.alive:
+            self.alive.clear()
+            self.round.broken = True
+        self.process.end()
+
+    def crash(self, local_rank: int) -> None:
+        """One worker has failed."""
+        self.alive.discard(local_rank)
+        self.round.broken = True
+        self.node.worker_ended(self, local_rank, 1)
+
+    def _finish(self) -> None:
+        """The workers succeed together, once those of all nodes are there; without one of them they hang."""
+        if len(self.round.started) < self.round.size:
+            self._later(self._finish, 1.0)
+        elif not self.round.broken and self.alive:
+            world = self.node.world
+            world.log(f"{self.node.id} finishes round {self.part.round}")
+            world.referee.finished.add((self.node.id, self.part.round))
+            ended, self.alive = sorted(self.alive), set()
+            self.process.end()
+            for local_rank in ended:
+                self.node.worker_ended(self, local_rank, 0)
+
+    def _later(self, action: Callable[[], None], delay: float) -> None:
+        self.node.world.clock.after(delay, action, self.process)
+
+    def _task(self, body: Callable[[], None]) -> None:
+        system, mount = self.node.world.code.system, self.mount
+        Task(self.process, body, lambda: setattr(system, "mount", mount)).start(self.node.world.random.uniform(0, 1))
+
+    # What the user's script does
+
+    def _publish(self) -> None:
+        world, round, step = self.node.world, self.part.round, 0
+        code, directory = world.code, world.code.system.path("/run/published")
+        fence = code.module(FENCE).Fence("run", round)
+        while not self._tried(lambda: fence.claim(directory)):
+            code.system.sleep(1.0)
+        world.judge(lambda: world.referee.claimed(round))
+        while True:
+            code.system.sleep(world.random.uniform(1, 4))
+            step += 1
+            target = f"round-{round}.{self.part.group_rank}.{step}"
+            self._tried(
+                lambda target=target: code.module(PUBLISH).publish_link(  # type: ignore[misc]
+                    directory / "latest", target, fence
+                )
+            )
+
+    def _count(self) -> None:
+        world = self.node.world
+        counter: Any = world.code.module(KEYVALUE).KeyValueStore(world.code.system.path("/run/counters"), self.node.id)
+        while True:
+            world.code.system.sleep(world.random.uniform(0.2, 4))
+            world.referee.begun[self.mount.id] += 1
+            if self._tried(lambda: counter.add("steps", 1)):
+                world.referee.counted += 1
+
+    def _tried(self, work: Callable[[], Any]) -> bool:
+        try:
+            work()
+        except (OSError, HpcElasticError):
+            return False
+        return True
