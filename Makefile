@@ -1,7 +1,10 @@
-# make demo    train on this machine, lose a node, recover
-# make test    check the code, then run every test, on a real SLURM cluster too
+# make demo        train on this machine, lose a node, recover
+# make test        check the code, then run every test, on a real SLURM cluster too
 # make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 fewer
+# make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     seed faults into the code, and show what finds each
+# make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
+# make nightly     all of these, and the tests that make test leaves out for their length
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
 PYTHON ?= python3
@@ -11,7 +14,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean system simulate mutants
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems nightly
 .DEFAULT_GOAL := help
 
 help:
@@ -42,8 +45,17 @@ test: check system
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
+exhaustive: $(READY)
+	$(BIN)/python -m tests.protocol.exhaustive --nodes 3 --min 2 --depth 30 --faults crash=1 fail=1 lapse=1 --lag
+
 mutants: $(READY)
 	$(BIN)/python -m tests.mutants
+
+filesystems: $(READY) system
+	$(BIN)/python -m tests.filesystems.table
+
+nightly: check system simulate exhaustive mutants filesystems
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "nightly or not nightly"
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

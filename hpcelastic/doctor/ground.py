@@ -104,6 +104,6 @@ def _doctors(paths: RunPaths) -> Verdict | None:
 def _refuse_unsafe(paths: RunPaths, verdict: Verdict) -> None:
     if not verdict.safe:
         raise ConfigError(
-            f"{paths.root}: the directory cannot be safe: {verdict.reason}; details: hpcelastic doctor --dir "
-            f"{paths.root.parent}"
+            f"{paths.root.parent}: the directory cannot be safe: {verdict.reason}; once that is put right, or for "
+            f"details: hpcelastic doctor --dir {paths.root.parent}"
         )

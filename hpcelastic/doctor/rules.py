@@ -57,8 +57,9 @@ def _access(measured: Measurements) -> Finding | None:
     whose = f"belongs to {'you' if access.ours else access.owner}, mode {access.mode:04o}"
     meaning = "whoever can change its names can put another run, with other programs, in the place of yours"
     remedy = "use a directory of your own: mkdir -m 700 NEW"
+    shut = f"chmod go-w, or {remedy}" if access.ours else remedy
     if not access.sticky and (access.mode & 0o002 or not (access.ours or access.roots)):
-        return Finding("access", UNSAFE, whose, meaning, remedy)
+        return Finding("access", UNSAFE, whose, meaning, shut)
     if not access.sticky and access.mode & 0o020:
         return Finding("access", WARNING, f"{whose}: its group may write", meaning, f"chmod g-w, or {remedy}")
     return Finding("access", FINE, whose)

@@ -71,16 +71,23 @@ class Rendezvous:
             version, state = self._read()
             decision = self._decide(version, state, member)
         self._phase = state.phase
-        settled = self._lease_from >= self._regained + self._margin
-        return Outcome(version.number, state, decision.reason, self._lease_from, settled)
+        return Outcome(version.number, state, decision.reason, self._lease_from, self._settled)
 
     def _commit(self, version: Version, state: State) -> bool:
         """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
+        # Who has just regained its lease forms no round: others may still see it lost, and would end the round at once.
+        if state.phase is Phase.RUNNING and not self._settled:
+            return False
         with self._register.lock():
             newest = self._register.read()
             if newest.number != version.number:
                 return True  # somebody was faster: decide anew
             return self._register.commit(version.number, encode(state))
+
+    @property
+    def _settled(self) -> bool:
+        """Whether all must have seen our lease as it is now, should it have run out before."""
+        return self._lease_from >= self._regained + self._margin
 
     def _renew(self, member: Member) -> None:
         """Renew the lease whenever the node has something new to say, and four times in the lease's life; in every turn

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 
 import pytest
 
@@ -53,12 +54,21 @@ def started_filesystems() -> Iterator[Started]:
         yield Started({}, running)
 
 
-def _parameter(source: Source) -> object:
-    marks = [pytest.mark.xdist_group(source.group.name)]
-    return pytest.param(source, id=source.name, marks=[*marks, pytest.mark.slow] if source.group.slow else marks)
+def _starts_slowly(source: Source) -> bool:
+    return source.group.slow
 
 
-@pytest.fixture(params=[_parameter(source) for source in SOURCES])
+def on(nightly: Callable[[Source], bool] = _starts_slowly, sources: Iterable[Source] = SOURCES) -> list[Any]:
+    """Parameters for the fixture `shared`: these filesystems, some of them at night only."""
+
+    def marks(source: Source) -> list[pytest.MarkDecorator]:
+        group = pytest.mark.xdist_group(source.group.name)
+        return [group, pytest.mark.nightly] if nightly(source) else [group]
+
+    return [pytest.param(source, id=source.name, marks=marks(source)) for source in sources]
+
+
+@pytest.fixture(params=on())
 def shared(request: pytest.FixtureRequest, started_filesystems: Started) -> Shared:
     """A folder on each filesystem in turn."""
     source: Source = request.param

@@ -16,7 +16,7 @@ import pytest
 from hpcelastic.store.locks import LOCK_PATIENCE
 from tests.filesystems.clients import Client, MountSet, Process, program, started
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 PATIENCE = 60.0
 COMMITS = 9

@@ -11,8 +11,7 @@ import pytest
 
 from tests.filesystems.clients import program, started
 from tests.filesystems.contract import RACES, TURNS
-from tests.filesystems.mount_sets import SOURCES
-from tests.filesystems.shared import Shared, shared, started_filesystems
+from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
 __all__ = ["shared", "started_filesystems"]
 
@@ -97,13 +96,7 @@ SLACK = 10.0
 """Seconds for which a busy machine may keep a process from looking."""
 
 
-def watched(source: Any) -> Any:
-    marks = [pytest.mark.xdist_group(source.group.name)]
-    slow = source.group.slow or source.staleness
-    return pytest.param(source, id=source.name, marks=[*marks, pytest.mark.slow] if slow else marks)
-
-
-@pytest.mark.parametrize("shared", [watched(source) for source in SOURCES], indirect=True)
+@pytest.mark.parametrize("shared", on(lambda source: source.group.slow or source.staleness > 0), indirect=True)
 def test_a_lease_is_seen_to_live_and_to_end_within_bounds(shared: Shared) -> None:
     stale = shared.source.staleness
     expiry = 1.5 + 1.2 * stale

@@ -16,7 +16,7 @@ from hpcelastic.doctor.verdict import Severity, Verdict
 from hpcelastic.protocol.codec import decode
 from hpcelastic.store.locks import LockKind
 from tests.filesystems.clients import Client, MountSet, started
-from tests.filesystems.shared import Shared, shared, started_filesystems
+from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
 __all__ = ["shared", "started_filesystems"]
 
@@ -66,7 +66,11 @@ EXPECTED = {
 }
 
 
-@pytest.mark.slow
+QUICK = ("ext4", "FUSE, local locks", "FUSE, stale caches", "NFSv4.2")
+"""Filesystems that are examined each time."""
+
+
+@pytest.mark.parametrize("shared", on(lambda source: source.name not in QUICK), indirect=True)
 def test_doctor_names_what_a_filesystem_lies_about(shared: Shared) -> None:
     if shared.source.name not in EXPECTED:
         pytest.fail(f"say in EXPECTED what doctor should find on {shared.source.name}")

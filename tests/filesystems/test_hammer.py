@@ -6,12 +6,13 @@ import pytest
 
 from tests.filesystems.clients import local
 from tests.filesystems.hammer import Outcome, hammer
-from tests.filesystems.shared import Shared, shared, started_filesystems
+from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
 __all__ = ["shared", "started_filesystems"]
 
 
 @pytest.mark.parametrize("kind", ["hpcelastic", "hpcelastic add"])
+@pytest.mark.parametrize("shared", on(nightly=lambda _: False), indirect=True)
 def test_increments_from_several_clients_are_exact(shared: Shared, kind: str) -> None:
     outcome = hammer(kind, shared.mounts, shared.folder, increments=15, processes=2)
     if shared.source.fails and outcome.failed:  # an increment that raised may have happened or not

@@ -12,7 +12,7 @@ from tests.filesystems.availability import require, why_no_moosefs
 from tests.filesystems.clients import CHECKOUT, started
 from tests.filesystems.moosefs import LOCAL_LOCKS, MooseClient, MooseMountSet, moosefs_mounts
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("moosefs")]
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("moosefs")]
 
 PATIENCE = 60.0
 

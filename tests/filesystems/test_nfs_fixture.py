@@ -17,7 +17,7 @@ from tests.filesystems.availability import require, why_no_nfs
 from tests.filesystems.clients import CHECKOUT, started
 from tests.filesystems.nfs import MOUNTS, NfsClient, NfsMountSet, nfs_mounts
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("nfs")]
+pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("nfs")]
 
 PATIENCE = 60.0
 NAMES = [mount.name for mount in MOUNTS]

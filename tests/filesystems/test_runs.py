@@ -12,7 +12,7 @@ import pytest
 
 from tests.filesystems.clients import CHECKOUT, Process, started
 from tests.filesystems.mount_sets import SOURCES, Source
-from tests.filesystems.shared import Shared, shared, started_filesystems
+from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
 __all__ = ["shared", "started_filesystems"]
 
@@ -20,7 +20,7 @@ PATIENCE = 120.0
 WORKER = str(CHECKOUT / "tests" / "filesystems" / "worker.py")
 
 
-QUICK = ("ext4", "FUSE, local locks", "FUSE, lost replies")
+QUICK = ("ext4", "FUSE, local locks", "FUSE, lost replies", "NFSv4.2")
 """Filesystems on which a run is tried each time; the others take longer, or tell little more."""
 
 
@@ -57,13 +57,13 @@ def rounds(process: Process, world: int, whole: bool) -> list[int]:
     return [int(number) for number in re.findall(pattern, process.output())]
 
 
-def parameter(source: Source) -> object:
-    marks = [pytest.mark.xdist_group(source.group.name), pytest.mark.timeout(600)]
-    return pytest.param(source, id=source.name, marks=marks if source.name in QUICK else [*marks, pytest.mark.slow])
-
-
 # Where operations fail at random an agent may end on one of the errors: a sync that failed is not repeated, by rule.
-@pytest.mark.parametrize("shared", [parameter(source) for source in SOURCES if not source.fails], indirect=True)
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "shared",
+    on(lambda source: source.name not in QUICK, [source for source in SOURCES if not source.fails]),
+    indirect=True,
+)
 def test_a_run_outlives_a_worker_and_an_agent(shared: Shared) -> None:
     with ExitStack() as stack:
         agents = [

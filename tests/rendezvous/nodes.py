@@ -77,6 +77,15 @@ class Node:
         self.member = replace(self.member, stand=Stand.FAILED, round=round, failure=failure)
 
 
+def wait(world: World, seconds: float, *nodes: Node) -> None:
+    """Let time pass, in which these nodes keep their leases."""
+    steps = int(seconds / BEAT) + 1
+    for _ in range(steps):
+        world.now += seconds / steps
+        for node in nodes:
+            node.step()
+
+
 def turns(*nodes: Node, times: int = 3) -> State:
     """Some turns of each node, one after the other; the state that the last one saw."""
     for _ in range(times):

@@ -21,7 +21,7 @@ from hpcelastic.rendezvous.rendezvous import (
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
-from tests.rendezvous.nodes import BEAT, DEAD, LAST_CALL, LEASE, Node, World, make_world, names, turns
+from tests.rendezvous.nodes import BEAT, DEAD, LAST_CALL, LEASE, MARGIN, Node, World, make_world, names, turns, wait
 from tests.store.forking import deaths, die_in, in_processes, steps_of
 
 JOB = {"job": "7.0", "job_nodes": 2}
@@ -66,12 +66,12 @@ def test_a_round_that_may_grow_waits_for_the_last_call(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 3)
     a, b = world.node("a"), world.node("b")
     assert turns(a, b).phase is Phase.JOINING
-    world.now += LAST_CALL - 0.1
+    wait(world, LAST_CALL - 0.1, a, b)
     outcome = a.step()
     assert outcome.state.phase is Phase.JOINING
     assert "last call: 2 nodes ready" in outcome.reason
     b.step()
-    world.now += 0.1
+    world.now += 0.2
     assert names(a.step().state) == ["a", "b"]
 
 
@@ -79,13 +79,13 @@ def test_the_last_call_starts_anew_when_the_quorum_is_lost(tmp_path: Path) -> No
     world = make_world(tmp_path, 2, 3)
     a, b = world.node("a"), world.node("b")
     turns(a, b)
-    world.now += LAST_CALL - 1
+    wait(world, LAST_CALL - 1, a, b)
     b.say(Stand.LEFT, 0)
     b.step()
     assert "1 of at least 2" in a.step().reason
     c = world.node("c")
     turns(a, c)
-    world.now += LAST_CALL - 1
+    wait(world, LAST_CALL - 1, a, c)
     assert a.step().state.phase is Phase.JOINING
     c.step()
     world.now += 1
@@ -301,6 +301,13 @@ def test_a_node_whose_lease_runs_out_is_lost(tmp_path: Path) -> None:
     assert state.restarts == 0 and state.spent == {"node": 1}
 
 
+def test_a_node_is_not_called_lost_before_the_margin_has_passed_as_well(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    a.step()
+    world.now += LEASE + MARGIN / 2
+    assert a.turn().phase is Phase.RUNNING
+
+
 def test_every_node_may_be_the_one_that_is_lost(tmp_path: Path) -> None:
     for index in range(3):
         world = make_world(tmp_path / str(index), 2, 3)
@@ -310,7 +317,7 @@ def test_every_node_may_be_the_one_that_is_lost(tmp_path: Path) -> None:
         for _ in range(8):
             turns(*survivors, times=1)
             world.now += LEASE / 2
-        world.now += LAST_CALL - LEASE / 2
+        wait(world, LAST_CALL - LEASE / 2, *survivors)
         state = turns(*survivors)
         assert (state.phase, state.round) == (Phase.RUNNING, 2)
         assert names(state) == [node.member.name for node in survivors]
@@ -517,6 +524,7 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
         world.now += DEAD
         state = turns(a)
         assert (state.phase, state.round <= 1) == (Phase.JOINING, True), point
+        wait(world, MARGIN, a)
         c = world.node("c")
         state = turns(a, c)
         assert (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), point
@@ -665,6 +673,18 @@ def test_a_reopened_run_waits_for_members_that_may_live(tmp_path: Path) -> None:
     c = world.node("c", job="9.0", job_nodes=1)
     turns(c)
     assert c.step().reason == "waiting for a, b to stop the workers of round 1"
-    world.now += DEAD
+    wait(world, DEAD, c)
     state = turns(c)
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["c"])
+
+
+def test_who_has_just_regained_its_lease_forms_no_round(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 2, 2)
+    a, b = world.node("a"), world.node("b", round=-1)
+    a.step(), b.step(), a.step()
+    world.now += DEAD
+    b.say(Stand.READY, 0)
+    b.step()
+    assert a.step().state.phase is Phase.JOINING
+    wait(world, MARGIN + 0.1, a, b)
+    assert a.step().state.phase is Phase.RUNNING

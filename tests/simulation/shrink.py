@@ -9,17 +9,16 @@ from hpcelastic.protocol.settings import NodeRange
 from tests.protocol.under_test import Patch
 from tests.simulation.faults import Scenario, without
 from tests.simulation.filesystem import Traits
-from tests.simulation.referee import Violation
 from tests.simulation.simulation import Simulation
 
 _TRIES = 400
 
 
-def violation_of(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> Violation | None:
+def violation_of(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> AssertionError | None:
     """What is broken in a scenario, with its history; None if nothing is."""
     try:
         Simulation(scenario, patches).run()
-    except Violation as violation:
+    except AssertionError as violation:  # a Violation, or a check of the code itself
         return violation
     return None
 
@@ -70,7 +69,7 @@ def _with_size(scenario: Scenario, size: int) -> Scenario:
     return replace(scenario, size=size, settings=replace(scenario.settings, nodes=fewer))
 
 
-def story(scenario: Scenario, violation: Violation) -> str:
+def story(scenario: Scenario, violation: AssertionError) -> str:
     """What went wrong, for a person: the promise, the scenario, the history, and the command that repeats it."""
     broken, _, history = str(violation).partition("\n")
     faults = "\n".join(f"  {fault}" for fault in scenario.faults) or "  no faults"

@@ -633,3 +633,35 @@ def test_the_last_change_gives_the_directory_a_time_that_it_never_had(
         monkeypatch.setattr(os, name, record)
     publish(tmp_path / "a", b"new")
     assert taken == steps
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO], ids=errno.errorcode.get)
+def test_a_look_at_the_draft_that_fails_for_a_moment_takes_no_symbolic_link_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    no_links(monkeypatch)
+    open_file, left = os.open, [code]
+
+    def flaky(path: Path, flags: int, *mode: int) -> int:
+        if flags == os.O_RDONLY and left:
+            raise OSError(left.pop(), "passes")
+        return open_file(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", flaky)
+    assert files.publish_new(tmp_path / "a", b"mine")
+    assert not left and (tmp_path / "a").read_bytes() == b"mine"
+
+
+def test_a_lost_reply_and_a_failed_look_leave_no_dangling_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    no_links(monkeypatch)
+    readlink, left = os.readlink, [errno.EIO]
+
+    def flaky(path: Path) -> str:
+        if left:
+            raise OSError(left.pop(), "passes")
+        return readlink(path)
+
+    monkeypatch.setattr(os, "symlink", after(os.symlink, errno.EIO))
+    monkeypatch.setattr(os, "readlink", flaky)
+    assert files.publish_new(tmp_path / "a", b"mine")
+    assert not left and (tmp_path / "a").read_bytes() == b"mine"

@@ -16,6 +16,7 @@ from hpcelastic.store import keyvalue
 from hpcelastic.store.history import SETTLE
 from hpcelastic.store.keyvalue import MAX_VALUE, KeyValueStore
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.paths import RunPaths
 from tests.store.forking import forked, in_processes, read_to_end
 
 ODD_KEYS = ["", ".", "..", "/", "a/b/../c", "a b\n\t", "%2F", "k-", "ü€🙂", "0:1:2//cuda//", "-", "*?[x]", "Key", "key"]
@@ -388,3 +389,13 @@ def test_values_outlive_a_killed_writer(tmp_path: Path) -> None:
 def test_the_pace_of_waiting_is_gentle() -> None:
     first, most = keyvalue._PACE
     assert 0 < first < most <= 1
+
+
+def test_the_stores_of_old_rounds_are_removed_and_no_others(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    for round in (1, 2, 3, 4):
+        KeyValueStore(paths.store(round), "a").set("key", "value")
+    (paths.stores / "notes").mkdir()
+    keyvalue.remove_stores(paths, 2)
+    assert sorted(os.listdir(paths.stores)) == ["notes", "round-0003", "round-0004"]
+    keyvalue.remove_stores(RunPaths(tmp_path / "elsewhere"), 2)
