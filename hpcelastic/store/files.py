@@ -45,6 +45,9 @@ class Draft:
     linked: bool = False
     """A symbolic link has made it what its target shows, so it must stay."""
 
+    doubted: bool = False
+    """An attempt to link it has failed, and may have succeeded all the same."""
+
 
 class Claim(enum.Enum):
     """What became of a draft's claim to its name."""
@@ -300,9 +303,14 @@ def _judge(draft: Draft, error: OSError) -> Claim:
         return Claim.SWEPT
     if links > 1:
         return Claim.WON  # it is there, and not yet seen by this client
-    if error.errno == errno.EEXIST:
+    if error.errno != errno.EEXIST:
+        draft.doubted = True
+        raise error
+    if not draft.doubted:
         return Claim.LOST
-    raise error
+    # Ours or another's: a count of links may come from a cache, and only what the name holds can tell.
+    await_sight(draft.target)
+    return Claim.WON if read(draft.target) == draft.data else Claim.LOST
 
 
 def _links(path: Path) -> int:

@@ -665,3 +665,14 @@ def test_a_lost_reply_and_a_failed_look_leave_no_dangling_link(tmp_path: Path, m
     monkeypatch.setattr(os, "readlink", flaky)
     assert files.publish_new(tmp_path / "a", b"mine")
     assert not left and (tmp_path / "a").read_bytes() == b"mine"
+
+
+def test_a_name_taken_after_a_lost_reply_is_told_by_its_content_whatever_a_cache_says_of_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, unseen = files.read, [None, None]
+    monkeypatch.setattr(files, "_links", lambda _: 1)  # from before the link was made
+    monkeypatch.setattr(files, "read", lambda path: unseen.pop() if unseen else read(path))
+    monkeypatch.setattr(os, "link", after(os.link, errno.EIO))
+    assert files.publish_new(tmp_path / "a", b"mine")
+    assert not unseen
