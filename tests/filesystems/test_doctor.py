@@ -61,7 +61,7 @@ EXPECTED = {
     "NFSv3 nolock": Expected(
         {"locks": HANDLED, "POSIX locks": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT
     ),
-    "NFSv4.2": Expected({"names polled by open": HANDLED, "modification times": HANDLED}),
+    "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times come and go with the load
     "MooseFS": Expected({}),
 }
 
