@@ -177,6 +177,8 @@ class Simulation:
             self.judge(partial(self._moved, path))
 
     def _document(self, path: str, data: bytes, by: Mount) -> None:
+        if not data and self._outdated(path):
+            return  # a symbolic link to a draft that was swept: nobody reads it, and its maker takes it back
         try:
             document = self.code.system.parsed(data)
         except ValueError:
@@ -188,6 +190,12 @@ class Simulation:
             self.referee.published(lease.member)
         elif path.startswith("/run/counters/"):
             self.referee.summed(int(document["value"]["value"]), by.id)
+
+    def _outdated(self, path: str) -> bool:
+        """True if a later version than that of ``path`` is there."""
+        directory, _, name = path.rpartition("/")
+        there = self.server.directory(directory).names.items()
+        return any(changes[-1][1] is not None and other.startswith("v") and other > name for other, changes in there)
 
     def _moved(self, path: str) -> None:
         inode = self.server.entry(path)
