@@ -107,7 +107,7 @@ def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
     runs = shell.directory / "runs"
     runs.mkdir(mode=0o700)
     first, second = (start(shell, 3, rank) for rank in (0, 1))
-    eventually(lambda: ".doctor-x" in os.listdir(runs))
+    eventually((runs / ".doctor-x" / "steps" / "here.1").exists)
     os.killpg(second.pid, signal.SIGINT)
     _, error = first.communicate(timeout=PATIENCE)
     assert first.returncode == 1
