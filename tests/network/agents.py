@@ -1,0 +1,182 @@
+"""Networks to test with: in this process, and in processes that can be stopped and killed."""
+
+import contextlib
+import json
+import os
+import queue
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+from hpcelastic.network import Heard, Network, News, Peer, Refused, Rung, Shaken, Silent
+from tests.agent.processes import PATIENCE
+
+KEY = bytes(range(32))
+_KINDS = {kind.__name__: kind for kind in (Heard, Refused, Rung, Shaken, Silent)}
+
+
+class Inbox:
+    """The news that came, in order; ``all`` holds those already taken as well."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[News] = queue.Queue()
+        self.all: list[News] = []
+        self.put = self._queue.put
+
+    def take(self, within: float = PATIENCE) -> News | None:
+        """The next one; None if none comes."""
+        try:
+            news = self._queue.get(timeout=within)
+        except queue.Empty:
+            return None
+        self.all.append(news)
+        return news
+
+    def await_(self, wanted: News, times: int = 1) -> bool:
+        """Wait until ``wanted`` has come so often from now on, whatever comes in between."""
+        deadline = time.monotonic() + PATIENCE
+        while times and time.monotonic() < deadline:
+            times -= self.take(max(0.0, deadline - time.monotonic())) == wanted
+        return not times
+
+    def drain(self) -> None:
+        """Take what has come until now."""
+        while self.take(0.0):
+            pass
+
+
+class Local:
+    """A network in this process."""
+
+    def __init__(self, node: str, address: str = "127.0.0.1", key: bytes = KEY) -> None:
+        self.inbox = Inbox()
+        self.network = Network(key, node, address, self.inbox.put)
+        self.peer = Peer(node, address, self.network.port)
+
+
+@contextlib.contextmanager
+def local(*nodes: str, address: str = "127.0.0.1", key: bytes = KEY) -> Iterator[list[Local]]:
+    """Networks in this process, started, that watch nobody yet."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for node in nodes:
+            it = Local(node, address, key)
+            stack.callback(it.network.close)
+            it.network.start()
+            found.append(it)
+        yield found
+
+
+class Remote:
+    """A network in a process of its own, whose news arrive in ``inbox``."""
+
+    def __init__(self, node: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
+        command = [*prefix, sys.executable, "-m", "tests.network.agents", node, address]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.inbox = Inbox()
+        self.children: list[int] = []
+        assert self.process.stdout is not None
+        self.peer = Peer(node, address, int(self.process.stdout.readline()))
+        self._replies: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def watch(self, ring: Sequence[Peer], version: int = 0) -> None:
+        self._ask("watch", version, [[it.node, it.address, it.port] for it in ring])
+
+    def healthy(self) -> bool:
+        return self._ask("healthy") == "True"
+
+    def bear(self) -> int:
+        """Start a process that holds the presence socket, and outlives the agent."""
+        child = int(self._ask("bear"))
+        self.children.append(child)
+        return child
+
+    def limit(self, on: bool) -> None:
+        """Let it have no further descriptor, or as many as before."""
+        self._ask("limit", on)
+
+    def close(self) -> None:
+        """Close the network in order; the process goes on."""
+        self._ask("close")
+
+    def signal(self, signum: signal.Signals) -> None:
+        self.process.send_signal(signum)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for child in self.children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._reader.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+    def _ask(self, *words: object) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(words) + "\n")
+        self.process.stdin.flush()
+        return self._replies.get(timeout=PATIENCE)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            word, _, rest = line.strip().partition(" ")
+            if word == "reply":
+                self._replies.put(rest)
+            else:
+                self.inbox.put(_KINDS[word](json.loads(rest)))
+
+
+@contextlib.contextmanager
+def remote(*nodes: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[list[Remote]]:
+    """Networks in processes of their own, killed at the end with what they started."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for node in nodes:
+            it = Remote(node, address, prefix)
+            stack.callback(it.end)
+            found.append(it)
+        yield found
+
+
+def _main(node: str, address: str) -> None:
+    lock = threading.Lock()
+
+    def say(line: str) -> None:
+        with lock:
+            print(line, flush=True)
+
+    def deliver(news: News) -> None:
+        say(f"{type(news).__name__} {json.dumps(news.version if isinstance(news, Rung) else news.node)}")
+
+    network = Network(KEY, node, address, deliver)
+    say(str(network.port))
+    network.start()
+    for line in sys.stdin:
+        word, *arguments = json.loads(line)
+        reply: object = "done"
+        if word == "watch":
+            network.watch([Peer(*peer) for peer in arguments[1]], arguments[0])
+        elif word == "healthy":
+            reply = network.healthy
+        elif word == "bear":
+            streams = dict.fromkeys(("stdin", "stdout"), subprocess.DEVNULL)
+            reply = subprocess.Popen(["sleep", "300"], pass_fds=[network.presence.fileno()], **streams).pid  # type: ignore[call-overload]
+        elif word == "limit":
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (1 if arguments[0] else hard, hard))
+        elif word == "close":
+            network.close()
+        say(f"reply {reply}")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])
