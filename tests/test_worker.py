@@ -121,7 +121,7 @@ def test_what_goes_wrong_is_recorded_and_printed(
     found, traceback, when = describe_failure(1, paths.error_file(ROUND, RANK), None)
     assert found.startswith(message)
     assert where in traceback and message.removeprefix("ConfigError: ") in traceback
-    assert ended.stderr.endswith(traceback) and "hpcelastic/worker.py" not in ended.stderr
+    assert ended.stderr.endswith(traceback) and "hpcelastic/worker" not in ended.stderr
     assert before - 1 <= when <= time.time() + 1
     with pytest.raises(KeyError):
         result(paths)

@@ -14,17 +14,20 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from hpcelastic.agent.bell import Bell, heed
 from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start, Stop
-from hpcelastic.agent.environment import RunFacts
+from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
-from hpcelastic.agent.node import reserve_port
 from hpcelastic.agent.settings import AgentSettings
-from hpcelastic.agent.workers import Worker, WorkerGroup
+from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
+from hpcelastic.agent.warm import Warm, WarmSettings
+from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Phase, State
@@ -61,13 +64,20 @@ class Agent:
     def __init__(self, spec: AgentSpec, report: Callable[[str], None]) -> None:
         self._spec = spec
         self._report = report
-        self._conduct = Conduct(spec.member, spec.settings.rendezvous.lease, boottime)
+        self._network = self._open_network()
+        self._inherited = (self._network.presence.fileno(),) if self._network else ()
+        """What every process of this node holds open, so that others can tell when none is left."""
+
+        self._member = replace(spec.member, bell=self._network.port if self._network else 0)
+        self._conduct = Conduct(self._member, spec.settings.rendezvous.lease, boottime)
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._inbox: deque[Outcome | HpcElasticError | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
-        self._port: socket.socket | None = None
+        self._store: StorePort | StoreHost | None = None
+        """What this node offers the next round, or does for the one that it leads."""
+
         self._group: WorkerGroup | None = None
         self._ending: WorkerGroup | None = None
         self._version, self._reason = 0, ""
@@ -90,17 +100,25 @@ class Agent:
         for directory in (self._spec.paths.events, self._spec.paths.logs):
             files.make_directory(directory)
         with contextlib.ExitStack() as stack:
-            self._guard = stack.enter_context(Guard(self._spec.member.node))
+            if self._network:
+                stack.callback(self._network.close)
+            self._guard = stack.enter_context(Guard(self._spec.member.node, self._inherited))
             stack.enter_context(self._signals())
             self._watch(self._bell_end, self._rung)
             self._watch(self._guard, self._guarded)
-            lease = self._spec.settings.rendezvous
-            rendezvous = Rendezvous(self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock)
-            self._rendezvous = RendezvousThread(rendezvous, self._spec.member, lease.poll, self._deliver)
+            self._means = Means(self._guard, self._warm_parent(stack), self._inherited)
+            bell = Bell(self._network) if self._network else None
+            rendezvous = Rendezvous(
+                self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock, bell
+            )
+            poll = self._spec.settings.rendezvous.poll
+            self._rendezvous = RendezvousThread(rendezvous, self._member, poll, self._deliver, self._renewed)
             self._rendezvous.start()
+            if self._network:
+                self._network.start()
             stack.callback(self._say_goodbye)
             stack.callback(self._end_workers, "the agent ends")
-            member = self._spec.member
+            member = self._member
             self._log("agent started", address=member.address, pid=os.getpid(), workers=member.local_world_size)
             while self._exit_code is None:
                 self._turn()
@@ -127,10 +145,16 @@ class Agent:
         if self._exit_code is None and self._patience() == 0.0:
             raise self._out_of_patience()
 
-    def _deliver(self, message: Outcome | HpcElasticError) -> None:
+    def _renewed(self, lease_from: float) -> None:
         """Called in the rendezvous thread; the guard hears of the lease from here, however busy the main thread is."""
-        if isinstance(message, Outcome):
-            self._guard.until(message.lease_from + self._spec.settings.rendezvous.lease)
+        self._guard.until(lease_from + self._spec.settings.rendezvous.lease)
+
+    def _heard(self, news: News) -> None:
+        """Called in the network's thread."""
+        self._rendezvous.hear(heed(news))
+
+    def _deliver(self, message: Outcome | HpcElasticError) -> None:
+        """Called in the rendezvous thread."""
         self._inbox.append(message)
         self._ring()
 
@@ -179,7 +203,7 @@ class Agent:
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
-        group = WorkerGroup(part, self._spec.agent, self._run, self._guard)
+        group = WorkerGroup(part, self._spec.agent, self._run, self._means)
         last = part.first_rank + part.local_world_size - 1
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
         self._report(
@@ -194,11 +218,59 @@ class Agent:
             group.start(self._spec.environ, lease_from)
         except OSError as error:
             raise HpcElasticError(f"{self._spec.member.name}: cannot start the workers: {error}") from error
+        self._offer_store(part, lease_from)
         self._group = group
         for pidfd in group.running:
             self._watch_worker(pidfd)
-        pids = {worker.rank: worker.process.pid for worker in group.running.values()}
-        self._log("workers started", round=part.round, world_size=part.world_size, pids=pids)
+        for line in group.births:
+            self._watch_birth(line)
+        self._born(group)
+
+    def _worker_born(self, line: int) -> None:
+        self._selector.unregister(line)
+        assert self._group is not None
+        try:
+            worker = self._group.born(line)
+        except OSError as error:
+            raise HpcElasticError(f"{self._spec.member.name}: cannot start a worker: {error}") from error
+        self._watch_worker(worker.pidfd)
+        self._born(self._group)
+
+    def _born(self, group: WorkerGroup) -> None:
+        if not group.births:
+            part = group.part
+            self._log("workers started", round=part.round, world_size=part.world_size, pids=group.pids)
+
+    def _offer_store(self, part: Assignment, lease_from: float) -> None:
+        """Let the first client wake us if the store is ours to serve, else give the port back."""
+        store = self._store
+        if part.group_rank == 0 and isinstance(store, StorePort):
+            self._watch(store, lambda: self._serve_store(store, part.round, lease_from))
+        else:
+            self._close_store()
+
+    def _serve_store(self, port: StorePort, round: int, lease_from: float) -> None:
+        self._selector.unregister(port)
+        agent = self._spec.agent
+        environ = host_environment(common_environment(self._spec.environ, 1, self._run, agent.environment))
+        try:
+            host = self._store = port.serve(spawner(self._means, lease_from, environ))
+        except OSError as error:
+            raise HpcElasticError(f"{self._member.name}: cannot serve the workers' store: {error}") from error
+        self._log("store served", round=round, port=port.port, pid=host.pid)
+        self._watch(host, lambda: self._store_lost(host, round))
+
+    def _store_lost(self, host: StoreHost, round: int) -> None:
+        """The store host has died, which is no failure of a worker's; but one that could not start never will."""
+        self._selector.unregister(host)
+        self._store = None
+        self._guard.remove(host.pid)
+        exit_code = host.reap()
+        self._log("store lost", round=round, exit_code=exit_code)
+        if exit_code > 0:
+            raise HpcElasticError(f"{self._member.name}: the store of round {round} ended with status {exit_code}")
+        self._report(f"the process that served the store of round {round} was killed; a new round is needed")
+        self._do(self._conduct.fenced("the store was lost"))
 
     def _worker_ended(self, pidfd: int) -> None:
         self._selector.unregister(pidfd)
@@ -208,8 +280,8 @@ class Agent:
         self._log("worker ended", round=group.part.round, rank=worker.rank, exit_code=exit_code)
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)
-        elif not group.running:
-            group.finish()
+        elif group.over:
+            group.finish(*([self._store.pid] if isinstance(self._store, StoreHost) else []))
             self._group = None
             self._do(self._conduct.workers_succeeded())
 
@@ -277,6 +349,39 @@ class Agent:
 
     # Its own means
 
+    def _open_network(self) -> Network | None:
+        """The doorbell, unless it is turned off or can't be had: the files alone carry a run as well."""
+        if not self._spec.agent.network.doorbell:
+            return None
+        try:
+            member = self._spec.member
+            return Network(shared_key(self._spec.paths.key), member.node, member.address, self._heard)
+        except OSError as error:
+            self._report(f"no doorbell: {error}; others' news are found by looking in the run's directory")
+            return None
+
+    def _warm_parent(self, stack: contextlib.ExitStack) -> Warm | None:
+        """The process that is forked into the workers, unless there is nothing to preload."""
+        agent = self._spec.agent
+        if not agent.workers.preload or not can_be_warm(agent.entrypoint):
+            return None
+        environ = common_environment(
+            self._spec.environ, self._spec.member.local_world_size, self._run, agent.environment
+        )
+        settings = WarmSettings(agent.workers.preload, words(agent.entrypoint), environ, self._inherited)
+        warm = Warm(settings, self._guard, self._report)
+        self._watch_warm(stack.enter_context(warm))
+        return warm
+
+    def _watch_warm(self, warm: Warm) -> None:
+        if warm.pid is not None:
+            self._watch(warm, lambda: self._warm_said(warm))
+
+    def _warm_said(self, warm: Warm) -> None:
+        self._selector.unregister(warm)
+        warm.heard()
+        self._watch_warm(warm)
+
     def _do(self, actions: Actions) -> None:
         """Carry out what was decided, in order."""
         answer: int | None = None
@@ -302,22 +407,37 @@ class Agent:
         group, self._group = self._group, None
         if group is None:
             return
-        for pidfd in group.running:
-            self._selector.unregister(pidfd)
+        for fd in (*group.running, *group.births):
+            self._selector.unregister(fd)
         self._report(f"round {group.part.round}: stopping the workers: {why}")
         self._ending = group
         held = group.stop(self._spec.agent.workers.stop_grace)
         self._ending = None
+        self._close_store()  # last, for workers may need it to end well
         if held:
             ranks = ", ".join(str(worker.rank) for worker in held)
             self._report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
         self._log("workers stopped", round=group.part.round, reason=why)
 
     def _reserve_port(self) -> int:
-        if self._port is not None:
-            self._port.close()
-        self._port, port = reserve_port()
-        return port
+        self._close_store()
+        try:
+            self._store = StorePort.open()
+        except OSError as error:
+            raise HpcElasticError(f"{self._member.name}: no port for the workers' store: {error}") from error
+        if self._means.warm is not None:
+            self._means.warm.park(self._member.local_world_size + 1)  # one may become the host of the store
+        return self._store.port
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is None:
+            return
+        with contextlib.suppress(KeyError):  # watched only where it is served
+            self._selector.unregister(store)
+        store.close()
+        if isinstance(store, StoreHost):
+            self._guard.remove(store.pid)
 
     def _say_goodbye(self) -> None:
         self._do(self._conduct.say_goodbye())
@@ -325,8 +445,7 @@ class Agent:
             self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
         self._log("agent ended")
         self._events.close(_PARTING)
-        if self._port is not None:
-            self._port.close()
+        self._close_store()
 
     def _patience(self) -> float | None:
         """Seconds until a wait gets too long; None if there is none."""
@@ -343,8 +462,11 @@ class Agent:
             return StoreError(f"{what}: {why}; once that is put right, continue the run with --resume")
         return RendezvousTimeout(f"{self._reason}; no round formed in {timeout:g} s (rendezvous.join_timeout)")
 
-    def _watch(self, source: socket.socket | Guard, react: Callable[[], None]) -> None:
+    def _watch(self, source: socket.socket | Guard | Warm | StorePort | StoreHost, react: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, react)
+
+    def _watch_birth(self, line: int) -> None:
+        self._selector.register(line, selectors.EVENT_READ, lambda: self._worker_born(line))
 
     def _watch_worker(self, pidfd: int) -> None:
         self._selector.register(pidfd, selectors.EVENT_READ, lambda: self._worker_ended(pidfd))

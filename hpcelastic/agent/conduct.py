@@ -100,13 +100,13 @@ class Conduct:
         round, self.part = self.part.round, None
         yield self._say(Stand.SUCCEEDED, round)
 
-    def fenced(self) -> Actions:
-        """The lease ran out, and the guard has killed the workers."""
+    def fenced(self, why: str = "the lease ran out") -> Actions:
+        """The lease ran out, and the guard has killed the workers; or, with another ``why``, all must begin anew."""
         if self.part is None:  # they ended meanwhile; what they reported may be the fence's doing
             yield self._say(self.member.stand, self.member.round, fenced=self.member.round)
         else:
             round = self.part.round
-            yield from self._stop("the lease ran out")
+            yield from self._stop(why)
             yield from self._ready(round, fenced=round)
 
     def leave(self, reason: str) -> Actions:

@@ -48,7 +48,7 @@ def worker_environment(
         "TORCHELASTIC_RESTART_COUNT": str(part.round - 1),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_RUN_ID": run.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client: see store_port.py
         "TORCHELASTIC_ERROR_FILE": error_file,
         "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
@@ -61,5 +61,15 @@ def worker_environment(
         "HPCELASTIC_NODE": name_of(run.node),
         MARKER: run.node,
     }
-    threads = {} if "OMP_NUM_THREADS" in base or part.local_world_size == 1 else {"OMP_NUM_THREADS": "1"}
-    return {**base, **threads, **torchrun, **ours, **extra}
+    return {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}
+
+
+def common_environment(
+    base: Mapping[str, str], local_world_size: int, run: RunFacts, extra: Mapping[str, str]
+) -> dict[str, str]:
+    """What is the same for all workers of a node in all rounds: that of the process which is forked into them."""
+    return {**base, **_threads(base, local_world_size), **extra, MARKER: run.node}
+
+
+def _threads(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+    return {} if "OMP_NUM_THREADS" in base or local_world_size == 1 else {"OMP_NUM_THREADS": "1"}

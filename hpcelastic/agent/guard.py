@@ -8,8 +8,9 @@ It reads lines from standard input: ``until SECONDS`` with every renewal of the 
 counts while the machine sleeps); ``arm SECONDS`` before the first worker is started, with the start of the lease under
 which the agent decided so, for if that lease has run out since, others may have gone on without this node; ``group
 PGID SECONDS`` likewise as a worker has started; ``gone PGID`` as a worker ends; ``disarm`` once nothing that workers
-have started is left; and ``quit``. An end of input without ``quit`` is the agent's death. Before it kills for a lease
-that has run out it writes ``fenced`` to its output, and ``killed`` when that is done.
+have started is left; ``spare PID`` of the one process that carries the mark and is to live as long as the agent does, 0
+for none; and ``quit``. An end of input without ``quit`` is the agent's death. Before it kills for a lease that has run
+out it writes ``fenced`` to its output, and ``killed`` when that is done.
 """
 
 import contextlib
@@ -50,11 +51,11 @@ def kill_group(pgid: int, signum: int) -> None:
         return
 
 
-def kill_marked(marker: str) -> None:
-    """SIGKILL every process with ``marker``, those included that are born meanwhile; fine if there is none."""
+def kill_marked(marker: str, *spare: int) -> None:
+    """SIGKILL every process with ``marker``, those included that are born meanwhile, but for those in ``spare``."""
     clean = 0
     for _ in range(20):
-        found = list(marked(marker))
+        found = [pid for pid in marked(marker) if pid not in spare]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -72,6 +73,7 @@ class _Watch:
     def __init__(self, marker: str) -> None:
         self._marker = marker
         self._groups: set[int] = set()
+        self._spared = 0
         self._armed = False
         """True while there may be workers, also such as the agent was stopped on its way to tell of."""
 
@@ -98,6 +100,8 @@ class _Watch:
             self._until = float(arguments[0])
         elif word == "gone":
             self._groups.discard(int(arguments[0]))
+        elif word == "spare":
+            self._spared = int(arguments[0])
         elif word == "disarm":
             self._armed = False
         elif word in ("arm", "group"):
@@ -106,16 +110,16 @@ class _Watch:
             if self._lapsed >= float(arguments[-1]):
                 self._fence()
 
-    def kill(self) -> None:
+    def kill(self, spare: int = 0) -> None:
         for pgid in self._groups:
             kill_group(pgid, signal.SIGKILL)
-        kill_marked(self._marker)
+        kill_marked(self._marker, spare)
         self._groups.clear()
         self._armed = False
 
     def _fence(self) -> None:
         _tell("fenced")  # first, so that the agent never takes the kill for a failure
-        self.kill()
+        self.kill(self._spared)
         _tell("killed")  # the agent waits for it: a worker that it starts earlier would be killed with the others
 
 

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from types import TracebackType
 
 from hpcelastic.agent import guard
@@ -13,9 +14,11 @@ from hpcelastic.agent import guard
 class Guard:
     """A running guard process; see `hpcelastic.agent.guard`. Methods may be called from any thread."""
 
-    def __init__(self, marker: str) -> None:
+    def __init__(self, marker: str, keep_fds: Sequence[int] = ()) -> None:
         self._marker = marker
+        self._keep_fds = keep_fds
         self._groups: dict[int, float] = {}
+        self._spared = 0
         self._armed: float | None = None
         self._until: float | None = None
         self._lock = threading.Lock()
@@ -30,6 +33,10 @@ class Guard:
         with self._lock:
             self._tell("quit")
             self._close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def fileno(self) -> int:
         """Readable when the guard has fenced the node, or has died."""
@@ -47,6 +54,7 @@ class Guard:
         with self._lock:
             self._close()
             self._process = self._spawn()
+            self._tell(f"spare {self._spared}")
             if self._until is not None:
                 self._tell(f"until {self._until}")
             if self._armed is not None:
@@ -79,6 +87,12 @@ class Guard:
             self._groups.pop(pgid, None)
             self._tell(f"gone {pgid}")
 
+    def spare(self, pid: int) -> None:
+        """A process that carries the mark and lives as long as the agent, however the lease; 0 for none."""
+        with self._lock:
+            self._spared = pid
+            self._tell(f"spare {pid}")
+
     def until(self, deadline: float) -> None:
         """The lease holds until ``deadline``, in seconds of `guard.boottime`."""
         with self._lock:
@@ -92,6 +106,7 @@ class Guard:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # SLURM waits for whoever holds a task's output open
             start_new_session=True,
+            pass_fds=self._keep_fds,
         )
 
     def _tell(self, line: str) -> None:

@@ -1,24 +1,18 @@
 """What a node is: its name, its address, its place in the job, and which of its earlier incarnations are dead."""
 
-import contextlib
-import fcntl
 import itertools
 import os
 import secrets
-import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard import kill_marked
 from hpcelastic.errors import ConfigError
-from hpcelastic.protocol.state import Member, Stand, name_of
-from hpcelastic.store.leases import read_lease
+from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths, safe_name
-
-_SIOCGIFADDR = 0x8915
-"""Get the address of an interface; source: netdevice(7), <linux/sockios.h>."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +37,9 @@ class Place:
     address: str = ""
     """Address at which other nodes reach this one; found out if empty."""
 
+    launcher: str = ""
+    """Address of the node that started the agent; empty if unknown."""
+
 
 def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Member:
     """A new incarnation of the node at ``place``, in no round yet."""
@@ -51,7 +48,7 @@ def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Me
         stand=Stand.READY,
         round=-1,
         local_world_size=local_world_size,
-        address=place.address or own_address(),
+        address=place.address or own_address(launcher=place.launcher),
         port=0,
         order=place.order,
         job=f"{place.job}.{place.restart}" if place.job else "",
@@ -67,11 +64,7 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
     ConfigError if one is still alive on this machine: two agents would fight for the same GPUs.
     """
     dead = []
-    name = safe_name(place.name)
-    for path in sorted(paths.leases.glob(f"{name}@*.json")):
-        lease = read_lease(path)
-        if lease is None or name_of(lease.member.node) != name:
-            continue
+    for lease in read_leases(paths.leases, of=safe_name(place.name)).values():
         same_machine, alive = look_for(lease.member.process)
         if alive and lease.member.stand is not Stand.LEFT:
             raise ConfigError(
@@ -83,35 +76,6 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
         if same_machine or _requeued(lease.member, place):
             dead.append(lease.member.node)
     return tuple(dead)
-
-
-def own_address() -> str:
-    """The IPv4 address of the interface with the default route; where there is no such route, as on compute nodes that
-    see their cluster only, that of the first interface that has one; else the loopback address."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        with contextlib.suppress(OSError):
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: never assigned; connecting a UDP socket sends nothing
-            address: str = probe.getsockname()[0]
-            return address
-        for _, interface in socket.if_nameindex():
-            request = struct.pack("256s", interface.encode()[:15])
-            with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-                if not answer[20:].startswith(b"\x7f"):
-                    return socket.inet_ntoa(answer[20:24])
-    return "127.0.0.1"
-
-
-def reserve_port() -> tuple[socket.socket, int]:
-    """A TCP port that stays ours while the socket is open, yet that a worker can bind and listen on.
-
-    Both sides set SO_REUSEADDR and ours never listens: Linux then lets the second bind pass, and gives the port to
-    nobody who asks for any free one.
-    """
-    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    reserved.bind(("", 0))
-    return reserved, reserved.getsockname()[1]
 
 
 def count_gpus(environ: Mapping[str, str]) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpcelastic.network.settings import NetworkSettings
+
 Streams = Literal["none", "out", "err", "both"]
 
 
@@ -46,11 +48,20 @@ class WorkerSettings:
     forward_signals: tuple[str, ...] = ()
     """Signals, such as ``SIGUSR1``, that the agent passes on to its workers."""
 
+    preload: tuple[str, ...] = ("torch",)
+    """Modules that are imported once on each node, in a process that is then forked into each worker; ``[]`` starts
+    every worker in a fresh interpreter."""
+
     def __post_init__(self) -> None:
         if self.per_node != "auto" and self.per_node < 1:
             raise ValueError(f"workers.per_node is {self.per_node}; it must be auto, or 1 or more")
         if self.stop_grace < 0:
             raise ValueError(f"workers.stop_grace is {self.stop_grace}; it must be 0 seconds or more")
+        for name in self.preload:
+            if not all(part.isidentifier() for part in name.split(".")):
+                raise ValueError(
+                    f"workers.preload has {name!r}, which is no name of a module; write torch, for example"
+                )
         for name in self.forward_signals:
             if name not in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT"):
                 known = name in signal.Signals.__members__
@@ -80,3 +91,5 @@ class AgentSettings:
     logs: LogSettings = field(default_factory=LogSettings)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables added to the environment of every worker."""
+
+    network: NetworkSettings = field(default_factory=NetworkSettings)

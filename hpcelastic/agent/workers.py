@@ -1,6 +1,6 @@
 """The worker group of one node in one round: started, watched and ended together."""
 
-import contextlib
+import itertools
 import json
 import os
 import select
@@ -12,13 +12,14 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeAlias
+from typing import IO, Protocol, TypeAlias
 
 from hpcelastic.agent.environment import RunFacts, worker_environment
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.output import Tee
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Streams
+from hpcelastic.agent.warm import Birth, Order, Warm, shell_prefix
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store import files
@@ -32,7 +33,29 @@ _KILL_PATIENCE = 5.0
 _LOGS_PATIENCE = 5.0
 """Seconds that the shared filesystem may take to open a round's logs."""
 
+_BIRTH_PATIENCE = 60.0
+"""Seconds in which the warm parent gives birth, its own start included; then fresh interpreters start instead."""
+
 _Logs: TypeAlias = dict[Path, IO[bytes]]
+
+
+class Process(Protocol):
+    """A child of ours, forked or exec'd."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Reap it: its exit status, or minus the signal that ended it."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an agent starts workers with."""
+
+    guard: Guard
+    warm: Warm | None = None
+    keep_fds: tuple[int, ...] = ()
+    """Descriptors that every worker inherits."""
 
 
 @dataclass(frozen=True)
@@ -41,59 +64,111 @@ class Worker:
 
     rank: int
     local_rank: int
-    process: "subprocess.Popen[bytes]"
+    process: Process
     pidfd: int
     error_file: Path
     log: Path | None
     """Where its standard error goes, if to a file."""
 
 
-def command(entrypoint: Entrypoint, forwarded: Collection[str] = ()) -> list[str]:
-    """The command line of a worker.
-
-    SLURM may signal every process of a job, not the agent alone, and a bare user signal kills; so those that are not
-    ``forwarded`` are ignored from the start, which a handler of the script overrides. A shell does it on its way to
-    exec: Python could only before a fork, for the agent as well. And who starts a process waits until it has been
-    exec'd, which a shell of this machine is at once, and a Python on a shared filesystem that hangs is not.
-    """
-    ignored = " ".join(name.removeprefix("SIG") for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded)
-    trap = f"trap '' {ignored}; " if ignored else ""
-    python = ["/bin/sh", "-c", f'{trap}exec "$@"', "sh", sys.executable, "-u"]
+def words(entrypoint: Entrypoint) -> list[str]:
+    """The command line of a worker, after ``python -u``."""
     args = [str(arg) for arg in entrypoint.args]
     if entrypoint.script:
-        return [*python, entrypoint.script, *args]
+        return [entrypoint.script, *args]
     if entrypoint.module:
-        return [*python, "-m", entrypoint.module, *args]
-    return [*python, "-m", FUNCTION_RUNNER, str(entrypoint.function), json.dumps(entrypoint.args)]
+        return ["-m", entrypoint.module, *args]
+    return ["-m", FUNCTION_RUNNER, str(entrypoint.function), json.dumps(entrypoint.args)]
+
+
+def can_be_warm(entrypoint: Entrypoint) -> bool:
+    """Whether a fork can become it: not so a directory, an archive or bytecode, which Python runs as well."""
+    return entrypoint.script is None or (entrypoint.script.endswith(".py") and Path(entrypoint.script).is_file())
+
+
+def ignored_signals(forwarded: Collection[str]) -> list[str]:
+    """Signals that workers ignore from the start, which a handler of the script overrides.
+
+    SLURM may signal every process of a job, not the agent alone, and a bare user signal kills.
+    """
+    return [name for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded]
+
+
+def command(entrypoint: Entrypoint, forwarded: Collection[str] = ()) -> list[str]:
+    """The whole command line of a worker in a fresh interpreter."""
+    return [*shell_prefix(ignored_signals(forwarded)), sys.executable, "-u", *words(entrypoint)]
 
 
 class WorkerGroup:
-    """The running workers of ``part``."""
+    """The workers of ``part``, of whom some may not be born yet."""
 
-    def __init__(self, part: Assignment, settings: AgentSettings, run: RunFacts, guard: Guard) -> None:
+    def __init__(self, part: Assignment, settings: AgentSettings, run: RunFacts, means: Means) -> None:
         self.part = part
         self._settings = settings
         self._run = run
-        self._guard = guard
+        self._guard, self._warm, self._keep_fds = means.guard, means.warm, means.keep_fds
         self._tee = Tee()
+        self._environ: Mapping[str, str] = {}
+        self._lease_from = 0.0
+        self._logs: _Logs = {}
+        self._timer: threading.Timer | None = None
+        self.births: dict[int, Birth] = {}
+        """Workers that are not born yet, by the descriptor that turns readable when one is; see `born`."""
+
+        self._expected: dict[int, int] = {}
+        """The local rank that each of them will have."""
+
         self.running: dict[int, Worker] = {}
         """Workers that have not been reaped, by pidfd."""
 
+        self.pids: dict[int, int] = {}
+        """The process of each rank that has been started."""
+
+    @property
+    def over(self) -> bool:
+        """Whether all workers have been reaped."""
+        return not self.running and not self.births
+
     def start(self, environ: Mapping[str, str], lease_from: float) -> None:
-        """Start all workers, under the lease that began at ``lease_from``; none is left if one can't be started."""
-        with contextlib.ExitStack() as stack:
-            logs = self._logs()
-            for log in logs.values():
-                stack.enter_context(log)
-            self._guard.arm(lease_from)
-            try:
-                for local_rank in range(self.part.local_world_size):
-                    worker = self._start_one(local_rank, environ, lease_from, logs)
-                    self.running[worker.pidfd] = worker
-            except BaseException:
-                self.stop(grace=0.0)
-                raise
+        """Start all workers, under the lease that began at ``lease_from``; none is left if one can't be started.
+
+        Those whom the warm parent is to fork are in ``births`` afterwards, and the caller waits for them.
+        """
+        self._environ, self._lease_from = environ, lease_from
+        self._logs = self._open()
+        self._guard.arm(lease_from)
+        try:
+            for local_rank in range(self.part.local_world_size):
+                birth = self._warm.birth() if self._warm is not None else None
+                if birth is None:
+                    self._start_fresh(local_rank)
+                else:
+                    self.births[birth.fileno()] = birth
+                    self._expected[birth.fileno()] = local_rank
+        except BaseException:
+            self.stop(grace=0.0)
+            raise
         self._tee.start()
+        if self.births:
+            self._timer = threading.Timer(_BIRTH_PATIENCE, self._give_up, (list(self.births.values()),))
+            self._timer.daemon = True
+            self._timer.start()
+        else:
+            self._all_there()
+
+    def born(self, fd: int) -> Worker:
+        """Take in what has become of a birth: the worker, in a fresh interpreter if the warm parent gave none.
+
+        The guard knows the worker before any code of the user's runs in it.
+        """
+        birth, local_rank = self.births.pop(fd), self._expected.pop(fd)
+        worker = self._order(birth, local_rank)
+        if worker is None:
+            birth.cancel()
+            worker = self._start_fresh(local_rank)
+        if not self.births:
+            self._all_there()
+        return worker
 
     def reap(self, pidfd: int) -> tuple[Worker, int]:
         """Take in the end of a worker: its exit status, or minus the signal that ended it."""
@@ -110,6 +185,7 @@ class WorkerGroup:
         Returned are those that a filesystem which hangs still holds in a call, or in its clean-up after them. None of
         their own code runs again, so who waits for their end need not wait for these.
         """
+        self._cancel_births()
         self.send(signal.SIGTERM)
         self._await(time.monotonic() + grace)
         self.kill()
@@ -119,25 +195,53 @@ class WorkerGroup:
         for worker in held:
             os.close(worker.pidfd)
             threading.Thread(target=self._reap_late, args=(worker,), name=f"reaper {worker.rank}", daemon=True).start()
-        self._guard.disarm()
-        self._tee.stop()
+        self._ended(held)
         return held
 
     def kill(self) -> None:
         """SIGKILL all workers at once and everything that they have started, in whatever session."""
         self.send(signal.SIGKILL)
-        kill_marked(self._run.node)
+        self._kill_marked()
 
     def send(self, signum: int) -> None:
         """Signal every worker's process group."""
         for worker in list(self.running.values()):
             kill_group(worker.process.pid, signum)
 
-    def finish(self) -> None:
-        """All workers have ended by themselves: end what they left behind."""
-        kill_marked(self._run.node)
+    def finish(self, *spare: int) -> None:
+        """All workers have ended by themselves: end what they left behind, but for the processes ``spare``."""
+        self._kill_marked(*spare)
+        self._ended([], *spare)
+
+    def _kill_marked(self, *spare: int) -> None:
+        kill_marked(self._run.node, self._warm.pid or 0 if self._warm is not None else 0, *spare)
+
+    def _ended(self, held: list[Worker], *others: int) -> None:
         self._guard.disarm()
         self._tee.stop()
+        if self._warm is not None:
+            self._warm.reap_orphans([self._guard.pid, *others, *(worker.process.pid for worker in held)])
+
+    def _give_up(self, births: list[Birth]) -> None:
+        """Called in a thread of its own: the lines turn readable, and `born` starts fresh interpreters."""
+        if self._warm is not None and self.births:
+            self._warm.overdue(_BIRTH_PATIENCE)
+        for birth in births:
+            birth.give_up()
+
+    def _cancel_births(self) -> None:
+        for birth in self.births.values():
+            birth.cancel()
+        self.births.clear()
+        self._expected.clear()
+        self._all_there()
+
+    def _all_there(self) -> None:
+        """Nobody is to be born any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for log in self._logs.values():
+            log.close()
 
     def _reap_late(self, worker: Worker) -> None:
         worker.process.wait()
@@ -156,46 +260,80 @@ class WorkerGroup:
             alive.difference_update(ended)
         return alive
 
-    def _start_one(self, local_rank: int, environ: Mapping[str, str], lease_from: float, logs: _Logs) -> Worker:
-        rank = self.part.first_rank + local_rank
-        env = worker_environment(environ, self.part, local_rank, self._run, self._settings.environment)
-        stdout, _ = self._stream(rank, "out", logs)
-        stderr, log = self._stream(rank, "err", logs)
+    def _order(self, birth: Birth, local_rank: int) -> Worker | None:
+        """Let a newborn be the worker; None if there is none, or none any more."""
+        process = birth.process()
+        if process is None:
+            return None
+        self._guard.add(process.pid, self._lease_from)
+        pidfd = os.pidfd_open(process.pid)
+        if birth.order(self._what(local_rank)):
+            return self._note(local_rank, process, pidfd)
+        self._guard.remove(process.pid)
+        os.close(pidfd)
+        return None
+
+    def _what(self, local_rank: int) -> Order:
+        stdout, stderr = (self._stream(local_rank, stream) for stream in ("out", "err"))
+        settings = self._settings
+        return Order(
+            words(settings.entrypoint),
+            self._environment(local_rank),
+            1 if stdout is None else stdout.fileno(),
+            2 if stderr is None else stderr.fileno(),
+            ignored_signals(settings.workers.forward_signals),
+        )
+
+    def _start_fresh(self, local_rank: int) -> Worker:
         process = subprocess.Popen(
             command(self._settings.entrypoint, self._settings.workers.forward_signals),
-            env=env,
+            env=self._environment(local_rank),
             stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=self._stream(local_rank, "out"),
+            stderr=self._stream(local_rank, "err"),
             start_new_session=True,
+            pass_fds=self._keep_fds,
         )
-        self._guard.add(process.pid, lease_from)
+        self._guard.add(process.pid, self._lease_from)
+        return self._note(local_rank, process, os.pidfd_open(process.pid))
+
+    def _note(self, local_rank: int, process: Process, pidfd: int) -> Worker:
+        rank = self.part.first_rank + local_rank
+        log = self._run.paths.log(self.part.round, rank, "err")
         error_file = self._run.paths.error_file(self.part.round, rank)
-        return Worker(rank, local_rank, process, os.pidfd_open(process.pid), error_file, log)
+        worker = Worker(rank, local_rank, process, pidfd, error_file, log if log in self._logs else None)
+        self.running[pidfd] = worker
+        self.pids[rank] = process.pid
+        return worker
 
-    def _stream(self, rank: int, stream: str, logs: _Logs) -> tuple[IO[bytes] | None, Path | None]:
+    def _environment(self, local_rank: int) -> dict[str, str]:
+        return worker_environment(self._environ, self.part, local_rank, self._run, self._settings.environment)
+
+    def _stream(self, local_rank: int, stream: str) -> IO[bytes] | None:
         """The file that a stream goes to; None to share the agent's own."""
-        path = self._run.paths.log(self.part.round, rank, stream)
-        if path not in logs:
-            return None, None
-        if _covers(self._settings.logs.tee, stream):
-            self._tee.follow(path, f"[{rank}] ", sys.stdout if stream == "out" else sys.stderr)
-        return logs[path], path
+        return self._logs.get(self._run.paths.log(self.part.round, self.part.first_rank + local_rank, stream))
 
-    def _logs(self) -> _Logs:
+    def _open(self) -> _Logs:
         """The files that streams go to; none if they can't be had: for want of a log no worker stays away."""
         try:
-            return bounded(self._open_logs, _LOGS_PATIENCE, f"{self._run.paths.logs}")
+            logs = bounded(self._open_logs, _LOGS_PATIENCE, f"{self._run.paths.logs}")
         except (OSError, StoreError) as error:
             print(f"no logs of round {self.part.round}: {error}; what its workers write goes here", file=sys.stderr)
             return {}
+        for rank, stream in itertools.product(self._ranks(), ("out", "err")):
+            path = self._run.paths.log(self.part.round, rank, stream)
+            if path in logs and _covers(self._settings.logs.tee, stream):
+                self._tee.follow(path, f"[{rank}] ", sys.stdout if stream == "out" else sys.stderr)
+        return logs
+
+    def _ranks(self) -> range:
+        return range(self.part.first_rank, self.part.first_rank + self.part.local_world_size)
 
     def _open_logs(self) -> _Logs:
         part, logs = self.part, self._settings.logs
         files.make_directory(self._run.paths.round_logs(part.round))  # error files go there in any case
         streams = [stream for stream in ("out", "err") if _covers(logs.tee, stream) or _covers(logs.redirect, stream)]
-        ranks = range(part.first_rank, part.first_rank + part.local_world_size)
-        paths = [self._run.paths.log(part.round, rank, stream) for rank in ranks for stream in streams]
+        paths = [self._run.paths.log(part.round, rank, stream) for rank in self._ranks() for stream in streams]
         return {path: path.open("ab") for path in paths}
 
 

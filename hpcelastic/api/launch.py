@@ -16,7 +16,7 @@ from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 from hpcelastic.slurm.submission import submit_job
 from hpcelastic.store.paths import RunPaths
-from hpcelastic.worker import PICKLED
+from hpcelastic.worker.function import PICKLED
 
 Job = str | PathLike[str] | Mapping[str, Any] | Callable[..., Any]
 

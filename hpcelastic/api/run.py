@@ -1,6 +1,5 @@
 """A run as a person holds it: how it does, what it said, what it gave."""
 
-import contextlib
 import html
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
+from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.node import look_for
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs, jobs_of
@@ -95,7 +95,7 @@ class Run:
             world_size=sum(p.local_world_size for p in state.participants),
             restarts=min(state.restarts, state.settings.restarts.max),
             max_restarts=state.settings.restarts.max,
-            nodes=tuple(_node_statuses(self._paths, state, leases)),
+            nodes=tuple(_node_statuses(state, leases)),
             failures=state.failures,
             jobs=tuple(jobs_of(self._paths)),
         )
@@ -146,7 +146,8 @@ class Run:
 
     def cancel(self) -> RunStatus:
         """End the run for good: its workers, its agents, its SLURM jobs. Raises SlurmError if SLURM does not answer."""
-        close_run(self._paths, whoami(), f"cancelled by {whoami()}")
+        with bell_from_outside(self._paths, whoami()) as bell:
+            close_run(self._paths, whoami(), f"cancelled by {whoami()}", bell)
         end_jobs(self._paths)
         return self.status()
 
@@ -158,7 +159,7 @@ class Run:
         return _as_html(self.status())
 
 
-def _node_statuses(paths: RunPaths, state: State, leases: dict[str, Lease]) -> Iterator[NodeStatus]:
+def _node_statuses(state: State, leases: dict[str, Lease]) -> Iterator[NodeStatus]:
     """The members of the newest round in rank order, then those that want into the next."""
     members = [p.node for p in state.participants]
     waiting = [] if state.phase.final else [node for node in leases if node not in members]
@@ -167,23 +168,24 @@ def _node_statuses(paths: RunPaths, state: State, leases: dict[str, Lease]) -> I
         part = assignment(state, node)
         ranks = _range(part.first_rank, part.local_world_size) if part else ""
         lease = leases.get(node)
-        silent = lease is None or _silent(paths, lease, state)
+        silent = lease is None or _silent(lease, state)
         if silent and node in others:
             continue  # an incarnation that has gone
         yield NodeStatus(name_of(node), "silent" if silent or lease is None else lease.member.stand.value, ranks)
 
 
-def _silent(paths: RunPaths, lease: Lease, state: State) -> bool:
-    """For display only: modification times and other machines' clocks decide nothing."""
+def _silent(lease: Lease, state: State) -> bool:
+    """For display only: times of files and other machines' clocks decide nothing."""
     if state.phase.final:
         return False
     here, alive = look_for(lease.member.process)
     if here:  # there is no need to guess
         return not alive
-    with contextlib.suppress(OSError):
-        age = time.time() - (paths.leases / f"{lease.member.node}.json").stat().st_mtime
-        return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)
-    return True
+    try:
+        age = time.time() - lease.path.stat().st_ctime  # a renewal gives it another name, and leaves its content
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)  # if it has gone, it was renewed just now
+    return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)
 
 
 def _range(first: int, count: int) -> str:

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -13,6 +14,7 @@ from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.errors import ConfigError, HpcElasticError
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import slurm_task
@@ -43,6 +45,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     line.add_argument("-r", "--redirects", default="none", metavar="WHAT", help="none, out, err or both go to files")
     line.add_argument("-t", "--tee", default="none", metavar="WHAT", help="none, out, err or both go to files and here")
+    line.add_argument(
+        "--preload", default="torch", metavar="MODULE,...", help="imported once for all workers; '' for fresh ones"
+    )
     line.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
     line.add_argument("--standalone", action="store_true", help=argparse.SUPPRESS)
     for flag in _UNNEEDED:
@@ -53,6 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--local-addr", "--local_addr", metavar="ADDRESS", help="address at which others reach this node"
     )
+    where.add_argument(
+        "--interface", metavar="NAME", help="interface at which others reach this node: ib0, or a network: 10.1.0.0/16"
+    )
+    where.add_argument(
+        "--no-doorbell", action="store_true", help="never ring other agents; look in the run's directory only"
+    )
     where.add_argument("--node-rank", "--node_rank", type=int, metavar="N", help="place of this node among new ones")
     where.add_argument("--job", type=_job, metavar="NAME:NODES", help=argparse.SUPPRESS)
     parser.add_argument("script", nargs="?", help="what each worker runs")
@@ -62,7 +73,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     with free_output():
         try:
-            return take_part(task_of_run(args.run_dir) if args.run_dir else _from_flags(args), _place(args))
+            task = task_of_run(args.run_dir) if args.run_dir else _from_flags(args)
+            return take_part(_networked(task, args), _place(args))
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code
@@ -78,7 +90,8 @@ def _from_flags(args: argparse.Namespace) -> Task:
         settings = Settings(_nodes(args.nnodes), _rendezvous(args.rdzv_conf), RestartSettings(args.max_restarts))
         args_ = tuple(args.script_args)
         entrypoint = Entrypoint(module=args.script, args=args_) if args.module else Entrypoint(args.script, args=args_)
-        workers = WorkerSettings(_per_node(args.nproc_per_node))
+        preload = tuple(filter(None, (name.strip() for name in args.preload.split(","))))
+        workers = WorkerSettings(_per_node(args.nproc_per_node), preload=preload)
         logs = LogSettings(_streams("--redirects", args.redirects), _streams("--tee", args.tee))
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -87,6 +100,16 @@ def _from_flags(args: argparse.Namespace) -> Task:
         raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
     paths = RunPaths(directory / run_id)
     return Task(paths, run_id, settings, AgentSettings(entrypoint, workers, logs))
+
+
+def _networked(task: Task, args: argparse.Namespace) -> Task:
+    """``task`` with what the flags say of the network, which goes before its own settings."""
+    network = task.agent.network
+    try:
+        network = NetworkSettings(args.interface or network.interface, network.doorbell and not args.no_doorbell)
+    except ValueError as error:
+        raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
+    return replace(task, agent=replace(task.agent, network=network))
 
 
 def _endpoint(text: str | None) -> Path:
@@ -157,7 +180,14 @@ def _place(args: argparse.Namespace) -> Place:
     place = place_here()
     job, nodes = args.job or (place.job, place.job_nodes)
     order = place.order if args.node_rank is None else args.node_rank
-    return Place(args.node_name or place.name, job, nodes, place.restart, order, args.local_addr or "")
+    return replace(
+        place,
+        name=args.node_name or place.name,
+        job=job,
+        job_nodes=nodes,
+        order=order,
+        address=args.local_addr or "",
+    )
 
 
 def _job(text: str) -> tuple[str, int]:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
 from hpcelastic.config.slurm import SlurmSettings
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -64,6 +65,7 @@ class JobConfig:
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)
     restarts: RestartSettings = field(default_factory=RestartSettings)
     logs: LogSettings = field(default_factory=LogSettings)
+    network: NetworkSettings = field(default_factory=NetworkSettings)
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables added to the environment of every worker."""
@@ -86,7 +88,7 @@ class JobConfig:
     @property
     def agent_settings(self) -> AgentSettings:
         """All that an agent needs to know beside the rendezvous."""
-        return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment)
+        return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment, self.network)
 
 
 def default_name(path: str | PurePath, now: datetime) -> str:

@@ -200,7 +200,7 @@ def _form(state: State, ready: list[Member]) -> State:
         state,
         phase=Phase.RUNNING,
         round=state.round + 1,
-        participants=tuple(Participant(m.node, m.local_world_size, m.address, m.port) for m in chosen),
+        participants=tuple(Participant(m.node, m.local_world_size, m.address, m.port, m.bell) for m in chosen),
         standbys=tuple(m.node for m in standbys),
         reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
         + (f", without {_names(gone)}" if gone else ""),

@@ -89,7 +89,10 @@ class Member:
     local_world_size: int
     address: str
     port: int
-    """TCP port at ``address`` that the agent keeps bound for the workers' store of the next round."""
+    """TCP port at ``address`` on which the workers' store of the next round will be served; the agent holds it."""
+
+    bell: int = 0
+    """Port at ``address``, of UDP and TCP, at which the agent is told of news and watched; 0 if it has none."""
 
     order: int = 0
     """SLURM's node id within its job; decides between nodes that were in no round before."""
@@ -104,7 +107,8 @@ class Member:
     """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
 
     dead: tuple[str, ...] = ()
-    """Nodes whose processes this node knows to be gone: earlier incarnations of itself."""
+    """Nodes whose processes this node knows to be gone: earlier incarnations of itself, neighbours whose machine has
+    refused it."""
 
     failure: Failure | None = None
     """Set with stand FAILED."""
@@ -126,6 +130,7 @@ class Participant:
     local_world_size: int
     address: str
     port: int
+    bell: int = 0
 
     @property
     def name(self) -> str:
@@ -193,9 +198,20 @@ class View:
 
     @cached_property
     def dead(self) -> frozenset[str]:
-        """Nodes that cannot have a process left: by their lease, or by the word of a later incarnation."""
+        """Nodes that cannot have a process left: by their lease, or by the word of another.
+
+        What a node says of its own predecessors is certain, and stays so whatever becomes of it. Of a neighbour it may
+        be mistaken; who has died can't take that back any more, so then it counts no longer.
+        """
         expired = {node for node, seen in self.nodes.items() if not seen.alive}
-        return frozenset(expired.union(*(seen.member.dead for seen in self.nodes.values() if seen.member)))
+        told = {
+            node
+            for seen in self.nodes.values()
+            if seen.member
+            for node in seen.member.dead
+            if seen.alive or name_of(node) == seen.member.name
+        }
+        return frozenset(expired | told)
 
 
 def name_of(node: str) -> str:

@@ -1,17 +1,20 @@
 """The shell around the protocol: read, decide, compare-and-set.
 
-`Rendezvous.step` is one turn, without threads or waiting; `RendezvousThread` repeats it, so that a hung filesystem
-hangs that thread alone.
+`Rendezvous.step` is one whole turn, without threads or waiting. `RendezvousThread` takes its two halves again and
+again, so that a hung filesystem hangs that thread alone: it renews the lease, and it looks, as seldom as will do.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, reopen
+from hpcelastic.protocol.leaders import leaders
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Phase, Seen, State, View
+from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
+from hpcelastic.rendezvous.attention import Attention, Moment
 from hpcelastic.store.leases import LeaseObserver, OwnLease
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
@@ -19,10 +22,40 @@ from hpcelastic.store.register import Register, Version
 
 Clock = Callable[[], float]
 
+_AGAIN = 0.05
+"""Seconds between two signs of life, however often they are asked for."""
+
+_STILL = 0.1
+"""Seconds for which the lease of a node that was refused must have stood still: who lives shows it at once."""
+
+
+class Doorbell(Protocol):
+    """How nodes hear of news sooner than by looking. Nothing rests on it."""
+
+    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None:
+        """Tell ``nodes`` to look, and that ``version`` is the newest known here; returns at once."""
+
+    def watch(self, members: Sequence[Participant], version: int) -> None:
+        """Tell neighbours among the ``members`` of a round from each other's death."""
+
+    @property
+    def calm(self) -> bool:
+        """True while all neighbours can be heard, so that no news can pass unheard."""
+
+
+class NoBell:
+    """A doorbell that nobody hears."""
+
+    calm = False
+
+    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None: ...
+
+    def watch(self, members: Sequence[Participant], version: int) -> None: ...
+
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a turn has found."""
+    """What a look has found."""
 
     version: int
     state: State
@@ -30,7 +63,7 @@ class Outcome:
     """Why the run stands where it stands, or what it waits for."""
 
     lease_from: float
-    """When the renewal of our lease began, on this process's clock: the lease runs from then."""
+    """When the renewal of our lease began, on this process's clock: the lease that held as the register was read."""
 
     settled: bool = True
     """False for a while after the lease had run out: others may still see it as it was, and go on without us."""
@@ -40,38 +73,155 @@ class Rendezvous:
     """One node's side of the rendezvous in a run's directory."""
 
     def __init__(
-        self, paths: RunPaths, node: str, settings: Settings, clock: Clock, lock: LockKind = LockKind.NATIVE
+        self,
+        paths: RunPaths,
+        node: str,
+        settings: Settings,
+        clock: Clock,
+        lock: LockKind = LockKind.NATIVE,
+        bell: Doorbell | None = None,
     ) -> None:
         self._node = node
         self._clock = clock
+        self._bell = bell or NoBell()
         self._register = Register(paths.register, node, lock)
         self._lease = OwnLease(paths.leases, node)
         expiry = settings.rendezvous.lease + settings.rendezvous.margin
         self._observer = LeaseObserver(paths.leases, expiry, clock)
         self._lasts, self._margin = settings.rendezvous.lease, settings.rendezvous.margin
-        self._beat = self._lasts / 4
+        self._beat = self._lasts / 3
+        self._attention = Attention(settings.rendezvous, clock)
         self._said: Member | None = None
-        self._phase = Phase.JOINING
+        self._untold = False
+        """True from a word of ours that others wait for until somebody was told of it."""
+
+        self._asked = False
+        """True when somebody wants to see whether we live."""
+
+        self._known: Version | None = None
+        self._state = State("", settings)
+        """The newest state that was read, and what its participants' leases said then."""
+
         self._lease_from = 0.0
         self._regained = float("-inf")
         """When a lease that had run out was renewed."""
 
         self._looked: _Look | None = None
+        self._fresh = False
+        """False once somebody has news that may be in the leases."""
+
         self._quorum_since: float | None = None
+        self._silent: set[str] = set()
+        """Neighbours that can't be heard: only their leases tell whether they live."""
+
+        self._suspects: dict[str, tuple[float, str | None]] = {}
+        """Neighbours whose connection has broken: since when, and their lease as it was then."""
+
+        self._gone: frozenset[str] = frozenset()
+        """Members of the round of whose agent and workers no process is left."""
 
     def step(self, member: Member) -> Outcome:
         """Keep our lease, saying ``member``, then bring the run forward as far as it will go.
 
         Raises StoreError where the directory can't be used; the caller may try again.
         """
-        self._renew(member)
+        if self._state.phase is Phase.JOINING:
+            self._renew(self._informed(member))
+        else:
+            self.renew(member)
+        return self._look()
+
+    def renew(self, member: Member) -> float:
+        """Say ``member`` in our lease, if that is new or it is time; the start of the renewal that holds.
+
+        It is time three times in the lease's life; before every look while a round forms, when others may wait for a
+        sign of life; and when somebody asks for one.
+        """
+        member = self._informed(member)
+        if member != self._said or self._until_renewal() <= 0:
+            self._renew(member)
+        return self._lease_from
+
+    def look(self) -> Outcome | None:
+        """Bring the run forward if it is time to look, or if there is news; None else. Raises as `step`."""
+        if not self._attention.due:
+            self._tell_leaders()
+            return None
+        return self._look()
+
+    def pause(self) -> float:
+        """Seconds until something has to be done, unless somebody rings."""
+        return max(0.0, min(self._until_renewal(), self._attention.pause))
+
+    def look_again(self) -> None:
+        """Look in the next turn, whatever there is to see."""
+        self._fresh = False
+        self._attention.told(newer=True)
+
+    # What others make us look for
+
+    def told(self, version: int) -> None:
+        """Somebody has rung, who knows of ``version``."""
+        newer = self._known is None or version > self._known.number
+        self._asked = self._asked or self._state.phase is Phase.JOINING
+        self._fresh = False
+        self._attention.told(newer)
+
+    def silent(self, node: str) -> None:
+        """A neighbour can't be heard any more."""
+        self._silent.add(node)
+        self._attention.told(newer=True)
+
+    def heard(self, node: str) -> None:
+        """A neighbour can be heard again."""
+        self._silent.discard(node)
+
+    def shaken(self, node: str) -> None:
+        """The connection to a neighbour broke: one of us may be dead. Who lives renews its lease at once."""
+        self._asked = True
+        self._observer.observe(())
+        self._suspects[node] = self._clock(), self._observer.mark(node)
+
+    def refused(self, node: str) -> None:
+        """The machine of a neighbour whose connection broke says that nobody is left there."""
+        if node not in self._suspects:
+            return self.shaken(node)
+        since, before = self._suspects[node]
+        self._observer.observe(())
+        if self._observer.mark(node) != before:
+            del self._suspects[node]
+        elif self._clock() - since >= _STILL and node in {p.node for p in self._state.participants}:
+            self._gone |= {node}
+            self._fresh = False
+            self._attention.told(newer=True)
+        return None
+
+    # One look
+
+    def _look(self) -> Outcome:
+        began = self._clock()
         version, state = self._read()
-        decision = self._decide(version, state, member)
+        decision = self._decide(version, state)
         while decision.next is not None and self._commit(version, decision.next):
             version, state = self._read()
-            decision = self._decide(version, state, member)
-        self._phase = state.phase
+            decision = self._decide(version, state)
+        self._rested(began, state)
         return Outcome(version.number, state, decision.reason, self._lease_from, self._settled)
+
+    def _rested(self, began: float, state: State) -> None:
+        """What is to be done once nothing more is to be decided."""
+        assert self._known is not None
+        inside = {p.node for p in state.participants}
+        self._gone &= inside
+        self._silent &= inside
+        self._bell.watch(state.participants if self._node in inside else (), self._known.number)
+        late = self._node in inside and self._said is not None and self._said.round < state.round
+        urgent = bool(self._silent) or late or not self._settled
+        self._attention.looked(began, Moment(state.phase, self._rank(), len(self._seen), self._bell.calm, urgent))
+        self._tell_leaders()
+        unproved = [s.member for s in self._seen.values() if s.member and not s.proved and s.alive]
+        if state.phase is Phase.JOINING and unproved:
+            self._bell.ring(unproved, self._known.number)
 
     def _commit(self, version: Version, state: State) -> bool:
         """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
@@ -82,7 +232,16 @@ class Rendezvous:
             newest = self._register.read()
             if newest.number != version.number:
                 return True  # somebody was faster: decide anew
-            return self._register.commit(version.number, encode(state))
+            won = self._register.commit(version.number, encode(state))
+        if won:
+            self._untold = False
+            everybody = {p.node: p for p in (*self._state.participants, *state.participants)}
+            self._bell.ring([*everybody.values(), *self._others(set(everybody))], version.number + 1)
+        return won
+
+    def _others(self, but: set[str]) -> list[Member]:
+        """Nodes that live, as far as we have seen."""
+        return [s.member for s in self._seen.values() if s.member and s.alive and s.member.node not in but]
 
     @property
     def _settled(self) -> bool:
@@ -90,39 +249,78 @@ class Rendezvous:
         return self._lease_from >= self._regained + self._margin
 
     def _renew(self, member: Member) -> None:
-        """Renew the lease whenever the node has something new to say, and four times in the lease's life; in every turn
-        while a round forms, when those who have just come wait for a sign of life."""
-        now = self._clock()
-        quiet = self._phase is Phase.RUNNING and member == self._said
-        if quiet and now - self._lease_from < self._beat:
-            return
+        now, before = self._clock(), self._said
         self._lease.renew(member)
         done = self._clock()
-        if self._said is not None and done >= self._lease_from + self._lasts:
+        if before is not None and done >= self._lease_from + self._lasts:
             self._regained = done
-        self._said, self._lease_from = member, now
+        self._said, self._lease_from, self._asked = member, now, False
+        if member != before:
+            self._mind(member)
+
+    def _informed(self, member: Member) -> Member:
+        """``member`` with those that we know to be gone."""
+        news = sorted(self._gone - set(member.dead))
+        return replace(member, dead=(*member.dead, *news)) if news else member
+
+    def _until_renewal(self) -> float:
+        if self._said is None or (self._state.phase is Phase.JOINING and self._attention.due):
+            return 0.0
+        return self._lease_from + (_AGAIN if self._asked else self._beat) - self._clock()
+
+    def _mind(self, member: Member) -> None:
+        """We have said something new: look at once if we are the one to act on it, else let the leaders know."""
+        joining = self._state.phase is Phase.JOINING
+        if self._known is None or (not joining and member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT)):
+            self._attention.told(newer=True)
+        elif joining or member.stand is Stand.SUCCEEDED:
+            self._untold = True
+            self._attention.told(newer=False)
+
+    def _tell_leaders(self) -> None:
+        if self._untold and self._known is not None:
+            self._untold = False
+            self._bell.ring([leader for leader in self._leaders() if leader.node != self._node], self._known.number)
+
+    def _leaders(self) -> list[Participant | Member]:
+        return leaders(self._state, self._view())
+
+    def _rank(self) -> int | None:
+        """Which of the leaders we are; None if none."""
+        return next((i for i, leader in enumerate(self._leaders()) if leader.node == self._node), None)
 
     def _read(self) -> tuple[Version, State]:
         version = self._register.read()
-        return version, decode_state(self._register, version)
+        if self._known is None or version.number != self._known.number:
+            self._state, self._known = decode_state(self._register, version), version
+        return version, self._state
 
-    def _decide(self, version: Version, state: State, member: Member) -> Decision:
-        nodes = {**self._look(version, state, member), self._node: Seen(member, alive=True)}
+    def _decide(self, version: Version, state: State) -> Decision:
+        self._see(version, state)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
-        decision = decide(state, View(nodes, quorum_for=now - since))
+        decision = decide(state, self._view(now - since))
         self._quorum_since = since if decision.quorum else None
         return decision
 
-    def _look(self, version: Version, state: State, member: Member) -> Mapping[str, Seen]:
-        """The leases of all nodes. While a round runs they are read as seldom as they are renewed: whoever has news
+    def _view(self, quorum_for: float = 0.0) -> View:
+        assert self._said is not None
+        return View({**self._seen, self._node: Seen(self._said, alive=True)}, quorum_for)
+
+    @property
+    def _seen(self) -> Mapping[str, Seen]:
+        return {} if self._looked is None else self._looked.nodes
+
+    def _see(self, version: Version, state: State) -> None:
+        """Read the leases of all nodes. While a round runs that is done as seldom as they are renewed: whoever has news
         brings the run forward itself, and only a node that has died can't."""
-        now, looked = self._clock(), self._looked
+        now, looked, member = self._clock(), self._looked, self._said
         news = looked is None or (looked.version, looked.member) != (version.number, member)
-        if looked is None or news or state.phase is not Phase.RUNNING or now - looked.time >= self._beat:
+        watchful = bool(self._silent) or state.phase is not Phase.RUNNING
+        if looked is None or news or watchful or not self._fresh or now - looked.time >= self._beat / 2:
             nodes = self._observer.observe(p.node for p in state.participants)
-            self._looked = looked = _Look(version.number, member, now, nodes)
-        return looked.nodes
+            self._fresh = True
+            self._looked = _Look(version.number, member, now, nodes)
 
 
 @dataclass(frozen=True)
@@ -130,7 +328,7 @@ class _Look:
     """What the leases said when they were last read, and what for."""
 
     version: int
-    member: Member
+    member: Member | None
     time: float
     nodes: Mapping[str, Seen]
 
@@ -156,9 +354,9 @@ def read_state(paths: RunPaths) -> State:
     return _newest(paths, Register(paths.register, writer=""))[1]
 
 
-def close_run(paths: RunPaths, writer: str, reason: str) -> State:
+def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
     """End a run for good, whatever it is doing; return how it ended, which may have been before."""
-    return _change(paths, writer, lambda state: close(state, reason).next)
+    return _change(paths, writer, lambda state: close(state, reason).next, bell)
 
 
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
@@ -166,7 +364,9 @@ def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     return _change(paths, writer, lambda state: reopen(state, settings))
 
 
-def _change(paths: RunPaths, writer: str, change: Callable[[State], State | None]) -> State:
+def _change(
+    paths: RunPaths, writer: str, change: Callable[[State], State | None], bell: Doorbell | None = None
+) -> State:
     """Commit what ``change`` makes of the newest state, whoever else writes; None leaves it as it is."""
     register = Register(paths.register, writer)
     while True:
@@ -175,6 +375,8 @@ def _change(paths: RunPaths, writer: str, change: Callable[[State], State | None
         if changed is None:
             return state
         if register.commit(version.number, encode(changed)):
+            if bell is not None:
+                bell.ring(changed.participants, version.number + 1)
             return changed
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable
 
 from hpcelastic.errors import HpcElasticError, StoreError
@@ -10,18 +11,27 @@ from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 
 
 class RendezvousThread:
-    """Takes a turn of the rendezvous every ``poll`` seconds, and at once when the node has something to say.
+    """Keeps the lease and looks whenever it is time, or somebody has news.
 
-    ``deliver`` is called, in this thread, with the outcome of every turn, or with the error that kept it from one.
+    ``deliver`` is called, in this thread, with the outcome of every look, or with the error that kept it from one;
+    ``renewed`` before it, with the start of the lease that holds. After an error the next turn comes in ``poll``
+    seconds.
     """
 
     def __init__(
-        self, rendezvous: Rendezvous, member: Member, poll: float, deliver: Callable[[Outcome | HpcElasticError], None]
+        self,
+        rendezvous: Rendezvous,
+        member: Member,
+        poll: float,
+        deliver: Callable[[Outcome | HpcElasticError], None],
+        renewed: Callable[[float], None],
     ) -> None:
         self._rendezvous = rendezvous
         self._member = member
         self._poll = poll
         self._deliver = deliver
+        self._renewed = renewed
+        self._news: deque[Callable[[Rendezvous], None]] = deque()
         self._wake = threading.Event()
         self._said = threading.Condition()
         self._published: Member | None = None
@@ -36,6 +46,11 @@ class RendezvousThread:
         self._member = member
         self._wake.set()
 
+    def hear(self, news: Callable[[Rendezvous], None]) -> None:
+        """Let the rendezvous know of something, in its own thread, before the next turn, which comes at once."""
+        self._news.append(news)
+        self._wake.set()
+
     def stop(self, timeout: float) -> bool:
         """End after the turn that publishes what was said last; False if that took longer than ``timeout`` seconds."""
         with self._said:
@@ -47,19 +62,33 @@ class RendezvousThread:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.clear()
-            member = self._member
+            pause = self._poll
             try:
-                outcome: Outcome | HpcElasticError = self._rendezvous.step(member)
+                outcome = self._turn()
+                pause = self._rendezvous.pause()
             except OSError as error:
-                outcome = StoreError(f"the run's directory does not answer: {error}")
+                self._failed(StoreError(f"the run's directory does not answer: {error}"))
             except HpcElasticError as error:
-                outcome = error
+                self._failed(error)
             except Exception as error:  # our mistake: the agent must end rather than be fenced and wait for ever
                 self._deliver(HpcElasticError(f"internal error: {traceback.format_exc()}; {error}"))
                 return
             else:
-                with self._said:
-                    self._published = member
-                    self._said.notify_all()
-            self._deliver(outcome)
-            self._wake.wait(self._poll)
+                if outcome is not None:
+                    self._deliver(outcome)
+            self._wake.wait(pause)
+
+    def _failed(self, error: HpcElasticError) -> None:
+        self._deliver(error)
+        self._rendezvous.look_again()  # who was told of trouble is to hear of its end
+
+    def _turn(self) -> Outcome | None:
+        while self._news:
+            self._news.popleft()(self._rendezvous)
+        member = self._member
+        self._renewed(self._rendezvous.renew(member))
+        outcome = self._rendezvous.look()
+        with self._said:
+            self._published = member
+            self._said.notify_all()
+        return outcome

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcelastic.agent.address import own_address
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
 from hpcelastic.agent.outlet import free_output
@@ -72,6 +73,7 @@ def place_here() -> Place:
 
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
+    place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
     for directory in (task.paths.root, task.paths.register, task.paths.leases):
         files.make_directory(directory)
     verdict = established(task.paths)

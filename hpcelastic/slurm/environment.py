@@ -22,13 +22,17 @@ class SlurmTask:
     restart: int
     """How often the job was requeued."""
 
+    launcher: str = ""
+    """Address of the node that srun runs on, which has reached this one; empty if it is not told."""
+
 
 def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     """The SLURM task that this process is; None outside of a job step."""
     if not environ.get("SLURM_JOB_ID") or not environ.get("SLURMD_NODENAME") or "SLURM_STEP_ID" not in environ:
         return None
     node_id, nodes, restart = (_number(environ, name, default) for name, default in _NUMBERS.items())
-    return SlurmTask(environ["SLURM_JOB_ID"], environ["SLURMD_NODENAME"], node_id, nodes, restart)
+    launcher = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
+    return SlurmTask(environ["SLURM_JOB_ID"], environ["SLURMD_NODENAME"], node_id, nodes, restart, launcher)
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,14 @@ def step_rank(environ: Mapping[str, str]) -> StepRank | None:
 
 def place_of(task: SlurmTask) -> Place:
     """Where the agent of ``task`` runs. Nodes are counted for the job's step: who else comes is known from it."""
-    return Place(task.node, job=task.job_id, job_nodes=task.nodes, restart=task.restart, order=task.node_id)
+    return Place(
+        task.node,
+        job=task.job_id,
+        job_nodes=task.nodes,
+        restart=task.restart,
+        order=task.node_id,
+        launcher=task.launcher,
+    )
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

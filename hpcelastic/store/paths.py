@@ -34,6 +34,11 @@ class RunPaths:
         return self.root / "rendezvous" / "nodes"
 
     @property
+    def key(self) -> Path:
+        """The key by which agents of the run know each other's messages."""
+        return self.root / "rendezvous" / "key"
+
+    @property
     def race(self) -> Path:
         """Names for which agents race when they start."""
         return self.root / "rendezvous" / "race"

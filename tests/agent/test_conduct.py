@@ -144,6 +144,19 @@ def test_a_fence_is_told_with_the_round_that_it_fell_in(agent: Conduct, expected
     assert agent.member.fenced == 1
 
 
+def test_a_store_that_was_lost_ends_the_round_as_a_fence_does() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    actions = carried_out(agent.fenced("the store was lost"))
+    assert actions[0] == Stop("the store was lost")
+    assert (agent.member.stand, agent.member.fenced, agent.member.port) == (Stand.READY, 1, PORT)
+
+
+def test_a_store_that_is_lost_after_our_workers_success_leaves_it_standing() -> None:
+    agent = conduct(Stand.SUCCEEDED, 1)
+    assert brief(agent.fenced("the store was lost")) == ["say succeeded 1"]
+    assert agent.member.fenced == 1
+
+
 def test_a_failure_that_the_directory_does_not_take_in_is_not_held_against_the_worker() -> None:
     agent = conduct(Stand.RUNNING, 1, RUNS_1)
     carried_out(agent.worker_failed(failure("a", 1)))

@@ -127,7 +127,7 @@ def test_decisions(
     monkeypatch.setattr(guard, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
     killed: list[int] = []
 
-    def kill_all(marker: str) -> None:
+    def kill_all(marker: str, spare: int = 0) -> None:
         did.append(f"kill {sorted(killed)}")
         killed.clear()
 
@@ -151,7 +151,7 @@ def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(guard, "os", SimpleNamespace(read=lambda *_: next(lines)))
     monkeypatch.setattr(guard, "boottime", lambda: 4.0)
     monkeypatch.setattr(guard, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
-    monkeypatch.setattr(guard, "kill_marked", lambda marker: None)
+    monkeypatch.setattr(guard, "kill_marked", lambda marker, spare: None)
     guard.main("marker")
     assert waited == [None, None, 6.0, 11.5, 11.5, None]
 
@@ -450,6 +450,42 @@ def test_telling_a_dead_guard_is_no_error(marker: str) -> None:
         assert set(it._groups) == {4_000_001}
         it.until(boottime())
         assert heard(it) is True, "the replacement was told what the dead one was not"
+
+
+@pytest.fixture
+def two(marker: str) -> Iterator[list[Watched]]:
+    """Two processes with the mark."""
+    with sleeper(marker) as first, sleeper(marker) as second, watched(first.pid, second.pid) as found:
+        yield found
+
+
+def test_a_spared_process_outlives_the_lease_but_not_the_agent(marker: str, two: list[Watched]) -> None:
+    worker, parent = two
+    with guarding(marker) as it:
+        it.spare(parent.pid)
+        it.add(worker.pid, boottime())
+        it.until(boottime())
+        assert heard(it) is True
+        assert worker.ends() and parent.alive
+        os.kill(it._process.pid, signal.SIGKILL)
+        assert heard(it) is False
+        it.arm(0.0)
+        assert heard(it) is True, "the replacement fences as well"
+        assert parent.alive, "and knows whom to spare"
+        assert it._process.stdin is not None
+        it._process.stdin.close()  # as the agent's death does
+        assert parent.ends()
+
+
+def test_one_process_at_a_time_is_spared(marker: str, two: list[Watched]) -> None:
+    first, second = two
+    with guarding(marker) as it:
+        it.spare(first.pid)
+        it.spare(second.pid)
+        it.arm(boottime())
+        it.until(boottime())
+        assert heard(it) is True
+        assert first.ends() and second.alive
 
 
 def test_a_guard_has_a_session_of_its_own(marker: str) -> None:

@@ -1,15 +1,10 @@
-import contextlib
 import os
 import re
 import secrets
-import socket
-import struct
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -19,9 +14,7 @@ from hpcelastic.agent.node import (
     count_gpus,
     dead_predecessors,
     new_member,
-    own_address,
     pid_here,
-    reserve_port,
     this_process,
 )
 from hpcelastic.errors import ConfigError
@@ -202,108 +195,7 @@ def test_a_process_is_looked_up_by_its_description(ended: str) -> None:
     assert [pid_here(process) for process in UNKNOWN.values()] == [None] * len(UNKNOWN)
 
 
-# Address, port, GPUs
-
-
-@contextlib.contextmanager
-def listener(family: socket.AddressFamily, port: int) -> Iterator[socket.socket]:
-    """A worker's store: another socket that binds the port as torch's does, and listens."""
-    with socket.socket(family, socket.SOCK_STREAM) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(("", port))
-        sock.listen()
-        yield sock
-
-
-FAMILIES = [socket.AF_INET] + ([socket.AF_INET6] if socket.has_ipv6 and Path("/proc/net/if_inet6").exists() else [])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_a_reserved_port_can_be_served_by_a_worker(family: socket.AddressFamily) -> None:
-    reserved, port = reserve_port()
-    with reserved:
-        for _ in range(2):  # as often as rounds need it
-            with listener(family, port) as server, socket.create_connection(("127.0.0.1", port), timeout=10):
-                server.accept()[0].close()
-
-
-def test_a_reserved_port_is_refused_to_whoever_does_not_share_it() -> None:
-    reserved, port = reserve_port()
-    with reserved, socket.socket() as other, pytest.raises(OSError, match="in use"):
-        other.bind(("", port))
-
-
-def test_reserved_ports_are_given_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    with contextlib.ExitStack() as stack:
-        reserved = set()
-        for _ in range(100):
-            sock, port = reserve_port()
-            stack.enter_context(sock)
-            reserved.add(port)
-        assert len(reserved) == 100
-        for reuse in (0, 1):
-            for _ in range(200):
-                other = stack.enter_context(socket.socket())
-                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, reuse)
-                other.bind(("", 0))
-                assert other.getsockname()[1] not in reserved
-
-
-def test_no_reserved_port_is_inherited_by_workers() -> None:
-    reserved, _ = reserve_port()
-    with reserved:
-        assert not reserved.get_inheritable()
-
-
-def test_the_address_is_one_of_this_machine() -> None:
-    address = own_address()
-    with socket.socket() as server:
-        server.bind((address, 0))
-
-
-class Unreachable(socket.socket):
-    def connect(self, address: object) -> None:
-        raise OSError(101, "Network is unreachable")
-
-
-def without_a_route(monkeypatch: pytest.MonkeyPatch, interfaces: dict[str, str | None]) -> None:
-    """A machine with these interfaces and their addresses, and no default route."""
-
-    def address_of(_fd: object, request: int, name: bytes) -> bytes:
-        assert (request, len(name)) == (0x8915, 256)
-        address = interfaces[name.rstrip(b"\0").decode()]
-        if address is None:
-            raise OSError(99, "Cannot assign requested address")
-        return name[:16] + struct.pack("HH", socket.AF_INET, 0) + socket.inet_aton(address) + bytes(232)
-
-    monkeypatch.setattr(node.socket, "socket", Unreachable)
-    monkeypatch.setattr(node.socket, "if_nameindex", lambda: list(enumerate(interfaces, 1)))
-    monkeypatch.setattr(node, "fcntl", SimpleNamespace(ioctl=address_of))
-
-
-@pytest.mark.parametrize(
-    ("interfaces", "address"),
-    [
-        pytest.param({"lo": "127.0.0.1", "ib0": "10.0.0.7", "eth1": "10.1.0.7"}, "10.0.0.7", id="the first"),
-        pytest.param({"lo": "127.0.0.1", "eth0": None, "eth1": "10.1.0.7"}, "10.1.0.7", id="one that has an address"),
-        pytest.param({"lo": "127.0.0.1", "dummy": "127.8.0.1", "eth1": "10.1.0.7"}, "10.1.0.7", id="no loopback"),
-        pytest.param({"lo": "127.0.0.1", "eth0": None}, "127.0.0.1", id="else the loopback"),
-        pytest.param({}, "127.0.0.1", id="no interface"),
-    ],
-)
-def test_without_a_route_the_address_is_an_interfaces(
-    monkeypatch: pytest.MonkeyPatch, interfaces: dict[str, str | None], address: str
-) -> None:
-    without_a_route(monkeypatch, interfaces)
-    assert own_address() == address
-
-
-def test_the_kernel_tells_the_address_of_an_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.socket, "socket", Unreachable)
-    address = own_address()
-    monkeypatch.undo()
-    with socket.socket() as server:
-        server.bind((address, 0))
+# GPUs
 
 
 GPUS = {

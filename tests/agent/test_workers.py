@@ -15,7 +15,7 @@ from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.guard import boottime, kill_marked
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
-from hpcelastic.agent.workers import WorkerGroup, command
+from hpcelastic.agent.workers import Means, WorkerGroup, command
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store.paths import RunPaths
 
@@ -34,7 +34,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         def started(script: str) -> WorkerGroup:
             (tmp_path / "work.py").write_text(f"import os, signal, subprocess, time\nme = os.environ['RANK']\n{script}")
             settings = AgentSettings(Entrypoint(script=str(tmp_path / "work.py")), logs=LogSettings("both"))
-            group = WorkerGroup(PART, settings, facts, guard)
+            group = WorkerGroup(PART, settings, facts, Means(guard))
             group.start(os.environ, boottime())
             return group
 

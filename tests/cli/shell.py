@@ -23,7 +23,7 @@ PATIENCE = 30.0
 JOB = """\
 run: {name: r}
 entrypoint: {script: train.py}
-workers: {per_node: 1, stop_grace: 1}
+workers: {per_node: 1, stop_grace: 1, preload: [argparse]}
 rendezvous: {last_call: 1, lease: 2, margin: 0.5, poll: 0.05}
 restarts: {max: 0}
 """

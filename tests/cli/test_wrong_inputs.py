@@ -215,6 +215,12 @@ AGENTS = [
     Wrong("agent-conf-value", f"{AGENT} --rdzv-conf lease=nan train.py", "--rdzv-conf lease is 'nan' … lease=5"),
     Wrong("agent-restarts", f"{AGENT} --max-restarts some train.py", "--max-restarts … 'some'"),
     Wrong("agent-redirects", f"{AGENT} --redirects all train.py", "--redirects is 'all'; write none, out, err or both"),
+    Wrong("agent-interface", f"{AGENT} --interface 10.1.0.0/40 train.py", "--interface is '10.1.0.0/40' … ib0"),
+    Wrong(
+        "agent-interface-missing",
+        "agent --rdzv-endpoint runs --rdzv-id r --interface ib99 train.py",
+        "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
+    ),
     Wrong("agent-script-missing", f"{AGENT} trai.py", "trai.py: no such script"),
     Wrong(
         "agent-unknown-flag", f"{AGENT} --nodes 2 train.py", "unrecognized arguments: --nodes … did you mean --nnodes?"

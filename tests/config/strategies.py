@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from hpcelastic.agent.settings import Entrypoint, LogSettings, WorkerSettings
 from hpcelastic.config import JobConfig, RunSettings, SlurmSettings
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -62,6 +63,7 @@ configs = st.builds(
         per_node=st.just("auto") | st.integers(1, 99),
         stop_grace=seconds,
         forward_signals=st.lists(st.sampled_from(["SIGUSR1", "SIGHUP"]), max_size=2).map(tuple),
+        preload=st.lists(st.sampled_from(["torch", "numpy.random"]), max_size=2).map(tuple),
     ),
     rendezvous=st.builds(
         lambda lease, wait: RendezvousSettings(
@@ -72,6 +74,9 @@ configs = st.builds(
     ),
     restarts=st.builds(RestartSettings, max=st.integers(0, 10**30)),
     logs=st.builds(LogSettings, redirect=streams, tee=streams),
+    network=st.builds(
+        NetworkSettings, interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])), doorbell=st.booleans()
+    ),
     environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
     slurm=st.builds(
         SlurmSettings,

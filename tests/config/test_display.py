@@ -11,7 +11,7 @@ from tests.config.strategies import configs
 
 def test_each_value_stands_beside_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
-    assert show(load("job.yaml", ["nodes.max=5"])).splitlines()[:14] == [
+    assert show(load("job.yaml", ["nodes.max=5"])).splitlines()[:15] == [
         "run:",
         "  name: null           # default",
         "  directory: runs      # default",
@@ -25,6 +25,7 @@ def test_each_value_stands_beside_its_origin() -> None:
         "  per_node: auto       # default",
         "  stop_grace: 15.0     # default",
         "  forward_signals: []  # default",
+        "  preload: [torch]     # default",
         "rendezvous:",
     ]
     assert '  A: "no"              # job.yaml:5\n' in show(load("job.yaml"))

@@ -9,7 +9,7 @@ from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 
 RUNS = "entrypoint: {script: train.py}\n"
-ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, environment, slurm"
+ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, environment, slurm"
 
 FILES = {
     # the text of the file
@@ -191,6 +191,10 @@ FILES = {
         RUNS + "workers: {forward_signals: [SIGTERM]}\n",
         "job.yaml:2: workers.forward_signals: has 'SIGTERM': the agent needs it itself; "
         "SIGUSR1, SIGUSR2, SIGHUP, SIGCONT can be forwarded",
+    ),
+    "preload that is a file": (
+        RUNS + "workers: {preload: [my-models.py]}\n",
+        "job.yaml:2: workers.preload: has 'my-models.py', which is no name of a module; write torch, for example",
     ),
     "slow poll": (
         RUNS + "rendezvous:\n  lease: 2\n  poll: 1\n",

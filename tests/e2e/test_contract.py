@@ -59,6 +59,7 @@ def test_every_variable_of_torchrun_is_set(shell: Shell) -> None:
         same = {"RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE"}
         same |= {"GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"}
         same |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING", "OMP_NUM_THREADS", "TORCHELASTIC_SIGNALS_TO_HANDLE"}
+        same |= {"TORCHELASTIC_USE_AGENT_STORE"}
         assert {name: their.get(name) for name in same} == {name: our.get(name) for name in same}
 
 
@@ -87,7 +88,7 @@ def test_ranks_of_two_nodes_agree(shell: Shell) -> None:
         "TORCHELASTIC_RUN_ID": "r",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "3",
-        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
         "HPCELASTIC_ROUND": "1",
         "HPCELASTIC_TOKEN": "1",
         "HPCELASTIC_RUN_ID": "r",

@@ -52,6 +52,11 @@ class LocalRun:
 
         eventually(running)
 
+    def await_notes(self, number: int, nodes: int) -> None:
+        """Wait until that round runs, and the worker of each node, which runs `steady.py`, has noted so."""
+        self.await_round(number, nodes)
+        eventually(lambda: len(list((self.directory / "proof").glob(f"{number}.*.json"))) == nodes)
+
     def await_hello(self, count: int) -> None:
         """Wait until so many workers have said hello."""
         eventually(lambda: sum("hello" in line for line in self.run.logs()) >= count)
@@ -250,9 +255,9 @@ def test_spent_budget_ends_the_run_with_its_root_cause(shell: Shell) -> None:
 @pytest.mark.slow
 def test_run_goes_on_without_an_agent_that_was_killed(shell: Shell) -> None:
     local = LocalRun(shell, script=STEADY, nodes="1..2")
-    local.await_round(1, nodes=2)
+    local.await_notes(1, nodes=2)
     os.kill(shell.pid_of("--node-name node0"), signal.SIGKILL)
-    local.await_round(2, nodes=1)
+    local.await_notes(2, nodes=1)
     local.finish()
     assert check_proof(local.directory) == 2
     assert local.run.status().restarts == 0
@@ -262,13 +267,13 @@ def test_run_goes_on_without_an_agent_that_was_killed(shell: Shell) -> None:
 @pytest.mark.slow
 def test_frozen_agent_loses_its_workers_and_rejoins_when_it_thaws(shell: Shell) -> None:
     local = LocalRun(shell, script=STEADY, nodes="1..2")
-    local.await_round(1, nodes=2)
+    local.await_notes(1, nodes=2)
     frozen = shell.pid_of("--node-name node1")
     os.kill(frozen, signal.SIGSTOP)
-    local.await_round(2, nodes=1)
-    assert len([line for line in shell.processes().values() if STEADY in line and "-u" in line]) == 1
+    local.await_notes(2, nodes=1)
+    assert len([line for line in shell.processes().values() if f"-u {STEADY}" in line]) == 1
     os.kill(frozen, signal.SIGCONT)
-    local.await_round(3, nodes=2)
+    local.await_notes(3, nodes=2)
     local.finish()
     assert check_proof(local.directory) == 3
     assert any(event["event"] == "fenced" for event in local.run.events())

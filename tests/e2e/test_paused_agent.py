@@ -33,7 +33,7 @@ class Nodes:
             "run": {"name": "paused", "directory": str(directory)},
             "entrypoint": {"script": str(SCRIPT)},
             "nodes": f"2..{NODES}",
-            "workers": {"per_node": 1, "stop_grace": 1},
+            "workers": {"per_node": 1, "stop_grace": 1, "preload": ["argparse"]},
             "rendezvous": {"last_call": 1, "lease": 3, "margin": 1, "poll": 0.05, "join_timeout": 120},
             "restarts": {"max": 0},
         }
@@ -69,11 +69,12 @@ class Nodes:
         assert note is not None
         return note
 
-    def keepers(self, index: int, worker: int) -> tuple[int, int]:
-        """Agent and guard of the node on which ``worker`` runs."""
+    def keepers(self, index: int) -> tuple[int, int]:
+        """Agent and guard of a node."""
         agent = self.agents.alive()[index].pid
         children = {int(pid) for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()}
-        (guard,) = children - {worker}
+        command_lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+        (guard,) = (pid for pid, line in command_lines.items() if b"guard.py" in line)
         return agent, guard
 
     def notes(self) -> list[Note]:
@@ -158,7 +159,7 @@ def test_stopped_agent_loses_its_workers_and_joins_again(nodes: Nodes) -> None:
         nodes.await_round(NODES)
         paused = nodes.node_of_rank_0()
         worker = nodes.await_worker(paused, "alive")
-        agent, _ = nodes.keepers(paused, worker["pid"])
+        agent, _ = nodes.keepers(paused)
         stop(agent)
         second = nodes.await_round(NODES - 1, after=worker["round"])
         assert ended(worker["pid"]), "the guard kills it before anybody goes on"
@@ -178,7 +179,7 @@ def test_node_frozen_in_the_middle_of_a_publication_publishes_nothing_when_it_th
         hold.write_text(f"node{paused}")
         holder = nodes.await_worker(paused, "holds")
         worker = holder["pid"]
-        agent, guard = nodes.keepers(paused, worker)
+        agent, guard = nodes.keepers(paused)
         stop(agent, guard, worker)
         second = nodes.await_round(NODES - 1, after=holder["round"])
         hold.unlink()

@@ -20,16 +20,23 @@ KILLS = 50
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
-def test_run_survives_50_random_kills(seed: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("seed", "doorbell"), [(1, "on"), (2, "on"), (3, "off"), (4, "lossy")], ids=lambda value: str(value)
+)
+def test_run_survives_50_random_kills(
+    seed: int, doorbell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if doorbell == "lossy":
+        monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("lossy")))
     script = Path(__file__).with_name("steady.py")
     job = {
         "run": {"name": "kills", "directory": str(tmp_path)},
         "entrypoint": {"script": str(script)},
         "nodes": f"2..{NODES}",
-        "workers": {"per_node": 1, "stop_grace": 1},
+        "workers": {"per_node": 1, "stop_grace": 1, "preload": ["argparse"] if seed % 2 else []},
         "rendezvous": {"last_call": 1, "lease": 2, "margin": 0.5, "poll": 0.05, "join_timeout": 120},
         "restarts": {"max": 0},
+        "network": {"doorbell": doorbell != "off"},
     }
     paths = prepare(resolve(job, []))
     nodes, run = LocalNodes(paths, NODES), Run(paths.root)

@@ -1,12 +1,15 @@
 """Faults that somebody might put into the code around the protocol some day: each one edit of the source."""
 
 from tests.protocol.under_test import (
+    ATTENTION,
     CONDUCT,
     FENCE,
     FILES,
     GUARD,
     HISTORY,
     KEYVALUE,
+    LEADERS,
+    LEASE_NAMES,
     LEASES,
     PUBLISH,
     REGISTER,
@@ -17,7 +20,7 @@ from tests.protocol.under_test import (
 _JUDGED = "return Claim.WON if held == draft.data else Claim.LOST"
 _COMMIT = """            if newest.number != version.number:
                 return True  # somebody was faster: decide anew
-            return self._register.commit(version.number, encode(state))"""
+            won = self._register.commit(version.number, encode(state))"""
 _PUBLISHED = "return files.publish_new(self._path(after + 1), files.to_json(document))"
 _LISTED = (
     'found = (name[1:-5] for name in files.names(self.directory) if name.startswith("v") and name.endswith(".json"))'
@@ -53,19 +56,55 @@ MUTANTS = {
     ),
     # rendezvous
     "nothing is compared": Patch(
-        RENDEZVOUS, _COMMIT, "            return self._register.commit(newest.number, encode(state))"
+        RENDEZVOUS, _COMMIT, "            won = self._register.commit(newest.number, encode(state))"
     ),
     "there is no margin": Patch(RENDEZVOUS, _EXPIRY, "expiry = settings.rendezvous.lease"),
     "a lease runs from the end of its renewal": Patch(
-        RENDEZVOUS, "self._said, self._lease_from = member, now", "self._said, self._lease_from = member, self._clock()"
+        RENDEZVOUS,
+        "self._said, self._lease_from, self._asked = member, now, False",
+        "self._said, self._lease_from, self._asked = member, self._clock(), False",
     ),
+    # doorbell
+    "a refusal is believed though the lease moves": Patch(
+        RENDEZVOUS, "if self._observer.mark(node) != before:", "if False:"
+    ),
+    "a refusal is believed before the lease can move": Patch(RENDEZVOUS, "self._clock() - since >= _STILL", "True"),
+    "who was called gone stays so": Patch(RENDEZVOUS, "        self._gone &= inside\n", ""),
+    "nobody is told of a version": Patch(
+        RENDEZVOUS, "self._bell.ring([*everybody.values(), *self._others(set(everybody))]", "self._bell.ring([]"
+    ),
+    "leaders are not told of a word": Patch(RENDEZVOUS, "            self._untold = True\n", ""),
+    "who is shaken does not show that it lives": Patch(
+        RENDEZVOUS, "        self._asked = True\n        self._observer", "        self._observer"
+    ),
+    "a silent neighbour is not watched": Patch(RENDEZVOUS, "        self._silent.add(node)\n", ""),
+    "a dead node leads": Patch(LEADERS, " if p.node not in view.dead]", "]"),
+    "who is told of a version waits": Patch(ATTENTION, "if newer or moment is None:", "if moment is None:"),
+    "all look whenever somebody has something to say": Patch(
+        ATTENTION, "max(now, self._looked + self._gentle(moment))", "now"
+    ),
+    "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not moment.calm:", ":"),
     # leases
-    "a lease ages while it is read": Patch(
-        LEASES, "alive=before - watched.since", "alive=self._clock() - watched.since"
-    ),
+    "a lease ages while it is read": Patch(LEASES, "expired = before - since", "expired = self._clock() - since"),
     "a lease is known from before it was read": Patch(
-        LEASES, "watched = _Watched(beat, self._clock(), ", "watched = _Watched(beat, before - 2.0, "
+        LEASES,
+        "watched.since, watched.misses = name, after, 0",
+        "watched.since, watched.misses = name, before, 0",
     ),
+    "who is missed by a listing ages as if it were shown": Patch(
+        LEASES, "since = watched.missed if watched.misses else watched.since", "since = watched.since"
+    ),
+    "who is missed twice is dead": Patch(LEASES, " and watched.misses not in range(1, _MISSES)", ""),
+    "who is missed by a listing is forgotten": Patch(
+        LEASES, "{*listed, *expected, *self._missed(listed)}", "{*listed, *expected}"
+    ),
+    "an older name is a sign of life": Patch(LEASE_NAMES, "return self > other if self.word >= 0 else", "return"),
+    "any name of a node counts": Patch(LEASE_NAMES, "if name is not other and name > other:", "if name is not other:"),
+    "a beat whose reply was lost is made anew": Patch(LEASES, "if not self._listed(name):", "if True:"),
+    "a word is said twice under its number": Patch(
+        LEASES, "        self._word += 1  #", "        self._word += self._said is not None or not self._word  #"
+    ),
+    "a failure is told without its report": Patch(LEASES, "if not new and watched.unread <= _LOOKS:", "if False:"),
     # guard
     "the guard ignores the lease": Patch(GUARD, "if boottime() >= self._until:", "if False:"),
     "a renewal that comes too late is accepted": Patch(
@@ -125,8 +164,27 @@ PROFILE_OF = {
 
 BY_TESTS = {
     "a lease runs from the end of its renewal": "tests/rendezvous/test_rendezvous.py",
+    "a refusal is believed though the lease moves": "tests/rendezvous/test_doorbell.py",
+    "a refusal is believed before the lease can move": "tests/rendezvous/test_doorbell.py",
+    "who was called gone stays so": "tests/rendezvous/test_doorbell.py",
+    "nobody is told of a version": "tests/rendezvous/test_doorbell.py",
+    "leaders are not told of a word": "tests/rendezvous/test_doorbell.py",
+    "who is shaken does not show that it lives": "tests/rendezvous/test_doorbell.py",
+    "a silent neighbour is not watched": "tests/rendezvous/test_doorbell.py",
+    "a dead node leads": "tests/protocol/test_leaders.py",
+    "who is told of a version waits": "tests/rendezvous/test_attention.py",
+    "all look whenever somebody has something to say": "tests/rendezvous/test_attention.py",
+    "a node that can hear nobody trusts the doorbell": "tests/rendezvous/test_attention.py",
     "a lease ages while it is read": "tests/store/test_leases.py",
     "a lease is known from before it was read": "tests/store/test_leases.py",
+    "who is missed by a listing ages as if it were shown": "tests/store/test_leases.py",
+    "who is missed by a listing is forgotten": "tests/store/test_leases.py",
+    "who is missed twice is dead": "tests/store/test_leases.py",
+    "an older name is a sign of life": "tests/store/test_leases.py",
+    "any name of a node counts": "tests/store/test_lease_names.py",
+    "a beat whose reply was lost is made anew": "tests/store/test_leases.py",
+    "a word is said twice under its number": "tests/store/test_leases.py",
+    "a failure is told without its report": "tests/store/test_leases.py",
     "the sweep is left out where versions are removed": "tests/store/test_history.py",
     "who removes versions does not let them settle": "tests/store/test_history.py",
     "a renewal that comes too late is accepted": "tests/agent/test_guard.py",

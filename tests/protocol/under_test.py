@@ -11,7 +11,9 @@ from typing import Any
 from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
+LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.rendezvous.attention"
 FILES, LEASES = "hpcelastic.store.files", "hpcelastic.store.leases"
+LEASE_NAMES = "hpcelastic.store.lease_names"
 REGISTER, KEYVALUE = "hpcelastic.store.register", "hpcelastic.store.keyvalue"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
 HISTORY, GUARD, CONDUCT = "hpcelastic.store.history", "hpcelastic.agent.guard", "hpcelastic.agent.conduct"

@@ -9,10 +9,10 @@ from hpcelastic.protocol.state import Failure, Member, Stand, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
 from hpcelastic.store.paths import RunPaths
 
-LEASE, MARGIN, LAST_CALL = 10.0, 2.0, 30.0
+LEASE, MARGIN, LAST_CALL = 12.0, 2.0, 30.0
 DEAD = LEASE + MARGIN + 0.001
-BEAT = LEASE / 4
-"""How often a lease is renewed, and leases are read, while a round runs."""
+BEAT = LEASE / 3
+"""How often a lease is renewed while a round runs."""
 
 
 def settings(minimum: int, maximum: int, restarts: int = 3) -> Settings:

@@ -25,22 +25,39 @@ PATIENCE = 30.0
 
 
 class Turns:
-    """A rendezvous whose turns do what the test says; ``react`` is given each member and may raise or block."""
+    """A rendezvous whose turns do what the test says; ``react`` is given each member and may raise or block. It looks
+    in every turn, and has something to do again after ``pause`` seconds."""
 
-    def __init__(self, react: Callable[[Member], None] = lambda member: None) -> None:
+    def __init__(self, react: Callable[[Member], None] = lambda member: None, pause: float = 0.001) -> None:
         self.members: queue.Queue[Member] = queue.Queue()
         self.react = react
+        self.next = pause
+        self.again = 0
 
-    def step(self, member: Member) -> Any:
+    def renew(self, member: Member) -> float:
         self.members.put(member)
         self.react(member)
-        return member
+        return 7.0
+
+    def look(self) -> Any:
+        return self.members.queue[-1]
+
+    def pause(self) -> float:
+        return self.next
+
+    def look_again(self) -> None:
+        self.again += 1
+
+
+def made(turns: Any, delivered: "queue.Queue[Any]") -> RendezvousThread:
+    return RendezvousThread(turns, READY, 0.001, delivered.put, renewed=lambda lease_from: None)
 
 
 @contextlib.contextmanager
-def running(turns: Turns, poll: float) -> Iterator[tuple[RendezvousThread, "queue.Queue[Any]"]]:
+def running(turns: Turns, pause: float) -> Iterator[tuple[RendezvousThread, "queue.Queue[Any]"]]:
     delivered: queue.Queue[Any] = queue.Queue()
-    thread = RendezvousThread(turns, READY, poll, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+    turns.next = pause
+    thread = made(turns, delivered)
     thread.start()
     try:
         yield thread, delivered
@@ -81,7 +98,7 @@ def test_what_is_said_during_a_turn_is_not_lost() -> None:
 
 def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
     delivered: queue.Queue[Any] = queue.Queue()
-    thread = RendezvousThread(Turns(), READY, NEVER, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+    thread = made(Turns(pause=NEVER), delivered)
 
     class Bell(threading.Event):
         def clear(self) -> None:
@@ -93,6 +110,26 @@ def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
     thread.start()
     assert delivered.get(timeout=PATIENCE) == RUNNING
     assert thread.stop(PATIENCE)
+
+
+def test_news_are_heard_before_the_turn_that_they_bring() -> None:
+    turns, heard = Turns(), []
+    with running(turns, NEVER) as (thread, delivered):
+        assert delivered.get(timeout=PATIENCE) == READY
+        thread.hear(lambda rendezvous: heard.append((rendezvous, turns.members.qsize())))  # type: ignore[arg-type]
+        assert delivered.get(timeout=PATIENCE) == READY
+        assert heard == [(turns, 1)]
+
+
+def test_a_turn_without_a_look_renews_the_lease_and_delivers_nothing() -> None:
+    turns, delivered, renewals = Turns(pause=NEVER), queue.Queue(), queue.Queue()
+    turns.look = lambda: None  # type: ignore[method-assign]
+    thread = RendezvousThread(turns, READY, NEVER, delivered.put, renewals.put)  # type: ignore[arg-type]  # as good
+    thread.start()
+    assert renewals.get(timeout=PATIENCE) == 7.0
+    assert thread.stop(PATIENCE), "what was renewed is published"
+    thread._thread.join(PATIENCE)
+    assert delivered.empty()
 
 
 @pytest.mark.parametrize(
@@ -121,12 +158,25 @@ def test_an_error_is_delivered_and_the_next_turn_taken(
         assert delivered.get(timeout=PATIENCE) == READY
 
 
+def test_who_was_told_of_an_error_hears_of_its_end() -> None:
+    errors = [StoreError("no space")]
+    turns = Turns(lambda member: None if not errors else _raise(errors.pop()))
+    with running(turns, NEVER) as (_, delivered):
+        assert isinstance(delivered.get(timeout=PATIENCE), StoreError)
+        assert delivered.get(timeout=PATIENCE) == READY, "after an error the next turn comes soon"
+        assert turns.again == 1
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
 def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
     def fail(member: Member) -> None:
         raise KeyError("n1")
 
     turns, delivered = Turns(fail), queue.Queue()
-    thread = RendezvousThread(turns, READY, 0.001, delivered.put)  # type: ignore[arg-type]  # as good as a Rendezvous
+    thread = made(turns, delivered)
     thread.start()
     thread._thread.join(PATIENCE)
     assert not thread._thread.is_alive()
@@ -207,7 +257,7 @@ def test_a_real_rendezvous_forms_a_round_and_says_goodbye(tmp_path: Path) -> Non
     world = make_world(tmp_path, 1, 1)
     node = world.node("a")
     outcomes: queue.Queue[Outcome] = queue.Queue()
-    thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put)  # type: ignore[arg-type]  # no errors
+    thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put, lambda _: None)  # type: ignore[arg-type]
     thread.start()
     try:
         assert outcomes.get(timeout=PATIENCE).state.phase is Phase.RUNNING

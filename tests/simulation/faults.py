@@ -88,6 +88,8 @@ class Scenario:
     faults: tuple[Fault, ...] = ()
     job_known: bool = True
     traits: Traits = Traits()  # noqa: RUF009  # frozen
+    loss: float = 1.0
+    """The share of messages between nodes that get lost; with 1 the network can't be used."""
 
 
 def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
@@ -97,7 +99,8 @@ def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
     size = size or drawn
     settings = _settings(random, size, profile)
     known, traits = random.random() < 0.7, random.choice(profile.traits)
-    return Scenario(seed, profile, size, settings, _faults(random, profile, size), known, traits)
+    loss = random.choice([0.0, 0.0, 0.3, 1.0])
+    return Scenario(seed, profile, size, settings, _faults(random, profile, size), known, traits, loss)
 
 
 def without(scenario: Scenario, indexes: set[int]) -> Scenario:

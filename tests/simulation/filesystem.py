@@ -23,6 +23,15 @@ _SLOW = 2.0
 
 _BETWEEN_SLOW = 6.0
 
+_AMID = 0.1
+"""Seconds within which a listing and the renaming of a file can be at the same time."""
+
+_MISSED = 0.05
+"""How likely such a listing misses the file, or shows both its names."""
+
+_REMEMBERED = 60.0
+"""Seconds for which it can matter that a name was once there."""
+
 
 @dataclass(frozen=True)
 class Traits:
@@ -67,12 +76,25 @@ _Change = tuple[float, Inode | None, Any]
 class Directory:
     """Names, each with what it has meant, and what has changed of late."""
 
-    __slots__ = ("below", "names", "recent")
+    __slots__ = ("below", "gone", "names", "recent", "renamed")
 
     def __init__(self) -> None:
         self.names: dict[str, list[_Change]] = {}
         self.below: dict[str, None] = {}
-        self.recent: deque[tuple[float, str, Any]] = deque(maxlen=64)
+        self.recent: deque[tuple[float, str, Any]] = deque(maxlen=512)
+        self.renamed: deque[tuple[float, str, str, Any]] = deque(maxlen=16)
+        """Files that were given another name, which no listing is sure to show amid that."""
+
+        self.gone: deque[tuple[float, str]] = deque()
+        """Names that were taken away, to be forgotten in time."""
+
+    def forget(self, until: float) -> None:
+        """Drop what was removed before then."""
+        while self.gone and self.gone[0][0] < until:
+            name = self.gone.popleft()[1]
+            changes = self.names.get(name)
+            if changes and changes[-1][1] is None and changes[-1][0] < until:
+                del self.names[name]
 
 
 class Server:
@@ -128,6 +150,9 @@ class Server:
         if inode is None or not changes or changes[-1][1] is None:
             directory.recent.append((self.clock.now, name, by))
         changes.append((self.clock.now, inode, by))
+        if inode is None:
+            directory.gone.append((self.clock.now, name))
+        directory.forget(self.clock.now - _REMEMBERED)
         if len(changes) > 40:
             del changes[:20]
         if inode is not None:
@@ -392,6 +417,9 @@ class Mount:
             raise _error(errno.ENOENT, src)
         self._change(src, None)
         self._change(dst, inode)
+        parent, _, old = src.rpartition("/")
+        if not old.startswith(".") and parent == dst.rpartition("/")[0]:
+            self.server.directory(parent).renamed.append((self.clock.now, old, dst.rpartition("/")[2], self))
 
     def _move_directory(self, src: str, dst: str) -> None:
         self._unhook(src)
@@ -452,6 +480,9 @@ class Mount:
             for when, name, by in directory.recent:
                 if when > until and by is not self:
                     found[name] = self._as_of(directory.names[name], until) is not None
+        for when, old, new, by in directory.renamed:
+            if when > now - _AMID and by is not self and found.get(new) and self._draw() < _MISSED:
+                found[old] = found[new] = self._draw() < 0.3
         return [name for name, there in found.items() if there] + list(directory.below)
 
     def utime(self, path: str, ns: tuple[int, int]) -> None:

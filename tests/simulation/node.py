@@ -15,6 +15,7 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import Failure, Member, Phase, Stand
 from tests.protocol.under_test import CONDUCT, GUARD, RENDEZVOUS, THREAD
 from tests.simulation.clock import Event, Process, Task
+from tests.simulation.doorbell import Doorbell
 from tests.simulation.faults import LEASE, MARGIN
 from tests.simulation.filesystem import Mount
 from tests.simulation.workers import Group
@@ -48,6 +49,8 @@ class Node:
         self.stopping = False
         self._lease_from = 0.0
         self.guard = Guard(self)
+        self.bell = Doorbell(self, world.scenario.loss)
+        self._thread: Any = None
         code = world.code
         self._conduct = code.module(CONDUCT).Conduct(member, LEASE, self.clock)
         self._main_task = Task(self._agent, self._main, lambda: setattr(code.system, "mount", self.mount))
@@ -69,6 +72,21 @@ class Node:
         return self._agent.gone
 
     @property
+    def process(self) -> Process:
+        """That of the agent."""
+        return self._agent
+
+    @property
+    def present(self) -> bool:
+        """True while a process is left that holds the node's port."""
+        return not (self.gone and self.guard.process.gone) or any(group.alive for group in self.groups)
+
+    def hear(self, news: Callable[[Any], None]) -> None:
+        """Something has come over the network."""
+        if self._thread is not None:
+            self._thread.hear(news)
+
+    @property
     def running(self) -> int | None:
         """The round whose workers run here at this moment."""
         return next((group.part.round for group in self.groups if group.running), None)
@@ -87,10 +105,10 @@ class Node:
     def _main(self) -> None:
         world = self.world
         rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
-            world.paths, self.id, world.scenario.settings, self.clock, **world.options
+            world.paths, self.id, world.scenario.settings, self.clock, **{"bell": self.bell, **world.options}
         )
         self._thread = world.code.module(THREAD).RendezvousThread(
-            rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver
+            rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
         )
         self._thread.start()
         while not self._over:
@@ -122,12 +140,13 @@ class Node:
             self.world.judge(partial(self.world.referee.broken, f"{self.id}: {error}"))
         self._carry_out(self._conduct.troubled())
 
+    def _renewed(self, lease_from: float) -> None:
+        self.guard.tell("until", repr(lease_from + LEASE))
+        if lease_from != self._lease_from:
+            self._lease_from = lease_from
+            self.world.renewed(self, lease_from + LEASE - self.clock())
+
     def _deliver(self, message: Any) -> None:
-        if not isinstance(message, HpcElasticError):
-            self.guard.tell("until", repr(message.lease_from + LEASE))
-            if message.lease_from != self._lease_from:
-                self._lease_from = message.lease_from
-                self.world.renewed(self, message.lease_from + LEASE - self.clock())
         self._inbox.append(message)
         self.world.clock.after(self.world.random.uniform(0, 0.05), self._bell.set, self._agent)
 
@@ -254,6 +273,8 @@ class Node:
         if not agent_only:
             for process in (self.guard.process, *(group.process for group in self.groups)):
                 process.freeze()
+        for node in self.world.live():
+            node.bell.silent(self)
 
     def arm(self, operations: int, strike: Callable[[], None], *, at_work: bool) -> None:
         """Let it happen in the middle of an operation of the rendezvous thread, or of the workers' ``at_work``."""
@@ -277,6 +298,8 @@ class Node:
                 process.thaw()
         for mount in self._mounts:
             mount.release()
+        for node in self.world.live() if thawed else ():
+            node.bell.heard(self)
         return thawed
 
     def forget(self) -> None:
@@ -324,6 +347,9 @@ class Node:
 
     def _gone(self) -> None:
         self.world.referee.gone_at[self.id] = self.world.clock.now
+        for node in self.world.live():
+            if node is not self:
+                node.bell.lost(self)
         if self.member.stand is not Stand.LEFT:
             self.world.referee.disturbed(self.id, float("inf"))
 
@@ -345,7 +371,11 @@ class Guard:
         self._after(self._delay(), self._hear)
 
     def agent_died(self) -> None:
-        self._after(self._delay(), lambda: self._awake(self._watch.kill))
+        self._after(self._delay(), self._agent_died)
+
+    def _agent_died(self) -> None:
+        self._awake(self._watch.kill)
+        self.process.end()
 
     def _delay(self) -> float:
         return self.node.world.random.uniform(0, 0.05)

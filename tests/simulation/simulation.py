@@ -17,7 +17,7 @@ from greenlet import getcurrent
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, Phase, Stand, State
 from hpcelastic.store.paths import RunPaths
-from tests.protocol.under_test import GUARD, KEYVALUE, LEASES, RENDEZVOUS, Patch, load
+from tests.protocol.under_test import GUARD, KEYVALUE, RENDEZVOUS, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
 from tests.simulation.filesystem import Mount, Server
@@ -89,7 +89,7 @@ class Simulation:
         vars(self.code.module(GUARD)).update(
             boottime=lambda: system.guarded.boottime(),
             kill_group=lambda group, signum: system.guarded.kill_group(group, signum),
-            kill_marked=lambda marker: system.guarded.kill_marked(marker),
+            kill_marked=lambda marker, *_: system.guarded.kill_marked(marker),
             _tell=lambda word: system.guarded.told(word),
         )
 
@@ -149,6 +149,9 @@ class Simulation:
     def log(self, event: str) -> None:
         self.history.append(f"{self.now:8.3f}  {event}")
 
+    def node(self, id: str) -> Node:
+        return next(node for node in self.nodes if node.id == id)
+
     def live(self) -> list[Node]:
         return [node for node in self.nodes if not node.gone]
 
@@ -186,8 +189,7 @@ class Simulation:
         if path.startswith(self.paths.register):
             self._version(int(path[-15:-5]), document)
         elif path.startswith(self.paths.leases):
-            lease = self.code.system.decode(self.code.module(LEASES).Lease, document)
-            self.referee.published(lease.member)
+            self.referee.published(self.code.system.decode(Member, document))
         elif path.startswith("/run/counters/"):
             self.referee.summed(int(document["value"]["value"]), by.id)
 

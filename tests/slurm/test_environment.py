@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from hpcelastic.slurm.environment import StepRank, step_rank
+from hpcelastic.slurm.environment import StepRank, place_of, slurm_task, step_rank
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -27,3 +27,10 @@ PLACES = {
 @pytest.mark.parametrize(("environ", "place"), PLACES.values(), ids=PLACES.keys())
 def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None) -> None:
     assert step_rank(environ) == place
+
+
+@pytest.mark.parametrize("launcher", ["10.1.0.1", ""], ids=["told", "not told"])
+def test_the_launchers_address_is_kept(launcher: str) -> None:
+    task = slurm_task({**STEP, **({"SLURM_LAUNCH_NODE_IPADDR": launcher} if launcher else {})})
+    assert task is not None
+    assert place_of(task).launcher == launcher

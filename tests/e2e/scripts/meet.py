@@ -2,33 +2,20 @@
 
 import json
 import os
-import socket
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+
+from torch.distributed import TCPStore
 
 NAMES = ("RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "HPCELASTIC_ROUND")
 
-
-def connect(address: tuple[str, int]) -> None:
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            socket.create_connection(address).close()
-            return
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline, f"nobody listens at {address}"
-            time.sleep(0.02)
-
-
 rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
-if rank == 0:
-    with socket.create_server(address) as server:
-        for _ in range(1, world_size):
-            server.accept()[0].close()
-else:
-    connect(address)
+store = TCPStore(*address, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=60))
+store.set(f"here/{rank}", "")
+store.wait([f"here/{other}" for other in range(world_size)])
 note = {name: os.environ[name] for name in NAMES}
 Path(sys.argv[1], f"{note['HPCELASTIC_ROUND']}.{rank}.json").write_text(json.dumps(note))
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

@@ -65,7 +65,3 @@ def main() -> int:
 def _keep(result: Any, paths: RunPaths) -> None:
     files.make_directory(paths.results)
     values.save(paths.result(int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])), result)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

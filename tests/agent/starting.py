@@ -1,0 +1,110 @@
+"""Workers started for tests, by a warm parent or in fresh interpreters, as an agent starts them."""
+
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcelastic.agent.environment import RunFacts, common_environment
+from hpcelastic.agent.guard import boottime, kill_marked
+from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
+from hpcelastic.agent.warm import Warm, WarmSettings
+from hpcelastic.agent.workers import Means, WorkerGroup, words
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.store.paths import RunPaths
+from tests.agent.processes import PATIENCE
+
+
+@dataclass
+class Node:
+    """What an agent has: a guard, a warm parent unless ``preload`` is empty, and one group of workers at a time."""
+
+    directory: Path
+    entrypoint: Entrypoint
+    guard: Guard
+    warm: Warm | None
+    facts: RunFacts
+    workers: WorkerSettings
+    environ: Mapping[str, str]
+    variables: Mapping[str, str]
+    keep_fds: tuple[int, ...] = ()
+    reports: list[str] = field(default_factory=list)
+    round: int = 0
+
+    def start(self, workers: int = 1) -> WorkerGroup:
+        """Ask for a group in the next round."""
+        self.round += 1
+        part = Assignment(self.round, 0, 1, 0, workers, workers, "127.0.0.1", 1)
+        settings = AgentSettings(self.entrypoint, self.workers, LogSettings("both"), self.variables)
+        group = WorkerGroup(part, settings, self.facts, Means(self.guard, self.warm, self.keep_fds))
+        group.start(self.environ, boottime())
+        return group
+
+    def attend(self, group: WorkerGroup, timeout: float = 3 * PATIENCE) -> None:
+        """Do as the agent's loop does until all of ``group`` are born."""
+        deadline = time.monotonic() + timeout
+        while group.births:
+            assert time.monotonic() < deadline, f"{len(group.births)} workers are not born"
+            self.turn(group, 1.0)
+
+    def turn(self, group: WorkerGroup, timeout: float) -> None:
+        """Wait once, for a birth or the parent's word."""
+        parent = [self.warm] if self.warm is not None and self.warm.pid is not None else []
+        for source in select.select([*group.births, *parent], [], [], timeout)[0]:
+            if isinstance(source, Warm):
+                source.heard()
+            elif source in group.births:
+                group.born(source)
+
+    def finish(self, group: WorkerGroup) -> list[int]:
+        """Wait for the end of all workers: their exit statuses, in the order of their ranks."""
+        self.attend(group)
+        codes = {}
+        deadline = time.monotonic() + 3 * PATIENCE
+        while group.running:
+            assert time.monotonic() < deadline, "workers do not end"
+            for pidfd in select.select(list(group.running), [], [], 1.0)[0]:
+                worker, code = group.reap(pidfd)
+                codes[worker.rank] = code
+        group.finish()
+        return [codes[rank] for rank in sorted(codes)]
+
+    def run(self, workers: int = 1) -> list[int]:
+        """A group from its start to its end: exit statuses."""
+        return self.finish(self.start(workers))
+
+    def log(self, stream: str, rank: int = 0) -> str:
+        """What a worker of the newest round wrote."""
+        return self.facts.paths.log(self.round, rank, stream).read_text()
+
+
+@contextlib.contextmanager
+def node(
+    directory: Path,
+    entrypoint: Entrypoint,
+    preload: Sequence[str] = (),
+    *,
+    workers: int = 1,
+    environ: Mapping[str, str] | None = None,
+    keep_fds: tuple[int, ...] = (),
+    forward: tuple[str, ...] = (),
+    **variables: str,
+) -> Iterator[Node]:
+    """A node that runs ``entrypoint``; nothing of it is left at the end."""
+    facts = RunFacts(RunPaths(directory / "run"), "r", f"n@0-{os.getpid()}", 3)
+    environ = dict(os.environ if environ is None else environ)
+    reports: list[str] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(kill_marked, facts.node)
+        guard = stack.enter_context(Guard(facts.node, keep_fds))
+        warm = None
+        if preload:
+            common = common_environment(environ, workers, facts, variables)
+            settings = WarmSettings(preload, words(entrypoint), common, keep_fds)
+            warm = stack.enter_context(Warm(settings, guard, reports.append))
+        settings_ = WorkerSettings(workers, forward_signals=forward, preload=tuple(preload))
+        yield Node(directory, entrypoint, guard, warm, facts, settings_, environ, variables, keep_fds, reports)

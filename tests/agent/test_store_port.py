@@ -1,0 +1,268 @@
+"""The store's port is ours from the first, and a host serves a real torch store there, fresh or forked."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.guard import MARKER, boottime, kill_marked
+from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
+from hpcelastic.agent.warm import Warm, WarmSettings
+from hpcelastic.agent.workers import Means
+from tests.agent.processes import PATIENCE, eventually, watched
+
+CLIENT = """
+import os, sys, torch.distributed as dist
+from datetime import timedelta
+rank, how = sys.argv[1:]
+init = "env://" if how == "env" else f"tcp://{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+dist.init_process_group("gloo", init_method=init, rank=int(rank), world_size=2, timeout=timedelta(seconds=60))
+import torch
+total = torch.tensor([int(rank) + 1.0])
+dist.all_reduce(total)
+assert total.item() == 3.0
+store = dist.distributed_c10d._get_default_store()
+if rank == "0":
+    os._exit(0)  # without any goodbye
+sys.stdin.readline()  # rank 0 has gone
+store.set("alone", "yes")
+assert store.get("alone") == b"yes"
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def port() -> Iterator[StorePort]:
+    with contextlib.closing(StorePort.open()) as opened:
+        yield opened
+
+
+@pytest.fixture(params=["forked", "fresh"])
+def means(request: pytest.FixtureRequest) -> Iterator[Means]:
+    """Both ways of starting a host, under a guard; nothing is left at the end."""
+    marker = f"n@0-{os.getpid()}"
+    with contextlib.ExitStack() as stack:
+        guard = stack.enter_context(Guard(marker))
+        stack.callback(kill_marked, marker)
+        environ = {**os.environ, MARKER: marker}
+        settings = WarmSettings(("torch",), ("-m", "none"), environ)
+        warm = stack.enter_context(Warm(settings, guard, print)) if request.param == "forked" else None
+        if warm is not None:
+            assert select.select([warm], [], [], 60)[0], "the warm parent is not ready"
+            warm.heard()
+            assert warm.pid is not None
+        yield Means(guard, warm)
+
+
+@contextlib.contextmanager
+def serving(port: StorePort, means: Means) -> Iterator[StoreHost]:
+    environ = host_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})
+    host = port.serve(spawner(means, boottime(), environ))
+    with contextlib.closing(host):
+        yield host
+
+
+def connect(port: int) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+
+
+def client(port: int, rank: int, how: str) -> "subprocess.Popen[str]":
+    environ = {
+        **os.environ,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "GLOO_SOCKET_IFNAME": "lo",
+    }
+    command = [sys.executable, "-c", CLIENT, str(rank), how]
+    return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, text=True)
+
+
+def finish(process: "subprocess.Popen[str]") -> int:
+    try:
+        process.communicate("go on\n", timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    return process.returncode
+
+
+# The port
+
+
+def test_the_port_is_refused_to_everybody_else(port: StorePort) -> None:
+    for option in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+        for address in ("", "127.0.0.1"):
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                if option:
+                    other.setsockopt(socket.SOL_SOCKET, option, 1)
+                other.bind((address, port.port))
+                other.listen()
+
+
+def test_every_port_is_another() -> None:
+    with contextlib.ExitStack() as stack:
+        ports = [stack.enter_context(contextlib.closing(StorePort.open())).port for _ in range(100)]
+        assert len(set(ports)) == 100
+
+
+def test_a_client_wakes_us_and_is_kept_waiting_by_the_kernel(port: StorePort) -> None:
+    assert not select.select([port], [], [], 0)[0]
+    with connect(port.port):
+        assert select.select([port], [], [], PATIENCE)[0]
+
+
+FAMILIES = [("127.0.0.1", "IPv4")] + ([("::1", "IPv6")] if Path("/proc/net/if_inet6").exists() else [])
+
+
+@pytest.mark.parametrize("address", [address for address, _ in FAMILIES], ids=[name for _, name in FAMILIES])
+def test_either_family_reaches_it(port: StorePort, address: str) -> None:
+    with socket.create_connection((address, port.port), timeout=PATIENCE):
+        assert select.select([port], [], [], PATIENCE)[0]
+
+
+def test_without_ipv6_there_is_a_port_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def no_ipv6(family: int, *rest: int) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(97, "Address family not supported by protocol")
+        return real(family, *rest)
+
+    monkeypatch.setattr("hpcelastic.agent.store_port.socket.socket", no_ipv6)
+    with contextlib.closing(StorePort.open()) as port:
+        monkeypatch.undo()
+        connect(port.port).close()
+
+
+def test_no_port_is_inherited(port: StorePort) -> None:
+    assert not os.get_inheritable(port.fileno())
+
+
+def test_a_closed_port_refuses() -> None:
+    port = StorePort.open()
+    port.close()
+    with pytest.raises(ConnectionRefusedError):
+        connect(port.port)
+
+
+def test_a_host_that_cannot_be_started_leaves_no_port(port: StorePort) -> None:
+    def fails(fd: int) -> subprocess.Popen[bytes]:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    with pytest.raises(OSError, match="Resource"):
+        port.serve(fails)
+    with pytest.raises(ConnectionRefusedError):
+        connect(port.port)
+
+
+# The host
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["env", "tcp"])
+def test_workers_meet_and_the_store_outlives_rank_0(port: StorePort, means: Means, how: str) -> None:
+    clients = [client(port.port, rank, how) for rank in (0, 1)]
+    try:
+        assert select.select([port], [], [], 60)[0]
+        with serving(port, means) as host:
+            assert finish(clients[0]) == 0
+            assert finish(clients[1]) == 0
+            assert not select.select([host], [], [], 0)[0]
+    finally:
+        for process in clients:
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.slow
+def test_noise_does_no_harm_and_nobody_takes_the_port_over(port: StorePort, means: Means) -> None:
+    from torch.distributed import TCPStore
+
+    noise = [b"", b"GET / HTTP/1.1\r\nHost: n0\r\n\r\n", b"\xff" * 4096, b"\0" * 64]
+    with serving(port, means) as host:
+        for data in noise * 2:
+            with contextlib.suppress(ConnectionError), connect(port.port) as scanner:
+                scanner.sendall(data)
+        store = TCPStore("127.0.0.1", port.port, is_master=False, wait_for_workers=False)
+        store.set("k", "v")
+        assert store.get("k") == b"v"
+        assert not select.select([host], [], [], 0)[0]
+        with pytest.raises(RuntimeError):
+            TCPStore("127.0.0.1", port.port, is_master=True, wait_for_workers=False)
+
+
+@pytest.mark.slow
+def test_two_rounds_in_a_row(means: Means) -> None:
+    from torch.distributed import TCPStore
+
+    for value in ("1", "2"):
+        port = StorePort.open()
+        with serving(port, means):
+            store = TCPStore("127.0.0.1", port.port, is_master=False, wait_for_workers=False)
+            assert not store.check(["round"])
+            store.set("round", value)
+        with pytest.raises(ConnectionRefusedError):
+            connect(port.port)
+
+
+@pytest.mark.slow
+def test_signals_that_slurm_sends_to_all_are_ignored(port: StorePort, means: Means) -> None:
+    from torch.distributed import TCPStore
+
+    with serving(port, means) as host, watched(host.pid) as (process,):
+        TCPStore("127.0.0.1", port.port, is_master=False, wait_for_workers=False)  # it serves
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            os.kill(host.pid, signum)
+        assert not process.ends(within=0.2)
+
+
+def test_the_host_carries_the_mark_and_its_end_is_seen(port: StorePort, means: Means) -> None:
+    environ = host_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})
+    host = port.serve(spawner(means, boottime(), environ))
+    kill_marked(f"n@0-{os.getpid()}", means.warm.pid or 0 if means.warm else 0)
+    assert select.select([host], [], [], PATIENCE)[0]
+    assert host.reap() == -signal.SIGKILL
+
+
+def test_the_guard_ends_the_host_with_the_agent(port: StorePort, means: Means) -> None:
+    environ = host_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})
+    host = port.serve(spawner(means, boottime(), environ))
+    stdin = means.guard._process.stdin
+    assert stdin is not None
+    stdin.close()  # as when the agent dies
+    assert select.select([host], [], [], PATIENCE)[0]
+    assert host.reap() == -signal.SIGKILL
+
+
+def test_a_host_whose_lease_has_lapsed_is_killed_at_once(port: StorePort, means: Means) -> None:
+    lease_from = boottime()
+    means.guard.until(lease_from)  # it has run out by now
+    host = port.serve(spawner(means, lease_from - 1, host_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})))
+    assert select.select([host], [], [], PATIENCE)[0]
+    assert host.reap() == -signal.SIGKILL
+
+
+def test_for_a_warm_parent_that_has_died_a_fresh_interpreter_serves(port: StorePort) -> None:
+    marker = f"n@0-{os.getpid()}"
+    environ = {**os.environ, MARKER: marker}
+    with Guard(marker) as guard, Warm(WarmSettings((), ("-m", "none"), environ), guard, print) as warm:
+        assert select.select([warm], [], [], PATIENCE)[0]
+        warm.heard()
+        assert warm.pid is not None
+        os.kill(warm.pid, signal.SIGKILL)
+        host = port.serve(spawner(Means(guard, warm), boottime(), host_environment(environ)))
+        try:
+            line = Path(f"/proc/{host.pid}/cmdline")
+            assert eventually(lambda: b"hpcelastic.worker.store_host" in line.read_bytes())
+        finally:
+            host.close()
+            kill_marked(marker)

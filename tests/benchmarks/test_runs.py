@@ -1,0 +1,172 @@
+"""Each benchmark runs, with the smallest parameters, and leaves nothing running."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale
+from benchmarks.processes import descendants, free_port, listens
+from benchmarks.sides import why_no_ft
+
+pytestmark = pytest.mark.slow
+
+needs_fuse = pytest.mark.skipif(bool(metered.unavailable()), reason=str(metered.unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    before = set(descendants(os.getpid()))
+    yield
+    assert set(descendants(os.getpid())) <= before
+
+
+def told(measure: Callable[..., dict[str, Any]], parameters: object) -> dict[str, Any]:
+    lines: list[str] = []
+    results = measure(parameters, lines.append)
+    assert lines
+    return results
+
+
+def test_phases_of_ours_make_up_the_whole() -> None:
+    parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=("hpcelastic",))
+    results = told(recovery.measure, parameters)
+    (run,) = results["runs"]
+    assert run["seconds"] is not None
+    assert sum(run["phases"].values()) == pytest.approx(run["seconds"], abs=0.01)
+    assert run["phases"]["start"] > 0
+    assert len(recovery.tables(results)) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("side", ["torchrun", "ft_launcher"])
+def test_the_others_race_too(side: str) -> None:
+    if side == "ft_launcher" and (reason := why_no_ft()):
+        pytest.skip(reason)
+    parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=(side,))
+    (run,) = told(recovery.measure, parameters)["runs"]
+    assert (run["side"], run["seconds"] is not None) == (side, True)
+
+
+@pytest.mark.nightly
+def test_a_node_of_ours_is_killed_whole_and_the_others_go_on() -> None:
+    scenarios = ("SIGKILL of the first node", "silent node (SIGSTOP)")
+    parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=scenarios, sides=("hpcelastic",))
+    results = told(recovery.measure, parameters)
+    assert [run["scenario"] for run in results["runs"]] == list(scenarios)
+    for run in results["runs"]:
+        assert run["seconds"] is not None
+        assert run["phases"] is not None
+
+
+@pytest.mark.parametrize(
+    ("grounds", "torch"),
+    [pytest.param(("local",), False, id="ours"), pytest.param((), True, id="torch's", marks=pytest.mark.nightly)],
+)
+def test_a_round_forms(grounds: tuple[str, ...], torch: bool) -> None:
+    parameters = scale.Parameters(nodes=(3,), processes=2, repeat=1, grounds=grounds, torch=torch)
+    results = told(scale.measure, parameters)
+    assert [run["seconds"] is not None for run in results["runs"]] == [True]
+    assert len(scale.tables(results)) == 2
+
+
+def test_a_side_that_is_too_slow_is_not_tried_with_more_nodes() -> None:
+    parameters = scale.Parameters(nodes=(2, 4), processes=1, repeat=1, timeout=0.0, grounds=("local",), torch=False)
+    results = told(scale.measure, parameters)
+    assert [(run["nodes"], run["seconds"]) for run in results["runs"]] == [(2, None)]
+
+
+def test_what_nodes_ask_of_the_filesystem_is_counted() -> None:
+    parameters = scale.Parameters(nodes=(2,), processes=1, repeat=1, grounds=("local + 2 ms",), torch=False)
+    (run,) = told(scale.measure, parameters)["runs"]
+    for kind in ("list", "create", "rename"):
+        assert run["operations"][kind] > 0
+
+
+def test_what_a_process_does_in_a_directory_is_counted_and_nothing_else(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; from benchmarks.distance import Distance\n"
+        "root = pathlib.Path(sys.argv[1]); distance = Distance(root, 0.0)\n"
+        "os.stat('/'); os.listdir('/proc')\n"
+        "(root / 'a').write_bytes(b'1'); (root / 'a').read_bytes(); os.listdir(root); os.link(root / 'a', root / 'b')\n"
+        "os.replace(root / 'a', root / 'c'); (root / 'c').unlink(); (root / 'b').exists()\n"
+        "fd = os.open(root / 'b', os.O_RDONLY); os.fsync(fd); os.close(fd)\n"
+        "import json; print(json.dumps(distance.counts()))"
+    )
+    answer = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True)
+    expected = {"create": 2, "open": 2, "list": 1, "rename": 1, "remove": 1, "look up": 1, "sync": 1}
+    assert json.loads(answer.stdout) == expected
+
+
+@needs_fuse
+def test_a_filesystem_that_counts() -> None:
+    with metered.metered_mount() as mount:
+        before = mount.counts()
+        (mount.directory / "a").write_bytes(b"12345")
+        os.rename(mount.directory / "a", mount.directory / "b")
+        assert (mount.directory / "b").read_bytes() == b"12345"
+        (mount.directory / "b").unlink()
+        counts = mount.counts() - before
+        assert list(mount.backing.iterdir()) == []
+    assert [counts[kind] for kind in ("create", "rename", "remove", "write", "lock")] == [1, 1, 1, 1, 0]
+    assert [counts[what] for what in ("bytes read", "bytes written")] == [5, 5]
+
+
+@needs_fuse
+def test_operations_of_real_agents() -> None:
+    results = told(operations.measure, operations.Parameters(agents=(1,), idle=1.0))
+    assert [run["what"] for run in results["runs"]] == ["first round", "round after a failure", "idle minute"]
+    assert all(run["counts"].get("list", 0) > 0 for run in results["runs"])
+    assert len(operations.tables(results)[0].rows) == 3
+
+
+@pytest.mark.parametrize(
+    ("side", "parts"),
+    [
+        pytest.param("hpcelastic", {"agent", "guard"}, id="ours"),
+        pytest.param("torchrun", {"agent"}, id="torch's", marks=pytest.mark.nightly),
+    ],
+)
+def test_what_an_agent_costs(side: str, parts: set[str]) -> None:
+    results = told(agent_cost.measure, agent_cost.Parameters(repeat=1, idle=1.0, sides=(side,)))
+    assert {one["part"] for one in results["idle"]} >= parts
+    assert all(one["rss"] >= one["uss"] > 0 for one in results["idle"])
+    assert len(agent_cost.tables(results)) == 2
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        pytest.param((register.OURS, register.KEPT, register.MEMORY), id="ours"),
+        pytest.param((register.FILE, register.TCP), id="torch's", marks=pytest.mark.nightly),
+    ],
+)
+def test_every_side_counts(sides: tuple[str, ...]) -> None:
+    parameters = register.Parameters(contenders=(2,), processes=1, seconds=0.5, repeat=1, operations=50, sides=sides)
+    results = told(register.measure, parameters)
+    assert {race["side"]: race["won"] > 0 for race in results["races"]} == dict.fromkeys(sides, True)
+    assert len(results["growth"]) == 10 * len(sides)
+    assert len(register.tables(results)) == 2
+
+
+@pytest.mark.nightly
+def test_a_crash_on_one_node() -> None:
+    results = told(gpu.measure, gpu.Parameters(repeat=1, sides=("hpcelastic",), backend="gloo"))
+    assert [run["crash"] is not None for run in results["runs"]] == [True]
+    assert len(gpu.tables(results)) == 1
+
+
+def test_whose_port_it_is() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", free_port()))
+        port = listener.getsockname()[1]
+        assert not listens(os.getpid(), port)
+        listener.listen()
+        assert listens(os.getpid(), port)
+        assert not listens(os.getppid(), port)

@@ -1,0 +1,123 @@
+"""Every table is made of the results alone, and what never happened shows."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import benchmarks.__main__ as bench
+from benchmarks import gpu, operations, plot, recovery, register, report, scale
+
+MACHINE = {
+    "cpu": "a cpu", "cores": 2, "memory": 2**33, "system": "Linux", "filesystem": "ext4", "gpu": "none",
+    "python": "3.11", "torch": "2.13", "commit": "abc", "date": "2026-01-01", "load": 0.5,
+}  # fmt: skip
+
+PHASES = {"agent": 0.0, "detect": 0.1, "stop": 0.1, "rendezvous": 0.2, "start": 0.3, "first step": 0.3}
+
+RACE: dict[str, Any] = {
+    "parameters": {"repeat": 2, "timeout": 60.0},
+    "settings": {"silence": {"rendezvous": {"lease": 4.0}}},
+    "left_out": ["ft_launcher is left out: no network"],
+    "runs": [
+        {"scenario": "crash", "side": "hpcelastic", "seconds": 1.0, "phases": PHASES},
+        {"scenario": "crash", "side": "torchrun", "seconds": 4.0, "phases": None},
+        {"scenario": "crash", "side": "hpcelastic", "seconds": 1.0, "phases": PHASES},
+        {"scenario": "crash", "side": "torchrun", "seconds": 4.0, "phases": None},
+        {"scenario": "silence", "side": "hpcelastic", "seconds": 6.0, "phases": None},
+        {"scenario": "silence", "side": "torchrun", "seconds": None, "phases": None},
+    ],
+}
+
+
+def test_the_race() -> None:
+    race, phases = recovery.tables(RACE)
+    assert race.head == ("scenario", "hpcelastic", "torchrun", "ours / torchrun")
+    assert race.rows == (
+        ("crash", "1.00 (1.00–1.00)", "4.00 (4.00–4.00)", "0.250"),
+        ("silence", "6.00", "never (1 of 1)", "-"),
+    )
+    assert "ours for silence: rendezvous.lease = 4" in race.note
+    assert "ft_launcher is left out: no network." in race.note
+    assert phases.rows == (
+        ("crash", "0", "0.100", "0.100", "0.200", "0.300", "0.300"),
+        ("silence", "-", "-", "-", "-", "-", "-"),
+    )
+
+
+def test_the_picture_shows_every_scenario(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for name in ("one.svg", "two.svg"):
+        plot.recovery(RACE, tmp_path / name)
+    drawn = (tmp_path / "one.svg").read_text()
+    for text in ("crash", "silence", "never (1 of 1)", *PHASES):
+        assert f"<!-- {text} -->" in drawn
+    assert drawn == (tmp_path / "two.svg").read_text()
+
+
+def test_rounds_by_their_size() -> None:
+    runs = [
+        {"nodes": 4, "side": "local", "seconds": 1.0, "operations": {"list": 8, "lock": 4}},
+        {"nodes": 4, "side": scale.TORCH, "seconds": 2.0, "operations": None},
+        {"nodes": 8, "side": "local", "seconds": None, "operations": None},
+        {"nodes": 8, "side": scale.TORCH, "seconds": None, "operations": None},
+    ]
+    times, asked = scale.tables({"parameters": {"repeat": 1, "processes": 4, "timeout": 60.0}, "runs": runs})
+    assert times.rows == (("4", "1.00", "2.00", "0.500"), ("8", "never (1 of 1)", "never (1 of 1)", "-"))
+    four, eight = (dict(zip(asked.head, row, strict=True)) for row in asked.rows)
+    assert (four["operations"], four["list"], four["lock"], four["open"]) == ("3.00", "2.00", "1.00", "0")
+    assert (eight["operations"], eight["list"]) == ("-", "-")
+
+
+def test_operations_are_told_per_agent() -> None:
+    counts = {"list": 10, "open": 6, "bytes read": 4096}
+    results = {"left_out": [], "runs": [{"agents": 2, "what": "idle minute", "counts": counts}]}
+    (table,) = operations.tables(results)
+    row = dict(zip(table.head, table.rows[0], strict=True))
+    assert (row["operations"], row["list"], row["open"], row["lock"]) == ("8.00", "5.00", "3.00", "0")
+    assert (row["read"], row["written"]) == ("2.00 KiB", "0 B")
+
+
+def test_rates_and_growth_of_registers() -> None:
+    sides = (register.OURS, register.TCP)
+    races = [
+        {"side": register.OURS, "contenders": 8, "won": 100, "tried": 200},
+        {"side": register.TCP, "contenders": 8, "won": 1000, "tried": 1000},
+    ]
+    growth = [
+        {"side": side, "operations": made, "seconds": 0.5, "files": 3, "bytes": 2048, "newcomer": 0.01}
+        for side in sides
+        for made in (100, 1000)
+    ]
+    parameters = {"sides": sides, "contenders": [8], "seconds": 5.0, "repeat": 1}
+    contention, grown = register.tables({"parameters": parameters, "races": races, "growth": growth})
+    assert contention.rows == (("8", "20.0", "200", "0.100"),)
+    assert grown.rows[1] == (register.OURS, "1,000", "5.00", "3", "2.00 KiB", "10.0")
+    assert grown.rows[3] == (register.TCP, "1,000", "5.00", "-", "-", "10.0")
+
+
+def test_without_a_gpu_the_table_says_so() -> None:
+    (table,) = gpu.tables({"parameters": {}, "workers": 0, "runs": []})
+    assert table.rows == (("no GPU on this machine",),)
+
+
+def test_the_page_has_a_place_for_every_benchmark() -> None:
+    page = bench.PAGE.read_text()
+    for name in bench.NAMES:
+        report.spliced(page, name, "")
+
+
+def test_the_page_shows_the_results_that_are_kept() -> None:
+    page = bench.PAGE.read_text()
+    for name in bench.NAMES:
+        kept = bench.RESULTS / f"{name}.json"
+        if kept.exists():
+            assert report.spliced(page, name, bench.section(name, json.loads(kept.read_text()))) == page
+
+
+def test_a_section_names_the_machine() -> None:
+    text = bench.section("recovery", {"machine": MACHINE, "results": RACE})
+    assert re.match(r"2026-01-01, commit abc: 2 cores of a cpu, 8 GiB", text)
+    assert "performance/recovery.svg" in text

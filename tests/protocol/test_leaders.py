@@ -1,0 +1,42 @@
+from dataclasses import replace
+
+from hpcelastic.protocol.leaders import leaders
+from hpcelastic.protocol.state import Seen, Stand, State, View
+from tests.protocol.builders import member, running
+
+
+def names(state: State, *seen: Seen) -> list[str]:
+    view = View({s.member.node: s for s in seen if s.member})
+    return [leader.name for leader in leaders(state, view)]
+
+
+def test_members_of_the_round_lead_in_their_order() -> None:
+    assert names(running("dbca")) == ["d", "b", "c"]
+
+
+def test_the_dead_do_not_lead() -> None:
+    state = running("dbca")
+    assert names(state, Seen(member("d", Stand.RUNNING, 1), alive=False)) == ["b", "c", "a"]
+    teller = member("a", Stand.RUNNING, 1, dead=(state.participants[1].node,))
+    assert names(state, Seen(teller, alive=True)) == ["d", "c", "a"]
+
+
+def test_before_the_first_round_those_lead_that_come_first_in_their_job() -> None:
+    state = replace(running(""), round=0, participants=())
+    seen = [
+        Seen(member(name, Stand.READY, 0, order=order), alive=True)
+        for name, order in zip("abcd", (3, 2, 1, 0), strict=True)
+    ]
+    assert names(state, *seen) == ["d", "c", "b"]
+    seen[3] = replace(seen[3], alive=False)
+    assert names(state, *seen) == ["c", "b", "a"]
+
+
+def test_where_no_member_is_left_newcomers_lead() -> None:
+    state = running("a")
+    gone, new = Seen(member("a", Stand.RUNNING, 1), alive=False), Seen(member("b", Stand.READY, 1), alive=True)
+    assert names(state, gone, new) == ["b"]
+
+
+def test_nobody_leads_where_nobody_is_known() -> None:
+    assert names(replace(running(""), round=0, participants=())) == []

@@ -1,0 +1,267 @@
+"""What a rendezvous makes of a doorbell: whom it rings, and what it does when it is rung."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hpcelastic.protocol.state import Cause, Member, Participant, Phase, Stand, State
+from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
+from hpcelastic.store.leases import read_leases
+from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, names
+
+
+@dataclass
+class Bells:
+    """The doorbell of one node: what it was told to ring and to watch; the network delivers nothing by itself."""
+
+    calm: bool = True
+    rung: list[tuple[set[str], int]] = field(default_factory=list)
+    watched: tuple[str, ...] = ()
+
+    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None:
+        self.rung.append(({node.name for node in nodes}, version))
+
+    def watch(self, members: Sequence[Participant], version: int) -> None:
+        self.watched = tuple(member.name for member in members)
+
+
+class Bellman(Node):
+    """A node with a doorbell, whose turns are those of the agent's thread."""
+
+    def __init__(self, world: World, member: Member) -> None:
+        self.member = member
+        self.bells = Bells()
+        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, bell=self.bells)
+
+    def turn(self) -> State | None:
+        """Renew and look, if it is time for them, then do as the state says."""
+        self.rendezvous.renew(self.member)
+        outcome = self.rendezvous.look()
+        return self.follow(outcome) if outcome else None
+
+    def follow(self, outcome: Outcome) -> State:
+        state = outcome.state
+        inside = self.member.node in {p.node for p in state.participants}
+        if state.phase is Phase.RUNNING and inside and state.round > self.member.round:
+            self.say(Stand.RUNNING, state.round)
+        elif state.phase is Phase.JOINING and self.member.stand is not Stand.LEFT:
+            self.say(Stand.READY, state.round)
+        return state
+
+    @property
+    def told(self) -> list[tuple[set[str], int]]:
+        """Whom it has rung since this was asked last, and with which version."""
+        rung, self.bells.rung = self.bells.rung, []
+        return rung
+
+
+def running(root: Path, count: int) -> tuple[World, list[Bellman]]:
+    """A round that runs on ``count`` nodes, all of which know it and are quiet."""
+    world = make_world(root, 1, count)
+    nodes = [Bellman(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)]
+    for _ in range(4):
+        for node in nodes:
+            world.now += 0.05
+            node.rendezvous.told(0)
+            node.turn()
+            node.follow(node.step())
+    for node in nodes:
+        node.turn()
+        node.told  # noqa: B018  # forgets
+        assert node.member.stand is Stand.RUNNING and len(node.bells.watched) == count
+    world.now += 0.05
+    return world, nodes
+
+
+def named(count: int) -> list[tuple[int, str]]:
+    return list(enumerate("abcdefgh"[:count]))
+
+
+def test_who_commits_rings_everybody(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    b.fail(1)
+    state = b.turn()
+    assert state is not None and state.phase is Phase.JOINING
+    ((rung, version),) = b.told
+    assert rung == {"a", "b", "c"}
+    for node in (a, c):
+        node.rendezvous.told(version)
+        world.now += 0.02
+        assert node.turn() == state, "the new version is looked at in the next turn"
+        assert node.told == []
+
+
+def test_who_says_something_new_rings_the_leaders_and_they_form_the_round(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 5)
+    nodes[4].fail(1)
+    nodes[4].turn()
+    version = nodes[4].told[0][1]
+    for node in nodes[:4]:
+        node.rendezvous.told(version)
+        world.now += 0.02
+        node.turn()
+    states = [node.turn() for node in nodes[1:]]
+    assert states == [None] * 4, "nobody but the first leader looks because it has said that it is ready"
+    assert [node.told for node in nodes[1:]] == [
+        [({"a", "b", "c"} - {node.member.name}, version)] for node in nodes[1:]
+    ]
+    nodes[0].rendezvous.told(version)
+    world.now += 0.02
+    state = nodes[0].turn()
+    assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
+    assert nodes[0].told[-1][0] == {"a", "b", "c", "d", "e"}
+
+
+def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    c.fail(1)
+    c.turn()
+    for node in (a, b, c):
+        node.rendezvous.told(10)
+        world.now += 0.02
+        node.turn()
+    for node in (b, c):
+        node.turn()
+    b.rendezvous.told(3)
+    world.now += 0.1
+    assert b.turn() is None
+    a.rendezvous.renew(a.member)  # it has said that it is ready, and does nothing more
+    world.now += 0.11
+    state = b.turn()
+    assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
+
+
+def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 5)
+    quiet, looks, beats = nodes[4], 0, set()
+    for node in nodes:
+        node.rendezvous.told(99)
+        world.now += 0.02
+        node.turn()
+    for _ in range(int(4 * LEASE)):
+        world.now += 1.0
+        looks += quiet.turn() is not None
+        beats.add(read_leases(world.paths.leases)[quiet.member.node].beat)
+        for node in nodes[:4]:
+            node.turn()
+    assert looks == 2, "twice in four leases"
+    assert len(beats) in (12, 13), "three times in each"
+
+
+def test_who_can_not_hear_its_neighbours_looks_as_often_as_without_a_doorbell(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 5)
+    nodes[4].bells.calm = False
+    nodes[4].rendezvous.told(99)
+    looks = []
+    for _ in range(4):
+        world.now += 0.5
+        looks.append(nodes[4].turn() is not None)
+    assert looks == [True] * 4
+
+
+# Neighbours that are gone, or silent
+
+
+def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_once(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    a.rendezvous.shaken(b.member.node)
+    a.turn()
+    world.now += 0.2
+    a.rendezvous.refused(b.member.node)
+    state = a.turn()
+    assert state is not None
+    assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
+    assert read_leases(world.paths.leases)[a.member.node].member.dead == (b.member.node,)
+    version = a.told[-1][1]
+    for node in (a, c):
+        node.rendezvous.told(version)
+        world.now += 0.02
+        node.turn()
+        node.turn()
+    a.rendezvous.told(version)
+    world.now += 0.3
+    state = a.turn()
+    assert state is not None and (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), (
+        "nobody waits for its lease"
+    )
+
+
+def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path: Path) -> None:
+    world, (a, b, _c) = running(tmp_path, 3)
+    for _ in range(3):
+        a.rendezvous.shaken(b.member.node)
+        b.rendezvous.shaken(a.member.node)
+        world.now += 0.1
+        b.turn()  # who is shaken itself shows that it lives
+        world.now += 0.1
+        a.rendezvous.refused(b.member.node)
+        a.turn()
+        assert a.step().state.phase is Phase.RUNNING
+    assert a.rendezvous.renew(a.member) and read_leases(world.paths.leases)[a.member.node].member.dead == ()
+
+
+def test_a_refusal_alone_proves_nothing(tmp_path: Path) -> None:
+    world, (a, b, _c) = running(tmp_path, 3)
+    a.rendezvous.refused(b.member.node)
+    assert a.step().state.phase is Phase.RUNNING
+    a.rendezvous.refused(b.member.node)
+    assert a.step().state.phase is Phase.RUNNING, "its lease must have stood still between two looks"
+    world.now += 0.2
+    a.rendezvous.refused(b.member.node)
+    assert a.step().state.phase is Phase.JOINING
+
+
+def test_who_is_no_member_is_not_called_lost(tmp_path: Path) -> None:
+    world, (a, _b) = running(tmp_path, 2)
+    for _ in range(3):
+        a.rendezvous.refused("stranger@0")
+        world.now += 0.2
+        assert a.step().state.phase is Phase.RUNNING
+    assert read_leases(world.paths.leases)[a.member.node].member.dead == ()
+
+
+def test_who_was_called_lost_by_mistake_comes_back(tmp_path: Path) -> None:
+    world, (a, b) = running(tmp_path, 2)
+    a.rendezvous.refused(b.member.node)
+    world.now += 0.2
+    a.rendezvous.refused(b.member.node)
+    for _ in range(4):
+        world.now += 0.3
+        a.follow(a.step())
+    assert names(a.step().state) == ["a"]
+    b.member = replace(b.member, stand=Stand.READY, round=2)
+    for _ in range(4):
+        world.now += 0.3
+        b.follow(b.step()), a.follow(a.step())
+    state = a.step().state
+    assert (state.phase, state.round, set(names(state))) == (Phase.RUNNING, 3, {"a", "b"})
+
+
+def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    a.step()
+    a.rendezvous.silent(b.member.node)
+    a.bells.calm = False
+    began, state = world.now, a.step().state
+    while state.phase is Phase.RUNNING:
+        world.now += 0.5
+        c.turn()
+        found = a.turn()
+        state = found or state
+    assert state.reason == "b was lost"
+    assert DEAD - BEAT - 0.5 <= world.now - began <= DEAD + 0.5
+
+
+def test_a_neighbour_that_is_heard_again_is_nothing_special(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 5)
+    quiet = nodes[4]
+    quiet.rendezvous.silent("d@0-ab")
+    world.now += 0.02
+    assert quiet.turn() is not None
+    world.now += 0.5
+    assert quiet.turn() is not None, "a silent neighbour is watched"
+    quiet.rendezvous.heard("d@0-ab")
+    world.now += 0.5
+    quiet.turn()
+    world.now += 0.5
+    assert quiet.turn() is None

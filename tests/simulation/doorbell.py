@@ -1,0 +1,82 @@
+"""The network between simulated nodes, as `hpcelastic.network` makes it look: rings, and news of neighbours.
+
+A machine refuses a connection once no process of the node's agent, guard and workers is left there, and not before.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hpcelastic.network import neighbours
+
+if TYPE_CHECKING:
+    from tests.simulation.node import Node
+
+_SILENCE = 1.5
+"""Seconds after which a neighbour that sends nothing is called silent."""
+
+_REFUSED, _AGAIN = 0.2, 0.5
+"""Seconds until a neighbour has been refused often enough, and between two times that this is told."""
+
+
+class Doorbell:
+    """One node's side; `hpcelastic.rendezvous.rendezvous.Doorbell`. ``loss`` is the share of messages that get lost,
+    and with 1 the network can't be used."""
+
+    def __init__(self, node: "Node", loss: float) -> None:
+        self._node = node
+        self._world = node.world
+        self._loss = loss
+        self._watched: tuple[str, ...] = ()
+
+    @property
+    def calm(self) -> bool:
+        around = [self._world.node(id) for id in self._watched]
+        return bool(around) and self._loss < 1 and not any(node.gone or node.frozen for node in around)
+
+    def ring(self, nodes: Iterable[Any], version: int) -> None:
+        for target in list(nodes):
+            if self._world.random.random() >= self._loss:
+                self._tell(self._world.node(target.node), lambda rendezvous: rendezvous.told(version))
+
+    def watch(self, members: Sequence[Any], version: int) -> None:
+        ids = [p.node for p in members]
+        index = ids.index(self._node.id) if ids else 0
+        before, self._watched = self._watched, tuple(ids[i] for i in neighbours(index, len(ids))) if ids else ()
+        for id in self._watched:
+            node = self._world.node(id)
+            if id not in before and (node.gone or node.frozen or self._loss == 1):
+                self.lost(node) if node.gone else self.silent(node)
+
+    def lost(self, node: "Node") -> None:
+        """A neighbour's agent has died, and its connections with it."""
+        if node.id not in self._watched:
+            return
+        if self._loss == 1:
+            self.silent(node)
+            return
+        self._tell(self._node, lambda rendezvous: rendezvous.shaken(node.id))
+        self._world.clock.after(_REFUSED, partial(self._refused, node), self._node.process)
+
+    def silent(self, node: "Node") -> None:
+        """A neighbour does not send pulses any more."""
+        self._world.clock.after(_SILENCE, partial(self._still_silent, node), self._node.process)
+
+    def heard(self, node: "Node") -> None:
+        if node.id in self._watched and self._loss < 1:
+            self._tell(self._node, lambda rendezvous: rendezvous.heard(node.id))
+
+    def _still_silent(self, node: "Node") -> None:
+        if node.id in self._watched and (node.gone or node.frozen or self._loss == 1):
+            self._tell(self._node, lambda rendezvous: rendezvous.silent(node.id))
+
+    def _refused(self, node: "Node") -> None:
+        if node.id in self._watched and not self._node.gone:
+            if not node.present:
+                self._tell(self._node, lambda rendezvous: rendezvous.refused(node.id))
+            self._world.clock.after(_AGAIN, partial(self._refused, node), self._node.process)
+
+    def _tell(self, node: "Node", news: Callable[[Any], None]) -> None:
+        if not node.gone:
+            delay = self._world.random.uniform(0.0005, 0.05)
+            self._world.clock.after(delay, lambda: node.hear(news), node.process)

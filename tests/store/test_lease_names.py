@@ -1,0 +1,126 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from hpcelastic.protocol.state import Failure, Member, Stand
+from hpcelastic.store.lease_names import LONGEST, LeaseName, member_of, newest, parse, summary, written
+
+MEMBER = Member("n1@0-ab", Stand.RUNNING, 3, 8, "10.0.0.1", 4000, order=3, job="7.0", job_nodes=4, fenced=2)
+FAILURE = Failure(3, "n1@0-ab", 3, 1, -9, "killed by SIGKILL")
+
+SAFE = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789._-"
+NODES = some.builds("{}@{}-{}".format, some.text(SAFE, min_size=1, max_size=40), some.integers(0, 99), some.text("abc"))
+NUMBERS = some.integers(-(10**6), 10**6)
+TEXTS = some.text(max_size=30)
+
+
+@some.composite
+def members(draw: some.DrawFn) -> Member:
+    node = draw(NODES)
+    name = node.rpartition("@")[0]
+    own = some.builds(f"{name}@{{}}".format, some.text(SAFE + "~+,%@é", max_size=12))
+    known = dict.fromkeys(("round", "local_world_size", "port", "order", "job_nodes", "fenced"), NUMBERS)
+    return draw(
+        some.builds(
+            Member,
+            node=some.just(node),
+            stand=some.sampled_from(Stand),
+            address=TEXTS,
+            job=TEXTS,
+            process=some.sampled_from(["", "b:1:2:3"]),
+            dead=some.lists(own | NODES, max_size=8).map(tuple),
+            failure=some.sampled_from([None, FAILURE]),
+            **known,
+        )
+    )
+
+
+def said(member: Member, word: int = 1, beat: int = 1) -> LeaseName:
+    name = parse(written(member.node, word, beat, summary(member)))
+    assert name is not None
+    return name
+
+
+@given(members(), some.integers(0, 10**9), some.integers(0, 10**9))
+def test_a_name_says_all_or_that_there_is_more(member: Member, word: int, beat: int) -> None:
+    name = said(member, word, beat)
+    assert (name.node, name.word, name.beat) == (member.node, word, beat)
+    assert len(name.text.encode()) <= LONGEST
+    assert not set("/\0\n ") & set(name.text)
+    found, whole = member_of(name)
+    wanted = replace(member, process="")
+    if whole:
+        assert found == wanted
+    elif found is not None:
+        assert replace(wanted, dead=(), failure=None) == replace(found, dead=())
+        assert set(found.dead) <= set(wanted.dead)
+        assert all(node.startswith(f"{found.name}@") for node in found.dead)
+        assert found != wanted
+
+
+@given(some.text())
+def test_any_text_is_a_name_or_none(text: str) -> None:
+    name = parse(text)
+    if name is not None:
+        assert name.text == text
+        member_of(name)
+
+
+def test_a_name_is_read_with_the_eye() -> None:
+    member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0")
+    assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
+    assert said(member).text.endswith(",3,7%7E1.0,4,2+0-01+0-02.json")
+    assert member_of(said(member)) == (member, True)
+
+
+MORE = {
+    "a failure": {"failure": FAILURE},
+    "another's death": {"dead": ("n2@0-ab",)},
+    "an odd incarnation": {"dead": ("n1@",)},
+    "many deaths": {"dead": tuple(f"n1@{i}-{i:08x}" for i in range(40))},
+    "a name that only begins like ours": {"dead": ("n1@x@0-ab",)},
+}
+
+
+@pytest.mark.parametrize("more", MORE.values(), ids=MORE.keys())
+def test_what_does_not_fit_is_marked(more: dict[str, object]) -> None:
+    found, whole = member_of(said(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
+    assert not whole
+    assert found is not None and replace(found, dead=()) == MEMBER
+
+
+def test_what_fits_of_many_deaths_is_there() -> None:
+    found, _ = member_of(said(replace(MEMBER, dead=MORE["many deaths"]["dead"])))  # type: ignore[arg-type]  # a tuple
+    assert found is not None and 5 < len(found.dead) < 40
+
+
+def test_a_summary_that_does_not_fit_is_left_out() -> None:
+    member = replace(MEMBER, address="a" * 300)
+    assert summary(member) == "+"
+    assert member_of(said(member)) == (None, False)
+
+
+@pytest.mark.parametrize("text", ["n@0~1~1~a,b.json", "n@0~1~1~.json", "n@0~x.json", "n@0~x~1~.json", "n@0~1~2.json"])
+def test_a_summary_unknown_here_says_that_there_is_more(text: str) -> None:
+    name = parse(text)
+    assert name is not None
+    assert member_of(name) == (None, False)
+
+
+def test_an_unknown_stand_says_that_there_is_more() -> None:
+    name = parse(said(MEMBER).text.replace("running", "dancing"))
+    assert name is not None
+    assert member_of(name) == (None, False)
+
+
+def test_counters_are_compared_as_numbers() -> None:
+    texts = [written("n@0", word, beat, "+") for word, beat in ((9, 99), (10, 9), (10, 100), (10, 99))]
+    assert newest(texts)["n@0"].text == texts[2]
+    assert newest(texts[::-1])["n@0"].text == texts[2]
+
+
+def test_a_name_of_an_unknown_format_comes_before_any_other() -> None:
+    texts = ["n@0~zzz.json", written("n@0", 0, 1, "+")]
+    assert newest(texts)["n@0"].text == newest(texts[::-1])["n@0"].text == texts[1]
