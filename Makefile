@@ -4,6 +4,7 @@
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     seed faults into the code, and show what finds each
 # make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
+# make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # make nightly     all of these, and the tests that make test leaves out for their length
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
@@ -62,8 +63,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)
-	$(BIN)/python benchmarks/recovery.py
+$(VENV)/.bench: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[bench]"
+	@touch $@
+
+bench: $(VENV)/.bench system
+	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(ONLY)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

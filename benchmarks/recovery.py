@@ -1,204 +1,211 @@
-"""How long a fault stops training: hpcelastic beside torchrun, three agents with one worker each, in one run.
+"""How long a fault stops training: hpcelastic beside torchrun and NVIDIA's ft_launcher, three agents of one worker.
 
-Seconds from the fault (or the start) until every survivor has done a step in the new world. Both sides run the same
-script with gloo on this machine, in turn, `--repeat` times; medians and ratios are printed.
+Seconds from the fault, or from a start, until every worker of the new world has made a step. All sides run the same
+script with gloo on this machine, in turn, in one run.
 """
 
-import argparse
-import json
-import os
 import signal
-import socket
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from hpcelastic.api.jobs import LocalNodes
-from hpcelastic.api.launch import resolve
-from hpcelastic.api.prepare import prepare
+from benchmarks.notes import FirstStep, first_steps, new_world
+from benchmarks.phases import MEANING, PHASES, lengths
+from benchmarks.processes import send
+from benchmarks.report import Table, median, ratio, significant, spread
+from benchmarks.sides import Race, sides
 
 SCRIPT = Path(__file__).with_name("steps.py")
 NODES = 3
 
-
-class Side(Protocol):
-    """One of the two that are compared."""
-
-    def start(self) -> None: ...
-    def kill_node(self, index: int) -> None: ...
-    def stop(self) -> None: ...
+_SETTLE = 2.0
+"""Seconds that training goes on before the fault."""
 
 
-class Ours:
-    """hpcelastic with its default timings but for those given."""
+@dataclass(frozen=True)
+class Parameters:
+    repeat: int = 3
+    timeout: float = 90.0
+    """Seconds after which a side counts as never recovered."""
 
-    def __init__(self, notes: Path) -> None:
-        job = {
-            "run": {"name": "bench", "directory": str(notes.parent)},
-            "entrypoint": {"script": str(SCRIPT), "args": [str(notes)]},
-            "nodes": f"2..{NODES}",
-            "workers": {"per_node": 1, "stop_grace": 2},
-            "rendezvous": {"lease": 4, "margin": 1, "poll": 0.2},
-        }
-        self._nodes = LocalNodes(prepare(resolve(job, [])), NODES)
+    scenarios: tuple[str, ...] = ()
+    """All if empty."""
 
-    def start(self) -> None:
-        self._nodes.start()
-
-    def kill_node(self, index: int) -> None:
-        self._nodes.kill_node(index)
-
-    def stop(self) -> None:
-        for index in range(NODES):
-            self._nodes.kill_node(index)
+    sides: tuple[str, ...] = ()
+    """All that can be had if empty."""
 
 
-class Torchrun:
-    """torchrun with its c10d rendezvous, hosted by node 0."""
-
-    def __init__(self, notes: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self._command = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--nnodes",
-            f"2:{NODES}",
-            "--nproc-per-node",
-            "1",
-        ]
-        self._command += ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "bench"]
-        self._command += ["--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1", str(SCRIPT), str(notes)]
-        self._agents: list[subprocess.Popen[bytes]] = []
-
-    def start(self) -> None:
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._agents = [subprocess.Popen(self._command, start_new_session=True, **quiet) for _ in range(NODES)]
-
-    def kill_node(self, index: int) -> None:
-        for pid in [*descendants(self._agents[index].pid), self._agents[index].pid]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self._agents[index].wait()
-
-    def stop(self) -> None:
-        for index in range(NODES):
-            self.kill_node(index)
+QUICK = Parameters(repeat=1, timeout=45.0)
 
 
-def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, the deepest first."""
-    try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return []
-    return [found for child in children for found in (*descendants(int(child)), int(child))]
+@dataclass(frozen=True)
+class Fault:
+    """When it happened, and which world is to step again."""
+
+    since: float
+    world: int
 
 
-def steps(notes: Path) -> list[dict[str, float]]:
-    """The last step of every worker so far."""
-    last = []
-    for path in notes.glob("*.jsonl"):
-        lines = path.read_text().splitlines()
-        if lines:
-            try:
-                last.append(json.loads(lines[-1]))
-            except ValueError:
-                last.append(json.loads(lines[-2]))
-    return last
+@dataclass(frozen=True)
+class Scenario:
+    """What is done to a side that trains."""
+
+    act: Callable[[Any, Path], Fault]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Of ours, where they are not the default."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the agents of torch's kind."""
 
 
-def first_steps(notes: Path, world: int, since: float, timeout: float) -> float | None:
-    """Seconds from ``since`` until ``world`` workers that are new since then have stepped; None after ``timeout``."""
-    while time.monotonic() < since + timeout:
-        firsts = [json.loads(line) for path in notes.glob("*.jsonl") if (line := path.open().readline()).endswith("\n")]
-        fresh = [note["time"] for note in firsts if note["time"] > since and note["world"] == world]
-        if len(fresh) >= world:
-            return float(max(fresh) - since)
-        time.sleep(0.02)
-    return None
-
-
-def cold_start(side: Side, notes: Path, timeout: float) -> float | None:
+def _cold_start(side: Any, notes: Path) -> Fault:
     since = time.monotonic()
-    side.start()
-    return first_steps(notes, NODES, since, timeout)
+    side.start_all(NODES)
+    return Fault(since, NODES)
 
 
-def kill_worker(side: Side, notes: Path, timeout: float) -> float | None:
-    if cold_start(side, notes, timeout) is None:
-        return None
-    time.sleep(2)
+def _trains(side: Any, notes: Path, nodes: int = NODES) -> list[FirstStep]:
+    """The first steps, once all have made one and some time has passed."""
     since = time.monotonic()
-    os.kill(int(steps(notes)[0]["pid"]), signal.SIGKILL)
-    return first_steps(notes, NODES, since, timeout)
+    side.start_all(nodes)
+    steps = new_world(notes, nodes, since, 120.0)
+    if steps is None:
+        raise RuntimeError("training did not start within 120 s")
+    time.sleep(_SETTLE)
+    return steps
 
 
-def kill_node(index: int) -> Callable[[Side, Path, float], float | None]:
-    def scenario(side: Side, notes: Path, timeout: float) -> float | None:
-        if cold_start(side, notes, timeout) is None:
-            return None
-        time.sleep(2)
+def _kill_worker(side: Any, notes: Path) -> Fault:
+    steps = _trains(side, notes)
+    last = max(steps, key=lambda step: step.rank)
+    since = time.monotonic()
+    send([last.pid], signal.SIGKILL)
+    return Fault(since, NODES)
+
+
+def _strike(signum: int, first: bool) -> Callable[[Any, Path], Fault]:
+    """Signal every process of a node: of the first, which hosts torch's rendezvous, or of the last that does not."""
+
+    def act(side: Any, notes: Path) -> Fault:
+        _trains(side, notes)
+        host = side.first()
+        victim = host if first else max(index for index in range(NODES) if index != host)
+        everyone = side.processes(victim)
         since = time.monotonic()
-        side.kill_node(index)
-        return first_steps(notes, NODES - 1, since, timeout)
+        send(everyone, signum)
+        return Fault(since, NODES - 1)
 
-    return scenario
+    return act
+
+
+def _join(side: Any, notes: Path) -> Fault:
+    _trains(side, notes, NODES - 1)
+    since = time.monotonic()
+    side.start(NODES - 1)
+    return Fault(since, NODES)
 
 
 SCENARIOS = {
-    "cold start": cold_start,
-    "SIGKILL of a worker": kill_worker,
-    "SIGKILL of a node": kill_node(2),
-    "SIGKILL of the first node": kill_node(0),
+    "cold start": Scenario(_cold_start),
+    "SIGKILL of a worker": Scenario(_kill_worker),
+    "SIGKILL of the last node": Scenario(_strike(signal.SIGKILL, first=False)),
+    "SIGKILL of the first node": Scenario(_strike(signal.SIGKILL, first=True)),
+    "silent node (SIGSTOP)": Scenario(
+        _strike(signal.SIGSTOP, first=False), {"rendezvous": {"lease": 4.0, "margin": 1.0}}
+    ),
+    "a node joins": Scenario(_join),
+    "a node joins, torch's store not shared": Scenario(_join, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 }
 
 
-def measure(scenario: Callable[[Side, Path, float], float | None], make: type, timeout: float) -> float | None:
-    with tempfile.TemporaryDirectory(prefix="bench-") as directory:
-        notes = Path(directory) / "notes"
-        notes.mkdir()
-        side: Side = make(notes)
+def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run every scenario on every side, ``repeat`` times, in turn."""
+    racing, left_out = sides(parameters.sides)
+    for reason in left_out:
+        say(reason)
+    chosen = {name: one for name, one in SCENARIOS.items() if not parameters.scenarios or name in parameters.scenarios}
+    runs = []
+    for name, scenario in chosen.items():
+        for _ in range(parameters.repeat):
+            for side, make in racing.items():
+                run = {"scenario": name, "side": side, **_measured(scenario, make, parameters.timeout)}
+                say(f"{name}: {side}: {spread([run['seconds']])} s")
+                runs.append(run)
+    settings = {name: scenario.settings for name, scenario in chosen.items() if scenario.settings}
+    return {"parameters": asdict(parameters), "settings": settings, "left_out": left_out, "runs": runs}
+
+
+def _measured(scenario: Scenario, make: type, timeout: float) -> dict[str, Any]:
+    """Seconds until the new world's last first step, None after ``timeout``, and their phases where they are known."""
+    with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
+        race = Race(
+            Path(directory), SCRIPT, f"2..{NODES}", settings=scenario.settings, environment=scenario.environment
+        )
+        side = make(race)
         try:
-            return scenario(side, notes, timeout)
+            fault = scenario.act(side, race.notes)
+            steps = new_world(race.notes, fault.world, fault.since, timeout)
+            if steps is None:
+                return {"seconds": None, "phases": None, "seen": [asdict(s) for s in first_steps(race.notes)]}
+            return _timed(fault, steps, side.events())
         finally:
             side.stop()
 
 
-def shown(times: list[float | None]) -> tuple[str, float | None]:
-    """The median, or how often there was no recovery."""
-    good = [t for t in times if t is not None]
-    if len(good) < len(times):
-        return f"{len(times) - len(good)} of {len(times)} never", None
-    return f"{statistics.median(good):.2f}", statistics.median(good)
+def _timed(fault: Fault, steps: list[FirstStep], events: list[dict[str, Any]]) -> dict[str, Any]:
+    ahead = time.time() - time.monotonic()
+    shifted = [{**event, "time": event["time"] - ahead} for event in events]
+    until = max(step.time for step in steps)
+    phases = lengths(fault.since, until, [step.up for step in steps], shifted)
+    return {"seconds": round(until - fault.since, 4), "phases": phases}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeat", type=int, default=3, help="runs of each scenario on each side")
-    parser.add_argument(
-        "--timeout", type=float, default=120.0, help="seconds after which a side counts as not recovered"
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    names = list(dict.fromkeys(run["side"] for run in results["runs"]))
+    scenarios = list(dict.fromkeys(run["scenario"] for run in results["runs"]))
+    return [_race(results, scenarios, names), _phases(results, scenarios)]
+
+
+def _race(results: Mapping[str, Any], scenarios: list[str], names: list[str]) -> Table:
+    peers = [name for name in names if name != "hpcelastic"]
+    rows = []
+    for scenario in scenarios:
+        times = {name: seconds(results, scenario, name) for name in names}
+        ratios = [ratio(times.get("hpcelastic", []), times[peer]) for peer in peers]
+        rows.append((scenario, *(spread(times[name]) for name in names), *ratios))
+    parameters, own = results["parameters"], results["settings"]
+    changed = "; ".join(f"{name}: {_flat(settings)}" for name, settings in own.items())
+    note = (
+        f"Seconds; median (least–greatest) of {parameters['repeat']}. *never*: not within {parameters['timeout']:g} s. "
+        f"Ratio: ours / theirs. Default settings on all sides{', but ours for ' + changed if changed else ''}."
     )
-    args = parser.parse_args()
-    print(f"{'':28} {'hpcelastic':>14} {'torchrun':>14} {'ratio':>7}   (seconds, median of {args.repeat})")
-    for name, scenario in SCENARIOS.items():
-        pairs = [
-            (measure(scenario, Ours, args.timeout), measure(scenario, Torchrun, args.timeout))
-            for _ in range(args.repeat)
-        ]
-        (ours, a), (theirs, b) = shown([p[0] for p in pairs]), shown([p[1] for p in pairs])
-        ratio = f"{a / b:.2f}" if a is not None and b is not None else "-"
-        print(f"{name:28} {ours:>14} {theirs:>14} {ratio:>7}", flush=True)
+    head = ("scenario", *names, *(f"ours / {peer}" for peer in peers))
+    return Table("Race", head, tuple(rows), " ".join([note, *(f"{reason}." for reason in results["left_out"])]))
 
 
-if __name__ == "__main__":
-    main()
+def _phases(results: Mapping[str, Any], scenarios: list[str]) -> Table:
+    rows = []
+    for scenario in scenarios:
+        found = phases(results, scenario)
+        rows.append((scenario, *(significant(found[name]) if name in found else "-" for name in PHASES)))
+    note = " ".join(MEANING.split()) + " Medians, each of its own phase."
+    return Table("Where our seconds go", ("scenario", *PHASES), tuple(rows), note)
+
+
+def seconds(results: Mapping[str, Any], scenario: str, side: str) -> list[float | None]:
+    return [run["seconds"] for run in results["runs"] if (run["scenario"], run["side"]) == (scenario, side)]
+
+
+def phases(results: Mapping[str, Any], scenario: str) -> dict[str, float]:
+    """The median of each phase of ours; empty where none is known."""
+    runs = [run for run in results["runs"] if (run["scenario"], run["side"]) == (scenario, "hpcelastic")]
+    known = [run["phases"] for run in runs if run["phases"]]
+    medians = {name: median(one[name] for one in known) for name in PHASES}
+    return {name: value for name, value in medians.items() if value is not None}
+
+
+def _flat(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{part}.{key} = {value:g}" for part, keys in settings.items() for key, value in keys.items())

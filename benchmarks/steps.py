@@ -1,4 +1,8 @@
-"""A worker for the benchmarks: an all-reduce every 20 ms, each noted with the time, the world size and the attempt."""
+"""A worker for the benchmarks: an all-reduce every 20 ms, each noted; ``steps.py NOTES [BACKEND]``.
+
+With ``nccl`` the value is on the worker's GPU, and a step is noted once the GPU has done it. A note has times by the
+monotonic clock, which all processes of a machine share.
+"""
 
 import json
 import os
@@ -9,18 +13,22 @@ import torch
 import torch.distributed as dist
 
 
-def main() -> None:
-    dist.init_process_group("gloo")
-    attempt = os.environ.get("HPCELASTIC_ROUND") or os.environ["TORCHELASTIC_RESTART_COUNT"]
-    value = torch.zeros(1)
-    with open(os.path.join(sys.argv[1], f"{os.getpid()}.jsonl"), "w", buffering=1) as notes:
-        while not os.path.exists(os.path.join(sys.argv[1], "finish")):
+def main(notes: str, backend: str = "gloo") -> None:
+    up = time.monotonic()
+    cuda = backend == "nccl"
+    if cuda:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend)
+    value = torch.zeros(1, device="cuda" if cuda else "cpu")
+    facts = {"world": dist.get_world_size(), "rank": dist.get_rank(), "pid": os.getpid(), "up": up}
+    with open(os.path.join(notes, f"{os.getpid()}.jsonl"), "w", buffering=1) as file:
+        while True:
             dist.all_reduce(value)
-            note = {"time": time.monotonic(), "world": dist.get_world_size(), "attempt": attempt, "pid": os.getpid()}
-            notes.write(json.dumps(note) + "\n")
+            if cuda:
+                torch.cuda.synchronize()
+            file.write(json.dumps({"time": time.monotonic(), **facts}) + "\n")
             time.sleep(0.02)
-        os._exit(0)  # the others see the file a moment later; no collective may wait for them
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,0 +1,276 @@
+"""Those who race: hpcelastic, torchrun, and NVIDIA's ft_launcher where it can be had; each agent stands for a node.
+
+All run on this machine, with the same script and their default timings but for what `recovery` says.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.processes import descendants, end_tree, free_port, listens, send
+from hpcelastic.agent.guard import marked
+from hpcelastic.agent.settings import WorkerSettings
+from hpcelastic.api.jobs import LocalNodes
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.store.events import read_events
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "hpcelastic-bench"
+"""Where ft_launcher is installed: never into the project's own environment."""
+
+FT_VERSION = "0.4.1"
+
+_FT = (f"nvidia-resiliency-ext=={FT_VERSION}", "defusedxml", "nvidia-ml-py", "pynvml", "psutil")
+"""What ft_launcher needs on a machine without a GPU, beside what torch has brought."""
+
+_FT_MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
+
+
+NO_PRELOAD: Mapping[str, Any] = {"workers": {"preload": []}} if "preload" in WorkerSettings.__dataclass_fields__ else {}
+"""Settings of ours with which no warm parent imports torch, where there is such a setting."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """What every side is to run."""
+
+    directory: Path
+    """A folder of its own; what the workers note goes to ``notes`` in it."""
+
+    script: Path
+    nodes: str
+    """``MIN..MAX``"""
+
+    per_node: int = 1
+    script_args: tuple[str, ...] = ()
+    settings: Mapping[str, Any] | None = None
+    """Of ours, where they are not the default."""
+
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables for the agents of torch's kind."""
+
+    notes_in: Path | None = None
+    """Where the workers' notes go instead."""
+
+    @property
+    def notes(self) -> Path:
+        return self.notes_in or self.directory / "notes"
+
+
+class Side(Protocol):
+    """One that races."""
+
+    notes: Path
+
+    def start(self, index: int) -> None: ...
+
+    def start_all(self, count: int) -> None: ...
+
+    def takes_part(self) -> bool: ...
+
+    def agent(self, index: int) -> int: ...
+
+    def processes(self, index: int) -> list[int]: ...
+
+    def first(self) -> int: ...
+
+    def events(self) -> list[dict[str, Any]]: ...
+
+    def stop(self) -> None: ...
+
+
+class Ours:
+    """hpcelastic: agents as `hpcelastic run` starts them."""
+
+    def __init__(self, race: Race) -> None:
+        race.notes.mkdir(parents=True, exist_ok=True)
+        job = {
+            "run": {"name": "bench", "directory": str(race.directory)},
+            "entrypoint": {"script": str(race.script), "args": [str(race.notes), *race.script_args]},
+            "nodes": race.nodes,
+        }
+        job = {**job, **(race.settings or {})}
+        job["workers"] = {"per_node": race.per_node, **dict(job.get("workers", {}))}
+        self.paths = prepare(resolve(job, []))
+        self.notes = race.notes
+        self._nodes: dict[int, LocalNodes] = {}
+
+    def start(self, index: int) -> None:
+        """Each as a job of its own with one node, so that none is expected that is not there."""
+        self._nodes[index] = LocalNodes(self.paths, 1)
+        self._nodes[index].start_node(index)
+
+    def start_all(self, count: int) -> None:
+        """All as one job, whose size says how many can come."""
+        together = LocalNodes(self.paths, count)
+        for index in range(count):
+            self._nodes[index] = together
+            together.start_node(index)
+
+    def agent(self, index: int) -> int:
+        return self._nodes[index].alive()[index].pid
+
+    def processes(self, index: int) -> list[int]:
+        agent = self.agent(index)
+        names = [path.stem for path in self.paths.events.glob(f"node{index}@*.jsonl")]
+        found = [*descendants(agent), *(pid for name in names for pid in marked(name)), agent]
+        return list(dict.fromkeys(found))
+
+    def first(self) -> int:
+        """The node of group rank 0."""
+        started = [event for event in self.events() if event["event"] == "workers started"]
+        newest = max(event["round"] for event in started)
+        lowest = min((e for e in started if e["round"] == newest), key=lambda e: min(map(int, e["pids"])))
+        return int(str(lowest["node"]).partition("@")[0].removeprefix("node"))
+
+    def takes_part(self) -> bool:
+        """Whether some agent has a lease by now."""
+        return any(not path.name.startswith(".") for path in self.paths.leases.iterdir())
+
+    def events(self) -> list[dict[str, Any]]:
+        return read_events(self.paths.events)
+
+    def stop(self) -> None:
+        for index, nodes in self._nodes.items():
+            for agent in [nodes.alive()[index]] if index in nodes.alive() else []:
+                send(self.processes(index), signal.SIGKILL)
+                agent.wait()
+            nodes.kill_node(index)
+
+
+class _Torch:
+    """An agent with torchrun's flags; its c10d rendezvous is hosted by whichever agent binds the port first."""
+
+    module = ""
+    extra: tuple[str, ...] = ()
+
+    def __init__(self, race: Race) -> None:
+        race.notes.mkdir(parents=True, exist_ok=True)
+        self.notes = race.notes
+        self._directory = race.directory
+        self._port = free_port()
+        nodes = race.nodes.replace("..", ":")
+        self._command = [sys.executable, "-m", self.module, "--nnodes", nodes, "--nproc-per-node", str(race.per_node)]
+        self._command += ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "bench"]
+        self._command += ["--rdzv-endpoint", f"127.0.0.1:{self._port}", "--local-addr", "127.0.0.1", *self.extra]
+        self._command += [str(race.script), str(race.notes), *race.script_args]
+        self._environ = {**os.environ, **race.environment, "PYTHONPATH": self._path()}
+        self._agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def _path(self) -> str:
+        return os.environ.get("PYTHONPATH", "")
+
+    def start(self, index: int) -> None:
+        with (self._directory / f"agent-{index}.log").open("ab") as log:
+            self._agents[index] = subprocess.Popen(
+                self._command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def start_all(self, count: int) -> None:
+        for index in range(count):
+            self.start(index)
+
+    def agent(self, index: int) -> int:
+        return self._agents[index].pid
+
+    def processes(self, index: int) -> list[int]:
+        agent = self.agent(index)
+        return [*descendants(agent), agent]
+
+    def first(self) -> int:
+        """The node whose agent hosts the rendezvous."""
+        return next(index for index, agent in self._agents.items() if listens(agent.pid, self._port))
+
+    def takes_part(self) -> bool:
+        """Whether some agent serves the rendezvous by now."""
+        return any(listens(agent.pid, self._port) for agent in self._agents.values())
+
+    def events(self) -> list[dict[str, Any]]:
+        return []
+
+    def stop(self) -> None:
+        for agent in self._agents.values():
+            end_tree(agent.pid)
+            agent.wait()
+        self._end_orphans()
+
+    def _end_orphans(self) -> None:
+        """End workers that outlived their agent: this race's folder is on their command line."""
+        mark = os.fsencode(self._directory)
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if mark in path.read_bytes():
+                    end_tree(int(path.parent.name))
+            except OSError:
+                continue
+
+
+class Torchrun(_Torch):
+    module = "torch.distributed.run"
+
+
+class FtLauncher(_Torch):
+    """NVIDIA's launcher: torchrun's, with a monitor process for each rank."""
+
+    module = _FT_MODULE
+    extra = ("--ignore-missing-fault-tol-cfg",)
+
+    def _path(self) -> str:
+        return os.pathsep.join([str(CACHE / "ft"), *filter(None, [super()._path()])])
+
+
+def sides(names: Sequence[str] = ()) -> tuple[dict[str, type], list[str]]:
+    """The sides that can race here, by name, and why the others can't."""
+    everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "ft_launcher": FtLauncher}
+    chosen = {name: side for name, side in everyone.items() if not names or name in names}
+    missing = why_no_ft() if "ft_launcher" in chosen else None
+    if missing:
+        del chosen["ft_launcher"]
+    return chosen, [missing] if missing else []
+
+
+@cache
+def why_no_ft() -> str | None:
+    """None if ft_launcher can run here, once it has been installed if need be; else the reason."""
+    target = CACHE / "ft"
+    environ = {**os.environ, "PYTHONPATH": str(target)}
+    probe = [sys.executable, "-c", f"import {_FT_MODULE}"]
+    if subprocess.run(probe, env=environ, capture_output=True).returncode:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *_FT]
+        done = subprocess.run(install, capture_output=True, text=True)
+        if done.returncode:
+            return f"ft_launcher is left out: pip could not install it: {_last(done.stderr)}"
+    tried = subprocess.run(probe, env=environ, capture_output=True, text=True)
+    return f"ft_launcher is left out: it can't be imported: {_last(tried.stderr)}" if tried.returncode else None
+
+
+def _last(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason given"])[-1]
+
+
+def await_nothing(pids: Sequence[int], timeout: float = 10.0) -> None:
+    """Wait until none of ``pids`` runs any more; RuntimeError names those that do after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while alive := [pid for pid in pids if _runs(pid)]:
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"processes {alive} are still there after {timeout:g} s")
+        time.sleep(0.01)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,16 @@
+"""A worker for the benchmarks that trains nothing: it notes that it is there, and sleeps; ``sleeps.py NOTES``."""
+
+import os
+import sys
+import time
+
+
+def main(notes: str) -> None:
+    with open(os.path.join(notes, f"{os.getpid()}.up"), "w") as file:
+        file.write(str(time.monotonic()))
+    while True:
+        time.sleep(3600)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
