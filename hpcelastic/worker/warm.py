@@ -203,8 +203,7 @@ def _load(names: list[str]) -> str | None:
         except BaseException as error:
             told = str(error).partition("\n")[0][:500]
             return f"import {name}: {type(error).__name__}: {told}"
-    gc.collect()
-    gc.freeze()  # no collection copies the pages that the workers share
+    gc.freeze()  # no collection copies the pages that the workers share; to collect first would take a sixth of it all
     gc.enable()
     return unfit()
 

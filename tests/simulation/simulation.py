@@ -32,6 +32,9 @@ _THAW = 0.6
 """Seconds after a thaw in which workers may go on, or start, until the guard has had its turn: nothing can stop them
 sooner, and what they publish is what the fence is for."""
 
+_LOOK = 1.0
+"""Seconds within which the look that follows a renewal is over."""
+
 
 class Simulation:
     """One run, in simulated seconds."""
@@ -292,8 +295,8 @@ class Simulation:
         return self._hit(fault, "is cut off", strike)
 
     def miss_the_end(self, fault: Fault) -> bool:
-        """An agent has just renewed its lease and is stopped as a worker fails elsewhere, until that lease has all but
-        run out. The others wait for it, and may still see the old lease when it is renewed at last."""
+        """An agent that has looked since it renewed its lease is stopped as a worker fails elsewhere, until that lease
+        has all but run out. The others wait for it, and may still see the old lease when it is renewed at last."""
         node = self._victim(fault)
         if node is not None:
             self._at_renewal[node.id] = partial(self._miss, fault, node)
@@ -303,7 +306,7 @@ class Simulation:
         """The guard of a node is told of a new lease, of which so many seconds are left."""
         action = self._at_renewal.pop(node.id, None)
         if action is not None:
-            self.clock.after(0.0, partial(action, left))
+            self.clock.after(_LOOK, partial(action, left - _LOOK))
 
     def _miss(self, fault: Fault, node: Node, left: float) -> None:
         if not (node.gone or node.frozen or node.cut_off or node.leaving):
