@@ -200,6 +200,7 @@ class Agent:
             self._joining_since = None
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
+        self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
@@ -381,6 +382,8 @@ class Agent:
         self._selector.unregister(warm)
         warm.heard()
         self._watch_warm(warm)
+        if not warm.loading:
+            self._rendezvous.hear(Rendezvous.look_again)  # a newcomer asks for its place now
 
     def _do(self, actions: Actions) -> None:
         """Carry out what was decided, in order."""

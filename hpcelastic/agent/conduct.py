@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.state import Failure, Member, Stand, State
+from hpcelastic.protocol.state import Failure, Member, Phase, Stand, State
 from hpcelastic.protocol.transitions import may_say
 
 
@@ -61,6 +61,10 @@ class Conduct:
 
         self.part: Assignment | None = None
         """What its workers do, those that run and are not being stopped."""
+
+        self.prepared = True
+        """False while its workers could not start at once. The others train on as long as it is not: a newcomer costs
+        them a round, and must not cost them the time in which it loads what it needs."""
 
         self.leaving = False
         self._troubled = False
@@ -126,6 +130,9 @@ class Conduct:
         if self.part is not None:
             return
         if part is None:
+            newcomer = state.phase is Phase.RUNNING and self.member.round < 0
+            if newcomer and not self.prepared:
+                return
             if (self.member.stand, self.member.round) != (Stand.READY, state.round):
                 yield from self._ready(state.round)
         elif part.round > self.member.round and settled and self._holds(lease_from):

@@ -30,6 +30,9 @@ _LIVES = 3
 _ORDER_PATIENCE = 5.0
 """Seconds in which a newborn takes its order in; it waits for nothing else."""
 
+_LOADING = 60.0
+"""Seconds for which a newcomer waits for its imports before it joins a round that runs."""
+
 _END_PATIENCE = 1.0
 """Seconds that the end of a killed parent is waited for; a filesystem that hangs may hold it."""
 
@@ -179,6 +182,12 @@ class Warm:
         self._report = report
         self._lives = _LIVES
         self._fit = True
+        self.loading = True
+        """True while the first parent imports what the workers need, for a minute at most."""
+
+        self._overdue = threading.Timer(_LOADING, self._loaded)
+        self._overdue.daemon = True
+        self._overdue.start()
         self._said: set[str] = set()
         self._parked: list[Birth] = []
         self._kin: set[int] = set()
@@ -194,6 +203,7 @@ class Warm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._overdue.cancel()
         for birth in self._parked:
             birth.cancel()
         self._end()
@@ -217,10 +227,15 @@ class Warm:
             said = _last_word(self._parent.control)
         except BlockingIOError:
             return
+        self._loaded()
         if said.startswith("poisoned "):
             self.poisoned(said.removeprefix("poisoned "))
         elif not said:
             self._died()
+
+    def _loaded(self) -> None:
+        self.loading = False
+        self._overdue.cancel()
 
     def poisoned(self, reason: str) -> None:
         """No fork of the parent is to be trusted: there is none from now on."""
@@ -290,6 +305,7 @@ class Warm:
                 )
             except OSError as error:
                 ours.close()
+                self._loaded()
                 self._say(f"the warm parent cannot be started: {error}; workers start in fresh interpreters")
                 return
         self._parent = _Parent(process, ours)

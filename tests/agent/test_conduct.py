@@ -49,6 +49,29 @@ WITHOUT_US = running("bc", round=2)
 
 
 @pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        pytest.param(WITHOUT_US, [], id="others train meanwhile"),
+        pytest.param(ENDED, ["reserve", "say ready 1"], id="nobody trains"),
+        pytest.param(RUNS_1, ["start 1", "say running 1"], id="it is awaited"),
+    ],
+)
+def test_a_newcomer_asks_for_a_place_once_it_is_prepared(state: State, expected: list[str]) -> None:
+    newcomer = conduct(round=-1)
+    newcomer.prepared = False
+    assert brief(newcomer.learned(state, FRESH)) == expected
+    newcomer.prepared = True
+    if not expected:
+        assert brief(newcomer.learned(state, FRESH)) == ["reserve", "say ready 2"]
+
+
+def test_who_has_been_in_a_round_is_prepared() -> None:
+    known = conduct(round=1)
+    known.prepared = False
+    assert brief(known.learned(WITHOUT_US, FRESH)) == ["reserve", "say ready 2"]
+
+
+@pytest.mark.parametrize(
     ("before", "state", "lease_from", "expected"),
     [
         pytest.param(conduct(round=-1), created(), FRESH, ["reserve", "say ready 0"], id="asks for a place"),

@@ -138,6 +138,24 @@ def test_decisions(
     assert next(moments, None) is None
 
 
+def test_a_renewal_that_is_too_late_once_it_is_read_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was stopped between the guard's look at the clock and the message."""
+    now, killed = 0.0, list[int]()
+    monkeypatch.setattr(guard, "boottime", lambda: now)
+    monkeypatch.setattr(guard, "os", SimpleNamespace(write=lambda fd, text: len(text)))
+    monkeypatch.setattr(guard, "kill_group", lambda pgid, signum: killed.append(pgid))
+    monkeypatch.setattr(guard, "kill_marked", lambda marker, spare=0: None)
+    watch = guard._Watch("marker")
+    watch.take("until", "10")
+    watch.take("group", "7", "0")
+    now = 9.9
+    watch.check()
+    assert not killed
+    now = 10.1
+    watch.take("until", "1000")
+    assert killed == [7]
+
+
 def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b"disarm\n", b""]), []
 

@@ -164,6 +164,7 @@ PROFILE_OF = {
 
 BY_TESTS = {
     "a lease runs from the end of its renewal": "tests/rendezvous/test_rendezvous.py",
+    "news wait for the next renewal": "tests/rendezvous/test_rendezvous.py::test_news_are_published_at_once",
     "a refusal is believed though the lease moves": "tests/rendezvous/test_doorbell.py",
     "a refusal is believed before the lease can move": "tests/rendezvous/test_doorbell.py",
     "who was called gone stays so": "tests/rendezvous/test_doorbell.py",

@@ -13,7 +13,10 @@ from tests.simulation.filesystem import Traits
 
 LEASE, MARGIN, POLL = 10.0, 2.0, 2.0
 STALENESS = 1.5
-"""How far a reader of a lease may lag; must stay below MARGIN."""
+"""How far a reader of a file's content may lag."""
+
+LATENESS = 0.95
+"""How far a listing may lag; of the leases and of the register together, that must stay below MARGIN."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,12 @@ class Profile:
     poll: float = POLL
     """Seconds between two turns of a rendezvous; the fewer, the dearer the simulation."""
 
+    last_calls: tuple[float, ...] = (0.0, 3.0, 8.0)
+    """One is drawn, in seconds."""
+
+    losses: tuple[float, ...] = (0.0, 0.0, 0.3, 1.0)
+    """The share of messages between nodes that get lost; one is drawn."""
+
     needs_all: bool = False
     """No round forms without all nodes that the run begins with."""
 
@@ -99,7 +108,7 @@ def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
     size = size or drawn
     settings = _settings(random, size, profile)
     known, traits = random.random() < 0.7, random.choice(profile.traits)
-    loss = random.choice([0.0, 0.0, 0.3, 1.0])
+    loss = random.choice(profile.losses)
     return Scenario(seed, profile, size, settings, _faults(random, profile, size), known, traits, loss)
 
 
@@ -111,7 +120,7 @@ def without(scenario: Scenario, indexes: set[int]) -> Scenario:
 def _settings(random: Random, size: int, profile: Profile) -> Settings:
     least = size if profile.needs_all else random.randint(1, size)
     nodes = NodeRange(least, random.randint(least, size + 1))
-    last_call = random.choice([0.0, 3.0, 8.0])
+    last_call = random.choice(profile.last_calls)
     timings = RendezvousSettings(last_call=last_call, lease=LEASE, margin=MARGIN, poll=profile.poll)
     return Settings(nodes, timings, RestartSettings(random.randint(0, 3)))
 
@@ -135,6 +144,7 @@ NO_LOCKS = Traits(staleness=STALENESS, locks="absent", pace=0.2)
 BROKEN_LOCKS = Traits(staleness=STALENESS, listing=1.0, locks="never")
 KEPT_LOCKS = Traits(staleness=STALENESS, locks="kept")
 NO_LINKS = Traits(staleness=STALENESS, links="symbolic")
+LATE_LISTINGS = Traits(staleness=STALENESS, listing=LATENESS)
 ALL = (QUICK, NFS, GLUSTER, LOCAL_LOCKS, NO_LOCKS, BROKEN_LOCKS, KEPT_LOCKS, NO_LINKS)
 
 PROFILES = (
@@ -146,7 +156,17 @@ PROFILES = (
     Profile("losses beside failures", {"kill": 1, "come": 2, "crash": 1, "leave": 0.7}, traits=ALL),
     Profile("frozen nodes and hung disks", {"freeze": 1, "pause": 1, "cut_off": 1, "crash": 0.5}, traits=ALL),
     Profile("hung disks, and no worker notices", {"cut_off": 1, "kill": 0.3, "crash": 0.5}, traits=ALL, echo=0.0),
-    Profile("late renewals", {"miss_the_end": 1}, (NFS, GLUSTER), every=8, until=30.0, echo=0.0, poll=0.5),
+    Profile(
+        "late renewals",
+        {"miss_the_end": 1},
+        (LATE_LISTINGS,),
+        every=12,
+        until=30.0,
+        echo=0.0,
+        poll=0.5,
+        last_calls=(0.0,),
+        losses=(1.0,),
+    ),
     Profile("requeues", {"requeue": 1, "crash": 1, "come": 1}, traits=ALL, every=12),
     Profile("users", {"close": 1, "reopen": 4, "crash": 3, "kill": 1, "cut_off": 1, "pause": 1}, traits=ALL, every=3),
     Profile("errors", {"flaky": 3, "full": 0.5, "slow": 1, "crash": 1, "kill": 0.5, "come": 1}, traits=ALL),

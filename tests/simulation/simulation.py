@@ -304,14 +304,13 @@ class Simulation:
 
     def renewed(self, node: Node, left: float) -> None:
         """The guard of a node is told of a new lease, of which so many seconds are left."""
-        action = self._at_renewal.pop(node.id, None)
-        if action is not None:
-            self.clock.after(_LOOK, partial(action, left - _LOOK))
+        if node.running is not None and node.id in self._at_renewal:
+            self.clock.after(_LOOK, partial(self._at_renewal.pop(node.id), left - _LOOK))
 
     def _miss(self, fault: Fault, node: Node, left: float) -> None:
         if not (node.gone or node.frozen or node.cut_off or node.leaving):
             self._disturb(node, "has its agent stopped")
-            self._freeze(left - 0.2 - 0.5 * (fault.lasts % 1), True, node)
+            self._freeze(left - 0.1 - 0.15 * (fault.lasts % 1), True, node)
             self.crash(replace(fault, who=fault.who + 1))
 
     def partition(self, fault: Fault) -> bool:
