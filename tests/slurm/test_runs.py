@@ -154,8 +154,9 @@ def test_function_gives_back_every_ranks_value(cluster: SlurmCluster, monkeypatc
 
 
 def is_worker(pid: int) -> bool:
-    with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return b"digits/train.py" in file.read()
+    """Whether it runs the script; the warm parent names it too, as the last of its own arguments."""
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return len(words) > 2 and words[2].endswith(b"digits/train.py")
 
 
 def command(cluster: SlurmCluster, *arguments: str) -> str:
