@@ -167,8 +167,11 @@ class Agent:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """Catch signals for as long as the agent runs, and put the old handlers back."""
-        caught = [*_STOP, signal.SIGUSR1, signal.SIGUSR2]
+        """Catch signals for as long as the agent runs, and put the old handlers back.
+
+        What would stop it is not caught if whoever started it had it ignored, as nohup does.
+        """
+        caught = [*(s for s in _STOP if signal.getsignal(s) != signal.SIG_IGN), signal.SIGUSR1, signal.SIGUSR2]
         caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
         before = {signum: signal.signal(signum, self._caught) for signum in caught}
         try:

@@ -107,8 +107,7 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
 
 def _settings(paths: RunPaths, config: JobConfig) -> Settings:
     """The run's settings, with times raised where its filesystem needs longer ones."""
-    settings = config.protocol_settings
-    return replace(settings, rendezvous=advise(settings.rendezvous, established(paths)))
+    return advise(config.protocol_settings, established(paths))
 
 
 def _served_by(paths: RunPaths) -> str:

@@ -13,7 +13,7 @@ from hpcelastic.doctor.meeting import Members
 from hpcelastic.doctor.verdict import Finding, Severity, Verdict, advise, in_seconds, raised
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.codec import encode
-from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.settings import Settings
 from hpcelastic.slurm.environment import step_rank
 
 _WIDTH = 100
@@ -102,7 +102,7 @@ def _conclusion(verdict: Verdict) -> Iterator[str]:
     lock = {"native": "flock locks", "soft": "lock files", "none": "no locks"}[verdict.lock.value]
     times = f"{_late(verdict)}a file takes {in_seconds(verdict.latency)} to publish."
     yield from textwrap.wrap(f"SAFE. Runs here use {lock}; {times}", _WIDTH)
-    defaults = RendezvousSettings()
+    defaults = Settings()
     change = raised(defaults, advise(defaults, verdict), verdict)
     yield from textwrap.wrap(
         f"Of the default settings, {change}" if change else "The default settings fit; none is raised.", _WIDTH

@@ -13,7 +13,7 @@ from enum import Enum
 
 from hpcelastic.doctor.measurements import Lag, Measurements, Sight
 from hpcelastic.doctor.mounts import UNKNOWN, Mount
-from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.store.locks import LockKind
 
 NEVER = 30.0
@@ -23,8 +23,10 @@ _PROMPT = 0.25
 """Seconds: a lag that need not come from a cache."""
 
 _TURNS = 4.0
-"""A lease is to last this many times longer than a change takes to be seen: it is renewed four times in its life, and
-three of the renewals may be late before three quarters of the lease and the margin have passed."""
+"""A lease is to last this many times longer than a change takes to be seen, and than a renewal may take."""
+
+_RENEWALS_A_SECOND = 100.0
+"""Of all nodes together, at most: what else the filesystem's metadata server has to do grows with a cluster as well."""
 
 
 class Severity(str, Enum):
@@ -168,28 +170,40 @@ def locks_stay_local(mount: Mount) -> str:
     return "BeeGFS without tuneUseGlobalFileLocks" if mount.kind == "beegfs" else ""
 
 
-def advise(settings: RendezvousSettings, verdict: Verdict) -> RendezvousSettings:
-    """``settings`` with times that a filesystem as late and slow as this one needs; none is ever lowered.
+def advise(settings: Settings, verdict: Verdict) -> Settings:
+    """``settings`` with times that a filesystem as late and slow as this one needs, and as many nodes; none is ever
+    lowered.
 
-    A node is called dead when its lease has seemed to stand still for lease + margin seconds. It is renewed every
-    quarter of the lease, and each renewal may be seen ``lag`` late and take ``latency`` to write: only a lag of more
-    than 3/4 lease + margin could bring a living node under suspicion, and this keeps it four times shorter. The margin
-    covers what a reader may take for fresh although it is ``lag`` old.
+    A node is called dead when its lease has seemed to stand still for lease + margin seconds. It is renewed three times
+    in a lease, and each renewal may be seen ``lag`` late and take ``latency`` to write: only a lag of more than 2/3
+    lease + margin could bring a living node under suspicion, and this keeps it four times shorter. The margin covers
+    what a reader may take for fresh although it is ``lag`` old. Many nodes renew more seldom, so that all of them
+    together ask no more of the filesystem.
     """
-    poll = max(settings.poll, _rounded_up(verdict.look))
-    wanted = max(verdict.lag, 2 * verdict.latency)
-    lease = max(settings.lease, _rounded_up(_TURNS * wanted), 4 * poll)
-    return replace(settings, poll=poll, lease=lease, margin=max(settings.margin, _rounded_up(verdict.lag)))
+    times = settings.rendezvous
+    poll = max(times.poll, _rounded_up(verdict.look))
+    wanted = _rounded_up(_TURNS * max(verdict.lag, 2 * verdict.latency))
+    lease = max(times.lease, wanted, _rounded_up(_crowded(settings)), 4 * poll)
+    margin = max(times.margin, _rounded_up(verdict.lag))
+    return replace(settings, rendezvous=replace(times, poll=poll, lease=lease, margin=margin))
 
 
-def raised(before: RendezvousSettings, after: RendezvousSettings, verdict: Verdict) -> str:
+def _crowded(settings: Settings) -> float:
+    """The shortest lease of as many nodes as there may be."""
+    return settings.nodes.max * RENEWALS / _RENEWALS_A_SECOND
+
+
+def raised(before: Settings, after: Settings, verdict: Verdict) -> str:
     """What `advise` has changed and why, in a line; empty if it has changed nothing."""
-    names = [name for name in ("lease", "margin", "poll") if getattr(before, name) != getattr(after, name)]
+    old, new = before.rendezvous, after.rendezvous
+    names = [name for name in ("lease", "margin", "poll") if getattr(old, name) != getattr(new, name)]
     if not names:
         return ""
-    changes = (f"rendezvous.{name} from {getattr(before, name):g} to {getattr(after, name):g} s" for name in names)
+    changes = (f"rendezvous.{name} from {getattr(old, name):g} to {getattr(new, name):g} s" for name in names)
     late, slow = in_seconds(verdict.lag), in_seconds(verdict.latency)
     why = f"others' changes are seen up to {late} late here, a file takes {slow} to publish"
+    if _crowded(after) > old.lease:
+        why += f", and {after.nodes.max} nodes may have to share the filesystem"
     return f"raised {', '.join(changes)}: {why}"
 
 

@@ -6,6 +6,9 @@ Pure: plain values, no clock, no file. All durations are float seconds.
 import math
 from dataclasses import dataclass, field
 
+RENEWALS = 3
+"""How often a node renews its lease in its life."""
+
 
 @dataclass(frozen=True)
 class NodeRange:

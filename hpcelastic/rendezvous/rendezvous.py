@@ -12,7 +12,7 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, reopen
 from hpcelastic.protocol.leaders import leaders
-from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
 from hpcelastic.store.leases import LeaseObserver, OwnLease
@@ -89,7 +89,7 @@ class Rendezvous:
         expiry = settings.rendezvous.lease + settings.rendezvous.margin
         self._observer = LeaseObserver(paths.leases, expiry, clock)
         self._lasts, self._margin = settings.rendezvous.lease, settings.rendezvous.margin
-        self._beat = self._lasts / 3
+        self._beat = self._lasts / RENEWALS
         self._attention = Attention(settings.rendezvous, clock)
         self._said: Member | None = None
         self._untold = False

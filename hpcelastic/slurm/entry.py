@@ -105,13 +105,13 @@ def take_part(task: Task, place: Place) -> int:
 
 def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[[str], None]) -> Task:
     """``task`` with the times that the run's filesystem needs; what a person should know of it is reported."""
-    times = advise(task.settings.rendezvous, verdict)
+    settings = advise(task.settings, verdict)
     # Who is reached at a loopback address has all others on this machine, as those that `hpcelastic run` starts.
     nodes = 1 if place.address.startswith("127.") else task.settings.nodes.max
-    for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings.rendezvous, times, verdict)):
+    for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings, settings, verdict)):
         if line:
             report(line)
-    return replace(task, settings=replace(task.settings, rendezvous=times))
+    return replace(task, settings=settings)
 
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:

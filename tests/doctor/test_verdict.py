@@ -9,7 +9,7 @@ from hpcelastic.doctor.mounts import Mount
 from hpcelastic.doctor.rules import judge
 from hpcelastic.doctor.verdict import Severity, Verdict, advise, locks_stay_local, raised
 from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.settings import RENEWALS, NodeRange, RendezvousSettings, Settings
 from hpcelastic.store.locks import LockKind
 from tests.doctor.measured import NEVER, NFS, alone, fails, late, together
 
@@ -204,23 +204,34 @@ ADVICE = {
 def test_times_are_raised_where_they_must(
     given: RendezvousSettings, verdict: Verdict, expected: RendezvousSettings
 ) -> None:
-    assert advise(given, verdict) == expected
-    assert advise(expected, verdict) == expected
-    assert bool(raised(given, expected, verdict)) is (given != expected)
+    before, after = Settings(rendezvous=given), Settings(rendezvous=expected)
+    assert advise(before, verdict) == after
+    assert advise(after, verdict) == after
+    assert bool(raised(before, after, verdict)) is (given != expected)
+
+
+@pytest.mark.parametrize(("nodes", "lease"), [(1, 10.0), (300, 10.0), (512, 15.4), (1024, 30.8), (4096, 122.9)])
+def test_many_nodes_renew_their_leases_more_seldom(nodes: int, lease: float) -> None:
+    before = Settings(NodeRange(1, nodes))
+    after = advise(before, Verdict(True, lag=0.5))
+    assert after.rendezvous.lease == pytest.approx(lease)
+    assert RENEWALS * nodes / after.rendezvous.lease <= 100
+    assert (f"{nodes} nodes" in raised(before, after, Verdict(True))) is (lease > 10)
 
 
 @pytest.mark.parametrize("lag", [0.01, 0.3, 1.0, 5.0, 29.6, 60.0])
 @pytest.mark.parametrize("lease", [0.5, 2.0, 10.0, 300.0])
 def test_a_living_node_is_far_from_suspicion(lease: float, lag: float) -> None:
-    times = advise(RendezvousSettings(lease=lease, margin=0.5, poll=lease / 4), Verdict(True, lag=lag))
-    assert 3 / 4 * times.lease + times.margin >= 3 * lag
+    given = Settings(rendezvous=RendezvousSettings(lease=lease, margin=0.5, poll=lease / 4))
+    times = advise(given, Verdict(True, lag=lag)).rendezvous
+    assert (1 - 1 / RENEWALS) * times.lease + times.margin >= 3 * lag
     assert times.margin >= lag or lag < 0.05
     assert times.poll <= times.lease / 4
 
 
 def test_what_was_raised_and_why_is_said() -> None:
     verdict = Verdict(True, lag=5.0, latency=0.2)
-    line = raised(DEFAULTS, advise(DEFAULTS, verdict), verdict)
+    line = raised(Settings(), advise(Settings(), verdict), verdict)
     assert "rendezvous.lease from 10 to 20 s" in line
     assert "rendezvous.margin from 2 to 5 s" in line
     assert "5 s late" in line

@@ -273,6 +273,17 @@ def test_configured_signals_are_forwarded_and_others_are_not(shell: Shell) -> No
     assert not any("SIGUSR2" in name for name in node.noted())
 
 
+def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        node = Node(shell)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    node.agent.send_signal(signal.SIGHUP)
+    node.agent.send_signal(signal.SIGTERM)
+    assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
 def test_agent_imports_no_torch(shell: Shell) -> None:
     shell.write({"quiet.py": ""})
     code = "import sys; from hpcelastic.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
