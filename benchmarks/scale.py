@@ -1,13 +1,14 @@
 """How long N nodes take to agree on a round: hpcelastic through files, torch's c10d rendezvous through one TCPStore.
 
-Nodes are threads, spread over the same few processes on both sides, without workers; a round needs all of them. Ours
-runs on this machine's filesystem, and there with 2 ms more for each operation on metadata (`distance`). Seconds from
-the start of the first node until the last has seen the round.
+Each node is a process, forked from one that has imported what both its sides need, and has no workers; a round needs
+all of them. Ours runs on this machine's filesystem, and there with 2 ms more for each operation on metadata
+(`distance`). Seconds from the moment at which all may start until the last has seen the round.
 """
 
 import contextlib
+import gc
 import json
-import resource
+import os
 import subprocess
 import sys
 import tempfile
@@ -30,11 +31,13 @@ GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
 
 TORCH = "torch c10d"
 
+_PATIENCE = 120.0
+"""Seconds for all nodes to be there, before they may start."""
+
 
 @dataclass(frozen=True)
 class Parameters:
     nodes: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
-    processes: int = 8
     repeat: int = 3
     timeout: float = 60.0
     """Seconds after which a round counts as never formed; a side that has failed at N is not tried with more."""
@@ -43,7 +46,7 @@ class Parameters:
     torch: bool = True
 
 
-QUICK = Parameters(nodes=(4, 16, 64), processes=4, repeat=1)
+QUICK = Parameters(nodes=(4, 16, 64), repeat=1)
 
 
 @dataclass(frozen=True)
@@ -100,135 +103,100 @@ def tcp_store() -> Iterator[int]:
 
 
 def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
-    """Let processes with a share of the nodes each go at the same moment, and wait for the last node."""
-    count = min(parameters.processes, nodes)
-    shares = [f"{nodes * place // count}..{nodes * (place + 1) // count}" for place in range(count)]
-    command = [sys.executable, "-m", "benchmarks.scale", *arguments]
-    with contextlib.ExitStack() as stack:
-        crowd = [stack.enter_context(_process([*command, share])) for share in shares]
-        if any(process.stdout.readline() != "ready\n" for process in crowd):
-            return Formed(None, error="a process with nodes did not start")
+    """Let all nodes go at the same moment, and wait for the last."""
+    with _crowd([sys.executable, "-m", "benchmarks.scale", *arguments]) as (crowd, said):
+        if until(lambda: True if len(said) == nodes else None, time.monotonic() + _PATIENCE) is None:
+            return Formed(None, error=f"{nodes - len(said)} nodes were not there after {_PATIENCE:g} s")
         since = time.monotonic()
-        for process in crowd:
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        answers = _answers(crowd, since + parameters.timeout)
-    if len(answers) < count:
+        crowd.stdin.close()
+        until(lambda: True if len(said) == 2 * nodes else None, since + parameters.timeout)
+    if len(said) < 2 * nodes:
         return Formed(None)
+    answers = [json.loads(line) for line in said[nodes:]]
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
     counts: Counter[str] = sum((Counter(answer["counts"]) for answer in answers), Counter())
-    return Formed(round(max(answer["last"] for answer in answers) - since, 4), dict(counts) or None)
-
-
-def _answers(crowd: list[Any], deadline: float) -> list[dict[str, Any]]:
-    """What the processes say in time."""
-    found: list[dict[str, Any]] = []
-    listeners = [
-        threading.Thread(target=lambda p=process: found.extend(map(json.loads, p.stdout)), daemon=True)
-        for process in crowd
-    ]
-    for listener in listeners:
-        listener.start()
-    until(lambda: True if len(found) == len(crowd) else None, deadline)
-    return list(found)
+    return Formed(round(max(answer["when"] for answer in answers) - since, 4), dict(counts) or None)
 
 
 @contextlib.contextmanager
-def _process(command: list[str]) -> Iterator[Any]:
-    process = subprocess.Popen(
+def _crowd(command: list[str]) -> Iterator[tuple[Any, list[str]]]:
+    """The process of which all nodes are children, and the lines that they say."""
+    crowd = subprocess.Popen(
         command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
+    assert crowd.stdout is not None
+    said: list[str] = []
+    listener = threading.Thread(target=said.extend, args=(crowd.stdout,))
+    listener.start()
     try:
-        yield process
+        yield crowd, said
     finally:
-        end_tree(process.pid)
-        process.wait()
+        end_tree(crowd.pid)
+        crowd.wait()
+        listener.join()
 
 
-# In a process with a share of the nodes
+# The nodes
 
 
-class _Roll:
-    """Which nodes have joined, and when the last did."""
-
-    def __init__(self, share: range) -> None:
-        self._missing = set(share)
-        self._lock = threading.Lock()
-        self.complete = threading.Event()
-        self.last = 0.0
-        self.error = ""
-
-    def joined(self, index: int, error: Exception | None) -> None:
-        with self._lock:
-            if index in self._missing:
-                self._missing.discard(index)
-                self.last = time.monotonic()
-                self.error = self.error or (f"{type(error).__name__}: {error}" if error else "")
-                if error is not None or not self._missing:
-                    self.complete.set()
+def main(side: str, where: str, nodes: str) -> None:
+    """Fork the nodes; each says that it is there, and when it has joined. Lives until it is killed."""
+    make = (_torch if side == TORCH else _ours)(where, int(nodes))
+    gc.freeze()
+    for index in range(int(nodes)):
+        if not os.fork():
+            _node(make, index, None if side == TORCH else Distance(Path(where), GROUNDS[side]))
+    threading.Event().wait()
 
 
-def _ours(directory: str, nodes: int, share: range, roll: _Roll) -> Callable[[], None]:
+def _node(make: Callable[[int], Callable[[], None]], index: int, distance: Distance | None) -> None:
+    """Take part once nobody holds the other end of our standard input any more; then stay: who leaves would disturb
+    those that are still on their way."""
+    join = make(index)
+    _say("there")
+    sys.stdin.read()
+    error = ""
+    try:
+        join()
+    except Exception as failure:
+        error = f"{type(failure).__name__}: {failure}"
+    counts = distance.counts() if distance else {}
+    _say(json.dumps({"when": time.monotonic(), "error": error, "counts": counts}))
+    threading.Event().wait()
+
+
+def _say(line: str) -> None:
+    os.write(1, f"{line}\n".encode())  # in one piece: the pipe is shared by all
+
+
+def _ours(directory: str, nodes: int) -> Callable[[int], Callable[[], None]]:
     from benchmarks import wiring
     from hpcelastic.store.paths import RunPaths
 
     paths = RunPaths(Path(directory))
+    wiring.warm_up()
 
-    def enter(index: int) -> None:
-        try:
-            wiring.make_run(paths)
-            wiring.join(paths, index, nodes, lambda error: roll.joined(index, error))
-        except Exception as error:
-            roll.joined(index, error)
+    def join(index: int) -> None:
+        wiring.make_run(paths)
+        wiring.join(paths, index, nodes)
 
-    return lambda: _at_once(enter, share)
+    return lambda index: lambda: join(index)
 
 
-def _torch(port: str, nodes: int, share: range, roll: _Roll) -> Callable[[], None]:
+def _torch(port: str, nodes: int) -> Callable[[int], Callable[[], None]]:
     from torch.distributed import TCPStore
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
     from torch.distributed.elastic.rendezvous.dynamic_rendezvous import create_handler
 
-    handlers = {}
-    for index in share:
+    def make(index: int) -> Callable[[], None]:
         store = TCPStore("127.0.0.1", int(port), is_master=False, wait_for_workers=False)
         parameters = RendezvousParameters("c10d", f"127.0.0.1:{port}", "scale", nodes, nodes, local_addr="127.0.0.1")
-        handlers[index] = create_handler(store, C10dRendezvousBackend(store, "scale"), parameters)
+        return create_handler(store, C10dRendezvousBackend(store, "scale"), parameters).next_rendezvous
 
-    def enter(index: int) -> None:
-        try:
-            handlers[index].next_rendezvous()
-            roll.joined(index, None)
-        except Exception as error:
-            roll.joined(index, error)
-
-    return lambda: _at_once(enter, share)
-
-
-def _at_once(enter: Callable[[int], None], share: range) -> None:
-    for index in share:
-        threading.Thread(target=enter, args=(index,), daemon=True).start()
-
-
-def main(side: str, where: str, nodes: str, share: str) -> None:
-    """Take part as the nodes ``FIRST..END`` once told to; then say when the last had joined, and wait to be killed:
-    who leaves would disturb those that are still on their way."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    first, _, end = share.partition("..")
-    crowd = range(int(first), int(end))
-    roll = _Roll(crowd)
-    go = (_torch if side == TORCH else _ours)(where, int(nodes), crowd, roll)
-    distance = None if side == TORCH else Distance(Path(where), GROUNDS[side])
-    print("ready", flush=True)
-    sys.stdin.readline()
-    go()
-    roll.complete.wait()
-    counts = distance.counts() if distance else {}
-    print(json.dumps({"last": roll.last, "error": roll.error, "counts": counts}), flush=True)
-    sys.stdin.read()
+    return make
 
 
 # Tables
@@ -249,8 +217,8 @@ def _times(results: Mapping[str, Any], sizes: list[int], sides: list[str]) -> Ta
         rows.append((str(nodes), *cells, *([ratio(times["local"], times[TORCH])] if compared else [])))
     parameters = results["parameters"]
     note = (
-        f"Seconds; median (least–greatest) of {parameters['repeat']}, nodes as threads of {parameters['processes']} "
-        f"processes. *never*: not within {parameters['timeout']:g} s, so not tried with more nodes."
+        f"Seconds; median (least–greatest) of {parameters['repeat']}; every node is a process of this machine. "
+        f"*never*: not within {parameters['timeout']:g} s, so not tried with more nodes."
     )
     head = ("nodes", *sides, *(["ours (local) / torch"] if compared else []))
     return Table("A round of N nodes", head, tuple(rows), note)

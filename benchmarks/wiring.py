@@ -1,16 +1,18 @@
 """One agent's rendezvous as `hpcelastic.agent.agent` wires it, without workers: the one place that knows that API."""
 
 import contextlib
+import queue
 import secrets
-from collections.abc import Callable
 
 from hpcelastic.agent.bell import Bell, heed
 from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start
 from hpcelastic.agent.guard import boottime
+from hpcelastic.doctor.verdict import Verdict, advise
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network import Network, News, shared_key
+from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.protocol.state import Member, Stand, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
@@ -25,8 +27,13 @@ _PORT = 1
 
 
 def settings(nodes: int) -> Settings:
-    """Default timings; a round needs all nodes."""
-    return Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0))
+    """Default timings, as so many nodes have them; a round needs all."""
+    return advise(Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0)), Verdict(safe=True))
+
+
+def warm_up() -> None:
+    """Work out how states are read, once for all nodes that are forked from this process."""
+    decode(State, encode(State(RUN, settings(1))))
 
 
 def make_run(paths: RunPaths) -> None:
@@ -35,11 +42,12 @@ def make_run(paths: RunPaths) -> None:
         files.make_directory(directory)
 
 
-def join(paths: RunPaths, index: int, nodes: int, joined: Callable[[HpcElasticError | None], None]) -> None:
-    """Take part as node ``index`` of ``nodes``, until the process ends.
+def join(paths: RunPaths, index: int, nodes: int) -> None:
+    """Take part as node ``index`` of ``nodes``, until the process ends; returns when an agent would start its workers.
 
-    ``joined`` is called, in another thread, when an agent would start its workers, or with what went wrong.
+    Raises what the agent would.
     """
+    joined: queue.SimpleQueue[HpcElasticError | None] = queue.SimpleQueue()
     node = f"node{index:05d}@0-{secrets.token_hex(4)}"
 
     def heard(news: News) -> None:
@@ -47,7 +55,7 @@ def join(paths: RunPaths, index: int, nodes: int, joined: Callable[[HpcElasticEr
 
     def deliver(message: Outcome | HpcElasticError) -> None:
         if isinstance(message, HpcElasticError):
-            joined(message)
+            joined.put(message)
         else:
             do(conduct.learned(message.state, message.lease_from, message.settled))
 
@@ -61,10 +69,10 @@ def join(paths: RunPaths, index: int, nodes: int, joined: Callable[[HpcElasticEr
         if isinstance(action, Say):
             thread.say(action.member)
         elif isinstance(action, Start):
-            joined(None)
+            joined.put(None)
         return _PORT if isinstance(action, Reserve) else None
 
-    open_run(paths, RUN, settings(nodes), node)
+    state = open_run(paths, RUN, settings(nodes), node)
     network = Network(shared_key(paths.key), node, _ADDRESS, heard)
     member = Member(
         node=node,
@@ -81,5 +89,8 @@ def join(paths: RunPaths, index: int, nodes: int, joined: Callable[[HpcElasticEr
     conduct = Conduct(member, settings(nodes).rendezvous.lease, boottime)
     rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, Bell(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
+    do(conduct.found(state))
     thread.start()
     network.start()
+    if error := joined.get():
+        raise error

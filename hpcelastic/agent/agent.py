@@ -53,6 +53,9 @@ class AgentSpec:
     settings: Settings
     agent: AgentSettings
     member: Member
+    state: State
+    """The run as the agent found it."""
+
     environ: Mapping[str, str]
     lock: LockKind = LockKind.NATIVE
     """What keeps contention for the register cheap on the run's filesystem."""
@@ -113,6 +116,7 @@ class Agent:
             )
             poll = self._spec.settings.rendezvous.poll
             self._rendezvous = RendezvousThread(rendezvous, self._member, poll, self._deliver, self._renewed)
+            self._do(self._conduct.found(self._spec.state))
             self._rendezvous.start()
             if self._network:
                 self._network.start()

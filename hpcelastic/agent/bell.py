@@ -16,6 +16,7 @@ class Bell:
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self._watched: tuple[Sequence[Participant], int] = ((), -1)
 
     @property
     def calm(self) -> bool:
@@ -25,7 +26,9 @@ class Bell:
         self._network.ring(map(_peer, nodes), version)
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
-        self._network.watch([_peer(member) for member in members], version)
+        if (members, version) != self._watched:
+            self._watched = members, version
+            self._network.watch([_peer(member) for member in members], version)
 
 
 @contextlib.contextmanager

@@ -66,12 +66,20 @@ class Conduct:
         """False while its workers could not start at once. The others train on as long as it is not: a newcomer costs
         them a round, and must not cost them the time in which it loads what it needs."""
 
+        self._new = True
+        """True until its workers start for the first time."""
+
         self.leaving = False
         self._troubled = False
         """True from a turn of the rendezvous that failed to one that did not."""
 
         self._lease = lease
         self._clock = clock
+
+    def found(self, state: State) -> Actions:
+        """The agent begins, in a run that stood at ``state``: where a round forms, its first word asks for a place."""
+        if state.phase is Phase.JOINING:
+            yield from self._ready(state.round)
 
     def learned(self, state: State, lease_from: float, settled: bool = True) -> Actions:
         """A turn of the rendezvous has found ``state``, under the lease that began at ``lease_from``.
@@ -130,13 +138,13 @@ class Conduct:
         if self.part is not None:
             return
         if part is None:
-            newcomer = state.phase is Phase.RUNNING and self.member.round < 0
-            if newcomer and not self.prepared:
+            if state.phase is Phase.RUNNING and self._new and not self.prepared:
                 return
             if (self.member.stand, self.member.round) != (Stand.READY, state.round):
                 yield from self._ready(state.round)
         elif part.round > self.member.round and settled and self._holds(lease_from):
             self.part = part
+            self._new = False
             yield Start(part, lease_from)
             yield self._say(Stand.RUNNING, part.round, failure=None)
 

@@ -48,7 +48,18 @@ def _decide(state: State, view: View) -> Decision:
         return _running(state, view)
     if state.phase is Phase.JOINING:
         return _joining(state, view)
-    return Decision(None, f"the run has {state.phase.value}: {state.reason}")
+    return Decision(None, standing(state))
+
+
+def standing(state: State) -> str:
+    """How the run stands, for who knows no more than what all have agreed on."""
+    if state.phase is Phase.RUNNING:
+        return f"round {state.round} runs on {_nodes(len(state.participants))}"
+    return (
+        "waiting for a round to form"
+        if state.phase is Phase.JOINING
+        else f"the run has {state.phase.value}: {state.reason}"
+    )
 
 
 def close(state: State, reason: str) -> Decision:
@@ -87,7 +98,7 @@ def _running(state: State, view: View) -> Decision:
     if comer is not None:
         reason = f"{name_of(comer)} joins"
         return _commit(replace(state, phase=Phase.JOINING, cause=Cause.JOIN, standbys=(), reason=reason))
-    return Decision(None, f"round {state.round} runs on {_nodes(len(state.participants))}")
+    return Decision(None, standing(state))
 
 
 def _ending(state: State, view: View) -> tuple[Cause, str] | None:

@@ -10,11 +10,13 @@ from typing import Protocol
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.decide import Decision, close, decide, reopen
-from hpcelastic.protocol.leaders import leaders
+from hpcelastic.protocol.decide import Decision, close, decide, reopen, standing
+from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
+from hpcelastic.store import files
+from hpcelastic.store.lease_names import foremost
 from hpcelastic.store.leases import LeaseObserver, OwnLease
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
@@ -82,6 +84,8 @@ class Rendezvous:
         bell: Doorbell | None = None,
     ) -> None:
         self._node = node
+        self._leases = paths.leases
+        self._poll = settings.rendezvous.poll
         self._clock = clock
         self._bell = bell or NoBell()
         self._register = Register(paths.register, node, lock)
@@ -107,6 +111,10 @@ class Rendezvous:
         """When a lease that had run out was renewed."""
 
         self._looked: _Look | None = None
+        self._glance = _Glance(0, {})
+        self._prodded: dict[str, float] = {}
+        """When nodes were asked last to show that they live."""
+
         self._fresh = False
         """False once somebody has news that may be in the leases."""
 
@@ -129,7 +137,7 @@ class Rendezvous:
             self._renew(self._informed(member))
         else:
             self.renew(member)
-        return self._look()
+        return self._look(read=True)
 
     def renew(self, member: Member) -> float:
         """Say ``member`` in our lease, if that is new or it is time; the start of the renewal that holds.
@@ -147,7 +155,7 @@ class Rendezvous:
         if not self._attention.due:
             self._tell_leaders()
             return None
-        return self._look()
+        return self._look(read=self._attention.reading)
 
     def pause(self) -> float:
         """Seconds until something has to be done, unless somebody rings."""
@@ -198,17 +206,40 @@ class Rendezvous:
 
     # One look
 
-    def _look(self) -> Outcome:
+    def _look(self, read: bool) -> Outcome:
+        """Follow the newest version; decide what comes next if we ``read`` the leases, or have to."""
         began = self._clock()
         version, state = self._read()
-        decision = self._decide(version, state)
-        while decision.next is not None and self._commit(version, decision.next):
-            version, state = self._read()
+        read = read or self._must_read(state)
+        reason = standing(state)
+        while read:
             decision = self._decide(version, state)
-        self._rested(began, state)
-        return Outcome(version.number, state, decision.reason, self._lease_from, self._settled)
+            reason = decision.reason
+            if decision.next is None or not self._commit(version, decision.next):
+                break
+            version, state = self._read()
+        self._rested(began, state, read)
+        return Outcome(version.number, state, reason, self._lease_from, self._settled)
 
-    def _rested(self, began: float, state: State) -> None:
+    def _must_read(self, state: State) -> bool:
+        """Whether the leases have to be read for what nobody else may see to."""
+        if state.phase.final:
+            return False
+        if self._looked is None and not state.participants:
+            names = files.names(self._leases)
+            first = {member.node: Seen(member, alive=True, proved=False) for member in foremost(names, COUNT)}
+            self._glance = _Glance(len(names), first)
+        return self._rank() is not None or self._ends_the_round(state)
+
+    def _ends_the_round(self, state: State) -> bool:
+        """Whether we have said something by which the round that runs must end, and have not acted on it yet."""
+        said, before = self._said, self._looked.member if self._looked else None
+        if state.phase is not Phase.RUNNING or said is None or said == before:
+            return False
+        left = said.stand is Stand.READY and said.round >= state.round
+        return left or said.stand in (Stand.FAILED, Stand.LEFT) or said.dead != (before.dead if before else ())
+
+    def _rested(self, began: float, state: State, read: bool) -> None:
         """What is to be done once nothing more is to be decided."""
         assert self._known is not None
         inside = {p.node for p in state.participants}
@@ -217,11 +248,22 @@ class Rendezvous:
         self._bell.watch(state.participants if self._node in inside else (), self._known.number)
         late = self._node in inside and self._said is not None and self._said.round < state.round
         urgent = bool(self._silent) or late or not self._settled
-        self._attention.looked(began, Moment(state.phase, self._rank(), len(self._seen), self._bell.calm, urgent))
+        nodes = max(len(self._seen), len(state.participants), self._glance.nodes)
+        rank = self._rank()
+        self._attention.looked(began, Moment(state.phase, rank, nodes, self._bell.calm, urgent), read)
         self._tell_leaders()
+        if read and rank is not None and state.phase is Phase.JOINING:
+            self._prod()
+
+    def _prod(self) -> None:
+        """Ask those of whom no renewal has been seen to renew their leases, each now and then."""
+        assert self._known is not None
+        now = self._clock()
         unproved = [s.member for s in self._seen.values() if s.member and not s.proved and s.alive]
-        if state.phase is Phase.JOINING and unproved:
-            self._bell.ring(unproved, self._known.number)
+        asked = [m for m in unproved if now - self._prodded.get(m.node, float("-inf")) >= self._poll]
+        if asked:
+            self._prodded.update((member.node, now) for member in asked)
+            self._bell.ring(asked, self._known.number)
 
     def _commit(self, version: Version, state: State) -> bool:
         """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
@@ -271,7 +313,10 @@ class Rendezvous:
     def _mind(self, member: Member) -> None:
         """We have said something new: look at once if we are the one to act on it, else let the leaders know."""
         joining = self._state.phase is Phase.JOINING
-        if self._known is None or (not joining and member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT)):
+        if self._known is None:
+            self._untold = True  # our first word, in a run of which we know nothing yet
+            self._attention.told(newer=True)
+        elif not joining and member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT):
             self._attention.told(newer=True)
         elif joining or member.stand is Stand.SUCCEEDED:
             self._untold = True
@@ -309,7 +354,7 @@ class Rendezvous:
 
     @property
     def _seen(self) -> Mapping[str, Seen]:
-        return {} if self._looked is None else self._looked.nodes
+        return self._looked.nodes if self._looked else self._glance.first
 
     def _see(self, version: Version, state: State) -> None:
         """Read the leases of all nodes. While a round runs that is done as seldom as they are renewed: whoever has news
@@ -321,6 +366,14 @@ class Rendezvous:
             nodes = self._observer.observe(p.node for p in state.participants)
             self._fresh = True
             self._looked = _Look(version.number, member, now, nodes)
+
+
+@dataclass(frozen=True)
+class _Glance:
+    """What the names of the leases said to who had not read them yet."""
+
+    nodes: int
+    first: Mapping[str, Seen]
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def take_part(task: Task, place: Place) -> int:
         return 0 if state.phase is Phase.SUCCEEDED else 1
     slurm = slurm_task(os.environ)
     try:
-        spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, os.environ, verdict.lock)
+        spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock)
         return Agent(spec, report).run()
     except RunFailed as error:
         print_failures(error)

@@ -6,6 +6,8 @@ last ``+`` says that the file's content, the JSON of the whole member, holds mor
 fit it is a mere ``+``; so is one whose fields are not ours, a newer writer's, to be read.
 """
 
+import heapq
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
@@ -23,6 +25,7 @@ _HINTS = get_type_hints(Member)
 _SMALL = {field.name: _HINTS[field.name] for field in fields(Member) if _HINTS[field.name] in (int, str, Stand)}
 for _name in ("node", "process"):  # the name begins with the one; nobody decides by the other
     del _SMALL[_name]
+_STAND, _ORDER = (list(_SMALL).index(field) for field in ("stand", "order"))
 _LARGE = {
     field.name: None if field.default is MISSING else field.default
     for field in fields(Member)
@@ -68,6 +71,21 @@ def newest(texts: list[str]) -> dict[str, LeaseName]:
             if name is not other and name > other:
                 found[name.node] = name
     return found
+
+
+def foremost(texts: Iterable[str], count: int) -> list[Member]:
+    """Of the nodes in a listing that are ready, the ``count`` first by their order: a glance, however many there are.
+
+    A node may be there twice, as it was and as it is; a name that is not ours to understand is left out.
+    """
+    found = []
+    for text in texts:
+        values = text.rpartition("~")[2].split(",")
+        if len(values) == len(_SMALL) and values[_STAND] == Stand.READY.value and values[_ORDER].isdecimal():
+            found.append((int(values[_ORDER]), text))
+    names = [parse(text) for _, text in heapq.nsmallest(count, found)]
+    members = [member_of(name)[0] for name in names if name]
+    return [member for member in members if member]
 
 
 def written(node: str, word: int, beat: int, summary: str) -> str:

@@ -20,6 +20,10 @@ from hpcelastic.store import files
 from hpcelastic.store.errnos import doubtful, repeated
 from hpcelastic.store.lease_names import LeaseName, member_of, newest, parse, summary, written
 
+_FINAL = (Stand.FAILED, Stand.SUCCEEDED, Stand.LEFT)
+"""What must outlive a server that loses its memory; all else is said again by a node that lives, at its next beat, and
+counts for nothing once the node is dead."""
+
 _LOOKS = 3
 """For so many looks what a node said before stands while the content of its new word can't be read."""
 
@@ -56,7 +60,7 @@ class OwnLease:
         """Names that it may have had, and that may still be there."""
 
     def renew(self, member: Member) -> None:
-        """Publish the next beat; durably if the node says something new."""
+        """Publish the next beat; durably if the node says what it may not be there to say again."""
         self._beat += 1
         if member != self._said or not self._moved():
             self._publish(member)
@@ -90,7 +94,7 @@ class OwnLease:
             self._left.add(self._name)
         name = written(self._node, self._word, self._beat, self._summary)
         self._left.add(name)
-        files.publish(self._directory / name, files.to_json(encode(member)))
+        files.publish(self._directory / name, files.to_json(encode(member)), durable=member.stand in _FINAL)
         self._left.remove(name)
         self._said, self._name = member, name
         self._tidy()

@@ -65,10 +65,23 @@ def test_a_newcomer_asks_for_a_place_once_it_is_prepared(state: State, expected:
         assert brief(newcomer.learned(state, FRESH)) == ["reserve", "say ready 2"]
 
 
+def test_the_first_word_asks_for_a_place_where_a_round_forms() -> None:
+    assert brief(conduct(round=-1).found(ENDED)) == ["reserve", "say ready 1"]
+    assert brief(conduct(round=-1).found(RUNS_1)) == []
+
+
+def test_who_asked_for_a_place_and_got_none_asks_again_once_it_is_prepared() -> None:
+    late = conduct(round=-1)
+    late.prepared = False
+    assert brief(late.found(ENDED)) == ["reserve", "say ready 1"]
+    assert brief(late.learned(WITHOUT_US, FRESH)) == []
+
+
 def test_who_has_been_in_a_round_is_prepared() -> None:
-    known = conduct(round=1)
+    known = conduct(round=0)
     known.prepared = False
-    assert brief(known.learned(WITHOUT_US, FRESH)) == ["reserve", "say ready 2"]
+    assert brief(known.learned(RUNS_1, FRESH)) == ["start 1", "say running 1"]
+    assert brief(known.learned(WITHOUT_US, FRESH))[1:] == ["reserve", "say ready 2"]
 
 
 @pytest.mark.parametrize(

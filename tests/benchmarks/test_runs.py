@@ -70,20 +70,20 @@ def test_a_node_of_ours_is_killed_whole_and_the_others_go_on() -> None:
     [pytest.param(("local",), False, id="ours"), pytest.param((), True, id="torch's", marks=pytest.mark.nightly)],
 )
 def test_a_round_forms(grounds: tuple[str, ...], torch: bool) -> None:
-    parameters = scale.Parameters(nodes=(3,), processes=2, repeat=1, grounds=grounds, torch=torch)
+    parameters = scale.Parameters(nodes=(3,), repeat=1, grounds=grounds, torch=torch)
     results = told(scale.measure, parameters)
     assert [run["seconds"] is not None for run in results["runs"]] == [True]
     assert len(scale.tables(results)) == 2
 
 
 def test_a_side_that_is_too_slow_is_not_tried_with_more_nodes() -> None:
-    parameters = scale.Parameters(nodes=(2, 4), processes=1, repeat=1, timeout=0.0, grounds=("local",), torch=False)
+    parameters = scale.Parameters(nodes=(2, 4), repeat=1, timeout=0.0, grounds=("local",), torch=False)
     results = told(scale.measure, parameters)
     assert [(run["nodes"], run["seconds"]) for run in results["runs"]] == [(2, None)]
 
 
 def test_what_nodes_ask_of_the_filesystem_is_counted() -> None:
-    parameters = scale.Parameters(nodes=(2,), processes=1, repeat=1, grounds=("local + 2 ms",), torch=False)
+    parameters = scale.Parameters(nodes=(2,), repeat=1, grounds=("local + 2 ms",), torch=False)
     (run,) = told(scale.measure, parameters)["runs"]
     for kind in ("list", "create", "rename"):
         assert run["operations"][kind] > 0
@@ -148,7 +148,7 @@ def test_what_an_agent_costs(side: str, parts: set[str]) -> None:
     ],
 )
 def test_every_side_counts(sides: tuple[str, ...]) -> None:
-    parameters = register.Parameters(contenders=(2,), processes=1, seconds=0.5, repeat=1, operations=50, sides=sides)
+    parameters = register.Parameters(contenders=(2,), seconds=0.5, repeat=1, operations=50, sides=sides)
     results = told(register.measure, parameters)
     assert {race["side"]: race["won"] > 0 for race in results["races"]} == dict.fromkeys(sides, True)
     assert len(results["growth"]) == 10 * len(sides)

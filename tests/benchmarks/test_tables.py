@@ -64,7 +64,7 @@ def test_rounds_by_their_size() -> None:
         {"nodes": 8, "side": "local", "seconds": None, "operations": None},
         {"nodes": 8, "side": scale.TORCH, "seconds": None, "operations": None},
     ]
-    times, asked = scale.tables({"parameters": {"repeat": 1, "processes": 4, "timeout": 60.0}, "runs": runs})
+    times, asked = scale.tables({"parameters": {"repeat": 1, "timeout": 60.0}, "runs": runs})
     assert times.rows == (("4", "1.00", "2.00", "0.500"), ("8", "never (1 of 1)", "never (1 of 1)", "-"))
     four, eight = (dict(zip(asked.head, row, strict=True)) for row in asked.rows)
     assert (four["operations"], four["list"], four["lock"], four["open"]) == ("3.00", "2.00", "1.00", "0")

@@ -18,10 +18,10 @@ class Watch:
         self.now = 100.0
         self.attention = Attention(RendezvousSettings(lease=LEASE, margin=1, poll=POLL), lambda: self.now)
 
-    def look(self, moment: Moment, took: float = 0.0) -> float:
+    def look(self, moment: Moment, took: float = 0.0, read: bool = True) -> float:
         """Look, and say how long until the next look."""
         self.now += took
-        self.attention.looked(self.now - took, moment)
+        self.attention.looked(self.now - took, moment, read)
         return self.attention.pause
 
 
@@ -82,12 +82,42 @@ def test_who_is_told_again_does_not_put_off_its_look() -> None:
 
 def test_a_word_makes_no_other_look_more_often_than_all_together_may() -> None:
     watch = Watch()
-    watch.look(replace(RUNNING, nodes=1280))
+    watch.look(replace(RUNNING, nodes=512))
     watch.attention.told(newer=False)
-    assert watch.attention.pause == pytest.approx(10.0)
-    watch.now += 11
+    assert watch.attention.pause == pytest.approx(16.0)
+    watch.now += 17
     watch.attention.told(newer=False)
-    assert watch.attention.due
+    assert watch.attention.due and watch.attention.reading
+
+
+def test_all_nodes_together_read_so_many_leases_and_no_more() -> None:
+    for nodes in (1, 64, 128, 1024, 10_000):
+        watch = Watch()
+        watch.look(replace(JOINING, nodes=nodes))
+        watch.now += POLL * 0.99
+        assert not watch.attention.reading
+        watch.now = 100.0 + max(POLL, nodes**2 / 16384) + 0.01
+        assert watch.attention.reading
+
+
+def test_looks_without_the_leases_do_not_put_off_their_reading() -> None:
+    watch = Watch()
+    watch.look(replace(JOINING, nodes=512))
+    for _ in range(15):
+        watch.now += 1.0
+        watch.attention.told(newer=True)
+        assert watch.attention.due and not watch.attention.reading
+        watch.look(replace(JOINING, nodes=512), read=False)
+    watch.now += 1.1
+    assert watch.attention.reading
+
+
+def test_a_silent_neighbour_makes_a_node_read_sooner() -> None:
+    watch = Watch()
+    watch.look(RUNNING)
+    watch.look(replace(RUNNING, urgent=True), read=False)
+    watch.now += POLL
+    assert watch.attention.reading
 
 
 def test_looks_that_take_long_take_half_of_the_time_at_most() -> None:

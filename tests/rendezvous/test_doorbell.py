@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import pytest
+
 from hpcelastic.protocol.state import Cause, Member, Participant, Phase, Stand, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.leases import LeaseObserver, read_leases
 from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, names
 
 
@@ -89,6 +91,36 @@ def test_who_commits_rings_everybody(tmp_path: Path) -> None:
         world.now += 0.02
         assert node.turn() == state, "the new version is looked at in the next turn"
         assert node.told == []
+
+
+def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, nodes = running(tmp_path, 6)
+    readers: set[str] = set()
+    observe = LeaseObserver.observe
+    for node in nodes:
+        reader = node.rendezvous._observer
+        monkeypatch.setattr(reader, "observe", lambda e, r=reader, n=node: readers.add(n.member.name) or observe(r, e))
+    f = nodes[-1]
+    f.fail(1)
+    state = f.turn()
+    assert state is not None and state.phase is Phase.JOINING and readers == {"f"}, "whoever ends a round decides it"
+    readers.clear()
+    world.now += 0.02
+    for node in nodes:
+        node.rendezvous.told(99)
+        assert node.turn() == state
+    assert readers == {"a", "b", "c"}
+
+
+def test_who_begins_among_many_glances_at_the_leases_and_leaves_them_to_the_first(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 6, 6)
+    nodes = [Bellman(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
+    for node in nodes:
+        node.turn()
+    assert [node.rendezvous._looked is not None for node in nodes] == [True] * 3 + [False] * 3
+    assert nodes[5].told == [({"a", "b", "c"}, 1)]
 
 
 def test_who_says_something_new_rings_the_leaders_and_they_form_the_round(tmp_path: Path) -> None:

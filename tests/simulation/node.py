@@ -110,6 +110,7 @@ class Node:
         self._thread = world.code.module(THREAD).RendezvousThread(
             rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
         )
+        self._carry_out(self._conduct.found(world.state))
         self._thread.start()
         while not self._over:
             self._bell.wait()

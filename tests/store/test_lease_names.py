@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hpcelastic.protocol.state import Failure, Member, Stand
-from hpcelastic.store.lease_names import LONGEST, LeaseName, member_of, newest, parse, summary, written
+from hpcelastic.store.lease_names import LONGEST, LeaseName, foremost, member_of, newest, parse, summary, written
 
 MEMBER = Member("n1@0-ab", Stand.RUNNING, 3, 8, "10.0.0.1", 4000, order=3, job="7.0", job_nodes=4, fenced=2)
 FAILURE = Failure(3, "n1@0-ab", 3, 1, -9, "killed by SIGKILL")
@@ -113,6 +113,17 @@ def test_an_unknown_stand_says_that_there_is_more() -> None:
     name = parse(said(MEMBER).text.replace("running", "dancing"))
     assert name is not None
     assert member_of(name) == (None, False)
+
+
+def test_who_comes_first_is_seen_at_a_glance() -> None:
+    members = [Member(f"n{i}@0-ab", Stand.READY, 0, 1, f"10.0.0.{i}", 4000, order=i) for i in (11, 2, 7, 3, 1)]
+    left = replace(members[-1], node="n0@0-ab", stand=Stand.LEFT, order=0)
+    texts = [written(m.node, 1, 1, summary(m)) for m in (*members, left)]
+    others = ["x", "n5@0-ab~1~1~+.json", "n5@0-ab~1~1~ready,0,1,a,1,1,one,j,0,-1.json", f"{texts[0]}.draft"]
+    found = foremost([*texts, *others], 3)
+    assert [m.order for m in found] == [1, 2, 3]
+    assert found[1] == members[1]
+    assert foremost(others, 3) == []
 
 
 def test_counters_are_compared_as_numbers() -> None:

@@ -111,16 +111,16 @@ def test_a_beat_is_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert made == ["replace"]
 
 
-def test_only_news_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_may_be_the_last_word_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     lease, durable = OwnLease(tmp_path, NODE), []
-    running = replace(MEMBER, stand=Stand.RUNNING, round=1)
-    for member in (MEMBER, MEMBER, replace(MEMBER), running, running, MEMBER):
+    running, left = (replace(MEMBER, stand=stand, round=1) for stand in (Stand.RUNNING, Stand.LEFT))
+    for member in (MEMBER, MEMBER, running, FAILED, FAILED, left):
         synced.clear()
         lease.renew(member)
         durable.append(bool(synced))
-    assert durable == [True, False, False, True, False, True]
+    assert durable == [False, False, False, True, False, True]
 
 
 def test_news_end_with_a_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,11 +142,11 @@ def test_news_that_could_not_be_written_is_durable_at_the_next_try(
 ) -> None:
     lease = OwnLease(tmp_path / "missing", NODE)
     with pytest.raises(files.StoreError):
-        lease.renew(MEMBER)
+        lease.renew(FAILED)
     (tmp_path / "missing").mkdir()
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
-    lease.renew(MEMBER)
+    lease.renew(FAILED)
     assert synced
 
 
