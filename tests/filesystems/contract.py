@@ -26,8 +26,9 @@ PATIENCE = 60.0
 
 
 def persistently(operation: Callable[[], T]) -> T:
-    """Repeat what a filesystem that fails at random makes fail."""
-    for _ in range(30):
+    """Repeat what a filesystem that fails at random makes fail, for longer than it remembers what was absent."""
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
         try:
             return operation()
         except StoreError:
@@ -98,7 +99,7 @@ def publish_and_read(directory: Path, place: int) -> dict[str, int]:
         number += 1
         try:
             if place == 0:
-                files.publish(path, files.to_json({"number": number, "pad": pad(number)}), durable=False)
+                publish(path, number)
             elif (document := files.read_json(path)) is not None:
                 newest = document["number"]
                 torn += document["pad"] != pad(newest)
@@ -106,6 +107,10 @@ def publish_and_read(directory: Path, place: int) -> dict[str, int]:
             torn += "not JSON" in str(error)
         time.sleep(0.002)
     return {"number": number, "newest": newest, "torn": torn}
+
+
+def publish(path: Path, number: int) -> None:
+    files.publish(path, files.to_json({"number": number, "pad": pad(number)}), durable=False)
 
 
 def pad(number: int) -> str:
@@ -117,6 +122,8 @@ def main(directory: str, place: str, count: str) -> None:
     root, own, all_of_us = Path(directory), int(place), int(count)
     for name in ("turns", "race", "store", "documents"):
         persistently(lambda name=name: files.make_directory(root / name))
+    if own == 0:
+        persistently(lambda: publish(root / "documents" / "document.json", 0))  # or it may be absent to all for long
     meet(root, place, all_of_us)
     found = {
         "turns": take_turns(root / "turns", own, all_of_us),

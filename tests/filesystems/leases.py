@@ -10,7 +10,9 @@ from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.store import files
 from hpcelastic.store.leases import LeaseObserver, OwnLease
+from tests.filesystems.contract import persistently
 from tests.filesystems.hammer import meet
 
 NODE = "n1@0-ab"
@@ -45,9 +47,7 @@ def watch(directory: Path, expiry: float) -> dict[str, float | bool]:
 def main(role: str, directory: str, who: str, seconds: str) -> None:
     meet(Path(directory), who, PROCESSES)
     nodes = Path(directory) / "nodes"
-    while not nodes.exists():
-        with suppress(OSError):
-            nodes.mkdir(exist_ok=True)
+    persistently(lambda: files.make_directory(nodes))
     if role == "own":
         own(nodes, float(seconds))
         print("null")

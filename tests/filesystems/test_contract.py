@@ -44,7 +44,8 @@ def run(shared: Shared, commands: list[tuple[int, list[str]]]) -> list[Any]:
     with ExitStack() as stack:
         running = [stack.enter_context(started(shared.mounts.clients[at], argv)) for at, argv in commands]
         for process in running:
-            assert process.wait(PATIENCE) == 0, process.output()
+            ended = process.wait(PATIENCE)
+            assert ended == 0, "\n".join(f"--- {at}\n{other.output()}" for at, other in enumerate(running))
         return [json.loads(process.output().splitlines()[-1]) for process in running]
 
 

@@ -78,10 +78,15 @@ MUTANTS = {
         RENDEZVOUS, "        self._asked = True\n        self._observer", "        self._observer"
     ),
     "a silent neighbour is not watched": Patch(RENDEZVOUS, "        self._silent.add(node)\n", ""),
-    "a dead node leads": Patch(LEADERS, " if p.node not in view.dead]", "]"),
+    "a dead node leads": Patch(LEADERS, " if p.node not in view.dead)", ")"),
     "who is told of a version waits": Patch(ATTENTION, "if newer or moment is None:", "if moment is None:"),
     "all look whenever somebody has something to say": Patch(
-        ATTENTION, "max(now, self._looked + self._gentle(moment))", "now"
+        ATTENTION, "max(now, self._looked + self._crowded(moment))", "now"
+    ),
+    "looks put the reading off": Patch(ATTENTION, 'float("inf") if read else self._reading', 'float("inf")'),
+    "who ends a round leaves it to the leaders": Patch(RENDEZVOUS, " or self._ends_the_round(state)", ""),
+    "the first word reaches nobody": Patch(
+        RENDEZVOUS, "            self._untold = True  # our first word, in a run of which we know nothing yet\n", ""
     ),
     "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not moment.calm:", ":"),
     # leases
@@ -175,6 +180,9 @@ BY_TESTS = {
     "a dead node leads": "tests/protocol/test_leaders.py",
     "who is told of a version waits": "tests/rendezvous/test_attention.py",
     "all look whenever somebody has something to say": "tests/rendezvous/test_attention.py",
+    "looks put the reading off": "tests/rendezvous/test_attention.py",
+    "who ends a round leaves it to the leaders": "tests/rendezvous/test_doorbell.py",
+    "the first word reaches nobody": "tests/rendezvous/test_doorbell.py",
     "a node that can hear nobody trusts the doorbell": "tests/rendezvous/test_attention.py",
     "a lease ages while it is read": "tests/store/test_leases.py",
     "a lease is known from before it was read": "tests/store/test_leases.py",
