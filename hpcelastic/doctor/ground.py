@@ -6,11 +6,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.mounts import mount_of
-from hpcelastic.doctor.probe import SHORT, measure_node
 from hpcelastic.doctor.race import meet_at_start
-from hpcelastic.doctor.rules import judge
 from hpcelastic.doctor.verdict import Verdict, locks_stay_local
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
@@ -33,7 +30,7 @@ def established(paths: RunPaths) -> Verdict:
     """
     verdict = _published(paths)
     if verdict is None:
-        found = _doctors(paths) or judge(Measurements((measure_node(paths.root, os.uname().nodename, SHORT),)))
+        found = _doctors(paths) or _probed(paths)
         _refuse_unsafe(paths, found)
         document = {**encode(found), "nonce": secrets.token_hex(8)}
         files.publish_new(paths.filesystem, files.to_json(document))
@@ -99,6 +96,16 @@ def _doctors(paths: RunPaths) -> Verdict | None:
         return None
     verdict = read_verdict(path) if ours else None
     return verdict if verdict is not None and verdict.mount.same_as(mount_of(paths.root)) else None
+
+
+def _probed(paths: RunPaths) -> Verdict:
+    """What a short probe on this node finds."""
+    # Loaded here: all agents but the first of a run only read what it has found.
+    from hpcelastic.doctor.measurements import Measurements
+    from hpcelastic.doctor.probe import SHORT, measure_node
+    from hpcelastic.doctor.rules import judge
+
+    return judge(Measurements((measure_node(paths.root, os.uname().nodename, SHORT),)))
 
 
 def _refuse_unsafe(paths: RunPaths, verdict: Verdict) -> None:

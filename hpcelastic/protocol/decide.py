@@ -55,11 +55,9 @@ def standing(state: State) -> str:
     """How the run stands, for who knows no more than what all have agreed on."""
     if state.phase is Phase.RUNNING:
         return f"round {state.round} runs on {_nodes(len(state.participants))}"
-    return (
-        "waiting for a round to form"
-        if state.phase is Phase.JOINING
-        else f"the run has {state.phase.value}: {state.reason}"
-    )
+    if state.phase is Phase.JOINING:
+        return "waiting for a round to form"
+    return f"the run has {state.phase.value}: {state.reason}"
 
 
 def close(state: State, reason: str) -> Decision:

@@ -86,6 +86,10 @@ class Attention:
         else:
             self._reading = min(self._reading, max(now, self._looked + self._crowded(moment)))
 
+    def soon(self, seconds: float) -> None:
+        """Look again after so long at the latest."""
+        self._told = min(self._told, self._clock() + seconds)
+
     def _interval(self, moment: Moment) -> float:
         if moment.urgent or (moment.phase is Phase.JOINING and moment.rank is not None):
             return self._poll

@@ -264,6 +264,7 @@ class Rendezvous:
         if asked:
             self._prodded.update((member.node, now) for member in asked)
             self._bell.ring(asked, self._known.number)
+            self._attention.soon(2 * _AGAIN)  # the answer is in the leases, and nobody rings for it
 
     def _commit(self, version: Version, state: State) -> bool:
         """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""

@@ -4,14 +4,18 @@ A client that froze while it held a lock has been seen to hold it for ever, and 
 nobody, or none at all. So it is waited for a bounded time, and done without.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import os
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import filelock
+if TYPE_CHECKING:
+    import filelock
 
 LOCK_PATIENCE = 1.0
 """Seconds for which the lock is waited for before doing without it."""
@@ -72,7 +76,7 @@ class BoundedLock:
         try:
             # A holder that kept us waiting in vain may be frozen: it must not cost a second at every commit.
             lock.acquire(timeout=0.0 if self._suspect else LOCK_PATIENCE, poll_interval=_POLL)
-        except filelock.Timeout:
+        except TimeoutError:
             self._suspect = True
             return None
         except (OSError, NotImplementedError) as error:
@@ -83,6 +87,8 @@ class BoundedLock:
         return lock
 
     def _lock(self) -> filelock.BaseFileLock:
+        import filelock  # here: to load it takes a tenth of an agent's start, and most agents never lock
+
         # Two names, for the file that flock leaves behind would count as a soft lock that is held.
         if self._kind is LockKind.SOFT:
             return filelock.SoftFileLock(self._directory / "lock.soft", mode=0o600)

@@ -3,11 +3,12 @@
 from dataclasses import replace
 from pathlib import Path
 
+import filelock
 import pytest
 
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import Rendezvous
-from hpcelastic.store import files, locks
+from hpcelastic.store import files
 from hpcelastic.store.locks import LockKind
 from tests.rendezvous.nodes import make_world
 
@@ -28,9 +29,9 @@ def test_a_round_forms_under_the_lock_of_the_verdict(
     node.rendezvous = Rendezvous(world.paths, node.member.node, world.settings, world.clock, kind)
     used: set[str] = set()
     for name in ("FileLock", "SoftFileLock"):
-        real = getattr(locks.filelock, name)
+        real = getattr(filelock, name)
         monkeypatch.setattr(
-            locks.filelock, name, lambda *args, name=name, real=real, **more: (used.add(name), real(*args, **more))[1]
+            filelock, name, lambda *args, name=name, real=real, **more: (used.add(name), real(*args, **more))[1]
         )
     node.member = replace(node.member, job="j", job_nodes=1)
     assert node.step().state.phase is Phase.RUNNING
