@@ -135,8 +135,9 @@ class LeaseObserver:
         self._expiry = expiry
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
-        self._began = False
-        """Whether there was a listing: whoever appears in a later one was made before our eyes."""
+        self._last = float("-inf")
+        """The end of the last listing. What has moved since then has moved before our eyes, unless that is so long ago
+        that it may be dead again."""
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
         """All nodes that have a lease, and those ``expected`` to have one; each alive until proved otherwise."""
@@ -145,7 +146,7 @@ class LeaseObserver:
         after = self._clock()
         nodes = sorted({*listed, *expected, *self._missed(listed)})
         found = {node: self._look(node, listed.get(node), before, after) for node in nodes}
-        self._began = True
+        self._last = after
         return found
 
     def mark(self, node: str) -> str | None:
@@ -166,7 +167,7 @@ class LeaseObserver:
         renewed = name is not None and (last is None or name.follows(last))
         proved = seen.proved
         if renewed:
-            proved = proved or self._began if last is None else True
+            proved = before - self._last <= self._expiry
             watched.name, watched.since, watched.misses = name, after, 0
             self._hear(watched, last)
         elif name is not None and name == last:

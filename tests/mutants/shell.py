@@ -96,6 +96,9 @@ MUTANTS = {
         "watched.since, watched.misses = name, after, 0",
         "watched.since, watched.misses = name, before, 0",
     ),
+    "what moved during a long sleep proves life": Patch(
+        LEASES, "proved = before - self._last <= self._expiry", "proved = self._last >= 0"
+    ),
     "who is missed by a listing ages as if it were shown": Patch(
         LEASES, "since = watched.missed if watched.misses else watched.since", "since = watched.since"
     ),
@@ -186,6 +189,7 @@ BY_TESTS = {
     "a node that can hear nobody trusts the doorbell": "tests/rendezvous/test_attention.py",
     "a lease ages while it is read": "tests/store/test_leases.py",
     "a lease is known from before it was read": "tests/store/test_leases.py",
+    "what moved during a long sleep proves life": "tests/store/test_leases.py",
     "who is missed by a listing ages as if it were shown": "tests/store/test_leases.py",
     "who is missed by a listing is forgotten": "tests/store/test_leases.py",
     "who is missed twice is dead": "tests/store/test_leases.py",

@@ -353,6 +353,27 @@ def test_a_renewal_before_our_eyes_proves_life(tmp_path: Path, observer: LeaseOb
     assert seen == [False, False, True, True, True, True]
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_what_moved_between_two_looks_long_apart_proves_nothing(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock, there: bool
+) -> None:
+    """It may have moved right after the first of them, and its owner have died then."""
+    lease, seen = OwnLease(tmp_path, NODE), []
+
+    def renewed_within(seconds: float) -> None:
+        clock.now += seconds
+        lease.renew(MEMBER)
+        seen.append(observer.observe([])[NODE])
+
+    if there:
+        lease.renew(MEMBER)
+    observer.observe([])
+    for seconds in (EXPIRY + 0.001, EXPIRY, EXPIRY + 0.001):
+        renewed_within(seconds)
+    assert [look.proved for look in seen] == [False, True, False], "nor does what it has proved before"
+    assert all(look.alive for look in seen)
+
+
 @pytest.mark.parametrize("expected", [[], [NODE]])
 def test_a_lease_that_is_made_before_our_eyes_proves_life(
     tmp_path: Path, observer: LeaseObserver, expected: list[str]
@@ -384,8 +405,9 @@ def test_a_missing_lease_of_an_expected_node_ages_too(observer: LeaseObserver, c
 
 def test_a_lease_that_appears_late_lives(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     for alive_still in (True, True, True, True, False):
-        assert alive(observer) is alive_still
         clock.now += EXPIRY + 1
+        assert alive(observer) is alive_still
+    clock.now += EXPIRY
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert observer.observe([NODE]) == {NODE: Seen(SEEN, alive=True, proved=True)}
 
