@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import gc
 import importlib
 import os
 import sys
@@ -52,7 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
+    gc.disable()  # nothing that is imported is garbage; looking for it is a thirtieth of an agent's start
     module = importlib.import_module(f"hpcelastic.cli.{name}")
+    gc.freeze()
+    gc.enable()
     parser = Parser(prog=f"hpcelastic {name}", description=_sentence(COMMANDS[name]))
     module.add_arguments(parser)
     # Options may stand among the overrides; but what follows a script or an action is its own.

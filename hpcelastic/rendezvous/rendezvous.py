@@ -42,7 +42,7 @@ class Doorbell(Protocol):
 
     @property
     def calm(self) -> bool:
-        """True while all neighbours can be heard, so that no news can pass unheard."""
+        """True while all neighbours can be heard, if there are any, so that no news can pass unheard."""
 
 
 class NoBell:

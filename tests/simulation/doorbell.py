@@ -28,9 +28,12 @@ class Doorbell:
         self._world = node.world
         self._loss = loss
         self._watched: tuple[str, ...] = ()
+        self._alone = False
 
     @property
     def calm(self) -> bool:
+        if self._alone:
+            return True
         around = [self._world.node(id) for id in self._watched]
         return bool(around) and self._loss < 1 and not any(node.gone or node.frozen for node in around)
 
@@ -41,6 +44,7 @@ class Doorbell:
 
     def watch(self, members: Sequence[Any], version: int) -> None:
         ids = [p.node for p in members]
+        self._alone = len(ids) == 1
         index = ids.index(self._node.id) if ids else 0
         before, self._watched = self._watched, tuple(ids[i] for i in neighbours(index, len(ids))) if ids else ()
         for id in self._watched:
