@@ -193,9 +193,17 @@ class Warm:
         self._kin: set[int] = set()
         """Children of ours for which somebody waits."""
 
-        self._adopted = _set_subreaper(True)
         self._parent: _Parent | None = None
-        self._start()
+        self._adopted = True
+        """Whether orphans became our children before there was a parent."""
+
+        try:
+            self._adopted = _set_subreaper(True)
+        except OSError as error:
+            self._loaded()
+            self._say(f"newborns cannot be adopted: {error}; workers start in fresh interpreters")
+        else:
+            self._start()
 
     def __enter__(self) -> "Warm":
         return self

@@ -1,5 +1,6 @@
 """The warm parent: births, and what becomes of them when something dies or hangs in between."""
 
+import errno
 import os
 import select
 import signal
@@ -362,6 +363,19 @@ def test_unfit_parent(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (report,) = made.reports
     assert report.startswith(reason) and report.endswith("takes longer (workers.preload)")
     assert set(marked(made.facts.node)) == set()
+
+
+def test_where_newborns_cannot_be_adopted_interpreters_are_fresh(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(on: bool) -> bool:
+        raise PermissionError(errno.EPERM, "PR_SET_CHILD_SUBREAPER")
+
+    monkeypatch.setattr(warm, "_set_subreaper", refuse)
+    made = make(SAY_WHO)
+    assert made.warm is not None and made.warm.pid is None and not made.warm.loading
+    assert made.run() == [0]
+    assert made.reports == [
+        "newborns cannot be adopted: [Errno 1] PR_SET_CHILD_SUBREAPER; workers start in fresh interpreters"
+    ]
 
 
 def test_a_module_that_is_missing_is_named(make: Make) -> None:

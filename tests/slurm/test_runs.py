@@ -86,6 +86,23 @@ def test_survives_death_of_any_node(node: int, cluster: SlurmCluster, monkeypatc
     assert f"n{node}" not in [member.name for member in status.nodes]
 
 
+def test_a_network_cut_that_heals_costs_no_more_than_its_time(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node's neighbours hear nothing of it, but its lease, which all can still see, says that it lives."""
+    run = start(cluster, monkeypatch)
+    until("training", lambda: trained(run, 1), run)
+    cluster.cut(3)
+    time.sleep(1.0)  # for what was said before to show
+    before = trained(run, 1)
+    time.sleep(4.0)
+    assert trained(run, 1) == before, "the cable carries what the workers say"
+    cluster.heal(3)
+    check_success(run, cluster)
+    status = run.status()
+    assert (status.world_size, status.round, status.restarts) == (4, 1, 0)
+
+
 @pytest.mark.parametrize("proctrack", ["linuxproc", "pgid"])
 def test_requeue_resumes_in_the_same_directory(
     proctrack: str, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
