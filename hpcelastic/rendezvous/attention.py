@@ -87,8 +87,8 @@ class Attention:
             self._reading = min(self._reading, max(now, self._looked + self._crowded(moment)))
 
     def soon(self, seconds: float) -> None:
-        """Look again after so long at the latest."""
-        self._told = min(self._told, self._clock() + seconds)
+        """Read the leases again after so long at the latest."""
+        self._reading = min(self._reading, self._clock() + seconds)
 
     def _interval(self, moment: Moment) -> float:
         if moment.urgent or (moment.phase is Phase.JOINING and moment.rank is not None):

@@ -31,6 +31,10 @@ _STILL = 0.1
 """Seconds for which the lease of a node that was refused must have stood still: who lives shows it at once."""
 
 
+_JUST = 0.01
+"""Seconds after which a lease that has run out has certainly done so."""
+
+
 class Doorbell(Protocol):
     """How nodes hear of news sooner than by looking. Nothing rests on it."""
 
@@ -251,9 +255,17 @@ class Rendezvous:
         nodes = max(len(self._seen), len(state.participants), self._glance.nodes)
         rank = self._rank()
         self._attention.looked(began, Moment(state.phase, rank, nodes, self._bell.calm, urgent), read)
+        self._await_the_end_of_silent()
         self._tell_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
             self._prod()
+
+    def _await_the_end_of_silent(self) -> None:
+        """Look when the lease of a silent neighbour has run out, not some time later."""
+        for node in self._silent:
+            left = self._observer.expires(node) - self._clock()
+            if left > 0:
+                self._attention.soon(left + _JUST)
 
     def _prod(self) -> None:
         """Ask those of whom no renewal has been seen to renew their leases, each now and then."""

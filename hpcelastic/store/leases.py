@@ -149,6 +149,11 @@ class LeaseObserver:
         self._last = after
         return found
 
+    def expires(self, node: str) -> float:
+        """When a listing that shows the node's lease unmoved proves it dead; infinite if it was never seen."""
+        watched = self._watched.get(node)
+        return watched.since + self._expiry if watched and watched.name else float("inf")
+
     def mark(self, node: str) -> str | None:
         """The node's name as last listed: it changes whenever its lease moves. None if it was never listed."""
         watched = self._watched.get(node)

@@ -77,6 +77,9 @@ MUTANTS = {
     "who is shaken does not show that it lives": Patch(
         RENDEZVOUS, "        self._asked = True\n        self._observer", "        self._observer"
     ),
+    "a silent neighbour's end is found by chance": Patch(
+        RENDEZVOUS, "            if left > 0:", "            if False:"
+    ),
     "a silent neighbour is not watched": Patch(RENDEZVOUS, "        self._silent.add(node)\n", ""),
     "a dead node leads": Patch(LEADERS, " if p.node not in view.dead)", ")"),
     "who is told of a version waits": Patch(ATTENTION, "if newer or moment is None:", "if moment is None:"),
@@ -179,6 +182,7 @@ BY_TESTS = {
     "nobody is told of a version": "tests/rendezvous/test_doorbell.py",
     "leaders are not told of a word": "tests/rendezvous/test_doorbell.py",
     "who is shaken does not show that it lives": "tests/rendezvous/test_doorbell.py",
+    "a silent neighbour's end is found by chance": "tests/rendezvous/test_doorbell.py",
     "a silent neighbour is not watched": "tests/rendezvous/test_doorbell.py",
     "a dead node leads": "tests/protocol/test_leaders.py",
     "who is told of a version waits": "tests/rendezvous/test_attention.py",

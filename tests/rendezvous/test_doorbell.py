@@ -284,6 +284,24 @@ def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) 
     assert DEAD - BEAT - 0.5 <= world.now - began <= DEAD + 0.5
 
 
+def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    world.now += BEAT
+    for node in (c, b, a):
+        node.step()
+    seen = world.now
+    world.now += 0.2
+    a.rendezvous.silent(b.member.node)
+    a.bells.calm = False
+    state = a.turn()
+    while state is None or state.phase is Phase.RUNNING:
+        world.now += max(0.001, a.rendezvous.pause())
+        c.turn()
+        state = a.turn()
+    assert state.reason == "b was lost"
+    assert DEAD < world.now - seen < DEAD + 0.05
+
+
 def test_a_neighbour_that_is_heard_again_is_nothing_special(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     quiet = nodes[4]
