@@ -61,7 +61,7 @@ def main() -> None:
             continue
         document = json.loads(kept.read_text()) if args.render else measured(name, args.quick, _say)
         print("\n" + "\n".join(map(report.plain, tables(name, document))), flush=True)
-        if not args.quick:
+        if not args.quick and document["results"].get("runs", True):  # else what another machine measured stays
             keep(name, document)
 
 

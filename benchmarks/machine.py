@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -89,7 +90,9 @@ def _filesystem(path: Path) -> str:
     return max(holding, default=(0, "unknown"))[1]
 
 
+@cache
 def _commit() -> str:
+    """As it was at first: what is measured is written into the checkout, one part after the other."""
     git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()

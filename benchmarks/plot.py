@@ -42,7 +42,7 @@ def _phases(axes: Any, results: Mapping[str, Any], scenarios: list[str]) -> None
     for row, whole in enumerate(wholes):
         axes.text(101, row, f"{significant(whole)} s" if whole else "", va="center", fontsize=8)
     axes.set_yticks(range(len(scenarios)), scenarios)
-    axes.set_xlim(0, 112)
+    axes.set_xlim(0, 116)
     axes.invert_yaxis()
     axes.set_xlabel("hpcelastic: share of each phase, %")
 
@@ -62,5 +62,5 @@ def _totals(axes: Any, results: Mapping[str, Any], scenarios: list[str]) -> None
             text = significant(whole) if whole else spread(times) if times else ""
             axes.text(bar.get_width() * 1.05, bar.get_y() + height / 2, text, va="center", fontsize=7)
     axes.set_xscale("log")
-    axes.set_xlim(0.1, timeout * 8)
+    axes.set_xlim(0.1, timeout * 14)
     axes.set_xlabel("seconds; hatched: not always within the time-out")
