@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.mounts import mount_of
 from hpcelastic.doctor.race import meet_at_start
 from hpcelastic.doctor.verdict import Verdict, locks_stay_local
@@ -101,7 +102,6 @@ def _doctors(paths: RunPaths) -> Verdict | None:
 def _probed(paths: RunPaths) -> Verdict:
     """What a short probe on this node finds."""
     # Loaded here: all agents but the first of a run only read what it has found.
-    from hpcelastic.doctor.measurements import Measurements
     from hpcelastic.doctor.probe import SHORT, measure_node
     from hpcelastic.doctor.rules import judge
 

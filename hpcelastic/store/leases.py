@@ -126,6 +126,11 @@ class _Watched:
 
     seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
 
+    @property
+    def still_since(self) -> float:
+        """From when its age counts."""
+        return self.missed if self.misses else self.since
+
 
 class LeaseObserver:
     """Watches the leases of all nodes of a run, on the monotonic ``clock`` of this process (seconds)."""
@@ -152,7 +157,7 @@ class LeaseObserver:
     def expires(self, node: str) -> float:
         """When a listing that shows the node's lease unmoved proves it dead; infinite if it was never seen."""
         watched = self._watched.get(node)
-        return watched.since + self._expiry if watched and watched.name else float("inf")
+        return watched.still_since + self._expiry if watched and watched.name else float("inf")
 
     def mark(self, node: str) -> str | None:
         """The node's name as last listed: it changes whenever its lease moves. None if it was never listed."""
@@ -182,8 +187,7 @@ class LeaseObserver:
             watched.misses += 1
         if watched.unread and not renewed:
             self._read(watched)
-        since = watched.missed if watched.misses else watched.since
-        expired = before - since > self._expiry and watched.misses not in range(1, _MISSES)
+        expired = before - watched.still_since > self._expiry and watched.misses not in range(1, _MISSES)
         alive = not expired and (renewed or seen.alive)
         if alive is not seen.alive or proved is not seen.proved or watched.member is not seen.member:
             watched.seen = seen = Seen(watched.member, alive=alive, proved=proved)

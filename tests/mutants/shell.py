@@ -93,7 +93,7 @@ MUTANTS = {
     ),
     "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not moment.calm:", ":"),
     # leases
-    "a lease ages while it is read": Patch(LEASES, "expired = before - since", "expired = self._clock() - since"),
+    "a lease ages while it is read": Patch(LEASES, "expired = before - ", "expired = self._clock() - "),
     "a lease is known from before it was read": Patch(
         LEASES,
         "watched.since, watched.misses = name, after, 0",
@@ -103,7 +103,7 @@ MUTANTS = {
         LEASES, "proved = before - self._last <= self._expiry", "proved = self._last >= 0"
     ),
     "who is missed by a listing ages as if it were shown": Patch(
-        LEASES, "since = watched.missed if watched.misses else watched.since", "since = watched.since"
+        LEASES, "return self.missed if self.misses else self.since", "return self.since"
     ),
     "who is missed twice is dead": Patch(LEASES, " and watched.misses not in range(1, _MISSES)", ""),
     "who is missed by a listing is forgotten": Patch(
