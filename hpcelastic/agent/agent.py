@@ -17,29 +17,30 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.bell import Bell, heed
-from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start, Stop
+from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
+from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Failure, Member, Phase, State
+from hpcelastic.protocol.state import Cause, Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
+from hpcelastic.store.board import Board, Wish, now
 from hpcelastic.store.events import EventLog
 from hpcelastic.store.keyvalue import remove_stores
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 
-_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PARTING = 5.0
 """Seconds that the last word of an agent may take to reach the shared filesystem."""
 
@@ -60,6 +61,17 @@ class AgentSpec:
     lock: LockKind = LockKind.NATIVE
     """What keeps contention for the register cheap on the run's filesystem."""
 
+    surroundings: Surroundings | None = None
+    """Who knows what a signal means; None if there is nobody but a person."""
+
+
+@dataclass(frozen=True)
+class _Meaning:
+    """What a signal means, as the surroundings say."""
+
+    signum: int
+    notice: Notice | None
+
 
 class Agent:
     """Runs one node's part of a run, from joining to the run's end; ``report`` is given lines for a person."""
@@ -73,9 +85,11 @@ class Agent:
 
         self._member = replace(spec.member, bell=self._network.port if self._network else 0)
         self._conduct = Conduct(self._member, spec.settings.rendezvous.lease, boottime)
-        self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max)
+        self._surroundings = spec.surroundings or Alone(spec.agent.workers.stop_grace)
+        self._board = Board.make(spec.member.local_world_size)
+        self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
-        self._inbox: deque[Outcome | HpcElasticError | int] = deque()
+        self._inbox: deque[Outcome | HpcElasticError | _Meaning | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._store: StorePort | StoreHost | None = None
@@ -91,7 +105,15 @@ class Agent:
         self._trouble: StoreError | None = None
         """What was last wrong with it."""
 
+        self._warned: int | None = None
+        """A signal that came and whose meaning is not known yet."""
+
         self._exit_code: int | None = None
+        self._leaving_code = 0
+        """The exit status once this node has left."""
+
+        self.progress: int | None = None
+        """The furthest step that workers of this node have reported."""
 
     def run(self) -> int:
         """Take part until the run ends or this node leaves; the exit status.
@@ -103,13 +125,14 @@ class Agent:
         for directory in (self._spec.paths.events, self._spec.paths.logs):
             files.make_directory(directory)
         with contextlib.ExitStack() as stack:
+            stack.callback(self._board.close)
             if self._network:
                 stack.callback(self._network.close)
             self._guard = stack.enter_context(Guard(self._spec.member.node, self._inherited))
             stack.enter_context(self._signals())
             self._watch(self._bell_end, self._rung)
             self._watch(self._guard, self._guarded)
-            self._means = Means(self._guard, self._warm_parent(stack), self._inherited)
+            self._means = Means(self._guard, self._warm_parent(stack), self._inherited, self._board)
             bell = Bell(self._network) if self._network else None
             rendezvous = Rendezvous(
                 self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock, bell
@@ -132,7 +155,7 @@ class Agent:
 
     def _turn(self) -> None:
         # The guard goes first: what it has killed is no failure of a worker. One event may end what the next is about.
-        ready = sorted(self._selector.select(self._patience()), key=lambda event: event[0].fileobj is not self._guard)
+        ready = sorted(self._selector.select(self._pause()), key=lambda event: event[0].fileobj is not self._guard)
         for key, _ in ready:
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
@@ -144,8 +167,14 @@ class Agent:
                 self._learned(message)
             elif isinstance(message, int):
                 self._signalled(message)
+            elif isinstance(message, _Meaning):
+                self._understood(message)
             else:
                 self._troubled(message)
+        if self._conduct.overdue == 0.0:
+            self._do(self._conduct.lose_patience())
+        if self._conduct.leaving and self._group is None and self._exit_code is None:
+            self._exit_code = self._leaving_code
         if self._exit_code is None and self._patience() == 0.0:
             raise self._out_of_patience()
 
@@ -157,8 +186,8 @@ class Agent:
         """Called in the network's thread."""
         self._rendezvous.hear(heed(news))
 
-    def _deliver(self, message: Outcome | HpcElasticError) -> None:
-        """Called in the rendezvous thread."""
+    def _deliver(self, message: Outcome | HpcElasticError | _Meaning) -> None:
+        """Called in other threads than the main one."""
         self._inbox.append(message)
         self._ring()
 
@@ -175,7 +204,7 @@ class Agent:
 
         What would stop it is not caught if whoever started it had it ignored, as nohup does.
         """
-        caught = [*(s for s in _STOP if signal.getsignal(s) != signal.SIG_IGN), signal.SIGUSR1, signal.SIGUSR2]
+        caught = [*(s for s in STOP if signal.getsignal(s) != signal.SIG_IGN), signal.SIGUSR1, signal.SIGUSR2]
         caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
         before = {signum: signal.signal(signum, self._caught) for signum in caught}
         try:
@@ -185,7 +214,7 @@ class Agent:
                 signal.signal(signum, handler)
 
     def _caught(self, signum: int, _frame: object) -> None:
-        if signum in _STOP and self._conduct.leaving and self._ending is not None:
+        if signum in STOP and self._conduct.leaving and not self._surroundings.repeats and self._ending is not None:
             self._ending.send(signal.SIGKILL)  # asked twice: no more grace
         self._inbox.append(signum)
         self._ring()
@@ -208,6 +237,9 @@ class Agent:
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
+        if self._warned is not None and state.grace and state.cause is Cause.LEAVE:
+            # Who was asked first has told all: what ends the round is what we were warned of.
+            self._leave(Notice(state.reason, state.grace))
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
@@ -289,9 +321,23 @@ class Agent:
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.over:
-            group.finish(*([self._store.pid] if isinstance(self._store, StoreHost) else []))
-            self._group = None
-            self._do(self._conduct.workers_succeeded())
+            self._workers_finished(group)
+
+    def _workers_finished(self, group: WorkerGroup) -> None:
+        group.finish(*([self._store.pid] if isinstance(self._store, StoreHost) else []))
+        self._group = None
+        early = self._board.told(group.part.round)
+        self._note_progress()
+        if early:
+            self._report(f"round {group.part.round}: the workers have come to a step's end and stopped")
+            self._close_store()
+            self._log("workers stopped", round=group.part.round, reason="they were asked to")
+        self._do(self._conduct.workers_succeeded(early))
+
+    def _note_progress(self) -> None:
+        reported = self._board.progress()
+        if reported is not None:
+            self.progress = max(reported, self.progress or 0)
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
@@ -331,10 +377,35 @@ class Agent:
         if name in self._spec.agent.workers.forward_signals:
             if self._group is not None:
                 self._group.send(signum)
-        elif signum in _STOP and not self._conduct.leaving:
-            self._report(f"{name}: stopping the workers and leaving the run")
-            self._do(self._conduct.leave(name))
-            self._exit_code = 128 + signum
+        elif signum in STOP and self._conduct.leaving and not self._surroundings.repeats:
+            if self._conduct.overdue is not None:  # asked twice: no more grace
+                self._do(self._conduct.lose_patience())
+        elif signum in WARNINGS and not self._conduct.leaving and self._warned is None:
+            self._warned = signum
+            threading.Thread(target=self._ask_meaning, args=(signum,), name="meaning", daemon=True).start()
+
+    def _ask_meaning(self, signum: int) -> None:
+        """Called in a thread of its own."""
+        time.sleep(self._surroundings.turn)
+        if self._warned == signum:
+            self._deliver(_Meaning(signum, self._surroundings.meaning(signum)))
+
+    def _understood(self, meaning: _Meaning) -> None:
+        if self._warned != meaning.signum:
+            return
+        if meaning.notice is None:
+            self._warned = None
+        else:
+            self._leave(meaning.notice)
+
+    def _leave(self, notice: Notice) -> None:
+        signum, self._warned = self._warned, None
+        if signum in STOP:
+            self._leaving_code = 128 + signum
+        if not self._conduct.leaving:
+            self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
+            self._log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
+            self._do(self._conduct.leave(notice))
 
     def _troubled(self, error: HpcElasticError) -> None:
         if not isinstance(error, StoreError):
@@ -408,9 +479,21 @@ class Agent:
             self._start_workers(action.part, action.lease_from)
         elif isinstance(action, Stop):
             self._end_workers(action.reason)
+        elif isinstance(action, Ask):
+            return int(self._ask_workers(action))
         else:
             self._end(action.state)
         return None
+
+    def _ask_workers(self, ask: Ask) -> bool:
+        """Ask them to come to a step's end; whether they heed that."""
+        group = self._group
+        if group is None or not self._board.heeded(group.part.round):
+            return False
+        self._board.ask(Wish(group.part.round, now() + ask.seconds, ask.reason))
+        self._report(f"round {group.part.round}: asking the workers to stop within {ask.seconds:.0f} s: {ask.reason}")
+        self._log("workers asked to stop", round=group.part.round, seconds=ask.seconds, reason=ask.reason)
+        return True
 
     def _end_workers(self, why: str) -> None:
         """Stop the group, if one runs; on return no process of it is left that runs any more."""
@@ -421,6 +504,7 @@ class Agent:
             self._selector.unregister(fd)
         self._report(f"round {group.part.round}: stopping the workers: {why}")
         self._ending = group
+        self._note_progress()
         held = group.stop(self._spec.agent.workers.stop_grace)
         self._ending = None
         self._close_store()  # last, for workers may need it to end well
@@ -457,8 +541,15 @@ class Agent:
         self._events.close(_PARTING)
         self._close_store()
 
+    def _pause(self) -> float | None:
+        """Seconds until something is due, whatever happens; None if nothing is."""
+        due = [seconds for seconds in (self._patience(), self._conduct.overdue) if seconds is not None]
+        return min(due, default=None)
+
     def _patience(self) -> float | None:
         """Seconds until a wait gets too long; None if there is none."""
+        if self._trouble_since is None and (self._conduct.leaving or self._conduct.part is not None):
+            return None  # they may still come to a step's end
         since = self._joining_since if self._trouble_since is None else self._trouble_since
         if since is None:
             return None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.state import Failure, Member, Phase, Stand, State
+from hpcelastic.protocol.state import Failure, Member, Notice, Phase, Stand, State
 from hpcelastic.protocol.transitions import may_say
 
 
@@ -36,6 +36,14 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Ask:
+    """Ask the workers to come to a step's end within ``seconds``; the answer is 0 if they don't heed such wishes."""
+
+    reason: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Reserve:
     """Reserve a port for the store of the next round; the answer is its number."""
 
@@ -47,9 +55,9 @@ class End:
     state: State
 
 
-Action = Say | Start | Stop | Reserve | End
+Action = Say | Start | Stop | Ask | Reserve | End
 Actions = Generator[Action, int | None, None]
-"""The answer to an action is a port for `Reserve`, None for the others."""
+"""The answer to an action is a port for `Reserve`, whether they do for `Ask`, None for the others."""
 
 
 class Conduct:
@@ -70,6 +78,11 @@ class Conduct:
         """True until its workers start for the first time."""
 
         self.leaving = False
+        """True once the node must go: as soon as no worker of it is left, the agent ends."""
+
+        self._asked: float | None = None
+        """When the workers must have come to a step's end, if they were asked for that."""
+
         self._troubled = False
         """True from a turn of the rendezvous that failed to one that did not."""
 
@@ -90,7 +103,9 @@ class Conduct:
         if state.phase.final:
             yield from self._stop(state.reason)
             yield End(state)
-        elif not self.leaving:
+        elif not self.leaving and state.drains(self.member):
+            yield from self.leave(Notice(f"{self.member.name} is drained", state.settings.rendezvous.checkpoint_grace))
+        else:
             yield from self._follow(state, lease_from, settled)
 
     def troubled(self) -> Actions:
@@ -106,11 +121,27 @@ class Conduct:
         yield self._say(Stand.FAILED, failure.round, failure=failure, fenced=fenced)
         yield from self._stop(f"rank {failure.rank} failed")
 
-    def workers_succeeded(self) -> Actions:
-        """The last worker of the node has ended, all with status 0."""
+    def workers_succeeded(self, early: bool = False) -> Actions:
+        """The last worker of the node has ended, all with status 0; ``early`` if one did so because it was asked to."""
         assert self.part is not None
-        round, self.part = self.part.round, None
-        yield self._say(Stand.SUCCEEDED, round)
+        round, self.part, self._asked = self.part.round, None, None
+        if not early:
+            yield self._say(Stand.SUCCEEDED, round)
+        elif not self.leaving:
+            yield from self._ready(round)
+
+    @property
+    def overdue(self) -> float | None:
+        """Seconds until workers that were asked to come to a step's end are stopped; None if none were."""
+        return None if self._asked is None else max(0.0, self._asked - self._clock())
+
+    def lose_patience(self) -> Actions:
+        """They have not come to it in time."""
+        assert self.part is not None
+        round = self.part.round
+        yield from self._stop("they took too long to a step's end")
+        if not self.leaving:
+            yield from self._ready(round)
 
     def fenced(self, why: str = "the lease ran out") -> Actions:
         """The lease ran out, and the guard has killed the workers; or, with another ``why``, all must begin anew."""
@@ -121,10 +152,12 @@ class Conduct:
             yield from self._stop(why)
             yield from self._ready(round, fenced=round)
 
-    def leave(self, reason: str) -> Actions:
-        """The node must go; no more workers here."""
+    def leave(self, notice: Notice) -> Actions:
+        """The node must go. Its workers have the time until then to come to a step's end, and so do all others."""
         self.leaving = True
-        yield from self._stop(reason)
+        if self.part is not None:
+            yield self._say(self.member.stand, self.member.round, leaving=notice)
+            yield from self._ask(notice.reason, notice.seconds)
 
     def say_goodbye(self) -> Actions:
         """Say goodbye, so that nobody waits for our lease; a success is left standing."""
@@ -134,8 +167,11 @@ class Conduct:
     def _follow(self, state: State, lease_from: float, settled: bool) -> Actions:
         part = assignment(state, self.member.node)
         if self.part is not None and (part is None or part.round != self.part.round):
-            yield from self._stop(state.reason)
-        if self.part is not None:
+            if state.phase is Phase.JOINING and state.round == self.part.round and state.grace:
+                yield from self._ask(state.reason, state.grace)
+            else:
+                yield from self._stop(state.reason)
+        if self.part is not None or self.leaving:
             return
         if part is None:
             if state.phase is Phase.RUNNING and self._new and not self.prepared:
@@ -152,9 +188,19 @@ class Conduct:
         """Whether the lease under which we were told still holds; others may have gone on without us otherwise."""
         return self._clock() < lease_from + self._lease
 
+    def _ask(self, reason: str, seconds: float) -> Actions:
+        """Ask the workers to come to a step's end, and stop them at once if they never will; asked again, sooner."""
+        until = self._clock() + seconds
+        if self._asked is not None and until >= self._asked:
+            return
+        if seconds > 0 and (yield Ask(reason, seconds)):
+            self._asked = until
+        else:
+            yield from self._stop(reason)
+
     def _stop(self, reason: str) -> Actions:
         if self.part is not None:
-            self.part = None
+            self.part = self._asked = None
             yield Stop(reason)
 
     def _ready(self, round: int, **changes: object) -> Actions:

@@ -23,6 +23,8 @@ class RunFacts:
     run_id: str
     node: str
     max_restarts: int
+    board: str = ""
+    """Name of the `Board` that the agent shares with them."""
 
 
 def worker_environment(
@@ -59,6 +61,7 @@ def worker_environment(
         "HPCELASTIC_RUN_DIR": str(run.paths.root),
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
+        "HPCELASTIC_BOARD": run.board,
         MARKER: run.node,
     }
     return {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}

@@ -23,6 +23,7 @@ from hpcelastic.agent.warm import Birth, Order, Warm, shell_prefix
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store import files
+from hpcelastic.store.board import Board
 from hpcelastic.store.bounded import bounded
 
 FUNCTION_RUNNER = "hpcelastic.worker"
@@ -56,6 +57,9 @@ class Means:
     warm: Warm | None = None
     keep_fds: tuple[int, ...] = ()
     """Descriptors that every worker inherits."""
+
+    board: Board | None = None
+    """What they are asked through to come to a step's end."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class WorkerGroup:
         self.part = part
         self._settings = settings
         self._run = run
-        self._guard, self._warm, self._keep_fds = means.guard, means.warm, means.keep_fds
+        self._guard, self._warm, self._keep_fds, self._board = means.guard, means.warm, means.keep_fds, means.board
         self._tee = Tee()
         self._environ: Mapping[str, str] = {}
         self._lease_from = 0.0
@@ -187,6 +191,7 @@ class WorkerGroup:
         """
         self._cancel_births()
         self.send(signal.SIGTERM)
+        self._kill_deaf()
         self._await(time.monotonic() + grace)
         self.kill()
         held = [self.running.pop(pidfd) for pidfd in self._await(time.monotonic() + _KILL_PATIENCE)]
@@ -202,6 +207,12 @@ class WorkerGroup:
         """SIGKILL all workers at once and everything that they have started, in whatever session."""
         self.send(signal.SIGKILL)
         self._kill_marked()
+
+    def _kill_deaf(self) -> None:
+        """SIGKILL those that ignore SIGTERM, as who asks in every step whether to stop; see `training.stop`."""
+        for worker in list(self.running.values()):
+            if self._board is not None and self._board.deaf(worker.local_rank, self.part.round):
+                kill_group(worker.process.pid, signal.SIGKILL)
 
     def send(self, signum: int) -> None:
         """Signal every worker's process group."""

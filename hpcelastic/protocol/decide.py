@@ -11,6 +11,8 @@ stops its workers of R and says READY with round R. A round R+1 forms when nobod
 member of R is READY, has LEFT, or is dead by its lease, which its own agent enforces by killing its workers earlier
 (exclusivity). A round that a worker's failure ended spends one of the restart budget; it is charged only now, when
 all members have been heard of, because a lost node makes the workers of the others fail too, and must cost nothing.
+Where nothing is wrong, as when a node joins or has been warned that it must leave, workers that ask for it have the
+state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace.
 """
 
 from collections.abc import Iterable
@@ -64,7 +66,9 @@ def close(state: State, reason: str) -> Decision:
     """End the run for good, whatever it is doing; a run that has ended stays as it is."""
     if state.phase.final:
         return Decision(None, f"the run has {state.phase.value} already")
-    return _commit(checked(Mover.CLOSE, state, replace(state, phase=Phase.CLOSED, cause=None, reason=reason)))
+    return _commit(
+        checked(Mover.CLOSE, state, replace(state, phase=Phase.CLOSED, cause=None, grace=0.0, reason=reason))
+    )
 
 
 def reopen(state: State, settings: Settings) -> State:
@@ -74,7 +78,36 @@ def reopen(state: State, settings: Settings) -> State:
     """
     cause = Cause.LEAVE if state.round else None
     again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, spent={}, standbys=(), failures=())
+    again = replace(again, grace=0.0, target=0)
     return checked(Mover.REOPEN, state, replace(again, reason="the run was reopened"))
+
+
+def scale(state: State, nodes: int) -> Decision:
+    """Let rounds have at most ``nodes`` nodes; a run that has ended stays as it is."""
+    return _steer(state, replace(state, target=nodes, reason=f"scaled to {_nodes(nodes)}"))
+
+
+def drain(state: State, name: str, *, undo: bool = False) -> Decision:
+    """Keep the node of this name out of all rounds, or let it in again."""
+    drained = {*state.drained} - {name} if undo else {*state.drained, name}
+    reason = f"{name} may take part again" if undo else f"{name} is drained"
+    return _steer(state, replace(state, drained=tuple(sorted(drained)), reason=reason))
+
+
+def checkpoint(state: State) -> Decision:
+    """End the round that runs, at a step's end; the next one follows at once."""
+    if state.phase is not Phase.RUNNING:
+        return Decision(None, standing(state))
+    grace = state.settings.rendezvous.checkpoint_grace
+    return _commit(checked(Mover.STEER, state, _ended(state, Cause.CHECKPOINT, "a checkpoint was asked for", grace)))
+
+
+def _steer(state: State, wanted: State) -> Decision:
+    if state.phase.final:  # as `close`
+        return Decision(None, standing(state))
+    if (state.target, state.drained) == (wanted.target, wanted.drained):
+        return Decision(None, f"already so: {wanted.reason}")
+    return _commit(checked(Mover.STEER, state, wanted))
 
 
 def _commit(state: State) -> Decision:
@@ -87,16 +120,22 @@ def _commit(state: State) -> Decision:
 def _running(state: State, view: View) -> Decision:
     ended = _ending(state, view)
     if ended is not None:
-        cause, reason = ended
-        return _commit(replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason))
+        return _commit(_ended(state, *ended))
     done = [p for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)]
     if len(done) == len(state.participants):
         return _commit(replace(state, phase=Phase.SUCCEEDED, reason=f"all workers of round {state.round} succeeded"))
+    parting = _parting(state, view)
+    if parting is not None:
+        return _commit(_ended(state, *parting))
     comer = None if done else _newcomer(state, view)
     if comer is not None:
-        reason = f"{name_of(comer)} joins"
-        return _commit(replace(state, phase=Phase.JOINING, cause=Cause.JOIN, standbys=(), reason=reason))
+        grace = state.settings.rendezvous.checkpoint_grace
+        return _commit(_ended(state, Cause.JOIN, f"{name_of(comer)} joins", grace))
     return Decision(None, standing(state))
+
+
+def _ended(state: State, cause: Cause, reason: str, grace: float = 0.0) -> State:
+    return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)
 
 
 def _ending(state: State, view: View) -> tuple[Cause, str] | None:
@@ -118,8 +157,25 @@ def _ending(state: State, view: View) -> tuple[Cause, str] | None:
     return None
 
 
+def _parting(state: State, view: View) -> tuple[Cause, str, float] | None:
+    """Why the round has to end though nothing is wrong with it, if so, and in how many seconds."""
+    grace = state.settings.rendezvous.checkpoint_grace
+    members = [m for p in state.participants if (m := view.nodes[p.node].member) is not None]
+    warned = [(m.leaving.seconds, m.name, m.leaving.reason) for m in members if m.leaving]
+    if warned:
+        seconds, name, why = min(warned)
+        others = f" and {len(warned) - 1} more leave" if len(warned) > 1 else " leaves"
+        return Cause.LEAVE, f"{name}{others} within {seconds:.0f} s: {why}", seconds
+    drained = [m.name for m in members if state.drains(m)]
+    if drained:
+        return Cause.LEAVE, f"{_names(drained)} {'is' if len(drained) == 1 else 'are'} drained", grace
+    if len(state.participants) > state.most:
+        return Cause.SCALE, f"scaled to {_nodes(state.most)}", grace
+    return None
+
+
 def _newcomer(state: State, view: View) -> str | None:
-    if len(state.participants) >= state.settings.nodes.max:
+    if len(state.participants) >= state.most:
         return None
     inside = {p.node for p in state.participants}
     return next((m.node for m in _ready(state, view) if m.node not in inside), None)
@@ -129,6 +185,9 @@ def _newcomer(state: State, view: View) -> str | None:
 
 
 def _joining(state: State, view: View) -> Decision:
+    broken = _broken(state, view) if state.grace else None
+    if broken is not None:
+        return _commit(replace(state, grace=0.0, reason=f"{broken} while the round was to end"))
     busy = [p.name for p in state.participants if not _has_stopped(state, view, p.node)]
     if busy:
         return Decision(None, f"waiting for {_names(busy)} to stop the workers of round {state.round}")
@@ -143,7 +202,7 @@ def _joining(state: State, view: View) -> Decision:
     nodes = state.settings.nodes
     if len(ready) < nodes.min:
         return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready")
-    if len(ready) < nodes.max and view.quorum_for < state.settings.rendezvous.last_call:
+    if len(ready) < state.most and view.quorum_for < state.settings.rendezvous.last_call:
         coming = _still_coming(state, view)
         if coming != 0:
             who = "more nodes" if coming is None else _nodes(coming)
@@ -151,14 +210,30 @@ def _joining(state: State, view: View) -> Decision:
     return _commit(_form(state, ready))
 
 
+def _broken(state: State, view: View) -> str | None:
+    """What has happened to the round that keeps its workers from a common last step."""
+    failures = _failures(state, view)
+    if failures:
+        return f"rank {failures[0].rank} failed on {name_of(failures[0].node)}"
+    for p in state.participants:
+        member = view.nodes[p.node].member
+        if not _alive(view, p.node) and not _stopped(state, member):
+            return f"{p.name} was lost"
+        if member is not None and member.fenced == state.round:
+            return f"{p.name} lost its workers"
+    return None
+
+
 def _has_stopped(state: State, view: View, node: str) -> bool:
     """True if no worker of the round can be left on that node."""
-    member = view.nodes[node].member
-    if member is not None and (
-        member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)
-    ):
-        return True
-    return not _alive(view, node)
+    return _stopped(state, view.nodes[node].member) or not _alive(view, node)
+
+
+def _stopped(state: State, member: Member | None) -> bool:
+    """True if the node has said that no worker of the round is left."""
+    if member is None:
+        return False
+    return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)
 
 
 def _charge(state: State, view: View) -> State:
@@ -171,7 +246,7 @@ def _charge(state: State, view: View) -> State:
         cause = Cause.NODE
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     failures = _failures(state, view) or state.failures
-    return replace(state, cause=None, spent=spent, failures=failures if cause is Cause.WORKER else ())
+    return replace(state, cause=None, grace=0.0, spent=spent, failures=failures if cause is Cause.WORKER else ())
 
 
 def _exhausted(state: State) -> str:
@@ -184,13 +259,16 @@ def _exhausted(state: State) -> str:
 def _still_coming(state: State, view: View) -> int | None:
     """How many nodes beyond the ready ones may still come; None if nobody knows.
 
-    A node that was seen and is dead or has left is not waited for: should it return, a new round takes it in.
+    A node that was seen and is dead or has left is not waited for: should it return, a new round takes it in. So do
+    those of whom nobody knows, once there has been a round.
     """
     alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
-    alive = [m for m in alive if m.stand is not Stand.LEFT]
-    if any(not m.job or not m.job_nodes for m in alive):
-        return None
+    alive = [m for m in alive if m.stand is not Stand.LEFT and _wanted(state, m)]
     late = sum(1 for m in alive if not (m.stand is Stand.READY and m.round >= state.round))
+    if view.coming is not None:
+        return late + view.coming
+    if any(not m.job or not m.job_nodes for m in alive):
+        return late if state.round else None
     sizes = {m.job: m.job_nodes for m in alive}
     seen_names: dict[str, set[str]] = {job: set() for job in sizes}
     for seen in view.nodes.values():
@@ -203,7 +281,7 @@ def _form(state: State, ready: list[Member]) -> State:
     """The next round, of those ready: who was in the last round keeps the order, the others follow by SLURM's."""
     place = {p.name: i for i, p in enumerate(state.participants)}
     ranked = sorted(ready, key=lambda m: (place.get(m.name, len(place)), m.order, m.node))
-    chosen, standbys = ranked[: state.settings.nodes.max], ranked[state.settings.nodes.max :]
+    chosen, standbys = ranked[: state.most], ranked[state.most :]
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
@@ -241,7 +319,14 @@ def _ready(state: State, view: View) -> list[Member]:
 
 def _is_ready(state: State, view: View, seen: Seen) -> bool:
     m = seen.member
-    return m is not None and m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)
+    if m is None or not _wanted(state, m):
+        return False
+    return m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)
+
+
+def _wanted(state: State, member: Member) -> bool:
+    """Whether the node may be in the next round."""
+    return member.leaving is None and not state.drains(member)
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:

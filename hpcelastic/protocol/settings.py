@@ -46,15 +46,20 @@ class RendezvousSettings:
     poll: float = 0.5
     """How often an agent looks at the shared directory."""
 
+    checkpoint_grace: float = 120.0
+    """How long workers that ask ``should_stop()`` may take to a step's end and a checkpoint, where a round ends for a
+    newcomer, a drain or a change of size."""
+
     def __post_init__(self) -> None:
-        for name in ("join_timeout", "last_call", "lease", "margin", "poll"):
+        for name in ("join_timeout", "last_call", "lease", "margin", "poll", "checkpoint_grace"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; write a number of seconds")
         for name in ("join_timeout", "lease", "margin", "poll"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be more than 0 seconds")
-        if self.last_call < 0:
-            raise ValueError(f"rendezvous.last_call is {self.last_call}; it must be 0 seconds or more")
+        for name in ("last_call", "checkpoint_grace"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be 0 seconds or more")
         if self.poll > self.lease / 4:
             raise ValueError(
                 f"rendezvous.poll is {self.poll} s; at most a quarter of rendezvous.lease ({self.lease} s) "

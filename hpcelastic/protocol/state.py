@@ -53,6 +53,8 @@ class Cause(str, Enum):
     NODE = "node"
     LEAVE = "leave"
     JOIN = "join"
+    SCALE = "scale"
+    CHECKPOINT = "checkpoint"
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,18 @@ class Failure:
 
     timestamp: float = 0.0
     """Seconds since the epoch on the node's own clock: for people, never for a decision."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A warning that a node must go: preemption, the end of its job, a drain."""
+
+    reason: str
+    seconds: float
+    """What its workers may still take, from when it is said."""
+
+    again: bool = False
+    """Whether what started the agent is to start it again."""
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,9 @@ class Member:
     """The last round whose workers were killed here because the lease ran out, or failed while the run's directory did;
     -1 if none."""
 
+    leaving: Notice | None = None
+    """Set once the node must go; it is in no further round."""
+
     @property
     def name(self) -> str:
         return name_of(self.node)
@@ -144,8 +161,8 @@ class State:
     Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
     once ``round`` > 0, has between nodes.min and nodes.max entries, and does not change within a round; in phase
     JOINING it still names the members of the round that ended, for their workers may not all be gone yet. ``spent``
-    never falls within a run. ``cause`` is set in phase JOINING of a round > 0 and nowhere else. A final phase is
-    the last one, unless the user reopens the run.
+    never falls within a run. ``cause`` is set in phase JOINING of a round > 0 and nowhere else, and so is ``grace``
+    where it is not 0. A final phase is the last one, unless the user reopens the run.
     """
 
     run_id: str
@@ -157,6 +174,16 @@ class State:
     """Nodes that were ready when the round formed and found it full."""
 
     cause: Cause | None = None
+    grace: float = 0.0
+    """Seconds that workers who ask for it have to come to a step's end, from when this version is learnt: the round
+    ends though nothing is wrong with it."""
+
+    target: int = 0
+    """How many nodes the user wants at most by now; 0 for ``nodes.max``."""
+
+    drained: tuple[str, ...] = ()
+    """Names of nodes that must not take part."""
+
     spent: Mapping[str, int] = field(default_factory=dict)
     """How many rounds ended by each cause, in the whole run."""
 
@@ -170,6 +197,15 @@ class State:
     def restarts(self) -> int:
         """How much of the restart budget is spent."""
         return self.spent.get(Cause.WORKER.value, 0)
+
+    @property
+    def most(self) -> int:
+        """How many nodes a round may have."""
+        return self.target or self.settings.nodes.max
+
+    def drains(self, member: Member) -> bool:
+        """Whether the node must not take part."""
+        return member.name in self.drained
 
 
 @dataclass(frozen=True)
@@ -195,6 +231,9 @@ class View:
 
     quorum_for: float = 0.0
     """Seconds since this observer first saw enough nodes ready for the next round."""
+
+    coming: int | None = None
+    """Nodes that the scheduler has started for the run and that have not been seen; None if it was not asked."""
 
     @cached_property
     def dead(self) -> frozenset[str]:

@@ -16,6 +16,7 @@ class Mover(str, Enum):
     DECIDE = "decide"
     CLOSE = "close"
     REOPEN = "reopen"
+    STEER = "steer"
 
 
 @dataclass(frozen=True)
@@ -40,10 +41,14 @@ class NodeEdge:
 RUN_EDGES = (
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes ready, nobody of the last round has workers"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent"),
-    RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or left, a node joins"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "the round was to end well, and something went wrong"),
+    RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or leaves, a node joins"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.SUCCEEDED, "every member has succeeded"),
     RunEdge(Mover.CLOSE, Phase.JOINING, Phase.CLOSED, "closed by the user"),
     RunEdge(Mover.CLOSE, Phase.RUNNING, Phase.CLOSED, "closed by the user"),
+    RunEdge(Mover.STEER, Phase.JOINING, Phase.JOINING, "scaled or drained by the user"),
+    RunEdge(Mover.STEER, Phase.RUNNING, Phase.RUNNING, "scaled or drained by the user"),
+    RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is asked for"),
     *(RunEdge(Mover.REOPEN, phase, Phase.JOINING, "reopened by the user") for phase in Phase),
 )
 """No other step of a run is ever committed."""

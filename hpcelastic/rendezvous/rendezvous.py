@@ -241,6 +241,7 @@ class Rendezvous:
         if state.phase is not Phase.RUNNING or said is None or said == before:
             return False
         left = said.stand is Stand.READY and said.round >= state.round
+        left = left or said.leaving != (before.leaving if before else None)
         return left or said.stand in (Stand.FAILED, Stand.LEFT) or said.dead != (before.dead if before else ())
 
     def _rested(self, began: float, state: State, read: bool) -> None:
@@ -329,7 +330,7 @@ class Rendezvous:
         if self._known is None:
             self._untold = True  # our first word, in a run of which we know nothing yet
             self._attention.told(newer=True)
-        elif not joining and member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT):
+        elif not joining and (member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT) or member.leaving):
             self._attention.told(newer=True)
         elif joining or member.stand is Stand.SUCCEEDED:
             self._untold = True
@@ -423,6 +424,11 @@ def read_state(paths: RunPaths) -> State:
 def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
     """End a run for good, whatever it is doing; return how it ended, which may have been before."""
     return _change(paths, writer, lambda state: close(state, reason).next, bell)
+
+
+def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], bell: Doorbell | None = None) -> State:
+    """Let a user's wish, such as a drain, become the next version; return the state that heeds it."""
+    return _change(paths, writer, lambda state: wish(state).next, bell)
 
 
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:

@@ -8,6 +8,21 @@ from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
 from .publish import claim, publish
+from .stop import on_stop, report_progress, should_stop, time_left, why_stop
 from .store import store
 
-__all__ = ["Checkpoint", "Checkpoints", "Context", "GlobalBatches", "claim", "context", "publish", "store"]
+__all__ = [
+    "Checkpoint",
+    "Checkpoints",
+    "Context",
+    "GlobalBatches",
+    "claim",
+    "context",
+    "on_stop",
+    "publish",
+    "report_progress",
+    "should_stop",
+    "store",
+    "time_left",
+    "why_stop",
+]

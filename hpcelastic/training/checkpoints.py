@@ -27,6 +27,7 @@ from hpcelastic.store.files import sync_directory
 from .context import context
 from .fence import Fence, this_round
 from .publish import cannot, publication
+from .stop import report_progress
 
 log = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ class Checkpoints:
         path = self.directory / str(name)
         with publication(path, fence) as draft:
             _write(state, draft)
+        report_progress(step)
         self._remove_old(name)
         return path
 

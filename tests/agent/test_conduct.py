@@ -6,7 +6,7 @@ import pytest
 
 from hpcelastic.agent.conduct import Action, Actions, Conduct, End, Reserve, Say, Start, Stop
 from hpcelastic.protocol.assignment import assignment
-from hpcelastic.protocol.state import Cause, Phase, Stand, State
+from hpcelastic.protocol.state import Cause, Notice, Phase, Stand, State
 from tests.protocol.builders import created, failure, joining, member, running
 
 LEASE = 10.0
@@ -22,7 +22,7 @@ def conduct(stand: Stand = Stand.READY, round: int = 0, runs: State | None = Non
     return found
 
 
-def carried_out(actions: Actions) -> list[Action]:
+def carried_out(actions: Actions, heeds: bool = False) -> list[Action]:
     done: list[Action] = []
     answer: int | None = None
     while True:
@@ -30,13 +30,13 @@ def carried_out(actions: Actions) -> list[Action]:
             done.append(actions.send(answer))
         except StopIteration:
             return done
-        answer = PORT if isinstance(done[-1], Reserve) else None
+        answer = PORT if isinstance(done[-1], Reserve) else int(heeds)
 
 
-def brief(actions: Actions) -> list[str]:
+def brief(actions: Actions, heeds: bool = False) -> list[str]:
     """The actions in words: ``say ready 1``, ``start 1``, ``stop``, ``reserve``, ``end failed``."""
     words = {Say: _say, Start: lambda a: f"start {a.part.round}", End: lambda a: f"end {a.state.phase.value}"}
-    return [words.get(type(a), lambda a: type(a).__name__.lower())(a) for a in carried_out(actions)]
+    return [words.get(type(a), lambda a: type(a).__name__.lower())(a) for a in carried_out(actions, heeds)]
 
 
 def _say(action: Say) -> str:
@@ -216,11 +216,75 @@ def test_a_failure_once_the_directory_works_again_is_one() -> None:
     assert agent.member.fenced == -1
 
 
+WARNING = Notice("preempted", 20.0)
+ENDS_WELL = joining("ab", Cause.JOIN, round=1, grace=120.0)
+
+
 def test_a_node_that_leaves_starts_nothing_more() -> None:
     agent = conduct(Stand.RUNNING, 1, RUNS_1)
-    assert carried_out(agent.leave("SIGTERM")) == [Stop("SIGTERM")]
+    assert brief(agent.leave(WARNING)) == ["say running 1", "ask", "stop"]
+    assert agent.member.leaving == WARNING
     assert brief(agent.learned(RUNS_2, FRESH)) == []
     assert brief(agent.say_goodbye()) == ["say left 1"]
+
+
+def test_a_node_without_workers_leaves_at_once() -> None:
+    agent = conduct()
+    assert brief(agent.leave(WARNING)) == []
+    assert agent.leaving and agent.part is None
+
+
+def test_workers_that_heed_it_come_to_a_steps_end_before_the_node_leaves() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    assert brief(agent.leave(WARNING), heeds=True) == ["say running 1", "ask"]
+    assert agent.overdue == 20.0
+    assert brief(agent.learned(joining("ab", Cause.LEAVE, round=1, grace=20.0), FRESH), heeds=True) == []
+    assert brief(agent.workers_succeeded(early=True)) == []
+    assert (agent.part, agent.overdue) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "heeds", "expected"),
+    [
+        pytest.param(ENDS_WELL, True, ["ask"], id="nothing is wrong"),
+        pytest.param(ENDS_WELL, False, ["ask", "stop", "reserve", "say ready 1"], id="they do not heed it"),
+        pytest.param(replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "say ready 1"], id="something is wrong"),
+        pytest.param(RUNS_2, True, ["stop", "start 2", "say running 2"], id="the others went on"),
+    ],
+)
+def test_workers_are_asked_to_stop_where_nothing_is_wrong(state: State, heeds: bool, expected: list[str]) -> None:
+    assert brief(conduct(Stand.RUNNING, 1, RUNS_1).learned(state, FRESH), heeds=heeds) == expected
+
+
+def test_workers_that_have_come_to_a_steps_end_are_no_success() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    brief(agent.learned(ENDS_WELL, FRESH), heeds=True)
+    assert brief(agent.workers_succeeded(early=True)) == ["reserve", "say ready 1"]
+
+
+def test_what_goes_wrong_while_they_are_asked_stops_them() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    brief(agent.learned(ENDS_WELL, FRESH), heeds=True)
+    assert brief(agent.learned(replace(ENDS_WELL, grace=0.0), FRESH)) == ["stop", "reserve", "say ready 1"]
+
+
+def test_patience_with_a_step_ends() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    brief(agent.learned(ENDS_WELL, FRESH), heeds=True)
+    assert brief(agent.lose_patience()) == ["stop", "reserve", "say ready 1"]
+
+
+def test_of_two_deadlines_the_sooner_counts() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    brief(agent.leave(Notice("time limit", 90.0)), heeds=True)
+    assert brief(agent.learned(joining("ab", Cause.LEAVE, round=1, grace=20.0), FRESH), heeds=True) == ["ask"]
+    assert agent.overdue == 20.0
+
+
+def test_a_drained_node_leaves() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    assert brief(agent.learned(replace(RUNS_1, drained=("a",)), FRESH)) == ["say running 1", "ask", "stop"]
+    assert agent.leaving
 
 
 def test_a_success_is_left_standing() -> None:

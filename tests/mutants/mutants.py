@@ -2,14 +2,15 @@
 
 from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASES, REGISTER, RENDEZVOUS, Patch
 
-_READY = "return m is not None and m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)"
-_STOPPED = "member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)\n    ):"
+_READY = "return m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)"
+_STOPPED = "return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)"
 _SUCCESS_STAYS = "if _stands(view, p.node, Stand.SUCCEEDED, state.round):\n            continue"
 _ECHO = "if cause is Cause.WORKER and any(p.node not in back for p in state.participants):"
-_ENDED = "return _commit(replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason))"
+_ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
-_ROOM = "if len(state.participants) >= state.settings.nodes.max:"
-_CHOSEN = "ranked[: state.settings.nodes.max], ranked[state.settings.nodes.max :]"
+_GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
+_ROOM = "if len(state.participants) >= state.most:"
+_CHOSEN = "ranked[: state.most], ranked[state.most :]"
 _FENCED = (
     "if member is not None and member.stand is Stand.READY and member.round >= state.round:\n            return Cause"
 )
@@ -35,10 +36,10 @@ MUTANTS = {
     ),
     "workers still running are not waited for": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
     "who was ready for an older round counts as stopped": Patch(
-        DECIDE, _STOPPED, "member.stand in (Stand.LEFT, Stand.READY)\n    ):"
+        DECIDE, _STOPPED, "return member.stand in (Stand.LEFT, Stand.READY)"
     ),
     "who has succeeded counts as lost when it goes": Patch(DECIDE, _SUCCESS_STAYS, "if False:\n            continue"),
-    "a lost member is waited for": Patch(DECIDE, "return not _alive(view, node)\n", "return False\n"),
+    "a lost member is waited for": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
     "a lost member is not missed": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
     "a fenced member is not missed": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
     "a loss goes before a goodbye": Patch(DECIDE, _GOODBYE + _LOSS, _LOSS + _GOODBYE),
@@ -82,7 +83,9 @@ MUTANTS = {
     ),
     "the budget is not looked at": Patch(DECIDE, "if state.restarts > state.settings.restarts.max:", "if False:"),
     "what is charged is charged again": Patch(
-        DECIDE, "return replace(state, cause=None, spent=spent,", "return replace(state, spent=spent,"
+        DECIDE,
+        "return replace(state, cause=None, grace=0.0, spent=spent,",
+        "return replace(state, grace=0.0, spent=spent,",
     ),
     "close revives an ended run": Patch(DECIDE, "    if state.phase.final:\n", "    if False:\n"),
     "reopen forgets the members": Patch(

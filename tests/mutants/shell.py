@@ -29,8 +29,9 @@ _POLLED = "found = (str(n) for n in range(1, self._newest.number + 2) if files.r
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
 _EXPIRY = "expiry = settings.rendezvous.lease + settings.rendezvous.margin"
-_STOP_FIRST = """            yield from self._stop(state.reason)
-        if self.part is not None:
+_STOP_FIRST = """            else:
+                yield from self._stop(state.reason)
+        if self.part is not None or self.leaving:
             return"""
 _ADD = "self._change(key, lambda old: str(_number(key, old) + amount))"
 
@@ -130,7 +131,9 @@ MUTANTS = {
         CONDUCT, "part.round > self.member.round", "part.round >= self.member.round"
     ),
     "a node is ready before its workers are stopped": Patch(
-        CONDUCT, _STOP_FIRST, "            yield from self._ready(state.round)\n" + _STOP_FIRST
+        CONDUCT,
+        _STOP_FIRST,
+        _STOP_FIRST.replace("else:\n", "else:\n                yield from self._ready(state.round)\n"),
     ),
     "workers are not stopped for a new round": Patch(
         CONDUCT, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
@@ -165,6 +168,7 @@ PROFILE_OF = {
     "any lease proves life": "long waits",
     "both twins are taken in": "long waits",
     "reopen forgets the members": "users",
+    "leases are not read while a round runs": "losses",
     "a lost reply is taken for a loss": "counters",
     "there is no margin": "late renewals",
     "no round is shut out": "publishers",

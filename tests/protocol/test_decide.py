@@ -1,14 +1,16 @@
 """Every rule of the protocol, a row each."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.decide import Decision, close, decide, reopen
+from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, reopen, scale
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Participant, Phase, Seen, Stand, State, View, name_of
+from hpcelastic.protocol.state import Cause, Notice, Participant, Phase, Seen, Stand, State, View, name_of
 from tests.protocol.builders import (
     created,
     dead,
@@ -130,8 +132,137 @@ ENDS = [
     pytest.param(
         view(runs("a", 1), dead(runs("b", 1)), ready("c", 1)), Cause.NODE, "b was lost", id="loss and newcomer"
     ),
-    pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 1)), Cause.JOIN, "c joins", id="newcomer"),
+    pytest.param(
+        view(runs("a", 1, leaving=Notice("preempted", 20.0)), left("b")),
+        Cause.LEAVE,
+        "b left",
+        id="goodbye beside a warning: no common step is left",
+    ),
 ]
+
+SOON, LATER = Notice("preempted", 20.0), Notice("time limit", 90.0)
+WELL = [
+    pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 1)), Cause.JOIN, "c joins", 120.0, id="newcomer"),
+    pytest.param(
+        view(runs("a", 1), runs("b", 1, leaving=SOON)),
+        Cause.LEAVE,
+        "b leaves within 20 s: preempted",
+        20.0,
+        id="warning",
+    ),
+    pytest.param(
+        view(runs("a", 1, leaving=LATER), runs("b", 1, leaving=SOON), ready("c", 1)),
+        Cause.LEAVE,
+        "b and 1 more leave within 20 s: preempted",
+        20.0,
+        id="two warnings, the sooner counts",
+    ),
+    pytest.param(
+        view(succeeded("a", 1), runs("b", 1, leaving=SOON)),
+        Cause.LEAVE,
+        "b leaves within 20 s: preempted",
+        20.0,
+        id="warning beside a success",
+    ),
+]
+
+
+@pytest.mark.parametrize(("seen", "cause", "reason", "grace"), WELL)
+def test_a_round_ends_well_where_nothing_is_wrong(seen: View, cause: Cause, reason: str, grace: float) -> None:
+    decision = decide(running("ab"), seen)
+    assert decision.next == joining("ab", cause, grace=grace, reason=reason)
+
+
+def test_a_warning_does_not_undo_a_success() -> None:
+    seen = view(succeeded("a", 1), succeeded("b", 1))
+    warned = replace(seen.nodes["b@0"].member, leaving=SOON)  # type: ignore[type-var]  # it is there
+    decision = decide(running("ab"), View({**seen.nodes, "b@0": Seen(warned, alive=True)}))
+    assert decision.next is not None and decision.next.phase is Phase.SUCCEEDED
+
+
+BREAKS = [
+    pytest.param(view(failed("a", 1), runs("b", 1)), "rank 0 failed on a", id="failure"),
+    pytest.param(view(runs("a", 1), dead(runs("b", 1))), "b was lost", id="loss"),
+    pytest.param(view(runs("a", 1), ready("b", 1, fenced=1)), "b lost its workers", id="fenced"),
+]
+
+
+@pytest.mark.parametrize(("seen", "what"), BREAKS)
+def test_what_goes_wrong_ends_the_grace(seen: View, what: str) -> None:
+    state = joining("ab", Cause.JOIN, grace=120.0)
+    again = decide(state, seen).next
+    assert again == replace(state, grace=0.0, reason=f"{what} while the round was to end")
+    assert again is not None and decide(again, seen).next is None
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(view(runs("a", 1), ready("b", 1)), id="one has come to its step's end"),
+        pytest.param(view(runs("a", 1), left("b")), id="one has, and left"),
+        pytest.param(view(runs("a", 1), dead(left("b"))), id="one has left, and its lease ran out"),
+    ],
+)
+def test_the_grace_lasts_while_some_come_to_a_steps_end(seen: View) -> None:
+    decision = decide(joining("ab", Cause.LEAVE, grace=20.0), seen)
+    assert (decision.next, decision.reason) == (None, "waiting for a to stop the workers of round 1")
+
+
+def test_who_must_leave_is_in_no_further_round() -> None:
+    state = joining("abc", Cause.LEAVE, grace=20.0, drained=("c",))
+    decision = decide(state, view(ready("a", 1), ready("b", 1, leaving=SOON), ready("c", 1)))
+    assert decision.next is not None
+    assert [p.name for p in decision.next.participants] == ["a"]
+    assert (decision.next.grace, decision.next.spent) == (0.0, {"leave": 1})
+
+
+def test_a_drain_ends_the_round_that_the_node_is_in() -> None:
+    drained = drain(running("ab"), "b").next
+    assert drained is not None and drained.phase is Phase.RUNNING
+    ended = decide(drained, view(runs("a", 1), runs("b", 1))).next
+    assert ended is not None and (ended.cause, ended.reason, ended.grace) == (Cause.LEAVE, "b is drained", 120.0)
+    back = drain(drained, "b", undo=True).next
+    assert back is not None and decide(back, view(runs("a", 1), runs("b", 1))).next is None
+
+
+def test_a_scale_ends_a_round_that_is_too_large_and_takes_more_in() -> None:
+    smaller, larger = scale(running("ab"), 1).next, scale(running("abcd"), 5).next
+    assert smaller is not None and larger is not None
+    ended = decide(smaller, view(runs("a", 1), runs("b", 1))).next
+    assert ended is not None and (ended.cause, ended.reason) == (Cause.SCALE, "scaled to 1 node")
+    formed = decide(ended, view(ready("a", 1), ready("b", 1))).next
+    assert formed is not None and ([p.name for p in formed.participants], formed.standbys) == (["a"], ("b@0",))
+    joins = decide(larger, view(*(runs(n, 1) for n in "abcd"), ready("e", 1))).next
+    assert joins is not None and joins.cause is Cause.JOIN
+
+
+def test_a_checkpoint_that_is_asked_for_ends_a_round_well() -> None:
+    asked = checkpoint(running("ab")).next
+    assert asked is not None and (asked.cause, asked.grace) == (Cause.CHECKPOINT, 120.0)
+    assert checkpoint(asked).next is None
+
+
+@pytest.mark.parametrize("wish", [partial(scale, nodes=2), partial(drain, name="a"), checkpoint])
+def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -> None:
+    assert wish(running("ab", phase=Phase.CLOSED)).next is None
+
+
+@pytest.mark.parametrize(
+    ("round", "coming", "formed"),
+    [
+        pytest.param(0, None, False, id="the first round waits for the last call"),
+        pytest.param(0, 1, False, id="the scheduler has started one more"),
+        pytest.param(0, 0, True, id="the scheduler has started no more"),
+        pytest.param(1, None, True, id="a later round takes in who comes late"),
+    ],
+)
+def test_a_pool_waits_for_elements_that_run(round: int, coming: int | None, formed: bool) -> None:
+    names = "ab" if round else ""
+    state = State(
+        "run", settings(1, 4), round=round, participants=participants(names), cause=Cause.NODE if round else None
+    )
+    seen = view(*(ready(n, round, job=f"7_{n}") for n in "ab"))
+    assert (decide(state, replace(seen, coming=coming)).next is not None) == formed
 
 
 @pytest.mark.parametrize(("seen", "cause", "reason"), ENDS)
@@ -348,9 +479,9 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
             0,
             id="one left",
         ),
-        pytest.param([ready("a", 1, **JOB), ready("b", 1)], None, id="of one nothing is known"),
-        pytest.param([ready("a", 1, job="7.0"), ready("b", 1, **JOB)], None, id="the size of its job is unknown"),
-        pytest.param([ready("a", 1, job_nodes=3), ready("b", 1, **JOB)], None, id="its job is unknown"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1)], 0, id="of one nothing is known"),
+        pytest.param([ready("a", 1, job="7.0"), ready("b", 0, **JOB)], 1, id="the size of its job is unknown"),
+        pytest.param([ready("a", 1, job_nodes=3), ready("b", 1, **JOB)], 0, id="its job is unknown"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1))], 1, id="a dead one unknown"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), left("c")], 1, id="an unknown one has left"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, job="8.0", job_nodes=2)], 3, id="two jobs"),
@@ -371,14 +502,14 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
         ),
     ],
 )
-def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], coming: int | None) -> None:
+def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], coming: int) -> None:
     state = State("run", settings(1, 9), round=1, participants=(Participant("a@0", 2, "host-a", 1097),))
     seen = seen if any(s.member and s.member.node == "a@0" for s in seen) else [*seen, dead(runs("a", 1))]
     decision = decide(state, view(*seen))
     if coming == 0:
         assert decision.next is not None
     else:
-        who = {None: "more nodes", 1: "1 node"}.get(coming, f"{coming} nodes")
+        who = {1: "1 node"}.get(coming, f"{coming} nodes")
         assert decision.reason.endswith(f"ready, waiting for {who}")
         assert decision.quorum
 

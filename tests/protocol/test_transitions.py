@@ -23,7 +23,7 @@ def targets(mover: Mover, phase: Phase) -> set[Phase]:
 @pytest.mark.parametrize(
     ("phase", "expected"),
     [
-        pytest.param(Phase.JOINING, {Phase.RUNNING, Phase.FAILED}, id="joining"),
+        pytest.param(Phase.JOINING, {Phase.JOINING, Phase.RUNNING, Phase.FAILED}, id="joining"),
         pytest.param(Phase.RUNNING, {Phase.JOINING, Phase.SUCCEEDED}, id="running"),
         pytest.param(Phase.SUCCEEDED, set(), id="succeeded"),
         pytest.param(Phase.FAILED, set(), id="failed"),
@@ -53,7 +53,7 @@ def test_the_user_reopens_anything(phase: Phase) -> None:
         pytest.param(Mover.DECIDE, Phase.RUNNING, Phase.CLOSED, id="only the user closes"),
         pytest.param(Mover.DECIDE, Phase.RUNNING, Phase.FAILED, id="a failure is charged when all are back"),
         pytest.param(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, id="only a running round succeeds"),
-        pytest.param(Mover.DECIDE, Phase.JOINING, Phase.JOINING, id="waiting is no step"),
+        pytest.param(Mover.STEER, Phase.JOINING, Phase.RUNNING, id="no wish forms a round"),
         pytest.param(Mover.CLOSE, Phase.FAILED, Phase.CLOSED, id="an end stays as it is"),
     ],
 )

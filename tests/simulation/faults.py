@@ -121,7 +121,10 @@ def _settings(random: Random, size: int, profile: Profile) -> Settings:
     least = size if profile.needs_all else random.randint(1, size)
     nodes = NodeRange(least, random.randint(least, size + 1))
     last_call = random.choice(profile.last_calls)
-    timings = RendezvousSettings(last_call=last_call, lease=LEASE, margin=MARGIN, poll=profile.poll)
+    grace = random.choice([0.0, 5.0, 20.0])
+    timings = RendezvousSettings(
+        last_call=last_call, lease=LEASE, margin=MARGIN, poll=profile.poll, checkpoint_grace=grace
+    )
     return Settings(nodes, timings, RestartSettings(random.randint(0, 3)))
 
 
@@ -151,6 +154,9 @@ PROFILES = (
     Profile("peace", traits=ALL, publishes=True, counts=True),
     Profile("crashes", {"crash": 1, "partition": 0.5}, traits=ALL),
     Profile("losses", {"kill": 1, "kill_agent": 0.5, "come": 1.5}, traits=ALL),
+    Profile(
+        "warnings", {"leave": 1, "drain": 1, "scale": 1, "come": 2, "crash": 0.5, "kill": 0.5}, traits=ALL, every=4
+    ),
     Profile("coming and going", {"leave": 1, "come": 1.5, "crash": 0.3}, traits=ALL, every=5),
     Profile("long waits", {"kill": 2, "come": 1}, traits=ALL, every=6, until=60.0, needs_all=True),
     Profile("losses beside failures", {"kill": 1, "come": 2, "crash": 1, "leave": 0.7}, traits=ALL),
@@ -182,6 +188,8 @@ PROFILES = (
             "kill_agent": 1,
             "come": 3,
             "leave": 1,
+            "drain": 0.5,
+            "scale": 0.5,
             "freeze": 1,
             "pause": 1,
             "cut_off": 1,

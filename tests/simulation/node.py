@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import Failure, Member, Phase, Stand
+from hpcelastic.protocol.state import Failure, Member, Notice, Phase, Stand
 from tests.protocol.under_test import CONDUCT, GUARD, RENDEZVOUS, THREAD
 from tests.simulation.clock import Event, Process, Task
 from tests.simulation.doorbell import Doorbell
@@ -125,15 +125,17 @@ class Node:
             self._carry_out(self._conduct.fenced())
         while self._ended:
             self._worker_ended(*self._ended.popleft())
+        if self._conduct.overdue == 0.0:
+            self._carry_out(self._conduct.lose_patience())
         while self._inbox and not self._over:
             message = self._inbox.popleft()
-            if message == "leave":
-                self._carry_out(self._conduct.leave("SIGTERM"))
-                self._over = True
+            if isinstance(message, Notice):
+                self._carry_out(self._conduct.leave(message))
             elif isinstance(message, HpcElasticError):
                 self._troubled(message)
             else:
                 self._carry_out(self._conduct.learned(message.state, message.lease_from, message.settled))
+        self._over = self._over or (self._conduct.leaving and self._conduct.part is None)
 
     def _troubled(self, error: HpcElasticError) -> None:
         self.world.log(f"{self.id}: {str(error).rsplit('/', 1)[-1][:150]}")
@@ -197,6 +199,12 @@ class Node:
         self.guard.tell("gone", str(group.id))
         self.guard.tell("disarm")
 
+    def _ask(self, action: Any) -> int:
+        heeds = self._group is not None and self._group.ask()
+        if heeds:
+            self.world.clock.after(action.seconds / 0.99 + 0.01, self._bell.set, self._agent)
+        return int(heeds)
+
     def _end(self, _: Any) -> None:
         self._over = True
 
@@ -211,7 +219,7 @@ class Node:
         elif not group.alive and not any(other is group for other, _, _ in self._ended):
             self._group = None
             self._untold(group)
-            self._carry_out(self._conduct.workers_succeeded())
+            self._carry_out(self._conduct.workers_succeeded(group.early))
 
     def _part(self) -> None:
         self.leaving = True
@@ -263,9 +271,9 @@ class Node:
         self.world.echo(round)
 
     def leave(self) -> None:
-        """SIGTERM."""
+        """It is warned that it must go."""
         self.leaving = True
-        self._inbox.append("leave")
+        self._inbox.append(Notice("SIGTERM", self.world.random.choice([0.0, 3.0, 15.0])))
         self._bell.set()
 
     def freeze(self, *, agent_only: bool = False) -> None:

@@ -9,10 +9,13 @@ from dataclasses import replace
 from math import inf
 
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import Cause, Member, Phase, Stand, State
+from hpcelastic.protocol.state import Cause, Member, Phase, Stand, State, name_of
 
 _ENDS_BY = {Phase.JOINING, Phase.SUCCEEDED, Phase.CLOSED}
-_STEPS = {Phase.RUNNING: _ENDS_BY, Phase.JOINING: {Phase.RUNNING, Phase.FAILED, Phase.CLOSED}}
+_STEPS = {
+    Phase.RUNNING: {Phase.RUNNING, *_ENDS_BY},
+    Phase.JOINING: {Phase.JOINING, Phase.RUNNING, Phase.FAILED, Phase.CLOSED},
+}
 
 _LONG_DEAD = 20.0
 """Seconds after which every observer that was there before has seen a lease run out; see `simulation`."""
@@ -28,6 +31,12 @@ class Referee:
     def __init__(self) -> None:
         self.said: set[tuple[str, Stand, int]] = set()
         self.reported: set[tuple[str, int]] = set()
+        self.warned: set[str] = set()
+        """Nodes that have said that they must leave."""
+
+        self.early: set[tuple[str, int]] = set()
+        """Nodes and rounds whose workers have come to a step's end because they were asked to."""
+
         self.finished: set[tuple[str, int]] = set()
         self.crashed: set[int] = set()
         """Rounds in which a worker failed by itself, not because a peer was gone."""
@@ -61,6 +70,8 @@ class Referee:
     def published(self, member: Member) -> None:
         """A node has renewed its lease, saying this."""
         self.said.add((member.node, member.stand, member.round))
+        if member.leaving is not None:
+            self.warned.add(member.node)
         if member.failure is not None:
             self.reported.add((member.node, member.failure.round))
 
@@ -128,7 +139,7 @@ class Referee:
         _demand(number == self._version + 1, f"version {number} was written after version {self._version}")
         self._version = number
         _demand(new.phase in _STEPS.get(old.phase, ()), f"a run went from {old.phase.value} to {new.phase.value}")
-        formed = new.phase is Phase.RUNNING
+        formed = new.phase is Phase.RUNNING and old.phase is Phase.JOINING
         _demand(new.round == old.round + formed, f"round {old.round} was followed by {new.round} in {new.phase.value}")
         _demand((new.run_id, new.settings) == (old.run_id, old.settings), "run id or settings changed")
         _demand(formed or new.participants == old.participants, f"participants changed within round {new.round}")
@@ -140,7 +151,8 @@ class Referee:
             sees = now > self.disturbed_until[writer]  # else it had no time to see a lease run out
             dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
             _demand(not dead, f"{dead} died long ago and take part in round {new.round}")
-        if pending:
+        _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
+        if pending and old.phase is Phase.RUNNING:
             self._judge_cause(new)
         self._judge_budget(old, new)
         if new.phase is Phase.SUCCEEDED:
@@ -154,10 +166,12 @@ class Referee:
     # Judgements
 
     def _judge_round(self, old: State, new: State) -> None:
-        nodes, limits = [p.node for p in new.participants], new.settings.nodes
-        _demand(limits.min <= len(nodes) <= limits.max, f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
+        nodes, least, most = [p.node for p in new.participants], new.settings.nodes.min, new.most
+        _demand(least <= len(nodes) <= most, f"{len(nodes)} nodes, not {least}..{most}")
+        unwanted = [node for node in nodes if name_of(node) in new.drained]
+        _demand(not unwanted, f"{unwanted} are drained and take part")
         _demand(not set(nodes) & set(new.standbys), f"{new.standbys} stand by and take part")
-        _demand(not new.standbys or len(nodes) == limits.max, f"{new.standbys} stand by although there is room")
+        _demand(not new.standbys or len(nodes) == most, f"{new.standbys} stand by although there is room")
         unready = [n for n in (*nodes, *new.standbys) if (n, Stand.READY, old.round) not in self.said]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
@@ -177,10 +191,14 @@ class Referee:
         if cause is Cause.WORKER:
             true = any((node, state.round) in self.reported for node in inside)
         elif cause is Cause.LEAVE:
-            true = any(node in inside for node, stand, _ in self.said if stand is Stand.LEFT)
+            drained = {node for node in inside if name_of(node) in state.drained}
+            gone = {node for node, stand, _ in self.said if stand is Stand.LEFT}
+            true = bool(inside & (gone | self.warned | drained))
+        elif cause is Cause.SCALE:
+            true = len(inside) > state.most
         elif cause is Cause.JOIN:
             others = {n for n, stand, round in self.said if stand is Stand.READY and round == state.round} - inside
-            true = bool(others) and len(inside) < state.settings.nodes.max
+            true = bool(others) and len(inside) < state.most
         else:
             true = not self.undisturbed(state)
         _demand(true, f"round {state.round} was ended by {cause}, which did not happen: {state.reason}")

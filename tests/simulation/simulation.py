@@ -17,7 +17,7 @@ from greenlet import getcurrent
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, Phase, Stand, State
 from hpcelastic.store.paths import RunPaths
-from tests.protocol.under_test import GUARD, KEYVALUE, RENDEZVOUS, Patch, load
+from tests.protocol.under_test import DECIDE, GUARD, KEYVALUE, RENDEZVOUS, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
 from tests.simulation.filesystem import Mount, Server
@@ -385,6 +385,30 @@ class Simulation:
         """The user closes the run."""
         module = self.code.module(RENDEZVOUS)
         return self._user(lambda: module.close_run(self.paths, "user", "closed by the user"))
+
+    def drain(self, fault: Fault) -> bool:
+        """The user drains a node, and lets it in again later."""
+        name, undo = self._names[fault.who % len(self._names)], fault.lasts == 0.0
+        module, drain = self.code.module(RENDEZVOUS), self.code.module(DECIDE).drain
+        for node in self.live():
+            if node.member.name == name:
+                self._disturb(node, "is drained")
+        wish = partial(drain, name=name, undo=undo)
+        done = self._user(lambda: module.steer_run(self.paths, "user", wish))
+        if not undo:
+            self.clock.after(fault.lasts, partial(self._undo_drain, replace(fault, lasts=0.0)))
+        return done
+
+    def _undo_drain(self, fault: Fault) -> None:
+        if not self.drain(fault):
+            self.clock.after(1.0, partial(self._undo_drain, fault))
+
+    def scale(self, fault: Fault) -> bool:
+        """The user wants another number of nodes."""
+        least = self.scenario.settings.nodes.min
+        module, scale = self.code.module(RENDEZVOUS), self.code.module(DECIDE).scale
+        wish = partial(scale, nodes=least + fault.who % 3)
+        return self._user(lambda: module.steer_run(self.paths, "user", wish))
 
     def reopen(self, _: Fault) -> bool:
         """The user lets a run go on that has ended, and starts agents for it."""

@@ -15,8 +15,14 @@ if TYPE_CHECKING:
 class Round:
     """All groups of a round: what one does in a collective, the others wait for."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, heeds: bool) -> None:
         self.size = size
+        self.heeds = heeds
+        """The workers ask in every step whether to stop."""
+
+        self.stops_at: float | None = None
+        """When all of them come to a step's end, having been asked to."""
+
         self.started: set[int] = set()
         self.broken = False
         """A group was gone before it had finished."""
@@ -29,7 +35,12 @@ class Group:
         self.node, self.part, self.id = node, part, id
         self.alive = set(range(part.local_world_size))
         self.process = Process(node.world.clock)
-        self.round: Round = node.world.rounds.setdefault(part.round, Round(part.group_world_size))
+        self.round: Round = node.world.rounds.setdefault(
+            part.round, Round(part.group_world_size, node.world.random.random() < 0.6)
+        )
+        self.early = False
+        """They ended because they were asked to."""
+
         self.round.started.add(part.group_rank)
         self.mount = node.new_mount(self.process)
         self._later(self._finish, node.world.random.uniform(8, 30))
@@ -51,6 +62,26 @@ class Group:
             self.round.broken = True
         self.process.end()
 
+    def ask(self) -> bool:
+        """Ask the workers to come to a step's end, all groups of the round at the same; whether they heed that."""
+        world = self.node.world
+        if not (self.round.heeds and self.alive):
+            return False
+        if self.round.stops_at is None:
+            self.round.stops_at = world.clock.now + world.random.uniform(0.1, 6)
+        for node in world.nodes:
+            for group in node.groups:
+                if group.round is self.round:
+                    group._later(group._stop_early, max(0.0, self.round.stops_at - world.clock.now))
+        return True
+
+    def _stop_early(self) -> None:
+        """Without one of the others they hang in a step."""
+        if len(self.round.started) == self.round.size and not self.round.broken and self.alive:
+            self.early = True
+            self.node.world.log(f"{self.node.id} stops round {self.part.round} at a step's end")
+            self._end_well()
+
     def crash(self, local_rank: int) -> None:
         """One worker has failed."""
         self.alive.discard(local_rank)
@@ -65,10 +96,13 @@ class Group:
             world = self.node.world
             world.log(f"{self.node.id} finishes round {self.part.round}")
             world.referee.finished.add((self.node.id, self.part.round))
-            ended, self.alive = sorted(self.alive), set()
-            self.process.end()
-            for local_rank in ended:
-                self.node.worker_ended(self, local_rank, 0)
+            self._end_well()
+
+    def _end_well(self) -> None:
+        ended, self.alive = sorted(self.alive), set()
+        self.process.end()
+        for local_rank in ended:
+            self.node.worker_ended(self, local_rank, 0)
 
     def _later(self, action: Callable[[], None], delay: float) -> None:
         self.node.world.clock.after(delay, action, self.process)

@@ -1,0 +1,164 @@
+"""Stopping at a step's end: what SLURM, a drain or a newcomer asks of a run reaches its training loop as a flag.
+
+A rank that left its loop alone would leave the others waiting in a collective, so all ranks must hear of it in the same
+step. Where a process group is initialised they agree on that: every call starts a reduction of one number among them,
+in the background and apart from training, and takes in the result of the one that the call before has started.
+"""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from hpcelastic.store.board import Board, Wish, now
+
+from .context import context
+
+if TYPE_CHECKING:
+    import torch
+
+_callbacks: list[Callable[[], object]] = []
+
+
+def should_stop() -> bool:
+    """Whether this round is to end at this step: save a checkpoint, and let the process end with status 0.
+
+    To be asked by every rank, once in each step, at the same place: all get the same answer, at most one step after it
+    became known. Once it was True it stays so, and the end of this process is no success of the run: its agent goes on
+    in another round, or on another day. Callbacks of `on_stop` have run by then. From the first call on SIGTERM, which
+    SLURM sends to all processes of a job, does not end this process; its agent does, in time. False outside hpcelastic.
+    """
+    global _listener
+    if _listener is None:
+        _listener = _Listener()
+    return _listener.ask()
+
+
+def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
+    """Let ``callback`` be called in every rank when `should_stop` is about to be True for the first time; a decorator.
+
+    The place to save a checkpoint where `should_stop` is asked by a library.
+    """
+    _callbacks.append(callback)
+    return callback
+
+
+def time_left() -> float:
+    """Seconds until a process that was asked to stop is ended; infinity as long as nobody has asked."""
+    board = _board()
+    here = context()
+    if board is None or board.wish().round != here.round:
+        return float("inf")
+    return max(0.0, board.wish().deadline - now())
+
+
+def why_stop() -> str:
+    """Why this round is to end; empty as long as it is not."""
+    board, here = _board(), context()
+    wish = board.wish() if board is not None else Wish(-1, 0.0, "")
+    return wish.reason if wish.round == here.round else ""
+
+
+def report_progress(step: int) -> None:
+    """Note that the state after ``step`` steps is saved, so that a run which gets nowhere is seen as such.
+
+    `Checkpoints.save` does so itself.
+    """
+    board = _board()
+    if board is not None:
+        board.report(context().local_rank, step)
+
+
+class _Listener:
+    """Asks for this rank, and with the others."""
+
+    def __init__(self) -> None:
+        here = context()
+        self._seat, self._round = here.local_rank, here.round
+        self._board = _board()
+        self._vote: _Vote | None = None
+        self._stopping = False
+        self._ignore_sigterm()
+
+    def _ignore_sigterm(self) -> None:
+        """Unless the script has a mind of its own about it."""
+        here = threading.current_thread() is threading.main_thread()
+        if self._board is not None and here and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._board.deafen(self._seat, self._round)
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def ask(self) -> bool:
+        if self._board is None or self._stopping:
+            return self._stopping
+        asked = self._board.look(self._seat, self._round)
+        if self._agreed(asked):
+            self._board.tell(self._seat, self._round)
+            self._stopping = True
+            for callback in _callbacks:
+                callback()
+        return self._stopping
+
+    def _agreed(self, asked: bool) -> bool:
+        """Whether any rank was asked, known to all in the same call."""
+        group = _world()
+        if group is None:
+            return asked
+        if self._vote is None or self._vote.world is not group:
+            self._vote = _Vote(group)
+        return self._vote.cast(asked)
+
+
+class _Vote:
+    """One reduction after the other, in a process group of its own on the CPU."""
+
+    def __init__(self, world: Any) -> None:
+        import torch.distributed as dist
+
+        self.world = world
+        self._group = dist.new_group(backend="gloo")
+        self._work: Any = None
+        self._ballot: torch.Tensor | None = None
+
+    def cast(self, asked: bool) -> bool:
+        """Start the next reduction, unless the one before says that somebody was asked."""
+        import torch
+        import torch.distributed as dist
+
+        if self._work is not None and self._ballot is not None:
+            self._work.wait()
+            if self._ballot.item():
+                return True
+        self._ballot = torch.tensor([int(asked)], dtype=torch.uint8)
+        self._work = dist.all_reduce(self._ballot, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return False
+
+
+_listener: _Listener | None = None
+_page: tuple[str, Board] | None = None
+
+
+def _board() -> Board | None:
+    """The page that our agent shares with us; None outside hpcelastic, or where the agent has ended."""
+    global _page
+    name = os.environ.get("HPCELASTIC_BOARD")
+    if not name:
+        return None
+    if _page is None or _page[0] != name:
+        try:
+            _page = name, Board.open(name)
+        except OSError:
+            return None
+    return _page[1]
+
+
+def _world() -> Any:
+    """The default process group of more than one rank; None if there is none."""
+    if "torch.distributed" not in sys.modules:
+        return None
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+        return None
+    return dist.group.WORLD

@@ -1,0 +1,116 @@
+"""A flag that all ranks see in the same step."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.store.board import Board, Wish, now
+
+LONE = """
+import signal, sys
+from hpcelastic.training import on_stop, should_stop, time_left, why_stop
+on_stop(lambda: print("saved"))
+for line in sys.stdin:
+    print(should_stop(), round(time_left()) if time_left() < 1e9 else "-", why_stop() or "-", flush=True)
+print(signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
+"""
+GROUP = """
+import os, sys, time, torch.distributed as dist
+from hpcelastic.training import should_stop
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=3)
+step = 0
+while not should_stop():
+    step += 1
+    if rank == 2:
+        time.sleep(0.002)  # they are not in step with each other
+    if step % 50 == 0:
+        dist.barrier()
+    if step == 60 and rank == 1:
+        print("here", flush=True)
+print("stopped", step, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    made = Board.make(3)
+    yield made
+    made.close()
+
+
+def environment(board: Board | None, rank: int = 0, world_size: int = 1) -> dict[str, str]:
+    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "HPCELASTIC_ROUND": "5"}
+    return {"PYTHONPATH": ":".join(sys.path), **place, **({"HPCELASTIC_BOARD": board.name} if board else {})}
+
+
+def start(code: str, environ: dict[str, str], *args: str) -> "subprocess.Popen[str]":
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", code, *args], env=environ, stdin=pipe, stdout=pipe, text=True)
+
+
+def ask(process: "subprocess.Popen[str]") -> str:
+    assert process.stdin and process.stdout
+    process.stdin.write("\n")
+    process.stdin.flush()
+    return process.stdout.readline().strip()
+
+
+def test_a_single_worker_hears_of_it_at_its_next_question(board: Board) -> None:
+    worker = start(LONE, environment(board))
+    assert ask(worker) == "False - -"
+    assert board.heeded(5) and board.deaf(0, 5) and not board.told(5)
+    board.ask(Wish(5, now() + 1000, "n2 joins"))
+    assert ask(worker) == "saved"
+    assert worker.stdout and worker.stdout.readline().strip() in ("True 1000 n2 joins", "True 999 n2 joins")
+    assert board.told(5)
+    rest, _ = worker.communicate()
+    assert rest == "True\n"  # SIGTERM is ignored
+
+
+@pytest.mark.parametrize("round", [4, 6])
+def test_what_another_round_was_asked_is_nothing_to_it(round: int, board: Board) -> None:
+    board.ask(Wish(round, now(), "drain"))
+    worker = start(LONE, environment(board))
+    assert ask(worker) == "False - -"
+    worker.communicate()
+
+
+def test_outside_a_run_nobody_asks_and_sigterm_stays_as_it_is() -> None:
+    worker = start(LONE, environment(None))
+    assert ask(worker) == "False - -"
+    assert worker.communicate()[0] == "False\n"
+
+
+def test_a_script_with_a_mind_of_its_own_about_sigterm_keeps_it(board: Board) -> None:
+    code = LONE.replace("on_stop(", "signal.signal(signal.SIGTERM, lambda *_: None)\non_stop(")
+    worker = start(code, environment(board))
+    ask(worker)
+    assert not board.deaf(0, 5)
+    assert worker.communicate()[0] == "False\n"
+
+
+def test_all_ranks_stop_in_the_same_step_though_one_alone_was_asked(board: Board, tmp_path: Path) -> None:
+    other = Board.make(3)  # that of another node, whose agent has not heard yet
+    boards = [other, board, other]
+    ranks = [start(GROUP, environment(boards[rank], rank, 3), str(tmp_path / "meet")) for rank in range(3)]
+    assert ranks[1].stdout and ranks[1].stdout.readline() == "here\n"
+    board.ask(Wish(5, now() + 60, "drain"))
+    said = [worker.communicate(timeout=60)[0].split()[-2:] for worker in ranks]
+    assert [word for word, _ in said] == ["stopped"] * 3
+    assert len({step for _, step in said}) == 1, json.dumps(said)
+    assert all(seat_board.told(5) for seat_board in (board, other))
+    assert [worker.returncode for worker in ranks] == [0, 0, 0]
+    other.close()
+
+
+def test_a_checkpoint_counts_as_progress(board: Board, tmp_path: Path) -> None:
+    code = "from hpcelastic.training import Checkpoints; Checkpoints('c', round=5).save(40, {'a': 1})"
+    subprocess.run([sys.executable, "-c", code], env=environment(board), cwd=tmp_path, check=True)
+    assert board.progress() == 40
