@@ -8,13 +8,12 @@ from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
 
-from hpcelastic.api.jobs import LocalNodes, remember_job
+from hpcelastic.api.jobs import LocalNodes, submit_for
 from hpcelastic.api.prepare import Call, new_parents_removed, prepare, run_paths
 from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
-from hpcelastic.slurm.submission import submit_job
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.worker.function import PICKLED
 
@@ -32,8 +31,8 @@ def submit(
 
     ``job`` is the path of a YAML job file, a mapping with the same keys, or a function, which every rank calls with
     ``args`` and whose return values `Run.result` gives back. ``overrides`` set keys of the job: ``nodes="2..4"``,
-    ``slurm__partition="gpu"``. With ``executor="local"`` the agents run on this machine, ``nodes.max`` of them.
-    ``resume`` continues a run that has ended, in its directory.
+    ``slurm__partition="gpu"``. With ``executor="local"`` the agents run on this machine, one for each node that would
+    be asked for. ``resume`` continues a run that has ended, in its directory.
 
     Raises ConfigError if the job is wrong, SlurmError if SLURM refuses it; nothing is left behind then.
     """
@@ -80,6 +79,6 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
 
 def _serve(config: JobConfig, paths: RunPaths, executor: str) -> None:
     if executor == "slurm":
-        remember_job(paths, submit_job(config, paths))
-        return
-    LocalNodes(paths, config.nodes.max).start()
+        submit_for(paths, config)
+    else:
+        LocalNodes(paths, config.nodes.wanted).start()

@@ -27,13 +27,13 @@ _PATIENCE = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="agents to start; nodes.max if not given")
+    parser.add_argument("--nodes", type=int, metavar="N", help="agents to start; nodes.max + nodes.spares if not given")
     add_resume(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     config = resolve(args.file, args.overrides)
-    count = config.nodes.max if args.nodes is None else args.nodes
+    count = config.nodes.wanted if args.nodes is None else args.nodes
     if count < config.nodes.min:
         raise ConfigError(f"--nodes is {count}, less than nodes.min, {config.nodes.min}: the run could never start")
     paths = prepare(config, resume=args.resume)

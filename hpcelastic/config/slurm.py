@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
@@ -23,6 +24,7 @@ OWN_KEY = {
     "requeue": "slurm.requeue",
     "no-requeue": "slurm.requeue: false",
     "nodes": "nodes",
+    "array": "slurm.shape: pool",
     "ntasks-per-node": "workers.per_node",
     "job-name": "run.name",
 }
@@ -31,6 +33,9 @@ OWN_KEY = {
 @dataclass(frozen=True)
 class SlurmSettings:
     """What to ask SLURM for. Whatever has no key of its own goes under ``options``, verbatim."""
+
+    shape: Literal["allocation", "pool"] = "allocation"
+    """``allocation`` is one job with all nodes; ``pool`` is one job for each node, so that they come and go singly."""
 
     partition: str | None = None
     """Partition to submit to; SLURM's default where not given."""

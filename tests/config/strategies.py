@@ -57,7 +57,12 @@ configs = st.builds(
         directory=words.filter(bool),
     ),
     entrypoint=entrypoints,
-    nodes=st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda pair: NodeRange(pair[0], sum(pair))),
+    nodes=st.builds(
+        lambda least, more, spares: NodeRange(least, least + more, spares),
+        st.integers(1, 9),
+        st.integers(0, 9),
+        st.integers(0, 2),
+    ),
     workers=st.builds(
         WorkerSettings,
         per_node=st.just("auto") | st.integers(1, 99),
@@ -80,6 +85,7 @@ configs = st.builds(
     environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
     slurm=st.builds(
         SlurmSettings,
+        shape=st.sampled_from(["allocation", "pool"]),
         partition=maybe(words),
         time=maybe(st.sampled_from(["90", "1:30:00", "2-0"])),
         gpus_per_node=maybe(st.integers(0, 9) | st.just("a100:4")),

@@ -31,6 +31,13 @@ def test_each_value_stands_beside_its_origin() -> None:
     assert '  A: "no"              # job.yaml:5\n' in show(load("job.yaml"))
 
 
+def test_nodes_with_spares_have_a_line_each() -> None:
+    Path("job.yaml").write_text("entrypoint: {script: train.py}\nnodes: {max: 4, spares: 1}\n")
+    shown = [" ".join(line.split()) for line in show(load("job.yaml")).splitlines()]
+    start = shown.index("nodes:")
+    assert shown[start + 1 : start + 4] == ["min: 1 # default", "max: 4 # job.yaml:2", "spares: 1 # job.yaml:2"]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(configs)
 def test_what_is_shown_loads_to_the_same(config: JobConfig) -> None:

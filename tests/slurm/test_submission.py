@@ -12,6 +12,7 @@ import pytest
 import hpcelastic
 from hpcelastic.agent.node import Place
 from hpcelastic.api import presence
+from hpcelastic.api.jobs import jobs_of, live_jobs, remember_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -100,13 +101,39 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 """
 
 
-def test_the_whole_batch_script(monkeypatch: pytest.MonkeyPatch) -> None:
+POOL = """\
+#!/bin/bash
+
+# Parameters
+#SBATCH --array=0-8%9
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --job-name=pool
+#SBATCH --mem=512G
+#SBATCH --nodes=1
+#SBATCH --open-mode=append
+#SBATCH --output=/runs/pool/slurm/%A_%a_0_log.out
+#SBATCH --partition=preemptible
+#SBATCH --requeue
+#SBATCH --signal=USR2@90
+#SBATCH --time=240
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /runs/pool/slurm/%A_%a_%t_log.out --ntasks-per-node=1 --cpus-per-task=64 \
+PYTHON -u -m submitit.core._submit /runs/pool/slurm
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("gpu", GPU), ("pool", POOL)], ids=["allocation", "pool"])
+def test_the_whole_batch_script(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    text = sbatch_text(resolve("configs/gpu.yaml", ()), RunPaths(Path("/runs/gpu")))
-    assert text == GPU.replace("PYTHON", sys.executable)
+    text = sbatch_text(resolve(f"configs/{name}.yaml", ()), RunPaths(Path("/runs") / name))
+    assert text == expected.replace("PYTHON", sys.executable)
 
 
 KEYS = {
+    "shape": ("slurm.shape=pool", {"--array=0-3%4", "--nodes=1", "--output=/runs/job/slurm/%A_%a_0_log.out"}),
     "partition": ("slurm.partition=a", {"--partition=a"}),
     "account": ("slurm.account=a", {"--account=a"}),
     "qos": ("slurm.qos=a", {"--qos=a"}),
@@ -123,6 +150,7 @@ KEYS = {
 FURTHER = {
     "no time limit": ("slurm.time=UNLIMITED", {"--time=UNLIMITED"}),
     "one number of nodes": ("nodes=3", {"--nodes=3"}),
+    "spares": ("nodes={min: 2, max: 4, spares: 2}", {"--nodes=2-6"}),
     "true option": ("slurm.options={exclusive: true}", {"--exclusive"}),
     "false option": ("slurm.options={exclusive: false}", set()),
     "number": ("slurm.options={nice: 100}", {"--nice=100"}),
@@ -138,6 +166,12 @@ def flags(text: str) -> set[str]:
 @pytest.mark.parametrize(("override", "added"), [*KEYS.values(), *FURTHER.values()], ids=[*KEYS, *FURTHER])
 def test_a_key_becomes_a_flag(override: str, added: set[str]) -> None:
     assert flags(text_of(override)) - flags(text_of()) == added
+
+
+def test_a_pool_is_of_jobs_that_need_no_survivors() -> None:
+    """SLURM requeues an element that has lost its node; with --no-kill it would not."""
+    assert "no-kill" not in text_of("slurm.shape=pool")
+    assert "no-kill" in text_of()
 
 
 def test_the_table_has_every_key() -> None:
@@ -214,6 +248,10 @@ TASKS: dict[str, tuple[dict[str, str], SlurmTask | None]] = {
         {name: STEP[name] for name in ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_STEP_ID")},
         SlurmTask("7", "n2", 0, 1, 0),
     ),
+    "element of an array": (
+        {**STEP, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"},
+        SlurmTask("7", "n2", 1, 4, 0, array_job="5", array_task=3),
+    ),
     "batch script": ({name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}, None),
     "salloc's shell": ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "4"}, None),
     "no job": ({}, None),
@@ -228,6 +266,11 @@ def test_slurm_task(environ: dict[str, str], expected: SlurmTask | None) -> None
 def test_place_of_a_task() -> None:
     place = place_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
     assert place == Place("n2", job="7", job_nodes=4, restart=2, order=1)
+
+
+def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
+    place = place_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
+    assert place == Place("n2.7", job="7", job_nodes=0, restart=2, order=3)
 
 
 def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,8 +311,29 @@ Command = Callable[[str, str], None]
 
 
 def test_states_of_the_jobs_that_are_known(command: Command) -> None:
-    command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo")
-    assert scheduler.job_states(["7", "9", "10"]) == {"7": "RUNNING", "9": "COMPLETED"}
+    command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo; echo 9 PENDING")
+    assert scheduler.job_states(["7", "9", "10"]) == {"7": ["RUNNING"], "9": ["COMPLETED", "PENDING"]}
+
+
+ELEMENTS = {
+    "as submitted": ("PENDING PENDING PENDING PENDING", "4 elements: 4 PENDING"),
+    "some": ("RUNNING PENDING RUNNING RUNNING", "4 elements: 3 RUNNING, 1 PENDING"),
+    "ended": ("COMPLETED RUNNING FAILED RUNNING", "4 elements: 2 RUNNING, 2 ended"),
+    "forgotten": ("RUNNING", "4 elements: 1 RUNNING, 3 ended"),
+    "all ended": ("FAILED CANCELLED", None),
+    "all forgotten": ("", None),
+}
+
+
+@pytest.mark.parametrize(("states", "words"), ELEMENTS.values(), ids=ELEMENTS)
+def test_an_array_is_one_job_of_many_states(states: str, words: str | None, command: Command) -> None:
+    paths = RunPaths(Path("run"))
+    paths.slurm.mkdir(parents=True)
+    remember_job(paths, "5", elements=4)
+    remember_job(paths, "9")
+    command("squeue", f"for state in {states}; do echo 5 $state; done; echo 9 PENDING")
+    assert jobs_of(paths) == ["5", "9"]
+    assert live_jobs(paths) == ({"5": words, "9": "PENDING"} if words else {"9": "PENDING"})
 
 
 def test_nothing_is_asked_about_no_job(command: Command) -> None:
@@ -284,7 +348,7 @@ def test_a_persons_defaults_for_the_commands_do_not_count(command: Command, monk
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
     command("squeue", 'echo 7 "${SQUEUE_PARTITION-RUNNING}"')
     command("scancel", 'read -r answer || [ -z "$SCANCEL_INTERACTIVE" ]')
-    assert scheduler.job_states(["7"]) == {"7": "RUNNING"}
+    assert scheduler.job_states(["7"]) == {"7": ["RUNNING"]}
     scheduler.cancel_jobs(["7"])
 
 
@@ -373,7 +437,7 @@ def test_a_refused_job_leaves_nothing_behind(shared: SlurmCluster, capsys: pytes
 
 def test_jobs_that_slurm_does_not_know(shared: SlurmCluster) -> None:
     job = shared.submit("sleep 1000")
-    assert scheduler.job_states([job, "99"]) in ({job: "PENDING"}, {job: "RUNNING"})
+    assert scheduler.job_states([job, "99"]) in ({job: ["PENDING"]}, {job: ["RUNNING"]})
     scheduler.cancel_jobs(["99", job])
     shared.wait_job(job, "CANCELLED")
     scheduler.cancel_jobs([job, "99"])
