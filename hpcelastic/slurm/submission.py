@@ -11,7 +11,6 @@ asks for no limit, which a partition with a limit never grants, so it is never a
 import contextlib
 import io
 import re
-import shlex
 import shutil
 from collections.abc import Iterator
 from typing import Any
@@ -41,10 +40,9 @@ def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) ->
     return made
 
 
-def submission_text(config: JobConfig, paths: RunPaths) -> str:
-    """The command line of sbatch and, after an empty line, the batch script; ``UUID`` is made up when it is run."""
-    command = _executor_of(config, paths)._make_submission_command(paths.slurm / ".submission_file_UUID.sh")
-    return f"{shlex.join(command)}\n\n{sbatch_text(config, paths)}"
+def sbatch_command(config: JobConfig, paths: RunPaths) -> list[str]:
+    """The command line that hands `sbatch_text` over, but for the name of its file, in which ``UUID`` is made up."""
+    return _executor_of(config, paths)._make_submission_command(paths.slurm / ".submission_file_UUID.sh")
 
 
 def sbatch_text(config: JobConfig, paths: RunPaths) -> str:

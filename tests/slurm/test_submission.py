@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -380,12 +382,31 @@ def wait_succeeded(run: Run) -> list[str]:
     return sorted(line.partition("] ")[2] for line in run.logs())
 
 
-def test_what_sbatch_prints_is_what_submit_submits(shared: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["slurm.time=5", "slurm.cpus_per_node=2", "slurm.setup=[export A=1]", "slurm.options={comment: a b}"]
-    assert main(["sbatch", "job.yaml", *overrides]) == 0
-    printed = capsys.readouterr().out
-    assert main(["submit", "job.yaml", *overrides, "--wait"]) == 0
-    assert Path("runs/job/slurm/1_submission.sh").read_bytes() == printed.encode()
+@pytest.mark.parametrize("shape", ["allocation", "pool"])
+def test_what_a_dry_run_prints_is_what_is_submitted(
+    shape: str, shared: SlurmCluster, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("sbatch", f'echo sbatch "$@" >>calls; exec {shutil.which("sbatch", path=shared.env["PATH"])} "$@"')
+    keys = ["slurm.time=5", "slurm.cpus_per_node=2", "slurm.setup=[export A=1]", "slurm.options={comment: a b}"]
+    arguments = ["job.yaml", *keys, f"slurm.shape={shape}", "nodes={min: 2, max: 3, spares: 1}"]
+    assert main(["submit", "--dry-run", *arguments]) == 0
+    line, _, script = capsys.readouterr().out.partition("\n\n")
+    assert main(["sbatch", *arguments]) == 0
+    assert capsys.readouterr().out == script
+    assert not Path("runs").exists()
+    assert main(["submit", *arguments, "--wait"]) == 0
+    assert Path("runs/job/slurm/1_submission.sh").read_bytes() == script.encode()
+    assert re.sub(r"file_\w+\.sh", "file_UUID.sh", Path("calls").read_text()) == f"{line}\n"
+
+
+def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert main(["submit", "--dry-run", "job.yaml", "run.directory=/runs"]) == 0
+    line = capsys.readouterr().out.partition("\n")[0]
+    assert line == "env --unset=SLURM_NTASKS sbatch /runs/job/slurm/.submission_file_UUID.sh"
 
 
 def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
