@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, *, command: bool = False) -> int:
     """Print the script; with ``command``, before it and an empty line, the command line that hands it over."""
-    config = resolve(args.file, args.overrides)
+    config = resolve(args.file, args.overrides, args.profile)
     check_entrypoint(config.entrypoint, Path.cwd())
     paths = run_paths(config)
     if command:

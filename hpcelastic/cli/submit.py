@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return sbatch.run(args, command=True)
-    started = start(resolve(args.file, args.overrides), resume=args.resume)
+    started = start(resolve(args.file, args.overrides, args.profile), resume=args.resume)
     print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
     if args.wait:
         return wait(started)
