@@ -4,7 +4,7 @@ import argparse
 import shlex
 from pathlib import Path
 
-from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.api.checks import check_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import run_paths
 from hpcelastic.cli.job import add_job
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, *, command: bool = False) -> int:
     """Print the script; with ``command``, before it and an empty line, the command line that hands it over."""
     config = resolve(args.file, args.overrides, args.profile)
-    check_entrypoint(config.entrypoint, Path.cwd())
+    check_job(config, Path.cwd())
     paths = run_paths(config)
     if command:
         print(shlex.join(sbatch_command(config, paths)), end="\n\n")

@@ -19,7 +19,7 @@ from hpcelastic.agent.settings import AgentSettings, WorkerSettings
 from hpcelastic.config.codec import decode
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, SlurmError, StoreError
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state
@@ -153,4 +153,7 @@ def _leases_of_job(task: Task, me: Member) -> list[Lease]:
 
 def _end_job(slurm: SlurmTask) -> None:
     print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
-    cancel_jobs([slurm.job_id])
+    try:
+        cancel_jobs([slurm.job_id])
+    except SlurmError as error:  # in a container, say, that has no scancel
+        print(f"hpcelastic: {error}; end it yourself: scancel {slurm.job_id}", file=sys.stderr)

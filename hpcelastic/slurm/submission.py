@@ -13,12 +13,15 @@ import io
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from hpcelastic.config import JobConfig, SlurmSettings
+from hpcelastic.config.options import as_words, flags
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
 from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.store import files
@@ -33,8 +36,11 @@ def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) ->
 
     ``elements`` is the length of the array; None for one job.
     """
-    made = AgentExecutor(folder=paths.slurm)
+    slurm = config.slurm
+    seen = (Path.cwd() / str(flags(slurm.options).get("chdir", "")), paths.root)
+    made = AgentExecutor(folder=paths.slurm, python=python_command(slurm, seen))
     made.update_parameters(**_parameters(config, elements))
+    made.parameters["srun_args"] += step_words(slurm, seen)
     if elements is not None:
         made.make_array(elements)
     return made
@@ -101,7 +107,9 @@ def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
     """submitit's parameters; whatever it has no name for goes through ``additional_parameters``."""
     slurm = config.slurm
     least, most = (config.nodes.min, config.nodes.wanted) if elements is None else (1, 1)
-    step = (*_STEP, *_SURVIVES) if elements is None else _STEP
+    step = [*_STEP, *(_SURVIVES if elements is None else ())]
+    if slurm.cpus_per_node:
+        step.append(f"--cpus-per-task={slurm.cpus_per_node}")
     given = {
         "partition": slurm.partition,
         "account": slurm.account,
@@ -118,7 +126,7 @@ def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
         "stderr_to_stdout": True,
         "wckey": None,
         "time": minutes(slurm.time) if slurm.time else None,
-        "srun_args": [*step, *([f"--cpus-per-task={slurm.cpus_per_node}"] if slurm.cpus_per_node else [])],
+        "srun_args": [*step, *as_words(flags(slurm.srun_options))],
         "additional_parameters": {**({"no-kill": True} if elements is None else {}), **_additional(slurm, least, most)},
         **{key: value for key, value in given.items() if value is not None},
     }
@@ -132,7 +140,7 @@ def _additional(slurm: SlurmSettings, least: int, most: int) -> dict[str, Any]:
         extra["time"] = slurm.time
     if slurm.memory is not None:
         extra["mem"] = slurm.memory
-    return {**extra, **{name: value for name, value in slurm.options.items() if value is not False}}
+    return {**extra, **flags(slurm.options)}
 
 
 def _last_words(error: Exception) -> str:

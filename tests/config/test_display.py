@@ -13,22 +13,22 @@ def test_each_value_stands_beside_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     assert show(load("job.yaml", ["nodes.max=5"])).splitlines()[:15] == [
         "run:",
-        "  name: null           # default",
-        "  directory: runs      # default",
+        "  name: null            # default",
+        "  directory: runs       # default",
         "entrypoint:",
-        "  script: train.py     # job.yaml:2",
-        "  module: null         # default",
-        "  function: null       # default",
-        '  args: [-n, "5"]      # job.yaml:3',
-        "nodes: 2..5            # job.yaml:4, override 1",
+        "  script: train.py      # job.yaml:2",
+        "  module: null          # default",
+        "  function: null        # default",
+        '  args: [-n, "5"]       # job.yaml:3',
+        "nodes: 2..5             # job.yaml:4, override 1",
         "workers:",
-        "  per_node: auto       # default",
-        "  stop_grace: 15.0     # default",
-        "  forward_signals: []  # default",
-        "  preload: [torch]     # default",
+        "  per_node: auto        # default",
+        "  stop_grace: 15.0      # default",
+        "  forward_signals: []   # default",
+        "  preload: [torch]      # default",
         "rendezvous:",
     ]
-    assert '  A: "no"              # job.yaml:5\n' in show(load("job.yaml"))
+    assert '  A: "no"               # job.yaml:5\n' in show(load("job.yaml"))
 
 
 def test_nodes_with_spares_have_a_line_each() -> None:

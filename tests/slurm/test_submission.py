@@ -147,7 +147,9 @@ KEYS = {
     "exclude": ("slurm.exclude=n[1-2]", {"--exclude='n[1-2]'"}),
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
     "setup": ("slurm.setup=[module load cuda]", set()),
+    "container": ("slurm.container={image: a.sif}", set()),
     "options": ("slurm.options={mail-type: END}", {"--mail-type=END"}),
+    "srun_options": ("slurm.srun_options={mpi: none}", set()),
 }
 FURTHER = {
     "no time limit": ("slurm.time=UNLIMITED", {"--time=UNLIMITED"}),
@@ -157,6 +159,10 @@ FURTHER = {
     "false option": ("slurm.options={exclusive: false}", set()),
     "number": ("slurm.options={nice: 100}", {"--nice=100"}),
     "words": ("slurm.options={comment: two words}", {"--comment='two words'"}),
+    "list": ("slurm.options={mail-type: [END, FAIL]}", {"--mail-type=END,FAIL"}),
+    "empty list": ("slurm.options={mail-type: []}", set()),
+    "equals sign": ("slurm.options={comment: a=b}", {"--comment=a=b"}),
+    "quote": ("slurm.options={comment: it's}", {"""--comment='it'"'"'s'"""}),
     "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
 }
 
@@ -196,6 +202,87 @@ def test_setup_lines_go_before_the_agents() -> None:
 def test_the_step_repeats_the_cpus() -> None:
     assert " --cpus-per-task=3 " in text_of("slurm.cpus_per_node=3").splitlines()[-1]
     assert "--cpus-per-task" not in text_of()
+
+
+STEPS = {
+    "pair": ("{cpu-bind: none}", "--wait=0 --cpu-bind=none PYTHON"),
+    "flag": ("{overlap: true}", "--wait=0 --overlap PYTHON"),
+    "left out": ("{overlap: false}", "--wait=0 PYTHON"),
+    "list": ("{mem-bind: [map_mem:0, 1]}", "--wait=0 --mem-bind=map_mem:0,1 PYTHON"),
+    "quotes": ("{comment: a 'b'}", """--wait=0 '--comment=a '"'"'b'"'"'' PYTHON"""),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), STEPS.values(), ids=STEPS)
+def test_options_of_the_step(options: str, words: str) -> None:
+    assert words.replace("PYTHON", f"{sys.executable} -u -m") in text_of(f"slurm.srun_options={options}")
+
+
+HERE = "/home/me"
+RUNTIMES = {
+    "apptainer": (
+        ["slurm.container={image: a.sif, mounts: [/data, '/scratch:/tmp:ro']}"],
+        f"--wait=0 apptainer exec --bind={HERE} --bind=/runs/job --bind=/data --bind=/scratch:/tmp:ro --pwd={HERE} "
+        "a.sif python3 -u -m submitit.core._submit /runs/job/slurm",
+    ),
+    "GPUs": (
+        ["slurm.container.image=a.sif", "slurm.gpus_per_node=a100:4"],
+        f"apptainer exec --nv --bind={HERE} --bind=/runs/job --pwd={HERE} a.sif python3 -u",
+    ),
+    "GPUs by another option": (["slurm.container.image=a.sif", "slurm.options={gres: [gpu:2]}"], "exec --nv --bind="),
+    "GPUs of AMD": (
+        ["slurm.container={image: a.sif, options: {nv: false, rocm: true}}", "slurm.gpus_per_node=4"],
+        f"apptainer exec --bind={HERE} --bind=/runs/job --pwd={HERE} --rocm a.sif python3 -u",
+    ),
+    "options": (
+        ["slurm.container={image: docker://a/b, runtime: singularity, options: {env: [A=1, B=2], cleanenv: true}}"],
+        f"singularity exec --bind={HERE} --bind=/runs/job --pwd={HERE} --env=A=1 --env=B=2 --cleanenv docker://a/b",
+    ),
+    "another Python": (
+        ["slurm.container={image: my image.sif, python: /opt/my env/bin/python}"],
+        "'my image.sif' '/opt/my env/bin/python' -u -m submitit",
+    ),
+    "working directory": (
+        ["slurm.container.image=a.sif", "slurm.options={chdir: inner}"],
+        f"exec --bind={HERE}/inner --bind=/runs/job --pwd={HERE}/inner a.sif",
+    ),
+    "pyxis": (
+        ["slurm.container={image: nvcr.io#a/b:24.1, runtime: pyxis, mounts: [/data, '/a:/b:ro']}"],
+        "--wait=0 '--container-image=nvcr.io#a/b:24.1' "
+        f"--container-mounts={HERE}:{HERE},/runs/job:/runs/job,/data:/data,/a:/b:ro --container-workdir={HERE} "
+        "python3 -u -m submitit.core._submit /runs/job/slurm",
+    ),
+    "pyxis' options": (
+        ["slurm.container={image: a, runtime: pyxis, options: {no-container-mount-home: true}}", "slurm.shape=pool"],
+        f"--container-workdir={HERE} --no-container-mount-home python3 -u",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "words"), RUNTIMES.values(), ids=RUNTIMES)
+def test_a_container_is_part_of_the_step(overrides: list[str], words: str, directory: Path) -> None:
+    assert words.replace(HERE, str(directory)) in text_of(*overrides).splitlines()[-1]
+
+
+def test_a_directory_that_cannot_be_mounted(directory: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^/a:b/job: cannot be mounted in a container, for its ':' or ','; use another"
+    ):
+        sbatch_text(resolve("job.yaml", ["slurm.container.image=a.sif"]), RunPaths(Path("/a:b/job")))
+
+
+def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["sbatch", "job.yaml", "entrypoint={module: only.there}"]
+    assert main(arguments) == 2
+    assert "there is no module 'only.there'" in capsys.readouterr().err
+    assert main([*arguments, "slurm.container.image=a.sif"]) == 0
+
+
+def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    entry._end_job(SlurmTask("7", "n2", 1, 4, 0))
+    assert "scancel: not found" in (said := capsys.readouterr().err)
+    assert said.endswith("end it yourself: scancel 7\n")
 
 
 TIMES = {
@@ -415,11 +502,73 @@ def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
     assert shared.job("1")["NumNodes"] == "4"
 
 
+FAKE = """\
+#!/bin/bash
+# Starts the command as apptainer does, in an image without SLURM, and tells how it was called.
+echo "$*" >>"$CALLS"
+[ "$1" = exec ] || exit 9
+while [ "$1" != image.sif ]; do shift || exit 9; done
+shift
+export PATH=/nowhere INSIDE=yes
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("shape", ["allocation", "pool"])
+def test_a_run_in_a_container(
+    shape: str, shared: SlurmCluster, command: Command, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("apptainer", FAKE.partition("\n")[2])
+    monkeypatch.setenv("CALLS", str(shared.path / "calls"))
+    Path("say.py").write_text("import os; print(os.environ['INSIDE'], os.environ['PATH'], os.getcwd())")
+    box = {"image": "image.sif", "python": sys.executable}
+    run = hpcelastic.submit("job.yaml", nodes=2, slurm__shape=shape, slurm__container=box, rendezvous__last_call=2)
+    assert wait_succeeded(run) == [f"yes /nowhere {shared.path}"] * 2
+    here, there = f"--bind={shared.path}", f"--bind={run.directory}"
+    expected = f"exec {here} {there} --pwd={shared.path} image.sif {sys.executable} -u -m submitit.core._submit"
+    assert Path("calls").read_text().splitlines() == [f"{expected} {run.directory}/slurm"] * 2
+
+
+def test_quotes_and_signs_reach_slurm(shared: SlurmCluster) -> None:
+    comment = """a=b 'c' "d" # $HOME `e`; ü"""
+    hpcelastic.submit("job.yaml", slurm__options={"hold": True, "comment": comment, "licenses": []})
+    assert f"Comment={comment} \n" in shared.run("scontrol", "show", "job", "1")
+
+
+def test_options_of_the_step_reach_srun(shared: SlurmCluster) -> None:
+    Path("say.py").write_text("import os; print(os.environ.get('SLURM_CPU_BIND_TYPE'), os.environ['SLURM_JOB_NAME'])")
+    options = {"cpu-bind": "none", "job-name": "agents", "mpi": "none"}
+    assert wait_succeeded(hpcelastic.submit("job.yaml", nodes=1, slurm__srun_options=options)) == ["none agents"]
+
+
 def test_one_worker_for_each_gpu(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = login(fresh_cluster(nodes=2, gpus=2), monkeypatch)
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__gpus_per_node=2, slurm__cpus_per_node=3)
     assert wait_succeeded(run) == [f"{rank} 4 0,1 3" for rank in range(4)]
     cluster.wait_job("1", "COMPLETED")
+
+
+UNEQUAL: dict[str, dict[str, object]] = {
+    "allocation": {"slurm__options": {"gpus": 4}},
+    "pool": {
+        "slurm__shape": "pool",
+        "slurm__options": {"exclusive": True},
+        "slurm__setup": ["export SLURM_GRES=gpu:$SLURM_GPUS_ON_NODE"],
+        "rendezvous__last_call": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("asked", UNEQUAL.values(), ids=UNEQUAL)
+def test_each_node_has_workers_for_its_own_gpus(
+    asked: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login(fresh_cluster(nodes=2, gpus=(1, 3)), monkeypatch)
+    Path("say.py").write_text(
+        "import os; print(*(os.environ[n] for n in ('LOCAL_WORLD_SIZE', 'CUDA_VISIBLE_DEVICES')))"
+    )
+    run = hpcelastic.submit("job.yaml", nodes=2, **asked)
+    assert wait_succeeded(run) == ["1 0", "3 0,1,2", "3 0,1,2", "3 0,1,2"]
 
 
 def test_sbatch_accepts_what_the_keys_become(
