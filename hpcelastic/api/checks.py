@@ -8,7 +8,14 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
+
+
+def check_job(config: JobConfig, directory: Path) -> None:
+    """ConfigError if what the job runs can't be started in ``directory``; what is in a container can't be looked at."""
+    if config.entrypoint.script or config.slurm.container.image is None:
+        check_entrypoint(config.entrypoint, directory)
 
 
 def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:

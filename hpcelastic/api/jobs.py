@@ -7,13 +7,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.node import pid_here
+from hpcelastic.config import JobConfig
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Member, Stand
 from hpcelastic.slurm.scheduler import cancel_jobs, job_states
+from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.store import files
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
@@ -24,21 +28,51 @@ _LOCAL = "local-"
 """How the name of what started an agent begins, where that was `LocalNodes`."""
 
 
-def remember_job(paths: RunPaths, job_id: str) -> None:
-    """Note in the run's directory that a SLURM job was submitted for it."""
+def submit_for(paths: RunPaths, config: JobConfig) -> None:
+    """Submit what serves the run on all nodes that it wants: one job, or a pool of them. Raises SlurmError."""
+    if config.slurm.shape == "pool":
+        add_elements(paths, config, config.nodes.wanted)
+    else:
+        remember_job(paths, submit_job(config, paths))
+
+
+def add_elements(paths: RunPaths, config: JobConfig, count: int) -> str:
+    """Submit ``count`` jobs of one node each, as one array, and return its id. Raises SlurmError."""
+    job = submit_elements(config, paths, count)
+    remember_job(paths, job, elements=count)
+    return job
+
+
+def remember_job(paths: RunPaths, job_id: str, **more: int) -> None:
+    """Note in the run's directory that a SLURM job was submitted for it; of an array, how many ``elements`` it has."""
     with paths.jobs.open("a") as file:
-        file.write(json.dumps({"job": job_id, "submitted": time.time()}) + "\n")
+        file.write(json.dumps({"job": job_id, **more, "submitted": time.time()}) + "\n")
 
 
 def jobs_of(paths: RunPaths) -> list[str]:
-    """SLURM jobs that were submitted for the run, the newest last."""
-    data = files.read(paths.jobs) or b""
-    return [json.loads(line)["job"] for line in data.splitlines()]
+    """SLURM jobs that were submitted for the run, the newest last; an array is one."""
+    return [job["job"] for job in _submitted(paths)]
 
 
 def live_jobs(paths: RunPaths) -> dict[str, str]:
-    """Those jobs of the run that SLURM has not ended, with their state; one query. Raises SlurmError."""
-    return {job: state for job, state in job_states(jobs_of(paths)).items() if state not in _OVER}
+    """Those jobs of the run that SLURM has not ended, each with its state in words; one query. Raises SlurmError."""
+    elements = {job["job"]: job.get("elements") for job in _submitted(paths)}
+    states = job_states(elements).items()
+    return {job: _in_words(each, elements[job]) for job, each in states if not _OVER.issuperset(each)}
+
+
+def _submitted(paths: RunPaths) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (files.read(paths.jobs) or b"").splitlines()]
+
+
+def _in_words(states: list[str], elements: int | None) -> str:
+    """``RUNNING``, or of an array ``4 elements: 3 RUNNING, 1 ended``: SLURM forgets those that have ended."""
+    if elements is None:
+        return states[0]
+    alive = Counter(state for state in states if state not in _OVER)
+    counts = [f"{alive[state]} {state}" for state in sorted(alive, reverse=True)]  # those that run go first
+    ended = elements - alive.total()
+    return f"{elements} element{'s' * (elements != 1)}: {', '.join([*counts, f'{ended} ended'] if ended else counts)}"
 
 
 def local_agents(paths: RunPaths) -> list[int]:

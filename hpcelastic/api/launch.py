@@ -1,6 +1,7 @@
 """From a job to a run: `submit`."""
 
 import itertools
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -8,13 +9,12 @@ from datetime import datetime
 from os import PathLike
 from typing import Any, Literal
 
-from hpcelastic.api.jobs import LocalNodes, remember_job
+from hpcelastic.api.jobs import LocalNodes, submit_for
 from hpcelastic.api.prepare import Call, new_parents_removed, prepare, run_paths
 from hpcelastic.api.run import Run
-from hpcelastic.config import JobConfig, default_name, from_mapping, load, overrides_from_keywords
+from hpcelastic.config import JobConfig, choose_profile, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
-from hpcelastic.slurm.submission import submit_job
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.worker.function import PICKLED
 
@@ -26,34 +26,41 @@ def submit(
     *args: Any,
     executor: Literal["slurm", "local"] = "slurm",
     resume: bool = False,
+    profile: str | None = None,
     **overrides: Any,
 ) -> Run:
     """Start a run and return at once; it goes on without this process.
 
     ``job`` is the path of a YAML job file, a mapping with the same keys, or a function, which every rank calls with
     ``args`` and whose return values `Run.result` gives back. ``overrides`` set keys of the job: ``nodes="2..4"``,
-    ``slurm__partition="gpu"``. With ``executor="local"`` the agents run on this machine, ``nodes.max`` of them.
-    ``resume`` continues a run that has ended, in its directory.
+    ``slurm__partition="gpu"``. With ``executor="local"`` the agents run on this machine, one for each node that would
+    be asked for. ``resume`` continues a run that has ended, in its directory.
+    ``profile`` names settings of a cluster in your own file; ``"none"`` keeps those for this cluster out.
 
     Raises ConfigError if the job is wrong, SlurmError if SLURM refuses it; nothing is left behind then.
     """
     if args and not callable(job):
         raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
-    config = resolve(job, overrides_from_keywords(overrides))
+    config = resolve(job, overrides_from_keywords(overrides), profile)
     call = (job, args) if callable(job) else None
     return start(config, call, executor=executor, resume=resume)
 
 
-def resolve(job: Job, overrides: Sequence[Override]) -> JobConfig:
-    """The configuration of a job, with a name."""
+def resolve(job: Job, overrides: Sequence[Override], profile: str | None = None) -> JobConfig:
+    """The configuration of a job on this cluster, with a name."""
+    below = choose_profile(profile, os.environ)
     if callable(job):
         given = {"entrypoint": {"module": "hpcelastic.worker", "args": [PICKLED]}}
-        config, stem = from_mapping(given, overrides).config, getattr(job, "__name__", "function").strip("<>")
+        config, stem = from_mapping(given, overrides, profile=below).config, _name_of(job)
     elif isinstance(job, Mapping):
-        config, stem = from_mapping(job, overrides).config, "run"
+        config, stem = from_mapping(job, overrides, profile=below).config, "run"
     else:
-        config, stem = load(job, overrides).config, str(job)
+        config, stem = load(job, overrides, profile=below).config, str(job)
     return config if config.run.name else _named(config, default_name(stem, datetime.now()))
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", "function")).strip("<>")
 
 
 def _named(config: JobConfig, name: str) -> JobConfig:
@@ -80,6 +87,6 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
 
 def _serve(config: JobConfig, paths: RunPaths, executor: str) -> None:
     if executor == "slurm":
-        remember_job(paths, submit_job(config, paths))
-        return
-    LocalNodes(paths, config.nodes.max).start()
+        submit_for(paths, config)
+    else:
+        LocalNodes(paths, config.nodes.wanted).start()

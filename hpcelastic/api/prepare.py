@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
-from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.config import JobConfig, encode
 from hpcelastic.doctor.ground import established
@@ -50,7 +50,7 @@ def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False
     Raises ConfigError, and leaves nothing behind, if there is such a run already (or none, with ``resume``), if the
     entry point can't be started, or if the directory can't be written.
     """
-    check_entrypoint(config.entrypoint, Path.cwd())
+    check_job(config, Path.cwd())
     paths = run_paths(config)
     if resume:
         _resume(paths, config, call)

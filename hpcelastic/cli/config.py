@@ -1,9 +1,10 @@
 """``hpcelastic config show``: check a job file and print what it means, each value with its origin."""
 
 import argparse
+import os
 
 from hpcelastic.cli.job import add_job
-from hpcelastic.config import load, show
+from hpcelastic.config import choose_profile, load, show
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,5 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(show(load(args.file, args.overrides)), end="")
+    print(show(load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))), end="")
     return 0

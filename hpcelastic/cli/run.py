@@ -27,13 +27,13 @@ _PATIENCE = 5.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
-    parser.add_argument("--nodes", type=int, metavar="N", help="agents to start; nodes.max if not given")
+    parser.add_argument("--nodes", type=int, metavar="N", help="agents to start; nodes.max + nodes.spares if not given")
     add_resume(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    config = resolve(args.file, args.overrides)
-    count = config.nodes.max if args.nodes is None else args.nodes
+    config = resolve(args.file, args.overrides, args.profile)
+    count = config.nodes.wanted if args.nodes is None else args.nodes
     if count < config.nodes.min:
         raise ConfigError(f"--nodes is {count}, less than nodes.min, {config.nodes.min}: the run could never start")
     paths = prepare(config, resume=args.resume)
@@ -60,8 +60,9 @@ def run(args: argparse.Namespace) -> int:
 def _again(args: argparse.Namespace, started: Run) -> str:
     """The command line that resumes the run."""
     overrides = [item for item in args.overrides if not item.startswith("run.name=")]
-    nodes = [] if args.nodes is None else ["--nodes", str(args.nodes)]
-    return shlex.join(["hpcelastic", "run", args.file, *overrides, f"run.name={started.name}", *nodes, "--resume"])
+    given = [] if args.nodes is None else ["--nodes", str(args.nodes)]
+    given += [] if args.profile is None else ["--profile", args.profile]
+    return shlex.join(["hpcelastic", "run", args.file, *overrides, f"run.name={started.name}", *given, "--resume"])
 
 
 def _status(started: Run) -> RunStatus | None:

@@ -1,21 +1,26 @@
 """``hpcelastic sbatch``: print the batch script that ``hpcelastic submit`` would submit; submits nothing."""
 
 import argparse
+import shlex
 from pathlib import Path
 
-from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.api.checks import check_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import run_paths
 from hpcelastic.cli.job import add_job
-from hpcelastic.slurm.submission import sbatch_text
+from hpcelastic.slurm.submission import sbatch_command, sbatch_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
 
 
-def run(args: argparse.Namespace) -> int:
-    config = resolve(args.file, args.overrides)
-    check_entrypoint(config.entrypoint, Path.cwd())
-    print(sbatch_text(config, run_paths(config)), end="")
+def run(args: argparse.Namespace, *, command: bool = False) -> int:
+    """Print the script; with ``command``, before it and an empty line, the command line that hands it over."""
+    config = resolve(args.file, args.overrides, args.profile)
+    check_job(config, Path.cwd())
+    paths = run_paths(config)
+    if command:
+        print(shlex.join(sbatch_command(config, paths)), end="\n\n")
+    print(sbatch_text(config, paths), end="")
     return 0

@@ -29,7 +29,7 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         f"restarts   {status.restarts} of {status.max_restarts}",
     ]
     if status.jobs:
-        rows.append("jobs       " + ", ".join(f"{job} {jobs.get(job, 'ended')}" for job in status.jobs))
+        rows.append("jobs       " + ", ".join(_job(job, jobs.get(job, "ended")) for job in status.jobs))
     for i, node in enumerate(status.nodes):
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
         rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
@@ -37,6 +37,10 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         where = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
         rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))
     return rows
+
+
+def _job(job: str, state: str) -> str:
+    return f"{job} [{state}]" if " " in state else f"{job} {state}"
 
 
 def _jobs(status: RunStatus) -> dict[str, str]:

@@ -4,6 +4,7 @@ import argparse
 
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
+from hpcelastic.cli import sbatch
 from hpcelastic.cli.job import add_job, add_resume
 
 
@@ -11,10 +12,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_job(parser)
     add_resume(parser)
     parser.add_argument("--wait", action="store_true", help="wait for the run's end; the exit status tells how it went")
+    what = "print what would be submitted, the command line and the script, and do nothing"
+    parser.add_argument("--dry-run", action="store_true", help=what)
 
 
 def run(args: argparse.Namespace) -> int:
-    started = start(resolve(args.file, args.overrides), resume=args.resume)
+    if args.dry_run:
+        return sbatch.run(args, command=True)
+    started = start(resolve(args.file, args.overrides, args.profile), resume=args.resume)
     print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
     if args.wait:
         return wait(started)

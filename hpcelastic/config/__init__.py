@@ -10,6 +10,7 @@ from hpcelastic.config.slurm import SlurmSettings
 if TYPE_CHECKING:
     from hpcelastic.config.display import show
     from hpcelastic.config.overrides import Override, overrides_from_keywords
+    from hpcelastic.config.profiles import choose_profile
     from hpcelastic.config.resolve import Resolved, from_mapping, load
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Resolved",
     "RunSettings",
     "SlurmSettings",
+    "choose_profile",
     "decode",
     "default_name",
     "encode",
@@ -33,6 +35,7 @@ _ON_DEMAND = {
     "Override": "overrides",
     "overrides_from_keywords": "overrides",
     "Resolved": "resolve",
+    "choose_profile": "profiles",
     "from_mapping": "resolve",
     "load": "resolve",
     "show": "display",

@@ -6,6 +6,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from hpcelastic.config.job import NODES
+from hpcelastic.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
 
@@ -60,6 +61,32 @@ class Document:
     def complain(self, path: KeyPath, what: str, mark: Mark | None = None) -> None:
         """Note a problem with the value at ``path``."""
         self.problems.append(Problem(mark or self.mark(path), path, what))
+
+
+def raise_problems(document: Document) -> None:
+    """Raise ConfigError with a line for each problem, if there are any."""
+    if document.problems:
+        problems = sorted(document.problems, key=lambda problem: problem.mark.line)
+        raise ConfigError("\n".join(str(problem) for problem in problems))
+
+
+def lay_under(document: Document, below: Document, path: KeyPath = ()) -> None:
+    """Fill in from ``below`` the keys that ``document`` does not give, each with where it was written."""
+    upper, lower = _at(document, path), _at(below, path)
+    for key, value in lower.items():
+        here = (*path, key)
+        if key not in upper or (upper[key] is None and isinstance(value, dict)):
+            upper[key] = value
+            document.marks.update({at: mark for at, mark in below.marks.items() if at[: len(here)] == here})
+        elif isinstance(upper[key], dict) and isinstance(value, dict):
+            lay_under(document, below, here)
+
+
+def _at(document: Document, path: KeyPath) -> Any:
+    value = document.value
+    for part in path:
+        value = value[part]
+    return value
 
 
 def dotted(path: KeyPath) -> str:

@@ -12,8 +12,8 @@ from hpcelastic.errors import ConfigError
 EXAMPLE = "entrypoint: {script: train.py}"
 
 
-def read_file(path: Path) -> Document:
-    """The document of a job file; raises ConfigError where there is none in it."""
+def read_document(path: Path) -> Document:
+    """What a YAML file says, whatever it is; raises ConfigError where it is no YAML, or cannot be read."""
 
     def marker(line: int, text: str | None) -> Mark:
         return Mark(f"{path}:{line}", f"{path}:{line}", line=line, text=text)
@@ -28,6 +28,12 @@ def read_file(path: Path) -> Document:
         raise ConfigError(
             f"{path}: is nested without end; remove the alias that stands inside its own anchor"
         ) from error
+    return document
+
+
+def read_file(path: Path) -> Document:
+    """The document of a job file; raises ConfigError where there is none in it."""
+    document = read_document(path)
     if document.value is None:
         raise ConfigError(f"{path}: is empty; write at least what to run, such as {EXAMPLE}")
     if not isinstance(document.value, dict):

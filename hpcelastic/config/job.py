@@ -59,7 +59,7 @@ class JobConfig:
     entrypoint: Entrypoint
 
     nodes: NodeRange = field(default_factory=NodeRange)
-    """How many nodes the run may have: a number, or ``MIN..MAX``."""
+    """How many nodes the run may have: a number, ``MIN..MAX``, or ``{min: MIN, max: MAX, spares: SPARES}``."""
 
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)

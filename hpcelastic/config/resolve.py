@@ -7,12 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic.config.codec import encode
-from hpcelastic.config.document import Document, KeyPath, Mark, dotted, expand_nodes, from_plain
+from hpcelastic.config.document import (
+    Document,
+    KeyPath,
+    Mark,
+    dotted,
+    expand_nodes,
+    from_plain,
+    lay_under,
+    raise_problems,
+)
 from hpcelastic.config.files import read_file, script_problem
 from hpcelastic.config.job import JobConfig
 from hpcelastic.config.overrides import Override, apply
 from hpcelastic.config.validation import validate
-from hpcelastic.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -22,35 +30,51 @@ class Resolved:
     config: JobConfig
 
     origins: Mapping[str, str]
-    """Key path to ``default``, ``FILE:LINE``, ``override NUMBER``, or ``given`` for a value of Python."""
+    """Key path to ``default``, ``FILE:LINE``, ``profile NAME, FILE:LINE``, ``override NUMBER``, or ``given`` for a
+    value of Python."""
 
 
-def load(path: str | PathLike[str], overrides: Sequence[Override] = (), *, directory: Path | None = None) -> Resolved:
-    """Read a job file and apply overrides; a relative script is looked for in ``directory``, the working directory.
+def load(
+    path: str | PathLike[str],
+    overrides: Sequence[Override] = (),
+    *,
+    profile: Document | None = None,
+    directory: Path | None = None,
+) -> Resolved:
+    """Read a job file, lay a profile under it and apply overrides.
 
-    Raises ConfigError with a line for each problem.
+    A relative script is looked for in ``directory``, the working directory. Raises ConfigError with a line for each
+    problem.
     """
-    return _resolve(read_file(Path(path)), overrides, directory)
+    return _resolve(read_file(Path(path)), overrides, profile, directory)
 
 
 def from_mapping(
-    mapping: Mapping[str, object], overrides: Sequence[Override] = (), *, directory: Path | None = None
+    mapping: Mapping[str, object],
+    overrides: Sequence[Override] = (),
+    *,
+    profile: Document | None = None,
+    directory: Path | None = None,
 ) -> Resolved:
     """The same from a mapping of Python with the keys of a job file; raises ConfigError."""
     document = Document()
     document.value = from_plain(mapping, (), Mark("given"), document)
-    return _resolve(document, overrides, directory)
+    return _resolve(document, overrides, profile, directory)
 
 
-def _resolve(document: Document, overrides: Sequence[Override], directory: Path | None) -> Resolved:
+def _resolve(
+    document: Document, overrides: Sequence[Override], profile: Document | None, directory: Path | None
+) -> Resolved:
     expand_nodes(document)
+    if profile is not None:
+        expand_nodes(profile)
+        lay_under(document, profile)
     for number, override in enumerate(overrides, 1):
         apply(document, number, override)
     config = validate(document)
     _check_script(document, directory or Path())
-    if config is None or document.problems:
-        problems = sorted(document.problems, key=lambda problem: problem.mark.line)
-        raise ConfigError("\n".join(str(problem) for problem in problems))
+    raise_problems(document)
+    assert config is not None, "what is not valid is a problem"
     origins = {dotted(path): _origin(document, path) for path in leaves(encode(config))}
     return Resolved(config, origins)
 

@@ -3,11 +3,14 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
+
+from hpcelastic.config.container import ContainerSettings
+from hpcelastic.config.options import Option, check_options, check_text
 
 TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFINITE", re.IGNORECASE)
 MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 GPUS = re.compile(r"([\w.-]+:)?\d+(,([\w.-]+:)?\d+)*")
-OPTION = re.compile(r"[a-z][a-z0-9-]*")
 
 # sbatch's long options that have a key of their own: one concept, one name.
 OWN_KEY = {
@@ -23,14 +26,43 @@ OWN_KEY = {
     "requeue": "slurm.requeue",
     "no-requeue": "slurm.requeue: false",
     "nodes": "nodes",
+    "array": "slurm.shape: pool",
     "ntasks-per-node": "workers.per_node",
+    "ntasks": "workers.per_node",
     "job-name": "run.name",
+}
+
+# srun's options that are not for a job to set, with what they would do, or what to write instead.
+_SURVIVAL = "it keeps the others alive when a node dies"
+_ONE_EACH = "one agent runs on each node of the job"
+OF_THE_STEP = {
+    "no-kill": _SURVIVAL,
+    "kill-on-bad-exit": _SURVIVAL,
+    "wait": _SURVIVAL,
+    "nodes": _ONE_EACH,
+    "nodelist": _ONE_EACH,
+    "exclude": _ONE_EACH,
+    "relative": _ONE_EACH,
+    "ntasks": _ONE_EACH,
+    "ntasks-per-node": _ONE_EACH,
+    "ntasks-per-core": _ONE_EACH,
+    "ntasks-per-socket": _ONE_EACH,
+    "ntasks-per-gpu": _ONE_EACH,
+    "multi-prog": _ONE_EACH,
+    "pty": "an agent needs no terminal",
+    "input": "an agent reads nothing",
+    "output": "the run's directory has what agents say",
+    "error": "the run's directory has what agents say",
+    "cpus-per-task": "write slurm.cpus_per_node",
 }
 
 
 @dataclass(frozen=True)
 class SlurmSettings:
     """What to ask SLURM for. Whatever has no key of its own goes under ``options``, verbatim."""
+
+    shape: Literal["allocation", "pool"] = "allocation"
+    """``allocation`` is one job with all nodes; ``pool`` is one job for each node, so that they come and go singly."""
 
     partition: str | None = None
     """Partition to submit to; SLURM's default where not given."""
@@ -65,8 +97,14 @@ class SlurmSettings:
     setup: tuple[str, ...] = ()
     """Shell lines run in the batch script before the agents start, such as ``module load cuda``."""
 
-    options: Mapping[str, str | int | bool] = field(default_factory=dict)
-    """Any further sbatch option by its long name, passed on verbatim: ``mail-type: END``; ``true`` for a bare flag."""
+    container: ContainerSettings = field(default_factory=ContainerSettings)
+
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """Any further sbatch option by its long name, passed on verbatim: ``mail-type: [END, FAIL]``; ``true`` for a bare
+    flag, ``false`` for none."""
+
+    srun_options: Mapping[str, Option] = field(default_factory=dict)
+    """The same for the job step that starts the agents: ``cpu-bind: none``, ``mpi: none``."""
 
     def __post_init__(self) -> None:
         for name, pattern, form in (
@@ -79,14 +117,20 @@ class SlurmSettings:
                 raise ValueError(f"slurm.{name} is {value!r}; write {form}")
         if self.cpus_per_node is not None and self.cpus_per_node < 1:
             raise ValueError(f"slurm.cpus_per_node is {self.cpus_per_node}; it must be 1 or more")
-        for option in self.options:
-            _check_option(option)
+        for name in ("partition", "account", "qos", "constraint", "exclude"):
+            check_text(f"slurm.{name}", getattr(self, name))
+        self._check_options()
 
-
-def _check_option(name: str) -> None:
-    if name in OWN_KEY:
-        raise ValueError(f"slurm.options.{name} has a key of its own; write {OWN_KEY[name]}")
-    if not OPTION.fullmatch(name):
-        fitting = name.lstrip("-").replace("_", "-").lower()
-        example = fitting if OPTION.fullmatch(fitting) else "mail-type"
-        raise ValueError(f"slurm.options.{name} is no long option of sbatch; write its full name, such as {example}")
+    def _check_options(self) -> None:
+        for name in self.options:
+            if name in OWN_KEY:
+                raise ValueError(f"slurm.options.{name} has a key of its own; write {OWN_KEY[name]}")
+            if name == "no-kill":
+                raise ValueError("slurm.options.no-kill is set as slurm.shape needs it; leave it out")
+        for name in self.srun_options:
+            if name in OF_THE_STEP:
+                raise ValueError(f"slurm.srun_options.{name} is not to be set: {OF_THE_STEP[name]}")
+            if name.startswith(("container-", "no-container-")):
+                raise ValueError(f"slurm.srun_options.{name} is of a container; write it under slurm.container")
+        check_options("slurm.options", self.options, "sbatch")
+        check_options("slurm.srun_options", self.srun_options, "srun")

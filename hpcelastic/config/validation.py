@@ -132,6 +132,8 @@ def _names(types: tuple[Any, ...]) -> Iterator[str]:
     for kind in types:
         if get_origin(kind) is Literal:
             yield from map(str, get_args(kind))
+        elif get_origin(kind) is tuple:
+            yield "a list"
         elif kind is not int:
             yield from names[kind]
         elif float not in types:

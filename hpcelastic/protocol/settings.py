@@ -20,11 +20,21 @@ class NodeRange:
     max: int = 1
     """A round never forms with more nodes than this; the others stand by."""
 
+    spares: int = 0
+    """How many nodes beyond ``max`` to ask for, so that one that is lost is replaced at once."""
+
+    @property
+    def wanted(self) -> int:
+        """How many nodes to ask for at most."""
+        return self.max + self.spares
+
     def __post_init__(self) -> None:
         if self.min < 1:
             raise ValueError(f"nodes.min is {self.min}; a round needs at least 1 node")
         if self.min > self.max:
             raise ValueError(f"nodes.min is {self.min}, more than nodes.max, {self.max}; write MIN..MAX")
+        if self.spares < 0:
+            raise ValueError(f"nodes.spares is {self.spares}; it must be 0 or more")
 
 
 @dataclass(frozen=True)

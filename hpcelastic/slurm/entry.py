@@ -19,7 +19,7 @@ from hpcelastic.agent.settings import AgentSettings, WorkerSettings
 from hpcelastic.config.codec import decode
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, SlurmError, StoreError
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state
@@ -80,7 +80,7 @@ def take_part(task: Task, place: Place) -> int:
     report = reporter(safe_name(place.name))
     task = _on_the_ground(task, verdict, place, report)
     member = new_member(place, _workers(task.agent.workers, os.environ), dead_predecessors(task.paths, place))
-    if task.settings.nodes.max > 1:
+    if task.settings.nodes.wanted > 1:
         check_race(task.paths, member.node)
     state = open_run(task.paths, task.run_id, task.settings, member.node)
     if state.phase.final:
@@ -107,7 +107,7 @@ def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[
     """``task`` with the times that the run's filesystem needs; what a person should know of it is reported."""
     settings = advise(task.settings, verdict)
     # Who is reached at a loopback address has all others on this machine, as those that `hpcelastic run` starts.
-    nodes = 1 if place.address.startswith("127.") else task.settings.nodes.max
+    nodes = 1 if place.address.startswith("127.") else task.settings.nodes.wanted
     for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings, settings, verdict)):
         if line:
             report(line)
@@ -153,4 +153,7 @@ def _leases_of_job(task: Task, me: Member) -> list[Lease]:
 
 def _end_job(slurm: SlurmTask) -> None:
     print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
-    cancel_jobs([slurm.job_id])
+    try:
+        cancel_jobs([slurm.job_id])
+    except SlurmError as error:  # in a container, say, that has no scancel
+        print(f"hpcelastic: {error}; end it yourself: scancel {slurm.job_id}", file=sys.stderr)

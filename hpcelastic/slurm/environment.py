@@ -25,14 +25,29 @@ class SlurmTask:
     launcher: str = ""
     """Address of the node that srun runs on, which has reached this one; empty if it is not told."""
 
+    array_job: str = ""
+    """Id of the array that the job is an element of; empty if of none."""
+
+    array_task: int | None = None
+    """Which element of it."""
+
 
 def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     """The SLURM task that this process is; None outside of a job step."""
     if not environ.get("SLURM_JOB_ID") or not environ.get("SLURMD_NODENAME") or "SLURM_STEP_ID" not in environ:
         return None
     node_id, nodes, restart = (_number(environ, name, default) for name, default in _NUMBERS.items())
-    launcher = environ.get("SLURM_LAUNCH_NODE_IPADDR", "")
-    return SlurmTask(environ["SLURM_JOB_ID"], environ["SLURMD_NODENAME"], node_id, nodes, restart, launcher)
+    array = environ.get("SLURM_ARRAY_JOB_ID", "")
+    return SlurmTask(
+        environ["SLURM_JOB_ID"],
+        environ["SLURMD_NODENAME"],
+        node_id,
+        nodes,
+        restart,
+        launcher=environ.get("SLURM_LAUNCH_NODE_IPADDR", ""),
+        array_job=array,
+        array_task=_number(environ, "SLURM_ARRAY_TASK_ID", 0) if array else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -56,7 +71,14 @@ def step_rank(environ: Mapping[str, str]) -> StepRank | None:
 
 
 def place_of(task: SlurmTask) -> Place:
-    """Where the agent of ``task`` runs. Nodes are counted for the job's step: who else comes is known from it."""
+    """Where the agent of ``task`` runs. Nodes are counted for the job's step: who else comes is known from it.
+
+    Not so in an array: its elements start one by one. SLURM may put two of them on one node, so the job's id, which
+    stays over a requeue, is a part of the name.
+    """
+    if task.array_task is not None:
+        name = f"{task.node}.{task.job_id}"
+        return Place(name, task.job_id, restart=task.restart, order=task.array_task, launcher=task.launcher)
     return Place(
         task.node,
         job=task.job_id,

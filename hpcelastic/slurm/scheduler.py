@@ -10,15 +10,20 @@ _TIMEOUT = 30.0
 """Seconds for one command: a busy controller answers late, a dead one after its own time-outs."""
 
 
-def job_states(job_ids: Iterable[str]) -> dict[str, str]:
-    """The state of each job that SLURM still knows (``RUNNING``, ``PENDING`` …), asked in one query."""
-    ids = list(job_ids)
-    if not ids:
+def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
+    """The states of each job that SLURM still knows (``RUNNING``, ``PENDING`` …), asked in one query.
+
+    An array, known by its base id, has one for each element.
+    """
+    known: dict[str, list[str]] = {job: [] for job in job_ids}
+    if not known:
         return {}
     # Without -j: squeue fails as a whole for one unknown id.
-    lines = _call("squeue", "--noheader", "--me", "--states=all", "--format=%A %T").splitlines()
-    known = dict(line.split(maxsplit=1) for line in lines if " " in line)
-    return {job: known[job] for job in ids if job in known}
+    lines = _call("squeue", "--noheader", "--me", "--array", "--states=all", "--format=%F %T").splitlines()
+    for job, _, state in (line.strip().partition(" ") for line in lines):
+        if job in known:
+            known[job].append(state)
+    return {job: states for job, states in known.items() if states}
 
 
 def cancel_jobs(job_ids: Iterable[str]) -> None:

@@ -1,73 +1,91 @@
-"""From a configuration to a SLURM job, by submitit: one agent on each node.
+"""From a configuration to SLURM jobs, by submitit: one agent on each node.
 
-The flags that keep the survivors alive when a node dies are set here: ``--no-kill`` for the job and for its step, and
-for the step ``--kill-on-bad-exit=0`` and ``--wait=0``, or srun would end the others after the first task. Three traps
-are avoided: a job with ``--ntasks-per-node`` and a range of nodes gets the fewest nodes instead of the most (seen with
-SLURM 22.05), so the step alone has that flag; a step does not inherit ``--cpus-per-task`` since 22.05, so it is
-repeated; and ``--time=0`` asks for no limit, which a partition with a limit never grants, so it is never a default.
+An allocation is one job of many nodes, a pool is an array of one-node jobs. Flags of an allocation keep its survivors
+alive when a node dies: ``--no-kill`` for the job and for its step, and for the step ``--kill-on-bad-exit=0`` and
+``--wait=0``, or srun would end the others after the first task. Three traps are avoided: a job with
+``--ntasks-per-node`` and a range of nodes gets the fewest nodes instead of the most (seen with SLURM 22.05), so the
+step alone has that flag; a step does not inherit ``--cpus-per-task`` since 22.05, so it is repeated; and ``--time=0``
+asks for no limit, which a partition with a limit never grants, so it is never a default.
 """
 
 import contextlib
 import io
-import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from hpcelastic.config import JobConfig, SlurmSettings
+from hpcelastic.config.options import as_words, flags
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
+from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
-_STEP = ("--ntasks-per-node=1", "--no-kill", "--kill-on-bad-exit=0", "--wait=0")
-
-_OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
-_OF_A_PERSON = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+_STEP = ("--ntasks-per-node=1",)
+_SURVIVES = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0")
 
 
-class AgentExecutor(submitit.SlurmExecutor):
-    """submitit's SLURM executor, for use from anywhere: a machine without SLURM, or a notebook within another job."""
+def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) -> AgentExecutor:
+    """submitit's executor with all that ``config`` asks of SLURM; its files go to the run's directory.
 
-    @classmethod
-    def affinity(cls) -> int:
-        return 2
-
-    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        # The new job would inherit what describes ours: with its SLURM_NTASKS=1, srun starts one agent for all nodes.
-        ours = [name for name in os.environ if name.startswith(_OF_A_JOB) and name not in _OF_A_PERSON]
-        return ["env", *(f"--unset={name}" for name in ours), *super()._make_submission_command(submission_file_path)]
-
-
-def executor(config: JobConfig, paths: RunPaths) -> AgentExecutor:
-    """submitit's executor with all that ``config`` asks of SLURM; its files go to the run's directory."""
-    made = AgentExecutor(folder=paths.slurm)
-    made.update_parameters(**_parameters(config))
+    ``elements`` is the length of the array; None for one job.
+    """
+    slurm = config.slurm
+    seen = (Path.cwd() / str(flags(slurm.options).get("chdir", "")), paths.root)
+    made = AgentExecutor(folder=paths.slurm, python=python_command(slurm, seen))
+    made.update_parameters(**_parameters(config, elements))
+    made.parameters["srun_args"] += step_words(slurm, seen)
+    if elements is not None:
+        made.make_array(elements)
     return made
 
 
+def sbatch_command(config: JobConfig, paths: RunPaths) -> list[str]:
+    """The command line that hands `sbatch_text` over, but for the name of its file, in which ``UUID`` is made up."""
+    return _executor_of(config, paths)._make_submission_command(paths.slurm / ".submission_file_UUID.sh")
+
+
 def sbatch_text(config: JobConfig, paths: RunPaths) -> str:
-    """The batch script that `submit_job` hands to sbatch, to the letter."""
-    made = executor(config, paths)
+    """The batch script that is handed to sbatch, to the letter."""
+    made = _executor_of(config, paths)
     text: str = made._make_submission_file_text(made._submitit_command_str, uid="")
     return text
 
 
+def _executor_of(config: JobConfig, paths: RunPaths) -> AgentExecutor:
+    return executor(config, paths, config.nodes.wanted if config.slurm.shape == "pool" else None)
+
+
 def submit_job(config: JobConfig, paths: RunPaths) -> str:
-    """Submit the job and return its id. Raises SlurmError with what sbatch said."""
+    """Submit one job with all nodes and return its id. Raises SlurmError with what sbatch said."""
+    with _refusals(paths):
+        return str(executor(config, paths).submit(run_agent, str(paths.root)).job_id)
+
+
+def submit_elements(config: JobConfig, paths: RunPaths, count: int) -> str:
+    """Submit ``count`` jobs of one node as one array and return its id. Raises SlurmError with what sbatch said."""
+    with _refusals(paths):
+        elements = executor(config, paths, count).map_array(run_agent, [str(paths.root)] * count)
+    return str(elements[0].job_id).partition("_")[0]
+
+
+@contextlib.contextmanager
+def _refusals(paths: RunPaths) -> Iterator[None]:
+    """Gives submitit the place for its files, and words what goes wrong."""
     if shutil.which("sbatch") is None:
         raise SlurmError("sbatch: not found; submit from a login node, or use `hpcelastic run` on this machine")
     files.make_directory(paths.slurm)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit prints what it raises
-            job = executor(config, paths).submit(run_agent, str(paths.root))
+            yield
     except (FailedJobError, FailedSubmissionError) as error:
         raise SlurmError(f"sbatch refused the job: {_last_words(error)}") from error
-    return str(job.job_id)
 
 
 def minutes(time: str) -> int | None:
@@ -85,9 +103,13 @@ def minutes(time: str) -> int | None:
     return int(days or 0) * 1440 + hours * 60 + mins + (seconds > 0)
 
 
-def _parameters(config: JobConfig) -> dict[str, Any]:
+def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
     """submitit's parameters; whatever it has no name for goes through ``additional_parameters``."""
-    slurm, nodes = config.slurm, config.nodes
+    slurm = config.slurm
+    least, most = (config.nodes.min, config.nodes.wanted) if elements is None else (1, 1)
+    step = [*_STEP, *(_SURVIVES if elements is None else ())]
+    if slurm.cpus_per_node:
+        step.append(f"--cpus-per-task={slurm.cpus_per_node}")
     given = {
         "partition": slurm.partition,
         "account": slurm.account,
@@ -100,25 +122,25 @@ def _parameters(config: JobConfig) -> dict[str, Any]:
     }
     return {
         "job_name": config.run.name,
-        "nodes": nodes.max,
+        "nodes": most,
         "stderr_to_stdout": True,
         "wckey": None,
         "time": minutes(slurm.time) if slurm.time else None,
-        "srun_args": [*_STEP, *([f"--cpus-per-task={slurm.cpus_per_node}"] if slurm.cpus_per_node else [])],
-        "additional_parameters": _additional(slurm, nodes.min, nodes.max),
+        "srun_args": [*step, *as_words(flags(slurm.srun_options))],
+        "additional_parameters": {**({"no-kill": True} if elements is None else {}), **_additional(slurm, least, most)},
         **{key: value for key, value in given.items() if value is not None},
     }
 
 
 def _additional(slurm: SlurmSettings, least: int, most: int) -> dict[str, Any]:
-    extra: dict[str, Any] = {"no-kill": True, "requeue" if slurm.requeue else "no-requeue": True}
+    extra: dict[str, Any] = {"requeue" if slurm.requeue else "no-requeue": True}
     if least != most:
         extra["nodes"] = f"{least}-{most}"
     if slurm.time is not None and minutes(slurm.time) is None:
         extra["time"] = slurm.time
     if slurm.memory is not None:
         extra["mem"] = slurm.memory
-    return {**extra, **{name: value for name, value in slurm.options.items() if value is not False}}
+    return {**extra, **flags(slurm.options)}
 
 
 def _last_words(error: Exception) -> str:

@@ -24,9 +24,12 @@ _DAEMONS = ("slurmd", "slurmstepd")
 
 
 class SlurmCluster:
-    """A cluster with `nodes` hosts. `extra_conf` holds lines for slurm.conf; they replace ours of the same key."""
+    """A cluster with `nodes` hosts, each with `gpus`, or with as many as a tuple says.
 
-    def __init__(self, nodes: int = 4, cpus: int = 4, extra_conf: str = "", gpus: int = 0) -> None:
+    `extra_conf` holds lines for slurm.conf; they replace ours of the same key.
+    """
+
+    def __init__(self, nodes: int = 4, cpus: int = 4, extra_conf: str = "", gpus: int | tuple[int, ...] = 0) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
         self._shape = Shape(nodes, cpus, gpus, extra_conf)
         self._resources = ExitStack()

@@ -24,7 +24,7 @@ class Shape:
 
     nodes: int
     cpus: int
-    gpus: int
+    gpus: int | tuple[int, ...]
     extra_conf: str
 
 
@@ -70,7 +70,7 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
         gateway=switch.gateway,
         nodes={f"n{number}": f"{switch.subnet}.{number}" for number in range(1, shape.nodes + 1)},
         cpus=shape.cpus,
-        gpus=shape.gpus,
+        gpus=shape.gpus if isinstance(shape.gpus, tuple) else (shape.gpus,) * shape.nodes,
         extra_conf=shape.extra_conf,
     )
 
@@ -78,7 +78,7 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
 def _write(site: Site) -> None:
     for name, text in slurm_conf.files(site, socket.gethostname()).items():
         (site.directory / name).write_text(text)
-    for index in range(site.gpus):
+    for index in range(max(site.gpus)):
         Path(slurm_conf.gpu_file(site, index)).symlink_to("/dev/null")
 
 

@@ -49,7 +49,7 @@ class Site:
     gateway: str
     nodes: Mapping[str, str]
     cpus: int
-    gpus: int
+    gpus: tuple[int, ...]  # of each node
     extra_conf: str
 
 
@@ -62,8 +62,10 @@ def files(site: Site, this_host: str) -> dict[str, str]:
         "hosts": hosts(site, this_host),
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
     }
-    if site.gpus:
-        texts["gres.conf"] = f"Name=gpu File={gpu_file(site, f'[0-{site.gpus - 1}]')}\n"
+    if any(site.gpus):
+        counts = zip(site.nodes, site.gpus, strict=True)
+        lines = (f"NodeName={n} Name=gpu File={gpu_file(site, f'[0-{c - 1}]')}\n" for n, c in counts if c)
+        texts["gres.conf"] = "".join(lines)
     return texts
 
 
@@ -79,7 +81,6 @@ def slurm_conf(site: Site) -> str:
 
 
 def _own_settings(site: Site) -> str:
-    gres = f"Gres=gpu:{site.gpus}" if site.gpus else ""
     lines = [
         f"ClusterName={site.name}",
         f"SlurmctldHost={CONTROLLER}({site.controller})",
@@ -87,13 +88,17 @@ def _own_settings(site: Site) -> str:
         f"SlurmdPidFile={site.directory}/slurmd.%n.pid",
         f"SlurmdSpoolDir={site.directory}/spool/%n",
         f"StateSaveLocation={site.directory}/state",
-        *(["GresTypes=gpu"] if site.gpus else []),
+        *(["GresTypes=gpu"] if any(site.gpus) else []),
         *(
-            f"NodeName={name} NodeAddr={address} CPUs={site.cpus} RealMemory=4000 {gres} State=UNKNOWN"
-            for name, address in site.nodes.items()
+            f"NodeName={name} NodeAddr={address} CPUs={site.cpus} RealMemory=4000 {_gres(gpus)} State=UNKNOWN"
+            for (name, address), gpus in zip(site.nodes.items(), site.gpus, strict=True)
         ),
     ]
     return "\n".join(lines)
+
+
+def _gres(gpus: int) -> str:
+    return f"Gres=gpu:{gpus}" if gpus else ""
 
 
 def _merge(base: str, extra: str) -> list[str]:

@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from hpcelastic.agent.settings import Entrypoint, LogSettings, WorkerSettings
 from hpcelastic.config import JobConfig, RunSettings, SlurmSettings
+from hpcelastic.config.container import ContainerSettings
+from hpcelastic.config.options import UNSAFE
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings
 
@@ -34,9 +36,16 @@ words = text | st.sampled_from(
         "---",
     ]
 )
+plain = words.filter(lambda text: not UNSAFE.search(text))
 seconds = st.floats(1e-3, 1e6) | st.integers(1, 10**6).map(float)
 streams = st.sampled_from(["none", "out", "err", "both"])
 values = words | st.integers() | st.booleans()
+
+options = st.dictionaries(
+    st.sampled_from(["no", "on", "mail-type"]),
+    plain | st.integers() | st.booleans() | st.lists(plain | st.integers(), max_size=2).map(tuple),
+    max_size=3,
+)
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -57,7 +66,12 @@ configs = st.builds(
         directory=words.filter(bool),
     ),
     entrypoint=entrypoints,
-    nodes=st.tuples(st.integers(1, 9), st.integers(0, 9)).map(lambda pair: NodeRange(pair[0], sum(pair))),
+    nodes=st.builds(
+        lambda least, more, spares: NodeRange(least, least + more, spares),
+        st.integers(1, 9),
+        st.integers(0, 9),
+        st.integers(0, 2),
+    ),
     workers=st.builds(
         WorkerSettings,
         per_node=st.just("auto") | st.integers(1, 99),
@@ -80,14 +94,24 @@ configs = st.builds(
     environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
     slurm=st.builds(
         SlurmSettings,
-        partition=maybe(words),
+        shape=st.sampled_from(["allocation", "pool"]),
+        partition=maybe(plain),
         time=maybe(st.sampled_from(["90", "1:30:00", "2-0"])),
         gpus_per_node=maybe(st.integers(0, 9) | st.just("a100:4")),
         cpus_per_node=maybe(st.integers(1, 99)),
         memory=maybe(st.sampled_from(["64G", "0123"])),
-        exclude=maybe(words),
+        exclude=maybe(plain),
         requeue=st.booleans(),
         setup=st.lists(words, max_size=3).map(tuple),
-        options=st.dictionaries(st.sampled_from(["no", "y", "mail-type"]), values, max_size=3),
+        container=st.builds(
+            ContainerSettings,
+            image=maybe(words),
+            runtime=st.sampled_from(["apptainer", "singularity", "pyxis"]),
+            mounts=st.lists(st.sampled_from(["/a", "/a:/b", "/a:/b:ro"]), max_size=2).map(tuple),
+            python=words,
+            options=options,
+        ),
+        options=options,
+        srun_options=options,
     ),
 )

@@ -1,5 +1,6 @@
 """What ``show`` prints is a job file again, with its origins beside it."""
 
+import re
 from pathlib import Path
 
 import yaml
@@ -11,24 +12,33 @@ from tests.config.strategies import configs
 
 def test_each_value_stands_beside_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
-    assert show(load("job.yaml", ["nodes.max=5"])).splitlines()[:15] == [
+    shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
+    assert len({line.index("#") for line in shown if "#" in line}) == 1
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:15]] == [
         "run:",
-        "  name: null               # default",
-        "  directory: runs          # default",
+        "  name: null  # default",
+        "  directory: runs  # default",
         "entrypoint:",
-        "  script: train.py         # job.yaml:2",
-        "  module: null             # default",
-        "  function: null           # default",
-        '  args: [-n, "5"]          # job.yaml:3',
-        "nodes: 2..5                # job.yaml:4, override 1",
+        "  script: train.py  # job.yaml:2",
+        "  module: null  # default",
+        "  function: null  # default",
+        '  args: [-n, "5"]  # job.yaml:3',
+        "nodes: 2..5  # job.yaml:4, override 1",
         "workers:",
-        "  per_node: auto           # default",
-        "  stop_grace: 15.0         # default",
-        "  forward_signals: []      # default",
-        "  preload: [torch]         # default",
+        "  per_node: auto  # default",
+        "  stop_grace: 15.0  # default",
+        "  forward_signals: []  # default",
+        "  preload: [torch]  # default",
         "rendezvous:",
     ]
-    assert '  A: "no"                  # job.yaml:5\n' in show(load("job.yaml"))
+    assert re.search(r'^  A: "no" +# job.yaml:5$', show(load("job.yaml")), re.MULTILINE)
+
+
+def test_nodes_with_spares_have_a_line_each() -> None:
+    Path("job.yaml").write_text("entrypoint: {script: train.py}\nnodes: {max: 4, spares: 1}\n")
+    shown = [" ".join(line.split()) for line in show(load("job.yaml")).splitlines()]
+    start = shown.index("nodes:")
+    assert shown[start + 1 : start + 4] == ["min: 1 # default", "max: 4 # job.yaml:2", "spares: 1 # job.yaml:2"]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

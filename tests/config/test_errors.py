@@ -236,6 +236,58 @@ FILES = {
         RUNS + "slurm:\n  options:\n    mem: 3G\n",
         "job.yaml:4: slurm.options.mem: has a key of its own; write slurm.memory",
     ),
+    "option of one letter": (
+        RUNS + "slurm: {options: {p: gpu}}\n",
+        "job.yaml:2: slurm.options.p: is no long option of sbatch; write its full name, such as mail-type",
+    ),
+    "option of two lines": (
+        RUNS + 'slurm: {options: {comment: "a\\nb"}}\n',
+        "job.yaml:2: slurm.options.comment: is 'a\\nb'; sbatch takes no line break, tab or backslash: remove '\\n'",
+    ),
+    "backslash in a list": (
+        RUNS + "slurm: {options: {comment: [a, 'b\\c']}}\n",
+        "job.yaml:2: slurm.options.comment: is 'b\\\\c'; sbatch takes no line break, tab or backslash: remove '\\\\'",
+    ),
+    "line break in a key": (
+        RUNS + 'slurm: {account: "a\\nb"}\n',
+        "job.yaml:2: slurm.account: is 'a\\nb'; sbatch takes no line break, tab or backslash: remove '\\n'",
+    ),
+    "option of a wrong type": (
+        RUNS + "slurm: {options: {comment: {a: 1}}}\n",
+        "job.yaml:2: slurm.options.comment: is a mapping; write text, a whole number, true, false or a list",
+    ),
+    "array": (
+        RUNS + "slurm: {options: {array: 0-3}}\n",
+        "job.yaml:2: slurm.options.array: has a key of its own; write slurm.shape: pool",
+    ),
+    "no-kill": (
+        RUNS + "slurm: {options: {no-kill: 'off'}}\n",
+        "job.yaml:2: slurm.options.no-kill: is set as slurm.shape needs it; leave it out",
+    ),
+    "option that endangers survivors": (
+        RUNS + "slurm: {srun_options: {kill-on-bad-exit: 1}}\n",
+        "job.yaml:2: slurm.srun_options.kill-on-bad-exit: is not to be set: it keeps the others alive when a node dies",
+    ),
+    "number of tasks": (
+        RUNS + "slurm: {srun_options: {ntasks: 2}}\n",
+        "job.yaml:2: slurm.srun_options.ntasks: is not to be set: one agent runs on each node of the job",
+    ),
+    "container by hand": (
+        RUNS + "slurm: {srun_options: {container-image: a}}\n",
+        "job.yaml:2: slurm.srun_options.container-image: is of a container; write it under slurm.container",
+    ),
+    "mount": (
+        RUNS + "slurm: {container: {image: a, mounts: [data]}}\n",
+        "job.yaml:2: slurm.container.mounts: has 'data'; write /DIRECTORY, /FROM:/TO or /FROM:/TO:ro, each absolute",
+    ),
+    "runtime": (
+        RUNS + "slurm: {container: {image: a, runtime: docker}}\n",
+        "job.yaml:2: slurm.container.runtime: is the text 'docker'; write apptainer, singularity or pyxis",
+    ),
+    "option of a container": (
+        RUNS + "slurm: {container: {image: a, options: {--nv: true}}}\n",
+        "job.yaml:2: slurm.container.options.--nv: is no long option of apptainer; write its full name, such as nv",
+    ),
     "option with dashes": (
         RUNS + "slurm: {options: {--Mail_Type: END}}\n",
         "job.yaml:2: slurm.options.--Mail_Type: is no long option of sbatch; write its full name, such as mail-type",

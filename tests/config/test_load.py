@@ -33,6 +33,7 @@ NODES = {
     "as torchrun, which YAML 1.1 reads as 124": ("2:4", NodeRange(2, 4)),
     "quoted": ("'2:4'", NodeRange(2, 4)),
     "mapping": ("{min: 2, max: 4}", NodeRange(2, 4)),
+    "spares": ("{min: 2, max: 4, spares: 1}", NodeRange(2, 4, spares=1)),
 }
 
 
@@ -101,6 +102,7 @@ OVERRIDES: dict[str, tuple[list[Override], str, Any]] = {
     "nodes": (["nodes=2..3"], "nodes", NodeRange(2, 3)),
     "one end of nodes": (["nodes.max=9"], "nodes", NodeRange(1, 9)),
     "nodes, then one end": (["nodes=2:3", "nodes.max=9"], "nodes", NodeRange(2, 9)),
+    "spares of a short form": (["nodes=2..3", "nodes.spares=1"], "nodes", NodeRange(2, 3, 1)),
     "free key": (["slurm.options.mail-type=END"], "slurm.options", {"mail-type": "END"}),
     "list": (["entrypoint.args=[--epochs, 3]"], "entrypoint.args", ("--epochs", "3")),
     "the last wins": (["restarts.max=5", "restarts.max=7"], "restarts.max", 7),

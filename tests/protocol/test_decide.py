@@ -858,6 +858,7 @@ def test_names_are_all_before_the_last_at() -> None:
     [
         pytest.param(lambda: NodeRange(0, 2), r"nodes\.min is 0", id="no node"),
         pytest.param(lambda: NodeRange(3, 2), r"nodes\.min is 3, more than nodes\.max, 2", id="min above max"),
+        pytest.param(lambda: NodeRange(spares=-1), r"nodes\.spares is -1", id="negative spares"),
         pytest.param(lambda: RestartSettings(-1), r"restarts\.max is -1", id="negative budget"),
         pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),
         pytest.param(lambda: RendezvousSettings(margin=0.0), r"rendezvous\.margin is 0", id="no margin"),

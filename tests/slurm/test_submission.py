@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import pytest
 import hpcelastic
 from hpcelastic.agent.node import Place
 from hpcelastic.api import presence
+from hpcelastic.api.jobs import jobs_of, live_jobs, remember_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -100,13 +103,39 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 """
 
 
-def test_the_whole_batch_script(monkeypatch: pytest.MonkeyPatch) -> None:
+POOL = """\
+#!/bin/bash
+
+# Parameters
+#SBATCH --array=0-8%9
+#SBATCH --cpus-per-task=64
+#SBATCH --gpus-per-node=8
+#SBATCH --job-name=pool
+#SBATCH --mem=512G
+#SBATCH --nodes=1
+#SBATCH --open-mode=append
+#SBATCH --output=/runs/pool/slurm/%A_%a_0_log.out
+#SBATCH --partition=preemptible
+#SBATCH --requeue
+#SBATCH --signal=USR2@90
+#SBATCH --time=240
+
+# command
+export SUBMITIT_EXECUTOR=slurm
+srun --unbuffered --output /runs/pool/slurm/%A_%a_%t_log.out --ntasks-per-node=1 --cpus-per-task=64 \
+PYTHON -u -m submitit.core._submit /runs/pool/slurm
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("gpu", GPU), ("pool", POOL)], ids=["allocation", "pool"])
+def test_the_whole_batch_script(name: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    text = sbatch_text(resolve("configs/gpu.yaml", ()), RunPaths(Path("/runs/gpu")))
-    assert text == GPU.replace("PYTHON", sys.executable)
+    text = sbatch_text(resolve(f"configs/{name}.yaml", ()), RunPaths(Path("/runs") / name))
+    assert text == expected.replace("PYTHON", sys.executable)
 
 
 KEYS = {
+    "shape": ("slurm.shape=pool", {"--array=0-3%4", "--nodes=1", "--output=/runs/job/slurm/%A_%a_0_log.out"}),
     "partition": ("slurm.partition=a", {"--partition=a"}),
     "account": ("slurm.account=a", {"--account=a"}),
     "qos": ("slurm.qos=a", {"--qos=a"}),
@@ -118,15 +147,22 @@ KEYS = {
     "exclude": ("slurm.exclude=n[1-2]", {"--exclude='n[1-2]'"}),
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
     "setup": ("slurm.setup=[module load cuda]", set()),
+    "container": ("slurm.container={image: a.sif}", set()),
     "options": ("slurm.options={mail-type: END}", {"--mail-type=END"}),
+    "srun_options": ("slurm.srun_options={mpi: none}", set()),
 }
 FURTHER = {
     "no time limit": ("slurm.time=UNLIMITED", {"--time=UNLIMITED"}),
     "one number of nodes": ("nodes=3", {"--nodes=3"}),
+    "spares": ("nodes={min: 2, max: 4, spares: 2}", {"--nodes=2-6"}),
     "true option": ("slurm.options={exclusive: true}", {"--exclusive"}),
     "false option": ("slurm.options={exclusive: false}", set()),
     "number": ("slurm.options={nice: 100}", {"--nice=100"}),
     "words": ("slurm.options={comment: two words}", {"--comment='two words'"}),
+    "list": ("slurm.options={mail-type: [END, FAIL]}", {"--mail-type=END,FAIL"}),
+    "empty list": ("slurm.options={mail-type: []}", set()),
+    "equals sign": ("slurm.options={comment: a=b}", {"--comment=a=b"}),
+    "quote": ("slurm.options={comment: it's}", {"""--comment='it'"'"'s'"""}),
     "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
 }
 
@@ -138,6 +174,12 @@ def flags(text: str) -> set[str]:
 @pytest.mark.parametrize(("override", "added"), [*KEYS.values(), *FURTHER.values()], ids=[*KEYS, *FURTHER])
 def test_a_key_becomes_a_flag(override: str, added: set[str]) -> None:
     assert flags(text_of(override)) - flags(text_of()) == added
+
+
+def test_a_pool_is_of_jobs_that_need_no_survivors() -> None:
+    """SLURM requeues an element that has lost its node; with --no-kill it would not."""
+    assert "no-kill" not in text_of("slurm.shape=pool")
+    assert "no-kill" in text_of()
 
 
 def test_the_table_has_every_key() -> None:
@@ -160,6 +202,87 @@ def test_setup_lines_go_before_the_agents() -> None:
 def test_the_step_repeats_the_cpus() -> None:
     assert " --cpus-per-task=3 " in text_of("slurm.cpus_per_node=3").splitlines()[-1]
     assert "--cpus-per-task" not in text_of()
+
+
+STEPS = {
+    "pair": ("{cpu-bind: none}", "--wait=0 --cpu-bind=none PYTHON"),
+    "flag": ("{overlap: true}", "--wait=0 --overlap PYTHON"),
+    "left out": ("{overlap: false}", "--wait=0 PYTHON"),
+    "list": ("{mem-bind: [map_mem:0, 1]}", "--wait=0 --mem-bind=map_mem:0,1 PYTHON"),
+    "quotes": ("{comment: a 'b'}", """--wait=0 '--comment=a '"'"'b'"'"'' PYTHON"""),
+}
+
+
+@pytest.mark.parametrize(("options", "words"), STEPS.values(), ids=STEPS)
+def test_options_of_the_step(options: str, words: str) -> None:
+    assert words.replace("PYTHON", f"{sys.executable} -u -m") in text_of(f"slurm.srun_options={options}")
+
+
+HERE = "/home/me"
+RUNTIMES = {
+    "apptainer": (
+        ["slurm.container={image: a.sif, mounts: [/data, '/scratch:/tmp:ro']}"],
+        f"--wait=0 apptainer exec --bind={HERE} --bind=/runs/job --bind=/data --bind=/scratch:/tmp:ro --pwd={HERE} "
+        "a.sif python3 -u -m submitit.core._submit /runs/job/slurm",
+    ),
+    "GPUs": (
+        ["slurm.container.image=a.sif", "slurm.gpus_per_node=a100:4"],
+        f"apptainer exec --nv --bind={HERE} --bind=/runs/job --pwd={HERE} a.sif python3 -u",
+    ),
+    "GPUs by another option": (["slurm.container.image=a.sif", "slurm.options={gres: [gpu:2]}"], "exec --nv --bind="),
+    "GPUs of AMD": (
+        ["slurm.container={image: a.sif, options: {nv: false, rocm: true}}", "slurm.gpus_per_node=4"],
+        f"apptainer exec --bind={HERE} --bind=/runs/job --pwd={HERE} --rocm a.sif python3 -u",
+    ),
+    "options": (
+        ["slurm.container={image: docker://a/b, runtime: singularity, options: {env: [A=1, B=2], cleanenv: true}}"],
+        f"singularity exec --bind={HERE} --bind=/runs/job --pwd={HERE} --env=A=1 --env=B=2 --cleanenv docker://a/b",
+    ),
+    "another Python": (
+        ["slurm.container={image: my image.sif, python: /opt/my env/bin/python}"],
+        "'my image.sif' '/opt/my env/bin/python' -u -m submitit",
+    ),
+    "working directory": (
+        ["slurm.container.image=a.sif", "slurm.options={chdir: inner}"],
+        f"exec --bind={HERE}/inner --bind=/runs/job --pwd={HERE}/inner a.sif",
+    ),
+    "pyxis": (
+        ["slurm.container={image: nvcr.io#a/b:24.1, runtime: pyxis, mounts: [/data, '/a:/b:ro']}"],
+        "--wait=0 '--container-image=nvcr.io#a/b:24.1' "
+        f"--container-mounts={HERE}:{HERE},/runs/job:/runs/job,/data:/data,/a:/b:ro --container-workdir={HERE} "
+        "python3 -u -m submitit.core._submit /runs/job/slurm",
+    ),
+    "pyxis' options": (
+        ["slurm.container={image: a, runtime: pyxis, options: {no-container-mount-home: true}}", "slurm.shape=pool"],
+        f"--container-workdir={HERE} --no-container-mount-home python3 -u",
+    ),
+}
+
+
+@pytest.mark.parametrize(("overrides", "words"), RUNTIMES.values(), ids=RUNTIMES)
+def test_a_container_is_part_of_the_step(overrides: list[str], words: str, directory: Path) -> None:
+    assert words.replace(HERE, str(directory)) in text_of(*overrides).splitlines()[-1]
+
+
+def test_a_directory_that_cannot_be_mounted(directory: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"^/a:b/job: cannot be mounted in a container, for its ':' or ','; use another"
+    ):
+        sbatch_text(resolve("job.yaml", ["slurm.container.image=a.sif"]), RunPaths(Path("/a:b/job")))
+
+
+def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["sbatch", "job.yaml", "entrypoint={module: only.there}"]
+    assert main(arguments) == 2
+    assert "there is no module 'only.there'" in capsys.readouterr().err
+    assert main([*arguments, "slurm.container.image=a.sif"]) == 0
+
+
+def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("PATH", "")
+    entry._end_job(SlurmTask("7", "n2", 1, 4, 0))
+    assert "scancel: not found" in (said := capsys.readouterr().err)
+    assert said.endswith("end it yourself: scancel 7\n")
 
 
 TIMES = {
@@ -214,6 +337,10 @@ TASKS: dict[str, tuple[dict[str, str], SlurmTask | None]] = {
         {name: STEP[name] for name in ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_STEP_ID")},
         SlurmTask("7", "n2", 0, 1, 0),
     ),
+    "element of an array": (
+        {**STEP, "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"},
+        SlurmTask("7", "n2", 1, 4, 0, array_job="5", array_task=3),
+    ),
     "batch script": ({name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}, None),
     "salloc's shell": ({"SLURM_JOB_ID": "7", "SLURM_NNODES": "4"}, None),
     "no job": ({}, None),
@@ -228,6 +355,11 @@ def test_slurm_task(environ: dict[str, str], expected: SlurmTask | None) -> None
 def test_place_of_a_task() -> None:
     place = place_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
     assert place == Place("n2", job="7", job_nodes=4, restart=2, order=1)
+
+
+def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
+    place = place_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
+    assert place == Place("n2.7", job="7", job_nodes=0, restart=2, order=3)
 
 
 def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,8 +400,29 @@ Command = Callable[[str, str], None]
 
 
 def test_states_of_the_jobs_that_are_known(command: Command) -> None:
-    command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo")
-    assert scheduler.job_states(["7", "9", "10"]) == {"7": "RUNNING", "9": "COMPLETED"}
+    command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo; echo 9 PENDING")
+    assert scheduler.job_states(["7", "9", "10"]) == {"7": ["RUNNING"], "9": ["COMPLETED", "PENDING"]}
+
+
+ELEMENTS = {
+    "as submitted": ("PENDING PENDING PENDING PENDING", "4 elements: 4 PENDING"),
+    "some": ("RUNNING PENDING RUNNING RUNNING", "4 elements: 3 RUNNING, 1 PENDING"),
+    "ended": ("COMPLETED RUNNING FAILED RUNNING", "4 elements: 2 RUNNING, 2 ended"),
+    "forgotten": ("RUNNING", "4 elements: 1 RUNNING, 3 ended"),
+    "all ended": ("FAILED CANCELLED", None),
+    "all forgotten": ("", None),
+}
+
+
+@pytest.mark.parametrize(("states", "words"), ELEMENTS.values(), ids=ELEMENTS)
+def test_an_array_is_one_job_of_many_states(states: str, words: str | None, command: Command) -> None:
+    paths = RunPaths(Path("run"))
+    paths.slurm.mkdir(parents=True)
+    remember_job(paths, "5", elements=4)
+    remember_job(paths, "9")
+    command("squeue", f"for state in {states}; do echo 5 $state; done; echo 9 PENDING")
+    assert jobs_of(paths) == ["5", "9"]
+    assert live_jobs(paths) == ({"5": words, "9": "PENDING"} if words else {"9": "PENDING"})
 
 
 def test_nothing_is_asked_about_no_job(command: Command) -> None:
@@ -284,7 +437,7 @@ def test_a_persons_defaults_for_the_commands_do_not_count(command: Command, monk
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
     command("squeue", 'echo 7 "${SQUEUE_PARTITION-RUNNING}"')
     command("scancel", 'read -r answer || [ -z "$SCANCEL_INTERACTIVE" ]')
-    assert scheduler.job_states(["7"]) == {"7": "RUNNING"}
+    assert scheduler.job_states(["7"]) == {"7": ["RUNNING"]}
     scheduler.cancel_jobs(["7"])
 
 
@@ -316,12 +469,31 @@ def wait_succeeded(run: Run) -> list[str]:
     return sorted(line.partition("] ")[2] for line in run.logs())
 
 
-def test_what_sbatch_prints_is_what_submit_submits(shared: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    overrides = ["slurm.time=5", "slurm.cpus_per_node=2", "slurm.setup=[export A=1]", "slurm.options={comment: a b}"]
-    assert main(["sbatch", "job.yaml", *overrides]) == 0
-    printed = capsys.readouterr().out
-    assert main(["submit", "job.yaml", *overrides, "--wait"]) == 0
-    assert Path("runs/job/slurm/1_submission.sh").read_bytes() == printed.encode()
+@pytest.mark.parametrize("shape", ["allocation", "pool"])
+def test_what_a_dry_run_prints_is_what_is_submitted(
+    shape: str, shared: SlurmCluster, command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command("sbatch", f'echo sbatch "$@" >>calls; exec {shutil.which("sbatch", path=shared.env["PATH"])} "$@"')
+    keys = ["slurm.time=5", "slurm.cpus_per_node=2", "slurm.setup=[export A=1]", "slurm.options={comment: a b}"]
+    arguments = ["job.yaml", *keys, f"slurm.shape={shape}", "nodes={min: 2, max: 3, spares: 1}"]
+    assert main(["submit", "--dry-run", *arguments]) == 0
+    line, _, script = capsys.readouterr().out.partition("\n\n")
+    assert main(["sbatch", *arguments]) == 0
+    assert capsys.readouterr().out == script
+    assert not Path("runs").exists()
+    assert main(["submit", *arguments, "--wait"]) == 0
+    assert Path("runs/job/slurm/1_submission.sh").read_bytes() == script.encode()
+    assert re.sub(r"file_\w+\.sh", "file_UUID.sh", Path("calls").read_text()) == f"{line}\n"
+
+
+def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLURM_NTASKS", "1")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    assert main(["submit", "--dry-run", "job.yaml", "run.directory=/runs"]) == 0
+    line = capsys.readouterr().out.partition("\n")[0]
+    assert line == "env --unset=SLURM_NTASKS sbatch /runs/job/slurm/.submission_file_UUID.sh"
 
 
 def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
@@ -330,11 +502,73 @@ def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
     assert shared.job("1")["NumNodes"] == "4"
 
 
+FAKE = """\
+#!/bin/bash
+# Starts the command as apptainer does, in an image without SLURM, and tells how it was called.
+echo "$*" >>"$CALLS"
+[ "$1" = exec ] || exit 9
+while [ "$1" != image.sif ]; do shift || exit 9; done
+shift
+export PATH=/nowhere INSIDE=yes
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("shape", ["allocation", "pool"])
+def test_a_run_in_a_container(
+    shape: str, shared: SlurmCluster, command: Command, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command("apptainer", FAKE.partition("\n")[2])
+    monkeypatch.setenv("CALLS", str(shared.path / "calls"))
+    Path("say.py").write_text("import os; print(os.environ['INSIDE'], os.environ['PATH'], os.getcwd())")
+    box = {"image": "image.sif", "python": sys.executable}
+    run = hpcelastic.submit("job.yaml", nodes=2, slurm__shape=shape, slurm__container=box, rendezvous__last_call=2)
+    assert wait_succeeded(run) == [f"yes /nowhere {shared.path}"] * 2
+    here, there = f"--bind={shared.path}", f"--bind={run.directory}"
+    expected = f"exec {here} {there} --pwd={shared.path} image.sif {sys.executable} -u -m submitit.core._submit"
+    assert Path("calls").read_text().splitlines() == [f"{expected} {run.directory}/slurm"] * 2
+
+
+def test_quotes_and_signs_reach_slurm(shared: SlurmCluster) -> None:
+    comment = """a=b 'c' "d" # $HOME `e`; ü"""
+    hpcelastic.submit("job.yaml", slurm__options={"hold": True, "comment": comment, "licenses": []})
+    assert f"Comment={comment} \n" in shared.run("scontrol", "show", "job", "1")
+
+
+def test_options_of_the_step_reach_srun(shared: SlurmCluster) -> None:
+    Path("say.py").write_text("import os; print(os.environ.get('SLURM_CPU_BIND_TYPE'), os.environ['SLURM_JOB_NAME'])")
+    options = {"cpu-bind": "none", "job-name": "agents", "mpi": "none"}
+    assert wait_succeeded(hpcelastic.submit("job.yaml", nodes=1, slurm__srun_options=options)) == ["none agents"]
+
+
 def test_one_worker_for_each_gpu(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = login(fresh_cluster(nodes=2, gpus=2), monkeypatch)
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__gpus_per_node=2, slurm__cpus_per_node=3)
     assert wait_succeeded(run) == [f"{rank} 4 0,1 3" for rank in range(4)]
     cluster.wait_job("1", "COMPLETED")
+
+
+UNEQUAL: dict[str, dict[str, object]] = {
+    "allocation": {"slurm__options": {"gpus": 4}},
+    "pool": {
+        "slurm__shape": "pool",
+        "slurm__options": {"exclusive": True},
+        "slurm__setup": ["export SLURM_GRES=gpu:$SLURM_GPUS_ON_NODE"],
+        "rendezvous__last_call": 5,
+    },
+}
+
+
+@pytest.mark.parametrize("asked", UNEQUAL.values(), ids=UNEQUAL)
+def test_each_node_has_workers_for_its_own_gpus(
+    asked: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    login(fresh_cluster(nodes=2, gpus=(1, 3)), monkeypatch)
+    Path("say.py").write_text(
+        "import os; print(*(os.environ[n] for n in ('LOCAL_WORLD_SIZE', 'CUDA_VISIBLE_DEVICES')))"
+    )
+    run = hpcelastic.submit("job.yaml", nodes=2, **asked)
+    assert wait_succeeded(run) == ["1 0", "3 0,1,2", "3 0,1,2", "3 0,1,2"]
 
 
 def test_sbatch_accepts_what_the_keys_become(
@@ -373,7 +607,7 @@ def test_a_refused_job_leaves_nothing_behind(shared: SlurmCluster, capsys: pytes
 
 def test_jobs_that_slurm_does_not_know(shared: SlurmCluster) -> None:
     job = shared.submit("sleep 1000")
-    assert scheduler.job_states([job, "99"]) in ({job: "PENDING"}, {job: "RUNNING"})
+    assert scheduler.job_states([job, "99"]) in ({job: ["PENDING"]}, {job: ["RUNNING"]})
     scheduler.cancel_jobs(["99", job])
     shared.wait_job(job, "CANCELLED")
     scheduler.cancel_jobs([job, "99"])
