@@ -112,8 +112,13 @@ class Agent:
         self._leaving_code = 0
         """The exit status once this node has left."""
 
-        self.progress: int | None = None
-        """The furthest step that workers of this node have reported."""
+        self.notice: Notice | None = None
+        """Why this node leaves, once it does."""
+
+    @property
+    def member(self) -> Member:
+        """What this node says of itself."""
+        return self._conduct.member
 
     def run(self) -> int:
         """Take part until the run ends or this node leaves; the exit status.
@@ -237,9 +242,8 @@ class Agent:
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
-        if self._warned is not None and state.grace and state.cause is Cause.LEAVE:
-            # Who was asked first has told all: what ends the round is what we were warned of.
-            self._leave(Notice(state.reason, state.grace))
+        if self._warned is not None and state.grace:
+            self._told_by_others(state)
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
@@ -337,7 +341,7 @@ class Agent:
     def _note_progress(self) -> None:
         reported = self._board.progress()
         if reported is not None:
-            self.progress = max(reported, self.progress or 0)
+            self._conduct.progressed(reported)
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
@@ -384,6 +388,13 @@ class Agent:
             self._warned = signum
             threading.Thread(target=self._ask_meaning, args=(signum,), name="meaning", daemon=True).start()
 
+    def _told_by_others(self, state: State) -> None:
+        """Who asked first what a signal means has told all: what ends the round is what we were warned of too."""
+        if state.cause is Cause.LEAVE:
+            self._leave(Notice(state.reason, state.grace))
+        elif state.cause is Cause.CHECKPOINT and self._warned == signal.SIGUSR2:
+            self._warned = None
+
     def _ask_meaning(self, signum: int) -> None:
         """Called in a thread of its own."""
         time.sleep(self._surroundings.turn)
@@ -403,6 +414,7 @@ class Agent:
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:
+            self.notice = notice
             self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
             self._log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
             self._do(self._conduct.leave(notice))

@@ -152,6 +152,10 @@ class Conduct:
             yield from self._stop(why)
             yield from self._ready(round, fenced=round)
 
+    def progressed(self, step: int) -> None:
+        """Workers have saved what this many steps have made; it is said with the next word."""
+        self.member = replace(self.member, progress=max(step, self.member.progress))
+
     def leave(self, notice: Notice) -> Actions:
         """The node must go. Its workers have the time until then to come to a step's end, and so do all others."""
         self.leaving = True

@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, ClassVar
 
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
-from hpcelastic.config.slurm import SlurmSettings
+from hpcelastic.config.slurm import TIME, SlurmSettings
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 
@@ -31,12 +31,18 @@ class RunSettings:
     directory: str = "runs"
     """The directory that holds a directory for each run; every node must see it under this path."""
 
+    total_time: str | None = None
+    """How long the run may take, over as many jobs as that needs: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. Where not
+    given, it ends with the time limit of its job."""
+
     def __post_init__(self) -> None:
         if self.name is not None and not NAME.fullmatch(self.name):
             raise ValueError(
                 f"run.name is {self.name!r}; use up to 100 letters, digits, '.', '_' and '-', "
                 "beginning with a letter or digit, for it names a directory and a job"
             )
+        if self.total_time is not None and not TIME.fullmatch(self.total_time):
+            raise ValueError(f"run.total_time is {self.total_time!r}; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED")
         if not self.directory:
             raise ValueError(
                 "run.directory is ''; name a directory that every node sees, or . for the working directory"

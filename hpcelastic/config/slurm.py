@@ -57,6 +57,21 @@ OF_THE_STEP = {
 }
 
 
+def minutes(time: str) -> int | None:
+    """SLURM's time limit in minutes, rounded up as SLURM does; None where there is no limit. Source: sbatch(1)."""
+    if time.upper() in ("UNLIMITED", "INFINITE"):
+        return None
+    days, _, clock = time.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    if days:  # D-H, D-H:M, D-H:M:S
+        hours, mins, seconds = [*parts, 0, 0][:3]
+    elif len(parts) == 3:
+        hours, mins, seconds = parts
+    else:  # M, M:S
+        hours, (mins, seconds) = 0, [*parts, 0][:2]
+    return int(days or 0) * 1440 + hours * 60 + mins + (seconds > 0)
+
+
 @dataclass(frozen=True)
 class SlurmSettings:
     """What to ask SLURM for. Whatever has no key of its own goes under ``options``, verbatim."""
@@ -94,6 +109,13 @@ class SlurmSettings:
     requeue: bool = True
     """Let SLURM requeue the job after preemption or the loss of the batch node."""
 
+    max_requeues: int = 100
+    """How often a job may be requeued by its own agents."""
+
+    warning: float = 120.0
+    """Seconds before the time limit at which workers hear of it through ``should_stop()``; no more than a quarter of
+    ``time``."""
+
     setup: tuple[str, ...] = ()
     """Shell lines run in the batch script before the agents start, such as ``module load cuda``."""
 
@@ -117,9 +139,19 @@ class SlurmSettings:
                 raise ValueError(f"slurm.{name} is {value!r}; write {form}")
         if self.cpus_per_node is not None and self.cpus_per_node < 1:
             raise ValueError(f"slurm.cpus_per_node is {self.cpus_per_node}; it must be 1 or more")
+        if self.max_requeues < 0:
+            raise ValueError(f"slurm.max_requeues is {self.max_requeues}; it must be 0 or more")
+        if self.warning < 1:
+            raise ValueError(f"slurm.warning is {self.warning}; it must be 1 second or more")
         for name in ("partition", "account", "qos", "constraint", "exclude"):
             check_text(f"slurm.{name}", getattr(self, name))
         self._check_options()
+
+    @property
+    def signal_delay(self) -> int:
+        """Seconds before the time limit at which SLURM is asked for its warning."""
+        limit = minutes(self.time) if self.time else None
+        return max(1, int(self.warning if limit is None else min(self.warning, limit * 60 / 4)))
 
     def _check_options(self) -> None:
         for name in self.options:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import Literal
 
 from hpcelastic.protocol.settings import Settings
 
@@ -87,8 +88,8 @@ class Notice:
     seconds: float
     """What its workers may still take, from when it is said."""
 
-    again: bool = False
-    """Whether what started the agent is to start it again."""
+    again: Literal["", "preemption", "limit"] = ""
+    """After what the job of the node is to be started again by its own agents; empty if not."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,9 @@ class Member:
     fenced: int = -1
     """The last round whose workers were killed here because the lease ran out, or failed while the run's directory did;
     -1 if none."""
+
+    progress: int = -1
+    """The furthest step that workers here have reported to be saved; -1 if they have not reported any."""
 
     leaving: Notice | None = None
     """Set once the node must go; it is in no further round."""

@@ -3,28 +3,35 @@
 A composition root: the place where an agent's environment is read.
 """
 
+import math
 import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.agent import Agent, AgentSpec
+from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
 from hpcelastic.config.codec import decode
+from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
 from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, SlurmError, StoreError
+from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
-from hpcelastic.rendezvous.rendezvous import open_run, read_state
+from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
 from hpcelastic.slurm.scheduler import cancel_jobs
+from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
+from hpcelastic.slurm.surroundings import SlurmSurroundings
+from hpcelastic.slurm.warnings import Policy
 from hpcelastic.store import files
 from hpcelastic.store.bounded import bounded
 from hpcelastic.store.leases import Lease, read_leases
@@ -42,6 +49,9 @@ class Task:
     run_id: str
     settings: Settings
     agent: AgentSettings
+    slurm: SlurmSettings = field(default_factory=SlurmSettings)
+    total_time: str | None = None
+    """How long the run may go on, beyond the time limit of a job; None if it ends with that."""
 
 
 def run_agent(run_directory: str) -> None:
@@ -62,7 +72,14 @@ def task_of_run(directory: str) -> Task:
     if data is None:
         raise ConfigError(f"{paths.config}: no such file; name a directory made by hpcelastic submit or run")
     config = decode(data)
-    return Task(paths, str(config.run.name), config.protocol_settings, config.agent_settings)
+    return Task(
+        paths,
+        str(config.run.name),
+        config.protocol_settings,
+        config.agent_settings,
+        config.slurm,
+        config.run.total_time,
+    )
 
 
 def place_here() -> Place:
@@ -73,6 +90,7 @@ def place_here() -> Place:
 
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
+    start = time.monotonic()
     place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
     for directory in (task.paths.root, task.paths.register, task.paths.leases):
         files.make_directory(directory)
@@ -87,9 +105,18 @@ def take_part(task: Task, place: Place) -> int:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
     slurm = slurm_task(os.environ)
+    around = _surroundings(task, slurm, member) if slurm else None
+    spec = AgentSpec(
+        task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock, around
+    )
     try:
-        spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock)
-        return Agent(spec, report).run()
+        agent = Agent(spec, report)
+        status = agent.run()
+        if slurm is not None and agent.notice is not None:
+            limits = _limits(task)
+            elapsed = time.monotonic() - start
+            see_to_the_job(Left(task.paths, slurm, agent.member, agent.notice, elapsed, limits, report))
+        return status
     except RunFailed as error:
         print_failures(error)
         raise
@@ -101,6 +128,22 @@ def take_part(task: Task, place: Place) -> int:
         if slurm is not None and _batch_node_lost(task, member):
             time.sleep(1.0 + 4 * task.settings.rendezvous.poll)  # the others see the end of the run for themselves
             _end_job(slurm)
+
+
+def _surroundings(task: Task, slurm: SlurmTask, member: Member) -> SlurmSurroundings:
+    grace, beyond = task.agent.workers.stop_grace, task.total_time is not None
+    policy = Policy(task.slurm.signal_delay, grace, task.slurm.requeue, beyond)
+
+    def end_the_round() -> None:
+        with bell_from_outside(task.paths, member.node) as bell:
+            steer_run(task.paths, member.node, checkpoint, bell)
+
+    return SlurmSurroundings(slurm, policy, end_the_round)
+
+
+def _limits(task: Task) -> Limits:
+    limit = minutes(task.total_time) if task.total_time else None
+    return Limits(task.slurm.max_requeues, math.inf if limit is None else 60.0 * limit)
 
 
 def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[[str], None]) -> Task:

@@ -1,6 +1,7 @@
 """submitit's SLURM executor, for use from anywhere and for arrays of any length."""
 
 import os
+import shlex
 import uuid
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,16 @@ from submitit.core.utils import DelayedSubmission
 
 _OF_A_JOB = ("SLURM_", "SLURMD_", "SRUN_", "SUBMITIT_")
 _OF_A_PERSON = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
+
+
+def _epilogue(folder: Path) -> str:
+    """What follows srun: in a container an agent may have no way to SLURM, and leave its wish to its batch script."""
+    wish = shlex.quote(f"{folder.absolute()}/requeue-") + "$SLURM_JOB_ID"
+    return f"""
+status=$?
+if [ -e {wish} ]; then rm {wish}; scontrol requeue $SLURM_JOB_ID; fi
+exit $status
+"""
 
 
 class AgentExecutor(submitit.SlurmExecutor):
@@ -22,6 +33,9 @@ class AgentExecutor(submitit.SlurmExecutor):
     def make_array(self, length: int) -> None:
         """Submit from now on arrays of ``length`` elements, which may all run at the same time."""
         self.parameters.update(map_count=length, array_parallelism=length)
+
+    def _make_submission_file_text(self, command: str, uid: str) -> str:
+        return super()._make_submission_file_text(command, uid) + _epilogue(self.folder)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         # The new job would inherit what describes ours: with its SLURM_NTASKS=1, srun starts one agent for all nodes.

@@ -2,9 +2,11 @@
 
 import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.warnings import JobInfo
 
 _TIMEOUT = 30.0
 """Seconds for one command: a busy controller answers late, a dead one after its own time-outs."""
@@ -26,11 +28,59 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
     return {job: states for job, states in known.items() if states}
 
 
+def job_info(job_id: str) -> JobInfo:
+    """How a job stands; by its own id also an element of an array. Raises SlurmError."""
+    words = _call("scontrol", "show", "job", "--oneliner", job_id).split()
+    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    return JobInfo(
+        state=fields.get("JobState", "UNKNOWN"),
+        left=_left(fields),
+        preempted=_time(fields.get("PreemptTime", "")) is not None,
+        requeue=fields.get("Requeue") == "1",
+    )
+
+
+def requeue_job(job_id: str) -> None:
+    """End a job and let it start again under its id. Raises SlurmError."""
+    _call("scontrol", "requeue", job_id)
+
+
+def start_now(job_id: str) -> None:
+    """Spare a requeued job the wait that SLURM lays on it. Raises SlurmError."""
+    _call("scontrol", "update", f"JobId={job_id}", "StartTime=now")
+
+
 def cancel_jobs(job_ids: Iterable[str]) -> None:
     """Cancel jobs; one that has ended is fine."""
     ids = list(job_ids)
     if ids:
         _call("scancel", "--quiet", *ids)
+
+
+def _left(fields: Mapping[str, str]) -> float | None:
+    """Seconds that a job may still run, by the controller's clock alone; None if it does not say."""
+    start, end = (_time(fields.get(name, "")) for name in ("StartTime", "EndTime"))
+    ran = _seconds(fields.get("RunTime", ""))
+    if start is None or end is None or ran is None:
+        return None
+    return (end - start).total_seconds() - ran
+
+
+def _time(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:  # None, Unknown, N/A
+        return None
+
+
+def _seconds(text: str) -> float | None:
+    """``D-HH:MM:SS`` in seconds."""
+    days, _, clock = text.rpartition("-")
+    try:
+        hours, minutes, seconds = (int(part) for part in clock.split(":"))
+        return float(((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds)
+    except ValueError:
+        return None
 
 
 def _call(*command: str) -> str:

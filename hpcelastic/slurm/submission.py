@@ -20,6 +20,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from hpcelastic.config import JobConfig, SlurmSettings
 from hpcelastic.config.options import as_words, flags
+from hpcelastic.config.slurm import minutes
 from hpcelastic.errors import SlurmError
 from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
@@ -88,21 +89,6 @@ def _refusals(paths: RunPaths) -> Iterator[None]:
         raise SlurmError(f"sbatch refused the job: {_last_words(error)}") from error
 
 
-def minutes(time: str) -> int | None:
-    """SLURM's time limit in minutes, rounded up as SLURM does; None where there is no limit. Source: sbatch(1)."""
-    if time.upper() in ("UNLIMITED", "INFINITE"):
-        return None
-    days, _, clock = time.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    if days:  # D-H, D-H:M, D-H:M:S
-        hours, mins, seconds = [*parts, 0, 0][:3]
-    elif len(parts) == 3:
-        hours, mins, seconds = parts
-    else:  # M, M:S
-        hours, (mins, seconds) = 0, [*parts, 0][:2]
-    return int(days or 0) * 1440 + hours * 60 + mins + (seconds > 0)
-
-
 def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
     """submitit's parameters; whatever it has no name for goes through ``additional_parameters``."""
     slurm = config.slurm
@@ -125,6 +111,7 @@ def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
         "nodes": most,
         "stderr_to_stdout": True,
         "wckey": None,
+        "signal_delay_s": slurm.signal_delay,
         "time": minutes(slurm.time) if slurm.time else None,
         "srun_args": [*step, *as_words(flags(slurm.srun_options))],
         "additional_parameters": {**({"no-kill": True} if elements is None else {}), **_additional(slurm, least, most)},

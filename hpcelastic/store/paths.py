@@ -96,6 +96,19 @@ class RunPaths:
         return self.root / "slurm"
 
     @property
+    def requeues(self) -> Path:
+        """Incarnations of jobs that their own agents have requeued."""
+        return self.slurm / "requeues"
+
+    def requeue(self, job: str, restart: int) -> Path:
+        """Record of one of them."""
+        return self.requeues / f"{job}.{restart}.json"
+
+    def wish(self, job: str) -> Path:
+        """Left by an agent for the batch script of its job, which is then to requeue it."""
+        return self.slurm / f"requeue-{job}"
+
+    @property
     def jobs(self) -> Path:
         """SLURM jobs that were submitted for the run, one line of JSON each."""
         return self.slurm / "jobs.jsonl"

@@ -1,0 +1,164 @@
+"""What becomes of a job whose agents have left a run that is not over: SLURM is asked to start it again, or not.
+
+A job that was warned is requeued by one of its own agents, once all of them have stopped their workers. Who was asked
+first what the warning means goes first; if it does not, the others follow, one by one. Each incarnation of a job is
+requeued once: that is claimed by an exclusive creation, and its record is the job's history.
+"""
+
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from hpcelastic.errors import SlurmError
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.state import Member, Notice, Stand
+from hpcelastic.rendezvous.rendezvous import close_run, read_state
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.store import files
+from hpcelastic.store.leases import read_leases
+from hpcelastic.store.paths import RunPaths
+
+_LOOK = 0.3
+_TURN = 5.0
+"""Seconds after which the next agent of a job requeues it, if the one before has not."""
+
+_LINGER = 60.0
+"""Seconds that an agent waits for the end that it has asked SLURM for."""
+
+
+@dataclass(frozen=True)
+class Requeue:
+    """A job was requeued by its own agents."""
+
+    job: str
+    restart: int
+    reason: str
+    elapsed: float
+    """Seconds that this incarnation of the job ran."""
+
+    progress: int | None = None
+    """The furthest step that was published by then, if that is known."""
+
+    by_limit: bool = False
+    """It was because of the time limit, not for other jobs."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often and how long a run may go on."""
+
+    max_requeues: int
+    total_time: float
+    """Seconds; infinity where there is no end."""
+
+
+def refusal(past: Iterable[Requeue], now: Requeue, limits: Limits) -> str | None:
+    """Why the job must not be requeued as ``now`` says; None if it may. Pure."""
+    ours = sorted((each for each in past if each.job == now.job), key=lambda each: each.restart)
+    if len(ours) >= limits.max_requeues:
+        return f"the job was requeued {len(ours)} times (slurm.max_requeues is {limits.max_requeues})"
+    if not now.by_limit:
+        return None
+    total = sum(each.elapsed for each in ours) + now.elapsed
+    if total >= limits.total_time:
+        return f"the run has taken {total:.0f} s (run.total_time is {limits.total_time:.0f} s)"
+    before = [each for each in ours if each.by_limit]
+    if before and now.progress is not None and now.progress == before[-1].progress:
+        return f"no progress from one time limit to the next: step {now.progress} both times; see its logs"
+    return None
+
+
+@dataclass(frozen=True)
+class Left:
+    """An agent that has left its run."""
+
+    paths: RunPaths
+    task: SlurmTask
+    member: Member
+    notice: Notice
+    elapsed: float
+    """Seconds that its job has run."""
+
+    limits: Limits
+    report: Callable[[str], None]
+
+
+def see_to_the_job(left: Left) -> None:
+    """Requeue our job, if that is wanted and nobody else does. Returns when all is said and done."""
+    wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
+    wish = next((notice for notice in wishes if notice.again), None)
+    if wish is None:
+        return
+    _await_mates(left, 0.0 if left.notice.again else _TURN * (1 + min(left.task.node_id, 5)))
+    record = _record(left, wish)
+    for directory in (left.paths.slurm, left.paths.requeues):
+        files.make_directory(directory)
+    why_not = refusal(_past(left.paths), record, left.limits)
+    if why_not is not None:
+        left.report(f"not requeued: {why_not}")
+        close_run(left.paths, left.member.node, why_not)
+    elif files.publish_new(left.paths.requeue(record.job, record.restart), files.to_json(encode(record))):
+        _requeue(left)
+    else:
+        _linger(left)
+
+
+def _record(left: Left, wish: Notice) -> Requeue:
+    furthest = max(lease.member.progress for lease in read_leases(left.paths.leases).values())
+    progress = None if furthest < 0 else furthest
+    task, by_limit = left.task, wish.again == "limit"
+    return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit)
+
+
+def _requeue(left: Left) -> None:
+    job = left.task.job_id
+    left.report(
+        f"requeueing job {job}: {left.notice.reason}; SLURM starts it again after AuthInfo's cred_expire, 120 s"
+    )
+    try:
+        scheduler.requeue_job(job)
+    except SlurmError as error:
+        # Its batch script, outside of any container and on another node, may be able to.
+        left.report(f"{error}; left to the batch script")
+        files.publish(left.paths.wish(job), b"requeue\n")
+        return
+    _linger(left)
+
+
+def _linger(left: Left) -> None:
+    """Wait for SLURM to end us: a job whose tasks have all ended counts as completed, and is not requeued."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    deadline = time.monotonic() + _LINGER
+    while time.monotonic() < deadline and left.paths.wish(left.task.job_id).name not in files.names(left.paths.slurm):
+        time.sleep(_LOOK)
+
+
+def _await_mates(left: Left, turn: float) -> None:
+    """Until no agent of our job has workers, for as long as they were given; and for ``turn`` seconds at least."""
+    start = time.monotonic()
+    while (passed := time.monotonic() - start) < turn or (passed < left.notice.seconds and _busy_mates(left)):
+        time.sleep(_LOOK)
+
+
+def _busy_mates(left: Left) -> bool:
+    members = {p.node for p in read_state(left.paths).participants}
+    return any(m.stand is Stand.RUNNING and m.node in members for m in _mates(left))
+
+
+def _mates(left: Left) -> list[Member]:
+    """The other agents of our job's incarnation."""
+    members = [lease.member for lease in read_leases(left.paths.leases).values()]
+    return [m for m in members if m.job == left.member.job and m.node != left.member.node]
+
+
+def _past(paths: RunPaths) -> list[Requeue]:
+    found = []
+    for name in files.names(paths.requeues):
+        try:
+            found.append(decode(Requeue, files.read_json(paths.requeues / name)))
+        except DecodeError:
+            continue  # a newer version's
+    return found
