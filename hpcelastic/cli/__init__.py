@@ -25,7 +25,7 @@ COMMANDS = {
     "cancel": "end a run and its SLURM jobs",
     "forgive": "take in nodes again that were bad",
     "config": "check a job file and show what it means",
-    "doctor": "examine the filesystem of a directory for runs",
+    "doctor": "examine nodes, and the filesystem of a directory, for runs",
 }
 
 _PATIENCE = {"status": 60.0, "list": 60.0, "cancel": 60.0, "forgive": 60.0, "logs": threading.TIMEOUT_MAX}

@@ -42,17 +42,22 @@ class Premises:
 
 def check_node(where: Premises) -> list[Finding]:
     """All that is wrong with this node; returns within the checks' time limit and a moment."""
-    settings, environ = where.settings, where.environ
+    checks = local_checks(where.environ, where.settings)
+    checks["run's directory"] = lambda: check_directory(where.paths.incidents)
+    return run_all(checks, where.settings.timeout + 1.0)
+
+
+def local_checks(environ: Mapping[str, str], settings: HealthSettings) -> dict[str, Check]:
+    """The checks that need no run."""
     checks: dict[str, Check] = {
         "GPUs": lambda: check_gpus(environ, settings.timeout),
         "disk": lambda: _space(Path(environ.get("TMPDIR") or "/tmp"), "disk", settings.disk),
         "shared memory": lambda: _space(Path("/dev/shm"), "shared_memory", settings.shared_memory),
-        "run's directory": lambda: check_directory(where.paths.incidents),
     }
     command = settings.command
     if command is not None:
         checks["health.command"] = lambda: run_command(command, environ, settings.timeout)
-    return run_all(checks, settings.timeout + 1.0)
+    return checks
 
 
 def run_all(checks: Mapping[str, Check], limit: float) -> list[Finding]:
