@@ -20,14 +20,17 @@ from hpcelastic.agent.bell import Bell, heed
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
 from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
+from hpcelastic.agent.witness import Witness
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.health.incidents import Trouble
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
@@ -89,6 +92,7 @@ class Agent:
         self._board = Board.make(spec.member.local_world_size)
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
+        self._witness = Witness(spec.paths, spec.member.node, enabled=spec.agent.health.exclude)
         self._inbox: deque[Outcome | HpcElasticError | _Meaning | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -237,6 +241,7 @@ class Agent:
         if outcome.reason != self._reason and not state.phase.final:
             self._report(outcome.reason)
         self._version, self._reason = outcome.version, outcome.reason
+        self._witness.learned(state)
         if state.phase is not Phase.JOINING:
             self._joining_since = None
         elif self._joining_since is None:
@@ -358,6 +363,11 @@ class Agent:
         )
         self._report(f"rank {worker.rank} failed: {message}" + (f"; log: {worker.log}" if worker.log else ""))
         self._do(self._conduct.worker_failed(failure))
+        cause = self._witness.failed(failure)
+        if cause is Trouble.HARDWARE and self._witness.others_suffice(self._spec.settings.nodes.min):
+            self._report("that is this machine's fault: this node leaves, the others go on")
+            self._leaving_code = UNFIT
+            self._do(self._conduct.leave(Notice(f"broken: {failure.message}", 0.0)))
 
     def _guarded(self) -> None:
         self._selector.unregister(self._guard)
@@ -551,6 +561,7 @@ class Agent:
             self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
         self._log("agent ended")
         self._events.close(_PARTING)
+        self._witness.close(_PARTING)
         self._close_store()
 
     def _pause(self) -> float | None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
 
 Streams = Literal["none", "out", "err", "both"]
@@ -93,3 +94,4 @@ class AgentSettings:
     """Variables added to the environment of every worker."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)

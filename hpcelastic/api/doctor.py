@@ -14,8 +14,10 @@ from hpcelastic.doctor import across, probe, sight
 from hpcelastic.doctor.across import Depth
 from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.meeting import Meeting, Members
+from hpcelastic.doctor.nodes import judge_nodes
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.verdict import Verdict
+from hpcelastic.doctor.stock import Here, Stock, take_stock, take_stock_alone
+from hpcelastic.doctor.verdict import Finding, Severity, Verdict
 from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.store import files
@@ -48,10 +50,19 @@ class Diagnosis:
 
     measurements: Measurements
     verdict: Verdict
+    nodes: tuple[Finding, ...] = ()
+    """What is to be thought of the nodes themselves."""
+
+    @property
+    def fit(self) -> bool:
+        """True if runs can work here, on these nodes."""
+        return self.verdict.safe and all(finding.severity is not Severity.BAD for finding in self.nodes)
 
 
-def examine(directory: Path, members: Members, depth: Depth, tell: Callable[[str], None]) -> Diagnosis | None:
-    """Measure and judge the filesystem of ``directory``; None for a member that is not the first.
+def examine(
+    directory: Path, members: Members, here: Here, depth: Depth, tell: Callable[[str], None]
+) -> Diagnosis | None:
+    """Measure and judge the filesystem of ``directory``, and the nodes; None for a member that is not the first.
 
     ``tell`` is given lines about the progress. Raises ConfigError if there is no such directory, StoreError if it does
     not work or does not answer, or if other members do not turn up. What was made is removed again.
@@ -62,7 +73,7 @@ def examine(directory: Path, members: Members, depth: Depth, tell: Callable[[str
     meeting = Meeting(directory, members, _PATIENCE, tell)
     try:
         with files.explained(directory):
-            measured = bounded(lambda: _measure(directory, meeting, depth, tell), _WHOLE, str(directory))
+            found = bounded(lambda: _measure(directory, meeting, here, depth, tell), _WHOLE, str(directory))
     except BaseException as error:
         why = str(error) or type(error).__name__
         with contextlib.suppress(Exception):
@@ -71,7 +82,10 @@ def examine(directory: Path, members: Members, depth: Depth, tell: Callable[[str
     finally:
         if members.rank == 0 and members.count > 1 and meeting.opened:
             probe.remove_tree(meeting.root, 10.0)
-    return None if measured is None else Diagnosis(measured, judge(measured))
+    if found is None:
+        return None
+    measured, stock = found
+    return Diagnosis(measured, judge(measured), judge_nodes(stock))
 
 
 def remember(directory: Path, verdict: Verdict) -> Path:
@@ -81,20 +95,24 @@ def remember(directory: Path, verdict: Verdict) -> Path:
     return path
 
 
-def _measure(directory: Path, meeting: Meeting, depth: Depth, tell: Callable[[str], None]) -> Measurements | None:
+def _measure(
+    directory: Path, meeting: Meeting, here: Here, depth: Depth, tell: Callable[[str], None]
+) -> tuple[Measurements, tuple[Stock, ...]] | None:
     host, members = os.uname().nodename.partition(".")[0], meeting.members
     if members.count == 1:
         tell("this node by itself")
-        return Measurements((probe.measure_node(directory, host, depth.effort),))
+        return Measurements((probe.measure_node(directory, host, depth.effort),)), take_stock_alone(here)
     meeting.open()
     tell(f"waiting for {members.count} members")
     meeting.say("here")
     meeting.hear("here", range(members.count))
+    stock = take_stock(meeting, here, tell)
     tell("each node by itself")
     node = probe.measure_node(directory, f"{host}:{members.rank}", depth.effort)
     if node.hangs:
         raise Hang(f"{directory}: does not answer on {host}; check that the filesystem is mounted and its server runs")
-    return across.take_part(meeting, node, depth, tell)
+    measured = across.take_part(meeting, node, depth, tell)
+    return None if measured is None or stock is None else (measured, stock)
 
 
 def check_id(text: str) -> str:

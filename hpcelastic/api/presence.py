@@ -3,6 +3,7 @@
 import time
 
 from hpcelastic.api.jobs import all_local, jobs_of, live_jobs, local_agents
+from hpcelastic.api.troubles import bad_nodes
 from hpcelastic.errors import RunFailed, SlurmError
 from hpcelastic.protocol.state import State
 from hpcelastic.store.leases import read_leases
@@ -36,7 +37,11 @@ class Presence:
             self._moved = now
             if not self._somebody_left():
                 where = self._paths.root
-                raise RunFailed(f"{where.name}: no agent and no SLURM job is left; {where} holds its state: resume it")
+                bad = bad_nodes(self._paths)
+                why = f" (nodes that were bad: {bad})" if bad else ""
+                raise RunFailed(
+                    f"{where.name}: no agent and no SLURM job is left{why}; {where} holds its state: resume it"
+                )
 
     def _somebody_left(self) -> bool:
         if local_agents(self._paths):

@@ -2,8 +2,8 @@
 
 import html
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,10 @@ from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs, jobs_of
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.presence import Presence
+from hpcelastic.api.troubles import troubles
 from hpcelastic.errors import ConfigError, RunFailed
+from hpcelastic.health.incidents import forgive
+from hpcelastic.health.verdict import Verdict
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
@@ -59,6 +62,9 @@ class RunStatus:
     jobs: tuple[str, ...]
     """SLURM jobs that were submitted for it."""
 
+    troubles: Mapping[str, Verdict] = field(default_factory=dict)
+    """What went wrong on nodes, by node, and whether it keeps them out."""
+
     @property
     def ended(self) -> bool:
         """True where no further round will come, unless the run is resumed."""
@@ -98,6 +104,7 @@ class Run:
             nodes=tuple(_node_statuses(state, leases)),
             failures=state.failures,
             jobs=tuple(jobs_of(self._paths)),
+            troubles=troubles(self._paths),
         )
 
     def wait(self, timeout: float | None = None) -> RunStatus:
@@ -143,6 +150,10 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """All that its agents noted, by time."""
         return read_events(self._paths.events)
+
+    def forgive(self, *nodes: str) -> tuple[str, ...]:
+        """Let what went wrong on ``nodes``, or on all, keep them out no longer; those that were held to account."""
+        return forgive(self._paths, nodes or None)
 
     def cancel(self) -> RunStatus:
         """End the run for good: its workers, its agents, its SLURM jobs. Raises SlurmError if SLURM does not answer."""

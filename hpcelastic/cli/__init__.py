@@ -23,11 +23,12 @@ COMMANDS = {
     "logs": "show the workers' output",
     "list": "list the runs in a directory",
     "cancel": "end a run and its SLURM jobs",
+    "forgive": "take in nodes again that were bad",
     "config": "check a job file and show what it means",
-    "doctor": "examine the filesystem of a directory for runs",
+    "doctor": "examine nodes, and the filesystem of a directory, for runs",
 }
 
-_PATIENCE = {"status": 60.0, "list": 60.0, "cancel": 60.0, "logs": threading.TIMEOUT_MAX}
+_PATIENCE = {"status": 60.0, "list": 60.0, "cancel": 60.0, "forgive": 60.0, "logs": threading.TIMEOUT_MAX}
 """Seconds that commands may take to look at a run. They do so in a thread of its own: a filesystem that hangs holds
 who calls it, and Ctrl-C must still work."""
 

@@ -64,6 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument(
         "--no-doorbell", action="store_true", help="never ring other agents; look in the run's directory only"
     )
+    where.add_argument("--no-health-check", action="store_true", help="join without a look at this node's health")
     where.add_argument("--node-rank", "--node_rank", type=int, metavar="N", help="place of this node among new ones")
     where.add_argument("--job", type=_job, metavar="NAME:NODES", help=argparse.SUPPRESS)
     parser.add_argument("script", nargs="?", help="what each worker runs")
@@ -74,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     with free_output():
         try:
             task = task_of_run(args.run_dir) if args.run_dir else _from_flags(args)
-            return take_part(_networked(task, args), _place(args))
+            return take_part(_unchecked(_networked(task, args), args), _place(args))
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code
@@ -110,6 +111,14 @@ def _networked(task: Task, args: argparse.Namespace) -> Task:
     except ValueError as error:
         raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
     return replace(task, agent=replace(task.agent, network=network))
+
+
+def _unchecked(task: Task, args: argparse.Namespace) -> Task:
+    """``task`` without the check of this node, if the flags say so."""
+    health = task.agent.health
+    return replace(
+        task, agent=replace(task.agent, health=replace(health, check=health.check and not args.no_health_check))
+    )
 
 
 def _endpoint(text: str | None) -> Path:

@@ -1,4 +1,4 @@
-"""``hpcelastic doctor``: examine the filesystem of a directory for runs, on one node or on many at once."""
+"""``hpcelastic doctor``: examine the filesystem of a directory for runs, and the nodes, one or many at once."""
 
 import argparse
 import json
@@ -8,13 +8,15 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from hpcelastic.agent.address import explained
 from hpcelastic.api.doctor import FULL, LIMIT, QUICK, Diagnosis, check_id, examine, outlived, remember
 from hpcelastic.doctor.meeting import Members
+from hpcelastic.doctor.stock import Here
 from hpcelastic.doctor.verdict import Finding, Severity, Verdict, advise, in_seconds, raised
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.slurm.environment import step_rank
+from hpcelastic.slurm.environment import slurm_task, step_rank
 
 _WIDTH = 100
 _CHECK = 22
@@ -23,13 +25,17 @@ _CHECK = 22
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Examine the filesystem of a directory for runs: what it does, what that means, what hpcelastic does about it. "
+        "Examine the filesystem of a directory for runs, and the nodes themselves: what they do, what that means, what "
+        "hpcelastic does about it. "
         "The verdict stays in the directory, and runs that are started there use it. "
         "On several nodes at once it also sees what nodes hide from each other: srun -N4 hpcelastic doctor --dir DIR"
     )
-    parser.epilog = "The exit status is 0 if the directory is safe, 1 if it is not, 2 if the input was wrong."
+    parser.epilog = (
+        "The exit status is 0 if the directory is safe and the nodes are fit, 1 if not, 2 if the input was wrong."
+    )
     parser.add_argument("--dir", required=True, metavar="DIR", help="the directory in which runs are, or will be")
     parser.add_argument("--quick", action="store_true", help="wait less for late changes: a few seconds, not 35")
+    parser.add_argument("--interface", metavar="NAME", help="as network.interface: ib0, or a network: 10.1.0.0/16")
     parser.add_argument("--json", action="store_true", help="print all measurements and the verdict as JSON")
     group = parser.add_argument_group("several nodes without SLURM: start it on each of them")
     group.add_argument("--nodes", type=int, metavar="N", help="how many take part")
@@ -46,14 +52,24 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace, members: Members) -> int:
     directory = Path(os.path.abspath(Path(args.dir).expanduser()))
-    diagnosis = examine(directory, members, QUICK if args.quick else FULL, _tell if members.rank == 0 else _silent)
+    depth, tell = QUICK if args.quick else FULL, _tell if members.rank == 0 else _silent
+    diagnosis = examine(directory, members, _here(args.interface), depth, tell)
     if diagnosis is None:
         return 0
-    lines = [_json(diagnosis)] if args.json else report(directory, diagnosis.verdict)
+    lines = [_json(diagnosis)] if args.json else [*report(directory, diagnosis.verdict), *node_report(diagnosis)]
     print("\n".join(lines), flush=True)
     kept = remember(directory, diagnosis.verdict)
     _tell(f"the verdict is in {kept}")
-    return 0 if diagnosis.verdict.safe else 1
+    return 0 if diagnosis.fit else 1
+
+
+def _here(interface: str | None) -> Here:
+    task = slurm_task(os.environ)
+    try:
+        chosen, why = explained(interface, task.launcher if task else "")
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
+    return Here(chosen.address, chosen.name, why, os.environ)
 
 
 def _members(args: argparse.Namespace) -> Members:
@@ -85,6 +101,14 @@ def report(directory: Path, verdict: Verdict) -> list[str]:
     return [*head, "", *rows, "", *_conclusion(verdict)]
 
 
+def node_report(diagnosis: Diagnosis) -> list[str]:
+    """What was found of the nodes, for a person."""
+    rows = [line for finding in diagnosis.nodes for line in _row(finding)]
+    bad = sum(finding.severity is Severity.BAD for finding in diagnosis.nodes)
+    end = f"NOT FIT: {bad} of these checks would make a run fail." if bad else "The nodes are fit."
+    return ["", *rows, "", end]
+
+
 def _row(finding: Finding) -> Iterator[str]:
     """A line for what was found; two more for what that means and what is done, where it matters."""
     head = f"{finding.severity.value:8} {finding.check:{_CHECK}} "
@@ -114,7 +138,7 @@ def _late(verdict: Verdict) -> str:
 
 
 def _json(diagnosis: Diagnosis) -> str:
-    return json.dumps({"verdict": encode(diagnosis.verdict), "measurements": encode(diagnosis.measurements)}, indent=2)
+    return json.dumps(encode(diagnosis), indent=2)
 
 
 def _tell(line: str) -> None:

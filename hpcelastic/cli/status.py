@@ -6,6 +6,7 @@ from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.run import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
+from hpcelastic.health.verdict import in_words
 from hpcelastic.protocol.state import name_of
 from hpcelastic.store.paths import RunPaths
 
@@ -33,6 +34,9 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     for i, node in enumerate(status.nodes):
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
         rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
+    for i, (name, verdict) in enumerate(status.troubles.items()):
+        stands = f"out for {in_words(verdict.back_in)}" if verdict.out else "taken in"
+        rows.append(f"{'troubles' if i == 0 else '':10} {name:16} {stands:10}  {'; '.join(verdict.reasons)}")
     for i, failure in enumerate(status.failures):
         where = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
         rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
 from hpcelastic.config.slurm import TIME, SlurmSettings
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 
@@ -72,6 +73,7 @@ class JobConfig:
     restarts: RestartSettings = field(default_factory=RestartSettings)
     logs: LogSettings = field(default_factory=LogSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    health: HealthSettings = field(default_factory=HealthSettings)
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables added to the environment of every worker."""
@@ -94,7 +96,7 @@ class JobConfig:
     @property
     def agent_settings(self) -> AgentSettings:
         """All that an agent needs to know beside the rendezvous."""
-        return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment, self.network)
+        return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment, self.network, self.health)
 
 
 def default_name(path: str | PurePath, now: datetime) -> str:

@@ -40,6 +40,8 @@ ALIASES = {
     "last_call_timeout": "rendezvous.last_call",
     "monitor_interval": "rendezvous.poll",
     "redirects": "logs.redirect",
+    "health_check": "health.check",
+    "healthcheck": "health.check",
     "nic": "network.interface",
     "ifname": "network.interface",
     "socket_ifname": "network.interface",

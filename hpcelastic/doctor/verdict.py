@@ -38,6 +38,8 @@ class Severity(str, Enum):
 
     WARNING = "warning"
     UNSAFE = "unsafe"
+    BAD = "bad"
+    """A node, not the filesystem, is not fit for a run; the directory may be safe all the same."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.agent.fitness import Candidate, refusal
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
@@ -23,6 +24,7 @@ from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
 from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, SlurmError, StoreError
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand
@@ -92,7 +94,7 @@ def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
     start = time.monotonic()
     place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
-    for directory in (task.paths.root, task.paths.register, task.paths.leases):
+    for directory in (task.paths.root, task.paths.register, task.paths.leases, task.paths.incidents):
         files.make_directory(directory)
     verdict = established(task.paths)
     report = reporter(safe_name(place.name))
@@ -104,6 +106,10 @@ def take_part(task: Task, place: Place) -> int:
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
+    candidate = Candidate(task.paths, member, task.settings, task.agent.health, os.environ)
+    if (status := refusal(candidate, report)) is not None:
+        return status
+    state = read_state(task.paths)  # the node may have stood aside for long
     slurm = slurm_task(os.environ)
     around = _surroundings(task, slurm, member) if slurm else None
     spec = AgentSpec(
@@ -150,11 +156,14 @@ def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[
     """``task`` with the times that the run's filesystem needs; what a person should know of it is reported."""
     settings = advise(task.settings, verdict)
     # Who is reached at a loopback address has all others on this machine, as those that `hpcelastic run` starts.
-    nodes = 1 if place.address.startswith("127.") else task.settings.nodes.wanted
+    alone = place.address.startswith("127.")
+    nodes = 1 if alone else task.settings.nodes.wanted
     for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings, settings, verdict)):
         if line:
             report(line)
-    return replace(task, settings=settings)
+    # Where all are one machine, none is better than another.
+    health = HealthSettings(check=False, exclude=False) if alone else task.agent.health
+    return replace(task, settings=settings, agent=replace(task.agent, health=health))
 
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:

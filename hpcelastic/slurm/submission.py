@@ -13,6 +13,7 @@ import io
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from hpcelastic.config import JobConfig, SlurmSettings
 from hpcelastic.config.options import as_words, flags
 from hpcelastic.config.slurm import minutes
 from hpcelastic.errors import SlurmError
+from hpcelastic.health.memory import left_out
 from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
 from hpcelastic.slurm.executor import AgentExecutor
@@ -40,11 +42,18 @@ def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) ->
     slurm = config.slurm
     seen = (Path.cwd() / str(flags(slurm.options).get("chdir", "")), paths.root)
     made = AgentExecutor(folder=paths.slurm, python=python_command(slurm, seen))
-    made.update_parameters(**_parameters(config, elements))
+    made.update_parameters(**_parameters(_without_bad_nodes(config, paths), elements))
     made.parameters["srun_args"] += step_words(slurm, seen)
     if elements is not None:
         made.make_array(elements)
     return made
+
+
+def _without_bad_nodes(config: JobConfig, paths: RunPaths) -> JobConfig:
+    """``config`` that asks SLURM to leave out, besides ``slurm.exclude``, the nodes that were bad in this run."""
+    bad = left_out(paths, config.health.half_life) if config.health.exclude else ()
+    exclude = ",".join(filter(None, (config.slurm.exclude, *bad)))
+    return replace(config, slurm=replace(config.slurm, exclude=exclude or None))
 
 
 def sbatch_command(config: JobConfig, paths: RunPaths) -> list[str]:

@@ -44,6 +44,11 @@ class RunPaths:
         return self.root / "rendezvous" / "race"
 
     @property
+    def incidents(self) -> Path:
+        """What went wrong on nodes, one file for each time."""
+        return self.root / "incidents"
+
+    @property
     def stores(self) -> Path:
         """The key-value stores of the rounds."""
         return self.root / "rendezvous" / "store"

@@ -9,7 +9,7 @@ from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 
 RUNS = "entrypoint: {script: train.py}\n"
-ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, environment, slurm"
+ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, environment, slurm"
 
 FILES = {
     # the text of the file

@@ -12,6 +12,7 @@ LAYOUT = {
     "rendezvous/versions": PATHS.register,
     "rendezvous/race": PATHS.race,
     "rendezvous/nodes": PATHS.leases,
+    "incidents": PATHS.incidents,
     "rendezvous/store/round-0012": PATHS.store(12),
     "events/n1@0-ab.jsonl": PATHS.event_log("n1@0-ab"),
     "logs/round-0012/rank-00003.err": PATHS.log(12, 3, "err"),

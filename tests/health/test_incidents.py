@@ -1,0 +1,115 @@
+"""Incidents are kept, found, and forgiven."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.health.incidents import Incident, Trouble, forgive, note, note_lost, read_incidents
+from hpcelastic.health.memory import left_out, note_losses, remembered
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, Participant, Phase, Stand, State
+from hpcelastic.store import files
+from hpcelastic.store.leases import OwnLease
+from hpcelastic.store.paths import RunPaths
+
+HALF_LIFE = 3600.0
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path / "run")
+
+
+def incident(host: str, when: float = 1.0) -> Incident:
+    return Incident(host, Trouble.CHECK, "GPU 1 has 3 uncorrected ECC errors", when, 2)
+
+
+def test_there_are_none_where_nothing_was_noted(paths: RunPaths) -> None:
+    assert read_incidents(paths) == ()
+    assert forgive(paths) == ()
+
+
+def test_what_was_noted_is_found_by_node_and_time(paths: RunPaths) -> None:
+    noted = [incident("n1", 2.0), incident("n2", 3.0), incident("n1", 1.0)]
+    for one in noted:
+        note(paths, one)
+    assert read_incidents(paths) == (noted[2], noted[0], noted[1])
+    assert read_incidents(paths, "n1") == (noted[2], noted[0])
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths.incidents.iterdir()} == {0o600}
+
+
+def test_what_makes_no_sense_stops_nobody(paths: RunPaths) -> None:
+    note(paths, incident("n1"))
+    for name, content in {"n1~a.json": b"{", "n1~b.json": b'{"host": "n1", "cause": "odd"}', "other": b""}.items():
+        files.publish(paths.incidents / name, content)
+    assert read_incidents(paths) == (incident("n1"),)
+
+
+def test_who_is_forgiven_is_held_to_nothing_that_was_before(paths: RunPaths) -> None:
+    for host in ("n1", "n1", "n2", "a/b"):
+        note(paths, incident(host))
+    assert forgive(paths, ["n1", "n9"]) == ("n1",)
+    assert {one.host for one in read_incidents(paths)} == {"n2", "a/b"}
+    note(paths, incident("n1", 5.0))
+    assert read_incidents(paths, "n1") == (incident("n1", 5.0),)
+    assert forgive(paths) == ("a-b", "n1", "n2")
+    assert read_incidents(paths) == ()
+    assert len(os.listdir(paths.incidents)) == 10, "what happened stays there to be read"
+
+
+def member(name: str, stand: Stand = Stand.READY, **fields: object) -> Member:
+    return Member(f"{name}@0-a", stand, 1, 1, "10.0.0.1", 1, **fields)  # type: ignore[arg-type]  # its fields
+
+
+def say(paths: RunPaths, *members: Member) -> None:
+    files.make_directory(paths.leases)
+    for one in members:
+        OwnLease(paths.leases, one.node).renew(one)
+
+
+def test_nodes_that_are_out_are_left_out(paths: RunPaths) -> None:
+    note(paths, Incident("n1", Trouble.CHECK, "", 1e12))
+    say(paths, member("n1"), member("n2"))
+    assert left_out(paths, HALF_LIFE) == ("n1",)
+
+
+def test_where_all_nodes_are_out_some_must_be_tried(paths: RunPaths) -> None:
+    for name in ("n1", "n2"):
+        note(paths, Incident(name, Trouble.CHECK, "", 1e12))
+        say(paths, member(name))
+    assert left_out(paths, HALF_LIFE) == ()
+
+
+def participants(*names: str) -> tuple[Participant, ...]:
+    return tuple(Participant(f"{name}@0-a", 1, "10.0.0.1", 1) for name in names)
+
+
+ROUND_2 = State("r", Settings(), Phase.RUNNING, 2, participants("n1", "n2"), standbys=("n3@0-a",))
+
+LOSSES = {
+    "nobody": (("n1", "n2"), [], {}),
+    "one without a word": (("n1", "n2", "n4"), [member("n4", Stand.RUNNING)], {"n4": "lost"}),
+    "one whose lease has gone": (("n1", "n2", "n4"), [], {"n4": "lost"}),
+    "one that has left": (("n1", "n2", "n4"), [member("n4", Stand.LEFT)], {}),
+    "one that stands by": (("n1", "n2", "n3"), [member("n3")], {}),
+    "one that was fenced": (("n1", "n2"), [member("n1"), member("n2", fenced=1)], {"n2": "fenced"}),
+    "one that was fenced earlier": (("n1", "n2"), [member("n1"), member("n2", fenced=0)], {}),
+    "all were fenced": (("n1", "n2"), [member("n1", fenced=1), member("n2", fenced=1)], {}),
+}
+
+
+@pytest.mark.parametrize(("before", "leases", "expected"), LOSSES.values(), ids=LOSSES)
+def test_who_was_lost_between_two_rounds(
+    before: tuple[str, ...], leases: list[Member], expected: dict[str, str], paths: RunPaths
+) -> None:
+    say(paths, *leases)
+    note_losses(paths, participants(*before), ROUND_2)
+    assert {one.host: one.cause.value for one in read_incidents(paths)} == expected
+    assert all(one.round == 1 for one in read_incidents(paths))
+
+
+def test_a_single_loss_keeps_nobody_out(paths: RunPaths) -> None:
+    note_lost(paths, "n1", 1, "was lost in round 1")
+    assert not remembered(paths, HALF_LIFE)["n1"].out

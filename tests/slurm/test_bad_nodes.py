@@ -1,0 +1,150 @@
+"""Bad nodes on a real cluster: one whose GPUs are broken is left out, remembered, and forgiven."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from hpcelastic.api.run import Run
+from hpcelastic.cli import main
+from hpcelastic.health.incidents import Incident, Trouble, note
+from hpcelastic.store.paths import RunPaths
+from tests.cluster import SlurmCluster
+from tests.health.fake_gpus import ECC, SOUND
+
+ENDED = 120.0
+"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+
+JOB = """\
+run: {name: job}
+entrypoint: {script: say.py}
+nodes: 2..4
+workers: {preload: []}
+slurm: {gpus_per_node: 2, setup: ["export PATH=$PWD/bin:$PATH"]}
+"""
+SAY = "import os; print(os.environ['SLURMD_NODENAME'], os.environ['WORLD_SIZE'])"
+
+SMI = f"""\
+#!/bin/sh
+[ "$SLURMD_NODENAME" = "$(cat {{path}}/broken)" ] && says='{ECC}' || says='{SOUND}'
+printf %s "$says"
+"""
+
+
+@pytest.fixture
+def site(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """A cluster with two GPUs on each of three nodes, where those of n3 have ECC errors."""
+    cluster = fresh_cluster(nodes=3, gpus=2)
+    for name, value in cluster.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(cluster.path)
+    Path("job.yaml").write_text(JOB)
+    Path("say.py").write_text(SAY)
+    Path("broken").write_text("n3")
+    Path("bin").mkdir()
+    Path("bin/nvidia-smi").write_text(SMI.format(path=cluster.path))
+    Path("bin/nvidia-smi").chmod(0o755)
+    return cluster
+
+
+def said(run: Run) -> list[str]:
+    """What the workers of the run have printed since the last call, once it has succeeded."""
+    assert run.wait(timeout=ENDED).phase == "succeeded", run
+    last = run.status().round
+    return sorted(line.partition("] ")[2] for line in run.logs(round=last))
+
+
+def reports(run: Run) -> str:
+    return "\n".join(path.read_text() for path in sorted((run.directory / "slurm").glob("*_log.out")))
+
+
+def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
+    site: SlurmCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = hpcelastic.submit("job.yaml")
+    assert said(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
+    site.wait_job("1", "FAILED")
+    assert site.job("1")["ExitCode"] == "3:0"
+    assert "[n3] node check failed: GPUs: GPU 1 has 3 uncorrected ECC errors; drain the node" in reports(run)
+    assert list(run.status().troubles) == ["n3"]
+    assert main(["status", "job"]) == 0
+    assert "troubles   n3               out for 60 min  check failed" in capsys.readouterr().out
+
+    assert hpcelastic.submit("job.yaml", resume=True, slurm__exclude="n2", nodes=1).wait(ENDED).phase == "succeeded"
+    assert site.job("2")["ExcNodeList"] == "n[2-3]"
+
+    Path("broken").write_text("none")
+    assert main(["forgive", "job", "n3"]) == 0
+    assert capsys.readouterr().out.endswith("forgiven: n3\n")
+    again = hpcelastic.submit("job.yaml", resume=True)
+    assert {line.split()[0] for line in said(again)} == {"n1", "n2", "n3"}
+    assert site.job("3")["ExcNodeList"] == "(null)"
+
+
+def test_a_node_that_is_out_stands_aside_and_comes_when_it_is_forgiven(site: SlurmCluster) -> None:
+    Path("broken").write_text("none")
+    Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
+    run = hpcelastic.submit("job.yaml", slurm__options={"hold": True})
+    note(RunPaths(run.directory), Incident("n3", Trouble.CHECK, "it smokes", time.time()))
+    site.run("scontrol", "release", "1")
+    until(lambda: "stands aside" in reports(run), run)
+    until(lambda: run.status().world_size == 4, run)
+    assert "[n3] this node was bad lately: check failed" in reports(run)
+    assert "it smokes" in reports(run)
+    run.forgive("n3")
+    until(lambda: run.status().world_size == 6, run)
+    Path("enough").touch()
+    assert run.wait(ENDED).phase == "succeeded"
+    site.wait_job("1", "COMPLETED")
+
+
+def test_where_no_node_is_fit_the_end_says_why(site: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hpcelastic.api.presence._SCHEDULER_POLL", 0.5)
+    times = {"rendezvous__lease": 2, "rendezvous__margin": 0.5, "rendezvous__poll": 0.2}
+    times["rendezvous__join_timeout"] = 10  # half of it is waited for others that are fit
+    run = hpcelastic.submit("job.yaml", health__command="echo $SLURMD_NODENAME is bent; exit 1", **times)
+    with pytest.raises(hpcelastic.RunFailed, match=r"n1: check failed .*n1 is bent \(exit status 1\).*n3: check"):
+        run.wait(ENDED)
+    site.wait_job("1", "FAILED")
+    assert hpcelastic.submit("job.yaml", resume=True, **times).wait(ENDED).phase == "succeeded"
+    assert site.job("2")["ExcNodeList"] == "(null)", "all nodes were bad: it was not the nodes"
+
+
+def test_a_node_whose_gpu_breaks_leaves_and_costs_nothing(site: SlurmCluster) -> None:
+    Path("broken").write_text("none")
+    Path("say.py").write_text(
+        "import os, time\n"
+        "if os.environ['SLURMD_NODENAME'] == 'n2' and os.environ['LOCAL_RANK'] == '1':\n"
+        "    raise RuntimeError('CUDA error: uncorrectable ECC error encountered')\n"
+        "time.sleep(60 if os.environ['WORLD_SIZE'] == '6' else 0)\n"
+    )
+    run = hpcelastic.submit("job.yaml", restarts__max=0)
+    status = run.wait(ENDED)
+    assert (status.phase, status.world_size, status.restarts) == ("succeeded", 4, 0), reports(run)
+    assert list(run.status().troubles) == ["n2"] and run.status().troubles["n2"].out
+
+
+def test_a_node_that_was_lost_once_is_taken_in_again(site: SlurmCluster) -> None:
+    Path("broken").write_text("none")
+    Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
+    run = hpcelastic.submit("job.yaml")
+    until(lambda: run.status().world_size == 6, run)
+    site.fail_node(2)
+    until(lambda: run.status().world_size == 4, run)
+    until(lambda: list(run.status().troubles) == ["n2"], run)
+    assert not run.status().troubles["n2"].out
+    Path("enough").touch()
+    assert run.wait(ENDED).phase == "succeeded"
+    site.start_node(2)
+    site.wait_idle()
+    again = hpcelastic.submit("job.yaml", resume=True)
+    assert again.wait(ENDED).world_size == 6
+
+
+def until(look: Callable[[], object], run: Run) -> None:
+    deadline = time.monotonic() + ENDED
+    while not look():
+        assert time.monotonic() < deadline, f"{run}\n{reports(run)}"
+        time.sleep(0.1)

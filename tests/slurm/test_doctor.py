@@ -1,0 +1,111 @@
+"""``hpcelastic doctor`` on all nodes of an allocation: names the node that is not fit, and why."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import SlurmCluster
+from tests.health.fake_gpus import ECC, nvidia_smi
+
+PATIENCE = 120.0
+"""Seconds for all doctors to end; generous, for a machine that is busy with other tests."""
+
+DOCTOR = f"{sys.executable} -m hpcelastic doctor --quick --dir"
+IMPATIENT = f"""{sys.executable} -c "
+import sys
+from hpcelastic.api import doctor
+from hpcelastic.cli import main
+doctor._PATIENCE = 4.0
+sys.exit(main(['doctor', '--quick', '--dir', sys.argv[1]]))" """
+
+Site = Callable[..., SlurmCluster]
+
+
+@pytest.fixture
+def site(fresh_cluster: Site) -> SlurmCluster:
+    """A cluster of three nodes that gives none up, however long it is silent."""
+    cluster = fresh_cluster(nodes=3, extra_conf="SlurmdTimeout=300")
+    (cluster.path / "runs").mkdir(mode=0o700)
+    return cluster
+
+
+@contextmanager
+def started(site: SlurmCluster, script: str) -> Iterator[None]:
+    """A shell script as one task on each node, what it says and its status in files: the network may be cut."""
+    body = (
+        f"({script}) >out.$SLURM_PROCID 2>&1; echo $? >rc.$SLURM_PROCID.new; mv rc.$SLURM_PROCID.new rc.$SLURM_PROCID"
+    )
+    command = ["srun", "-N3", "--ntasks-per-node=1", f"--chdir={site.path}", "bash", "-c", body]
+    with subprocess.Popen(command, env=site.env) as srun:
+        try:
+            yield
+        finally:
+            srun.kill()
+
+
+def ended(site: SlurmCluster) -> tuple[list[int], str]:
+    """The status of each task, and what the first said; once all have ended."""
+    codes = [site.path / f"rc.{rank}" for rank in range(3)]
+    until(site, lambda: all(code.exists() for code in codes))
+    return [int(code.read_text()) for code in codes], (site.path / "out.0").read_text()
+
+
+def until(site: SlurmCluster, look: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not look():
+        said = "\n".join(path.read_text() for path in sorted(site.path.glob("out.*")))
+        assert time.monotonic() < deadline, said
+        time.sleep(0.1)
+
+
+def test_a_healthy_cluster_is_fit(site: SlurmCluster) -> None:
+    with started(site, f"{DOCTOR} runs"):
+        codes, said = ended(site)
+    assert codes == [0, 0, 0], said
+    assert "3 members" in said
+    assert "6 ways between nodes are open, for TCP and UDP" in said
+    assert "each node knows its own name" in said
+    assert "The nodes are fit." in said
+    assert "towards 198.1" in said and "where srun runs" in said
+
+
+def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_named(site: SlurmCluster) -> None:
+    hosts = (site.path / "hosts").read_text().splitlines()
+    (site.path / "others").write_text("".join(f"{line}\n" for line in hosts if not line.endswith(" n2")))
+    nvidia_smi(site.path / "bin", ECC)
+    spoil = "case $SLURMD_NODENAME in n2) mount --bind others /etc/hosts;; n3) export PATH=$PWD/bin:$PATH;; esac"
+    with started(site, f"export CUDA_VISIBLE_DEVICES=0,1; {spoil}; {DOCTOR} runs"):
+        codes, said = ended(site)
+    assert codes == [1, 0, 0], said
+    words = " ".join(said.split())
+    assert "bad names n2 cannot resolve its own name, n2: " in words
+    assert "bad GPUs n3: GPU 1 has 3 uncorrected ECC errors" in words
+    assert "SAFE. Runs here use" in said, "the directory is not to blame"
+    assert "NOT FIT: 2 of these checks would make a run fail." in said
+
+
+def test_a_node_whose_cable_is_cut_is_named(site: SlurmCluster) -> None:
+    wait = "touch here.$SLURM_PROCID; while [ ! -e go ]; do sleep 0.1; done"
+    with started(site, f"{wait}; {DOCTOR} runs"):
+        until(site, lambda: len(list(site.path.glob("here.*"))) == 3)
+        site.cut(3)
+        (site.path / "go").touch()
+        codes, said = ended(site)
+        site.heal(3)
+    assert codes == [1, 0, 0], said
+    assert "bad      ports                  n3 reaches no other node by TCP, and is reached by none" in said
+
+
+def test_a_node_that_was_given_another_directory_is_told(site: SlurmCluster) -> None:
+    (site.path / "other").mkdir(mode=0o700)
+    where = "dir=runs; [ $SLURMD_NODENAME = n2 ] && dir=other"
+    with started(site, f"{where}; {IMPATIENT} $dir"):
+        codes, said = ended(site)
+    assert codes == [1, 1, 1]
+    assert "no sign of member 1 within 4 s" in said and "name a directory that all of them share" in said
+    assert "member 0 has not made it within 4 s" in Path(site.path / "out.1").read_text()
