@@ -1,68 +1,30 @@
 """A run as a person holds it: how it does, what it said, what it gave."""
 
-import html
+import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
 from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.node import look_for
 from hpcelastic.api.follow import LogFollower
-from hpcelastic.api.jobs import end_jobs, jobs_of
+from hpcelastic.api.jobs import end_jobs
+from hpcelastic.api.page import as_html
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.presence import Presence
+from hpcelastic.api.registry import holds_run, locate
+from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.errors import ConfigError, RunFailed
-from hpcelastic.protocol.assignment import assignment
-from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
+from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.store import files
 from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import Lease, read_leases
 from hpcelastic.store.paths import RunPaths
 
 _POLL = 1.0
 """Seconds between two looks at the run's directory while waiting."""
-
-
-@dataclass(frozen=True)
-class NodeStatus:
-    """One node of a run."""
-
-    name: str
-    stand: str
-    """``ready``, ``running``, ``succeeded``, ``failed``, ``left``, or ``silent``: its lease has not moved for long."""
-
-    ranks: str
-    """Its ranks in the round that runs, such as ``0..7``; empty if it is in none."""
-
-
-@dataclass(frozen=True)
-class RunStatus:
-    """How a run stands."""
-
-    name: str
-    directory: Path
-    phase: str
-    round: int
-    reason: str
-    world_size: int
-    restarts: int
-    """Spent of the restart budget."""
-
-    max_restarts: int
-    nodes: tuple[NodeStatus, ...]
-    failures: tuple[Failure, ...]
-    jobs: tuple[str, ...]
-    """SLURM jobs that were submitted for it."""
-
-    @property
-    def ended(self) -> bool:
-        """True where no further round will come, unless the run is resumed."""
-        return Phase(self.phase).final
 
 
 class Run:
@@ -70,8 +32,17 @@ class Run:
 
     def __init__(self, directory: str | PathLike[str]) -> None:
         self._paths = RunPaths(Path(directory).absolute())
-        if not self._paths.register.is_dir():
+        if not holds_run(self._paths.root):
             raise ConfigError(f"{self._paths.root}: holds no run; `hpcelastic list DIRECTORY` shows those there are")
+
+    @classmethod
+    def open(cls, run: str | PathLike[str], *, runs: str | PathLike[str] = "runs") -> "Run":
+        """A run that was started before, by whatever process: its directory, its name in ``runs``, or its name alone.
+
+        Names are looked for in this order; the last way finds, from every directory, the newest run of that name that
+        this person has started. Raises ConfigError, with the names that are known, if there is none.
+        """
+        return cls(locate(os.fspath(run), Path(runs)))
 
     @property
     def directory(self) -> Path:
@@ -84,21 +55,7 @@ class Run:
 
     def status(self) -> RunStatus:
         """How the run stands, from its directory alone."""
-        state = read_state(self._paths)
-        leases = read_leases(self._paths.leases)
-        return RunStatus(
-            name=state.run_id,
-            directory=self._paths.root,
-            phase=state.phase.value,
-            round=state.round,
-            reason=state.reason,
-            world_size=sum(p.local_world_size for p in state.participants),
-            restarts=min(state.restarts, state.settings.restarts.max),
-            max_restarts=state.settings.restarts.max,
-            nodes=tuple(_node_statuses(state, leases)),
-            failures=state.failures,
-            jobs=tuple(jobs_of(self._paths)),
-        )
+        return read_status(self._paths)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended, however; TimeoutError after ``timeout`` seconds.
@@ -156,40 +113,7 @@ class Run:
         return f"<Run {self.name}: {status.phase}, round {status.round}, {status.reason}>"
 
     def _repr_html_(self) -> str:
-        return _as_html(self.status())
-
-
-def _node_statuses(state: State, leases: dict[str, Lease]) -> Iterator[NodeStatus]:
-    """The members of the newest round in rank order, then those that want into the next."""
-    members = [p.node for p in state.participants]
-    waiting = [] if state.phase.final else [node for node in leases if node not in members]
-    others = [node for node in waiting if leases[node].member.stand is not Stand.LEFT]
-    for node in [*members, *others]:
-        part = assignment(state, node)
-        ranks = _range(part.first_rank, part.local_world_size) if part else ""
-        lease = leases.get(node)
-        silent = lease is None or _silent(lease, state)
-        if silent and node in others:
-            continue  # an incarnation that has gone
-        yield NodeStatus(name_of(node), "silent" if silent or lease is None else lease.member.stand.value, ranks)
-
-
-def _silent(lease: Lease, state: State) -> bool:
-    """For display only: times of files and other machines' clocks decide nothing."""
-    if state.phase.final:
-        return False
-    here, alive = look_for(lease.member.process)
-    if here:  # there is no need to guess
-        return not alive
-    try:
-        age = time.time() - lease.path.stat().st_ctime  # a renewal gives it another name, and leaves its content
-    except OSError as error:
-        return not isinstance(error, FileNotFoundError)  # if it has gone, it was renewed just now
-    return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)
-
-
-def _range(first: int, count: int) -> str:
-    return str(first) if count == 1 else f"{first}..{first + count - 1}"
+        return as_html(self.status())
 
 
 def _result(paths: RunPaths, round: int, rank: int) -> Any:
@@ -199,25 +123,10 @@ def _result(paths: RunPaths, round: int, rank: int) -> Any:
         return None
 
 
-def _as_html(status: RunStatus) -> str:
-    color = {"succeeded": "#1a7f37", "failed": "#cf222e", "closed": "#cf222e"}.get(status.phase, "#0969da")
-    rows = "".join(
-        f"<tr><td>{html.escape(n.name)}</td><td>{html.escape(n.stand)}</td><td>{html.escape(n.ranks)}</td></tr>"
-        for n in status.nodes
-    )
-    return (
-        f"<b>{html.escape(status.name)}</b> <b style='color:{color}'>{html.escape(status.phase)}</b>, "
-        f"round {status.round}, world size {status.world_size}, "
-        f"restarts {status.restarts} of {status.max_restarts}<br>{html.escape(status.reason)}"
-        f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{rows}</table>"
-        f"<code>{html.escape(str(status.directory))}</code>"
-    )
-
-
 def find_runs(directory: Path) -> list[Run]:
     """The runs in a directory, by name. StoreError if it can't be read."""
-    return [Run(directory / name) for name in sorted(files.names(directory)) if _holds_run(directory / name)]
-
-
-def _holds_run(directory: Path) -> bool:
-    return not directory.name.startswith(".") and RunPaths(directory).register.is_dir()
+    return [
+        Run(directory / name)
+        for name in sorted(files.names(directory))
+        if not name.startswith(".") and holds_run(directory / name)
+    ]

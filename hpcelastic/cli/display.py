@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcelastic.api.follow import LogFollower
-from hpcelastic.api.run import Run, RunStatus
+from hpcelastic.api.run import Run
+from hpcelastic.api.status import RunStatus
 from hpcelastic.errors import StoreError
 from hpcelastic.store.bounded import bounded
 

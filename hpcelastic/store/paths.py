@@ -106,6 +106,11 @@ def doctors_verdict(directory: Path) -> Path:
     return directory / ".hpcelastic-filesystem.json"
 
 
+def noted_runs(state: Path) -> Path:
+    """Where the runs that a person has started are noted, in the directory ``state`` for what programs remember."""
+    return state / "hpcelastic" / "runs"
+
+
 def safe_name(name: str) -> str:
     """``name`` with everything replaced that can't stand in a file name on every filesystem."""
     return _UNSAFE.sub("-", name) or "node"
