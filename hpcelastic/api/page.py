@@ -1,21 +1,30 @@
 """What a notebook shows of runs, in HTML."""
 
-import html
+from collections.abc import Iterable
+from html import escape
 
 from hpcelastic.api.status import RunStatus
 
+_COLORS = {"succeeded": "#1a7f37", "failed": "#cf222e", "closed": "#cf222e"}
+_OTHER = "#0969da"
 
-def as_html(status: RunStatus) -> str:
-    """How a run stands."""
-    color = {"succeeded": "#1a7f37", "failed": "#cf222e", "closed": "#cf222e"}.get(status.phase, "#0969da")
-    rows = "".join(
-        f"<tr><td>{html.escape(n.name)}</td><td>{html.escape(n.stand)}</td><td>{html.escape(n.ranks)}</td></tr>"
-        for n in status.nodes
-    )
+
+def as_html(status: RunStatus, waits_for: str = "", lines: Iterable[str] = ()) -> str:
+    """How a run stands, and the last lines of its logs."""
+    rows = (f"<tr>{_cells(node.name, node.stand, node.ranks)}</tr>" for node in status.nodes)
+    waits = f"<br>waits for {escape(waits_for or status.waits_for)}" if waits_for or status.waits_for else ""
+    log = "\n".join(map(escape, lines))
     return (
-        f"<b>{html.escape(status.name)}</b> <b style='color:{color}'>{html.escape(status.phase)}</b>, "
-        f"round {status.round}, world size {status.world_size}, "
-        f"restarts {status.restarts} of {status.max_restarts}<br>{html.escape(status.reason)}"
-        f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{rows}</table>"
-        f"<code>{html.escape(str(status.directory))}</code>"
+        f"<b>{escape(status.name)}</b> {_phase(status)}, round {status.round}, world size {status.world_size}, "
+        f"restarts {status.restarts} of {status.max_restarts}<br>{escape(status.reason)}{waits}"
+        f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{''.join(rows)}</table>"
+        f"<code>{escape(str(status.directory))}</code>" + (f"<pre>{log}</pre>" if log else "")
     )
+
+
+def _phase(status: RunStatus) -> str:
+    return f"<b style='color:{_COLORS.get(status.phase, _OTHER)}'>{escape(status.phase)}</b>"
+
+
+def _cells(*texts: str) -> str:
+    return "".join(f"<td>{escape(text)}</td>" for text in texts)

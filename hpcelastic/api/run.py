@@ -1,14 +1,16 @@
 """A run as a person holds it: how it does, what it said, what it gave."""
 
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
 from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.page import as_html
@@ -16,15 +18,13 @@ from hpcelastic.api.prepare import whoami
 from hpcelastic.api.presence import Presence
 from hpcelastic.api.registry import holds_run, locate
 from hpcelastic.api.status import RunStatus, read_status
-from hpcelastic.errors import ConfigError, RunFailed
+from hpcelastic.api.watching import POLL, aside, tell
+from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.store import files
 from hpcelastic.store.events import read_events
 from hpcelastic.store.paths import RunPaths
-
-_POLL = 1.0
-"""Seconds between two looks at the run's directory while waiting."""
 
 
 class Run:
@@ -62,25 +62,71 @@ class Run:
 
         Raises RunFailed if nobody is left to end it: all agents are gone, and SLURM has no job of the run.
         """
+        return self._wait(timeout, threading.Event())
+
+    def _wait(self, timeout: float | None, unwanted: threading.Event) -> RunStatus:
         deadline = None if timeout is None else time.monotonic() + timeout
         presence = Presence(self._paths)
-        while not (state := read_state(self._paths)).phase.final:
+        while not (state := read_state(self._paths)).phase.final and not unwanted.is_set():
             presence.check(state)
-            left = _POLL if deadline is None else deadline - time.monotonic()
+            left = POLL if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 how = f"{state.phase.value}, {state.reason}"
                 raise TimeoutError(f"{self.name} has not ended after {timeout:g} s: {how}")
-            time.sleep(min(_POLL, left))
+            unwanted.wait(min(POLL, left))
         return self.status()
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        """Wait, then return what each rank returned, None for scripts, by rank. Raises RunFailed, TimeoutError."""
-        self.wait(timeout)
+        """Wait, then return what each rank returned, None for scripts, by rank. Raises RunFailed, TimeoutError.
+
+        The cause of a RunFailed is the exception that the function has raised, on its `rank` and `node`. What other
+        ranks of that round, or ranks of earlier rounds, have returned is in the run's directory, in ``results``.
+        """
+        return self._result(timeout, threading.Event())
+
+    def _result(self, timeout: float | None, unwanted: threading.Event) -> list[Any]:
+        self._wait(timeout, unwanted)
         state = read_state(self._paths)
         if state.phase is not Phase.SUCCEEDED:
-            raise RunFailed(f"{self.name} has {state.phase.value}: {state.reason}", state.failures)
+            raise_failure(self._paths, state)
         ranks = range(sum(p.local_world_size for p in state.participants))
-        return [_result(self._paths, state.round, rank) for rank in ranks]
+        return [_returned(self._paths, state.round, rank) for rank in ranks]
+
+    def __await__(self) -> Generator[Any, None, RunStatus]:
+        """``await run`` is `wait` for asyncio: other tasks go on, and it can be cancelled at once, the run going on."""
+        return self.wait_async().__await__()
+
+    async def wait_async(self, timeout: float | None = None) -> RunStatus:
+        """`wait` for asyncio."""
+        return await aside(lambda unwanted: self._wait(timeout, unwanted))
+
+    async def result_async(self, timeout: float | None = None) -> list[Any]:
+        """`result` for asyncio."""
+        return await aside(lambda unwanted: self._result(timeout, unwanted))
+
+    def add_done_callback(self, function: Callable[["Run"], object]) -> Callable[[], None]:
+        """Call ``function`` with this run once it has ended, or nobody is left to end it; returns what calls that off.
+
+        It is called in a daemon thread of this process, also if the run has ended before. What it raises is logged.
+        """
+        return tell(self._paths, None, lambda: function(self))
+
+    def on_change(self, function: Callable[[RunStatus], object]) -> Callable[[], None]:
+        """Call ``function`` with the status, now and whenever it has changed; returns what calls that off.
+
+        It is called in a daemon thread of this process. What it raises is logged, and it is called again.
+        """
+        return tell(self._paths, function, None)
+
+    def watch(self, *, rank: int | None = None) -> None:
+        """Show how the run does, and the last lines of its logs or of one ``rank``'s, until it ends or Ctrl-C.
+
+        Drawn in place in a notebook and in a terminal, in lines elsewhere. Ctrl-C, or the notebook's stop button, ends
+        the watching, not the run. Raises RunFailed as `wait`.
+        """
+        from hpcelastic.api.display import watch
+
+        watch(self, rank)
 
     def logs(self, rank: int | None = None, *, round: int | None = None, follow: bool = False) -> Iterator[str]:
         """Lines of the workers' logs, oldest round first; all ranks, or one; with ``follow`` until the run ends.
@@ -95,7 +141,7 @@ class Run:
             if final:
                 return
             presence.check(state)
-            time.sleep(_POLL / 4)
+            time.sleep(POLL / 4)
 
     def events(self) -> list[dict[str, Any]]:
         """All that its agents noted, by time."""
@@ -116,7 +162,7 @@ class Run:
         return as_html(self.status())
 
 
-def _result(paths: RunPaths, round: int, rank: int) -> Any:
+def _returned(paths: RunPaths, round: int, rank: int) -> Any:
     try:
         return values.load(paths.result(round, rank))
     except KeyError:

@@ -40,6 +40,9 @@ class RunStatus:
     """Spent of the restart budget."""
 
     max_restarts: int
+    min_nodes: int
+    """Nodes that a round needs."""
+
     nodes: tuple[NodeStatus, ...]
     failures: tuple[Failure, ...]
     jobs: tuple[str, ...]
@@ -50,10 +53,24 @@ class RunStatus:
         """True where no further round will come, unless the run is resumed."""
         return Phase(self.phase).final
 
+    @property
+    def waits_for(self) -> str:
+        """What must happen before workers run, in words; empty where they do, and where none will."""
+        if self.phase != Phase.JOINING.value:
+            return ""
+        ready = sum(node.stand == Stand.READY.value for node in self.nodes)
+        if ready < self.min_nodes:
+            return f"nodes: {ready} of at least {self.min_nodes} ready"
+        return f"round {self.round + 1} to form: {ready} nodes ready"
+
 
 def read_status(paths: RunPaths) -> RunStatus:
     """How the run in a directory stands, from that alone. StoreError if it can't be read."""
-    state = read_state(paths)
+    return status_of(paths, read_state(paths))
+
+
+def status_of(paths: RunPaths, state: State) -> RunStatus:
+    """The same, where its state has been read already."""
     leases = read_leases(paths.leases)
     return RunStatus(
         name=state.run_id,
@@ -64,6 +81,7 @@ def read_status(paths: RunPaths) -> RunStatus:
         world_size=sum(p.local_world_size for p in state.participants),
         restarts=min(state.restarts, state.settings.restarts.max),
         max_restarts=state.settings.restarts.max,
+        min_nodes=state.settings.nodes.min,
         nodes=tuple(_node_statuses(state, leases)),
         failures=state.failures,
         jobs=tuple(jobs_of(paths)),

@@ -78,12 +78,16 @@ class RunPaths:
 
     @property
     def results(self) -> Path:
-        """Return values of the entry point."""
+        """Return values of the entry point, and exceptions."""
         return self.root / "results"
 
     def result(self, round: int, rank: int) -> Path:
         """Return value of one rank, without suffix."""
         return self.results / f"round-{round:04d}.rank-{rank:05d}"
+
+    def exception(self, round: int, rank: int) -> Path:
+        """What the entry point raised on one rank, if that can be pickled."""
+        return self.results / f"round-{round:04d}.rank-{rank:05d}.exception.pkl"
 
     @property
     def function(self) -> Path:
