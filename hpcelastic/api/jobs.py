@@ -1,5 +1,6 @@
 """What serves a run: SLURM jobs, and agents on this machine."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -87,15 +88,12 @@ def all_local(paths: RunPaths) -> bool:
     return all(lease.member.job.startswith(_LOCAL) for lease in read_leases(paths.leases).values())
 
 
-def end_jobs(paths: RunPaths) -> None:
-    """Cancel the run's SLURM jobs, and tell its agents on this machine to leave. Raises SlurmError."""
-    for pid in local_agents(paths):
-        try:
+def end_jobs(*runs: RunPaths) -> None:
+    """Cancel the runs' SLURM jobs, and tell their agents on this machine to leave; one query. Raises SlurmError."""
+    for pid in (pid for paths in runs for pid in local_agents(paths)):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
-    jobs = live_jobs(paths) if jobs_of(paths) else {}
-    cancel_jobs(jobs)
+    cancel_jobs(job_states(job for paths in runs for job in jobs_of(paths)))
 
 
 class LocalNodes:

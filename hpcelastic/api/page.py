@@ -1,6 +1,6 @@
 """What a notebook shows of runs, in HTML."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from hpcelastic.api.status import RunStatus
@@ -20,6 +20,12 @@ def as_html(status: RunStatus, waits_for: str = "", lines: Iterable[str] = ()) -
         f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{''.join(rows)}</table>"
         f"<code>{escape(str(status.directory))}</code>" + (f"<pre>{log}</pre>" if log else "")
     )
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts, the first of them the head."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in rows[0])
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{_cells(*row)}</tr>' for row in rows[1:])}</table>"
 
 
 def _phase(status: RunStatus) -> str:

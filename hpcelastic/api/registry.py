@@ -94,18 +94,25 @@ def locate(name: str, runs: Path) -> Path:
     registry = user_registry()
     noted = registry.directory(name)
     if noted is None:
-        raise ConfigError(_unknown(name, runs, registry))
+        raise ConfigError(_unknown(name, runs))
     if not holds_run(noted):
         raise ConfigError(f"{name}: {registry.dead(name, noted)}")
     return noted
 
 
-def _unknown(name: str, runs: Path, registry: Registry) -> str:
-    here = [found for found in files.names(runs) if holds_run(runs / found)] if runs.is_dir() else []
-    known = sorted({*here, *registry.names()})
-    close = difflib.get_close_matches(name, known, 3)
-    names = ", ".join(known[:_SHOWN]) + (f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else "")
-    remedy = f"there are {names}" if known else "is the filesystem that holds it mounted here?"
+def known(runs: Path) -> list[str]:
+    """The names of the runs in the directory ``runs``, and of those that were noted."""
+    here = (
+        [name for name in files.names(runs) if NAME.fullmatch(name) and holds_run(runs / name)] if runs.is_dir() else []
+    )
+    return sorted({*here, *user_registry().names()})
+
+
+def _unknown(name: str, runs: Path) -> str:
+    there = known(runs)
+    close = difflib.get_close_matches(name, there, 3)
+    names = ", ".join(there[:_SHOWN]) + (f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else "")
+    remedy = f"there are {names}" if there else "is the filesystem that holds it mounted here?"
     if close:
         remedy = f"did you mean {' or '.join(close)}? {remedy[0].upper()}{remedy[1:]}"
     return f"{name}: no such run, neither as a directory, nor noted for you, nor in {runs.absolute()}; {remedy}"

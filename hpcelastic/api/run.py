@@ -149,8 +149,7 @@ class Run:
 
     def cancel(self) -> RunStatus:
         """End the run for good: its workers, its agents, its SLURM jobs. Raises SlurmError if SLURM does not answer."""
-        with bell_from_outside(self._paths, whoami()) as bell:
-            close_run(self._paths, whoami(), f"cancelled by {whoami()}", bell)
+        close(self._paths)
         end_jobs(self._paths)
         return self.status()
 
@@ -160,6 +159,12 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html(self.status())
+
+
+def close(paths: RunPaths) -> None:
+    """End the run for good; its agents end by that, and the jobs in which they run. Jobs that wait are still there."""
+    with bell_from_outside(paths, whoami()) as bell:
+        close_run(paths, whoami(), f"cancelled by {whoami()}", bell)
 
 
 def _returned(paths: RunPaths, round: int, rank: int) -> Any:

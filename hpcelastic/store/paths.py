@@ -95,6 +95,11 @@ class RunPaths:
         return self.root / "function.pkl"
 
     @property
+    def point(self) -> Path:
+        """What this run of a sweep has otherwise than the others."""
+        return self.root / "point.json"
+
+    @property
     def slurm(self) -> Path:
         """What was submitted: the sbatch text, and submitit's files."""
         return self.root / "slurm"
