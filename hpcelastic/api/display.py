@@ -159,7 +159,7 @@ class _News:
             state = bounded(lambda: live_jobs(self._paths), _PATIENCE, "SLURM").get(job, "has ended")
         except (SlurmError, StoreError):
             state = "unknown: SLURM does not answer"
-        return f"SLURM job {job} {state}"
+        return f"SLURM job {job}: {state}"
 
 
 def _head(status: RunStatus) -> str:

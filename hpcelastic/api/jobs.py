@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +59,11 @@ def jobs_of(paths: RunPaths) -> list[str]:
 def live_jobs(paths: RunPaths) -> dict[str, str]:
     """Those jobs of the run that SLURM has not ended, each with its state in words; one query. Raises SlurmError."""
     elements = {job["job"]: job.get("elements") for job in _submitted(paths)}
-    states = job_states(elements).items()
-    return {job: _in_words(each, elements[job]) for job, each in states if not _OVER.issuperset(each)}
+    return {job: _in_words(states, elements[job]) for job, states in _alive(elements).items()}
+
+
+def _alive(jobs: Iterable[str]) -> dict[str, list[str]]:
+    return {job: states for job, states in job_states(jobs).items() if not _OVER.issuperset(states)}
 
 
 def _submitted(paths: RunPaths) -> list[dict[str, Any]]:
@@ -93,7 +97,7 @@ def end_jobs(*runs: RunPaths) -> None:
     for pid in (pid for paths in runs for pid in local_agents(paths)):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    cancel_jobs(job_states(job for paths in runs for job in jobs_of(paths)))
+    cancel_jobs(_alive(job for paths in runs for job in jobs_of(paths)))
 
 
 class LocalNodes:

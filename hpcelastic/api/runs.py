@@ -103,17 +103,29 @@ class Runs(Sequence[Run]):
         return as_table([("run", "phase", "round", "point", "reason"), *map(_row, self._runs)])
 
 
-def sweep(job: Job, points: Points, *, executor: Literal["slurm", "local"] = "slurm", **overrides: Any) -> Runs:
+def sweep(
+    job: Job,
+    points: Points,
+    *,
+    executor: Literal["slurm", "local"] = "slurm",
+    profile: str | None = None,
+    **overrides: Any,
+) -> Runs:
     """Start a run for each of ``points``, named NAME-000, NAME-001 …, and return at once.
 
     A point holds the keyword arguments of a call, if ``job`` is a function; else keys of the job, such as
     ``{"entrypoint.args": ["--lr", 0.1]}``. Instead of a list of points, a mapping of lists stands for each combination
-    of their values, the last changing fastest. ``overrides`` and ``executor`` are those of `submit`, for all runs.
+    of their values, the last changing fastest. ``executor``, ``profile`` and ``overrides`` are those of `submit`, for
+    all runs.
 
     All is checked before the first run is started. If SLURM refuses one nevertheless, those before it are cancelled,
     and the error says which.
     """
-    starts = _checked(job, _listed(points), overrides)
+
+    def resolved(keys: Point) -> JobConfig:
+        return resolve(job, overrides_from_keywords({**overrides, **keys}), profile)
+
+    starts = _checked(job, _listed(points), resolved)
     started: list[Run] = []
     for config, call, point in starts:
         try:
@@ -137,13 +149,13 @@ def _listed(points: Points) -> list[Point]:
     return listed
 
 
-def _checked(job: Job, points: list[Point], overrides: Mapping[str, object]) -> list[_Start]:
+def _checked(job: Job, points: list[Point], resolved: Callable[[Point], JobConfig]) -> list[_Start]:
     """The configuration and the call of each run; ConfigError if one could not be started."""
     starts: list[_Start] = []
     name = ""
     for number, point in enumerate(points):
         try:
-            config = _config(job, point, overrides)
+            config = resolved({} if callable(job) else _keys(point))
             name = name or str(config.run.name)
             config = replace(config, run=replace(config.run, name=f"{name}-{number:03}"))
             starts.append((config, _call(job, point), point))
@@ -155,12 +167,10 @@ def _checked(job: Job, points: list[Point], overrides: Mapping[str, object]) -> 
     return starts
 
 
-def _config(job: Job, point: Point, overrides: Mapping[str, object]) -> JobConfig:
-    if callable(job):
-        return resolve(job, overrides_from_keywords(overrides))
+def _keys(point: Point) -> Point:
     if {"run.name", "run__name"} & point.keys():
         raise ConfigError("run.name: the runs of a sweep are numbered; give all one name, with run__name=")
-    return resolve(job, overrides_from_keywords({**overrides, **point}))
+    return point
 
 
 def _call(job: Job, point: Point) -> Call | None:

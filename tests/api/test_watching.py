@@ -221,7 +221,7 @@ def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[
     )
     assert news.waits_for == "nodes: 0 of at least 2 ready"
     news._job = news._slurm()
-    assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12 .+", news.waits_for)
+    assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12: .+", news.waits_for)
 
 
 def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:

@@ -100,7 +100,7 @@ def test_watching_tells_what_slurm_says_of_a_waiting_job(
     run.watch()
     stop()
     first, *_, last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
-    assert "waits for nodes: 0 of at least 1 ready; SLURM job 1 " in first
+    assert "waits for nodes: 0 of at least 1 ready; SLURM job 1: " in first
     assert last.startswith("--- succeeded")
 
 
