@@ -7,16 +7,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpcelastic.api import Run, submit
+    from hpcelastic.api import Run, Runs, RunStatus, executor, submit, sweep
     from hpcelastic.errors import ConfigError, HpcElasticError, RunFailed, SlurmError, StoreError
 
 __version__ = "0.1.0"
-__all__ = ["ConfigError", "HpcElasticError", "Run", "RunFailed", "SlurmError", "StoreError", "__version__", "submit"]
+__all__ = [
+    "ConfigError",
+    "HpcElasticError",
+    "Run",
+    "RunFailed",
+    "RunStatus",
+    "Runs",
+    "SlurmError",
+    "StoreError",
+    "__version__",
+    "executor",
+    "submit",
+    "sweep",
+]
 
-_HOMES = {"Run": "hpcelastic.api", "submit": "hpcelastic.api"}
+_API = {"Run", "RunStatus", "Runs", "executor", "submit", "sweep"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'hpcelastic' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES.get(name, "hpcelastic.errors")), name)
+    return getattr(importlib.import_module("hpcelastic.api" if name in _API else "hpcelastic.errors"), name)

@@ -22,11 +22,19 @@ class RendezvousTimeout(HpcElasticError):
 
 
 class RunFailed(HpcElasticError):
-    """The run has ended without success; ``failures`` holds the reports of ranks that failed, the root cause first."""
+    """The run has ended without success; ``failures`` holds the reports of ranks that failed, the root cause first.
 
-    def __init__(self, message: str, failures: tuple[object, ...] = ()) -> None:
+    ``rank`` and ``node`` are where that happened, None where no rank failed; ``__cause__`` is the exception that was
+    raised there, if a function was and it could be brought over.
+    """
+
+    def __init__(
+        self, message: str, failures: tuple[object, ...] = (), *, rank: int | None = None, node: str | None = None
+    ) -> None:
         super().__init__(message)
         self.failures = failures
+        self.rank = rank
+        self.node = node
 
 
 class SlurmError(HpcElasticError):

@@ -42,13 +42,18 @@ def _unpicklable(about: tuple[str, str], error: Exception) -> ConfigError:
 
 def save_call(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Keep a call for `load_call`, with the places where this process finds its modules."""
+    files.publish(path, pickled_call(function, args))
+
+
+def pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
+    """What `save_call` writes; ConfigError if the call can't be pickled."""
     import cloudpickle
 
     try:
         call = cloudpickle.dumps((function, args))
     except Exception as error:
         raise _unpicklable(_CALL, error) from error
-    files.publish(path, pickle.dumps((sys.path, call)))
+    return pickle.dumps((sys.path, call))
 
 
 def load_call(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:

@@ -1,8 +1,10 @@
-"""Filesystems that take seconds to start, each started once for all tests that use it."""
+"""What all tests use: a registry of runs that is not the user's own; filesystems that take seconds to start, each
+started once for all tests that use it."""
 
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,12 @@ from tests.filesystems.moosefs import MooseMountSet, moosefs_mounts
 from tests.filesystems.nfs import NfsMountSet, nfs_mounts
 
 os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
+
+
+@pytest.fixture(autouse=True)
+def registry_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test notes a run where its user would find it, nor finds one of another test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{secrets.token_hex(6)}"))
 
 
 @pytest.fixture(scope="session")

@@ -46,11 +46,11 @@ class Tee:
 
 
 class LogTail:
-    """Reads a growing log line by line."""
+    """Reads a growing log line by line, from the byte ``offset`` on."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, offset: int = 0) -> None:
         self._path = path
-        self._offset = 0
+        self._offset = offset
 
     def read(self, *, rest: bool = False) -> list[str]:
         """Lines that are new since the last call, an unfinished one too if ``rest``; none where there is no file."""

@@ -1,6 +1,9 @@
-"""What notebooks and scripts use: `submit` a job, hold it as a `Run`."""
+"""What notebooks and scripts use: `submit` a job, hold it as a `Run`; `sweep`, and hold its `Runs`."""
 
+from hpcelastic.api.executors import executor
 from hpcelastic.api.launch import submit
-from hpcelastic.api.run import NodeStatus, Run, RunStatus
+from hpcelastic.api.run import Run
+from hpcelastic.api.runs import Runs, sweep
+from hpcelastic.api.status import NodeStatus, RunStatus
 
-__all__ = ["NodeStatus", "Run", "RunStatus", "submit"]
+__all__ = ["NodeStatus", "Run", "RunStatus", "Runs", "executor", "submit", "sweep"]

@@ -6,6 +6,9 @@ from pathlib import Path
 from hpcelastic.agent.output import LogTail
 from hpcelastic.store.paths import RunPaths
 
+_LINE = 200
+"""Bytes that a line is taken to have, where only the last few are read."""
+
 _LOG = re.compile(r"round-(\d+)/rank-(\d+)\.(?:out|err)$")
 
 
@@ -21,11 +24,31 @@ class LogFollower:
     def lines(self, *, rest: bool = False) -> list[str]:
         """Lines that are new since the last call, as ``[ROUND.RANK] LINE``; unfinished ones too if ``rest``."""
         found = []
-        for path, round, rank in worker_logs(self._directory):
-            if self._rank in (None, rank) and self._round in (None, round):
-                tail = self._tails.setdefault(path, LogTail(path))
-                found += [f"[{round}.{rank}] {line}" for line in tail.read(rest=rest)]
+        for path, round, rank in self._logs():
+            tail = self._tails.setdefault(path, LogTail(path))
+            found += [f"[{round}.{rank}] {line}" for line in tail.read(rest=rest)]
         return found
+
+    def skip(self, keep: int = 0) -> list[str]:
+        """Pass over what has been written so far; its last ``keep`` lines, or fewer where they are long."""
+        found: list[str] = []
+        for path, round, rank in self._logs():
+            try:
+                size = path.stat().st_size
+            except OSError:
+                continue
+            start = max(0, size - keep * _LINE)
+            tail = self._tails[path] = LogTail(path, start)
+            lines = tail.read(rest=True) if keep else []
+            found += [f"[{round}.{rank}] {line}" for line in lines[start > 0 :]]
+        return found[-keep:] if keep else []
+
+    def _logs(self) -> list[tuple[Path, int, int]]:
+        return [
+            (path, round, rank)
+            for path, round, rank in worker_logs(self._directory)
+            if self._rank in (None, rank) and self._round in (None, round)
+        ]
 
 
 def worker_logs(directory: Path) -> list[tuple[Path, int, int]]:

@@ -1,5 +1,6 @@
 """What serves a run: SLURM jobs, and agents on this machine."""
 
+import contextlib
 import json
 import os
 import secrets
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +59,11 @@ def jobs_of(paths: RunPaths) -> list[str]:
 def live_jobs(paths: RunPaths) -> dict[str, str]:
     """Those jobs of the run that SLURM has not ended, each with its state in words; one query. Raises SlurmError."""
     elements = {job["job"]: job.get("elements") for job in _submitted(paths)}
-    states = job_states(elements).items()
-    return {job: _in_words(each, elements[job]) for job, each in states if not _OVER.issuperset(each)}
+    return {job: _in_words(states, elements[job]) for job, states in _alive(elements).items()}
+
+
+def _alive(jobs: Iterable[str]) -> dict[str, list[str]]:
+    return {job: states for job, states in job_states(jobs).items() if not _OVER.issuperset(states)}
 
 
 def _submitted(paths: RunPaths) -> list[dict[str, Any]]:
@@ -87,15 +92,12 @@ def all_local(paths: RunPaths) -> bool:
     return all(lease.member.job.startswith(_LOCAL) for lease in read_leases(paths.leases).values())
 
 
-def end_jobs(paths: RunPaths) -> None:
-    """Cancel the run's SLURM jobs, and tell its agents on this machine to leave. Raises SlurmError."""
-    for pid in local_agents(paths):
-        try:
+def end_jobs(*runs: RunPaths) -> None:
+    """Cancel the runs' SLURM jobs, and tell their agents on this machine to leave; one query. Raises SlurmError."""
+    for pid in (pid for paths in runs for pid in local_agents(paths)):
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-        except ProcessLookupError:
-            continue
-    jobs = live_jobs(paths) if jobs_of(paths) else {}
-    cancel_jobs(jobs)
+    cancel_jobs(_alive(job for paths in runs for job in jobs_of(paths)))
 
 
 class LocalNodes:

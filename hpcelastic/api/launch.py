@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hpcelastic.api.jobs import LocalNodes, submit_for
 from hpcelastic.api.prepare import Call, new_parents_removed, prepare, run_paths
+from hpcelastic.api.registry import note
 from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, choose_profile, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
@@ -82,6 +83,7 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
             if not resume:
                 shutil.rmtree(paths.root, ignore_errors=True)
             raise
+    note(paths.root)
     return Run(paths.root)
 
 

@@ -1,4 +1,5 @@
-"""How commands name a run: by its directory, or by its name in ``./runs`` or a directory given with ``--in``."""
+"""How commands name a run: by its directory, by its name in ``./runs`` or a directory given with
+``--in``, or by the name of one that was started from anywhere."""
 
 import argparse
 from pathlib import Path
@@ -17,17 +18,11 @@ def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
 
 
 def find_run(args: argparse.Namespace) -> Run:
-    """The run that the arguments name; ConfigError with those there are if there is none such."""
+    """The run that the arguments name; ConfigError if there is none such."""
     runs = Path(args.directory)
     if args.name is None:
         found = find_runs(runs)
         if not found:
             raise ConfigError(f"{runs.absolute()}: holds no run; name the run's directory, or --in DIR")
         return max(found, key=lambda run: run.directory.stat().st_ctime)
-    for directory in (Path(args.name), runs / args.name):
-        if (directory / "rendezvous").is_dir():
-            return Run(directory)
-    names = [run.name for run in find_runs(runs)] if runs.is_dir() else []
-    known = f"; there are {', '.join(names)}" if names else ""
-    remedy = known or "; is the filesystem that holds it mounted here?"
-    raise ConfigError(f"{args.name}: no such run, neither as a directory nor in {runs.absolute()}{remedy}")
+    return Run.open(args.name, runs=runs)

@@ -1,27 +1,50 @@
-"""``hpcelastic list``: list the runs in a directory."""
+"""``hpcelastic list``: list the runs in a directory, or all that were started from anywhere."""
 
 import argparse
+from collections.abc import Iterator
 from pathlib import Path
 
+from hpcelastic.api.registry import holds_run, user_registry
 from hpcelastic.api.run import Run, find_runs
 from hpcelastic.errors import ConfigError, StoreError
+
+Row = tuple[str, str]
+"""The name of a run, and how it stands."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("directory", nargs="?", default="runs", metavar="DIR", help="where runs are kept (%(default)s)")
+    parser.add_argument(
+        "--all", action="store_true", help="those too that you have started elsewhere, with directories"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     directory = Path(args.directory)
-    if not directory.is_dir():
-        raise ConfigError(f"{directory.absolute()}: no such directory; name the one that holds your runs")
-    runs = find_runs(directory)
-    width = max((len(found.name) for found in runs), default=0)
-    for found in runs:
-        print(f"{found.name:{width}}  {_line(found)}")
-    if not runs:
-        print(f"no runs in {directory.absolute()}")
+    if not directory.is_dir() and not args.all:
+        raise ConfigError(f"{directory.absolute()}: no such directory; name the one that holds your runs, or use --all")
+    found = find_runs(directory)
+    rows = [(run.name, f"{_line(run)}  {run.directory}" if args.all else _line(run)) for run in found]
+    if args.all:
+        rows += _elsewhere({run.directory for run in found})
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, line in rows:
+        print(f"{name:{width}}  {line}")
+    if not rows:
+        print("no runs" if args.all else f"no runs in {directory.absolute()}")
     return 0
+
+
+def _elsewhere(known: set[Path]) -> Iterator[Row]:
+    registry = user_registry()
+    for name in registry.names():
+        directory = registry.directory(name)
+        if directory is None or directory in known:
+            continue
+        if holds_run(directory):
+            yield name, f"{_line(Run(directory))}  {directory}"
+        else:
+            yield name, f"{'gone':9}  {registry.dead(name, directory)}"
 
 
 def _line(found: Run) -> str:

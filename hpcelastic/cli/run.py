@@ -9,11 +9,13 @@ import time
 from types import FrameType
 
 from hpcelastic.agent.report import describe
+from hpcelastic.api.display import display
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.run import Run, RunStatus
-from hpcelastic.cli.display import display
+from hpcelastic.api.registry import note
+from hpcelastic.api.run import Run
+from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.job import add_job, add_resume
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.store.bounded import bounded
@@ -40,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     nodes, started = LocalNodes(paths, count), Run(paths.root)
     with _Interrupts(nodes) as interrupts, display(started, sys.stdout) as show:
         nodes.start()
+        note(started.directory)
         interrupts.reach_the_nodes()
         while nodes.alive():
             time.sleep(_LOOK)

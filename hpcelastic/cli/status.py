@@ -3,7 +3,7 @@
 import argparse
 
 from hpcelastic.api.jobs import live_jobs
-from hpcelastic.api.run import RunStatus
+from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
 from hpcelastic.health.verdict import in_words

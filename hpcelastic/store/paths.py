@@ -83,17 +83,26 @@ class RunPaths:
 
     @property
     def results(self) -> Path:
-        """Return values of the entry point."""
+        """Return values of the entry point, and exceptions."""
         return self.root / "results"
 
     def result(self, round: int, rank: int) -> Path:
         """Return value of one rank, without suffix."""
         return self.results / f"round-{round:04d}.rank-{rank:05d}"
 
+    def exception(self, round: int, rank: int) -> Path:
+        """What the entry point raised on one rank, if that can be pickled."""
+        return self.results / f"round-{round:04d}.rank-{rank:05d}.exception.pkl"
+
     @property
     def function(self) -> Path:
         """The entry point, where it was given as a Python function."""
         return self.root / "function.pkl"
+
+    @property
+    def point(self) -> Path:
+        """What this run of a sweep has otherwise than the others."""
+        return self.root / "point.json"
 
     @property
     def slurm(self) -> Path:
@@ -122,6 +131,11 @@ class RunPaths:
 def doctors_verdict(directory: Path) -> Path:
     """Where `hpcelastic doctor` leaves its verdict for the runs that are kept in ``directory``."""
     return directory / ".hpcelastic-filesystem.json"
+
+
+def noted_runs(state: Path) -> Path:
+    """Where the runs that a person has started are noted, in the directory ``state`` for what programs remember."""
+    return state / "hpcelastic" / "runs"
 
 
 def safe_name(name: str) -> str:

@@ -1,9 +1,10 @@
-"""What a worker runs when the entry point is a function: call it, keep its return value, report its exception.
+"""What a worker runs when the entry point is a function: call it, keep its return value or its exception.
 
 ``python -m hpcelastic.worker MODULE:FUNCTION ARGS`` with ARGS a JSON list, or ``python -m hpcelastic.worker --pickled``
 for a function that was submitted from Python.
 """
 
+import contextlib
 import importlib
 import json
 import os
@@ -58,10 +59,23 @@ def main() -> int:
     except Exception as error:
         print(told(error), end="", file=sys.stderr)
         record(error, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+        _keep_exception(error, paths)
         return 1
     return 0
 
 
 def _keep(result: Any, paths: RunPaths) -> None:
     files.make_directory(paths.results)
-    values.save(paths.result(int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])), result)
+    values.save(paths.result(*_place()), result)
+
+
+def _keep_exception(error: Exception, paths: RunPaths) -> None:
+    """Keep the exception itself for who asks for the result; its text is recorded already, so this may fail."""
+    with contextlib.suppress(Exception):
+        files.make_directory(paths.results)
+        values.save_pickle(paths.exception(*_place()), error)
+
+
+def _place() -> tuple[int, int]:
+    """Round and rank of this worker."""
+    return int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])

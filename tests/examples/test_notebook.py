@@ -50,9 +50,14 @@ def shown(cell: Cell, kind: str = "text/plain") -> str:
 
 @pytest.mark.slow
 def test_every_cell_shows_what_it_should(executed: list[Cell], runs: Path) -> None:
-    imports, train, submitted, waited, after, results, logs, again, digits, accuracy, handle = executed
+    cells = iter(executed)
+    imports, train, submitted, watched, waited, after, results, logs, again = (next(cells) for _ in range(9))
+    failed, sweep, slopes, digits, accuracy, handle = cells
     assert [shown(cell) for cell in (imports, train)] == ["", ""]
     assert re.search(r"<b>train-[-0-9]+</b>.*(joining|running)", shown(submitted, "text/html"))
+    (drawn,) = watched["outputs"]  # in place: one, however often it was brought up to date
+    assert drawn["output_type"] == "display_data"
+    assert all(words in drawn["data"]["text/html"] for words in ("succeeded", "<td>node1</td>", "<pre>[1."))
     assert shown(waited) == "'succeeded'"
     page = shown(after, "text/html")
     assert "succeeded" in page
@@ -62,10 +67,21 @@ def test_every_cell_shows_what_it_should(executed: list[Cell], runs: Path) -> No
         f"[1.0] step {step}" for step in (20, 40, 60, 80, 100)
     ]
     assert shown(again) == "'all workers of round 1 succeeded'"
+    assert shown(failed) == "rank 0 on node0: ArithmeticError('the loss is above 10')\n"
+    assert shown(sweep, "text/html").count("<td>succeeded</td>") == 2
+    assert "<td>sweep-001</td>" in shown(sweep, "text/html")
+    assert "lr=0.1, steps=50" in shown(sweep, "text/html")
+    assert 0 < json.loads(shown(slopes))[0] < json.loads(shown(slopes))[1] < 3.1
     assert "round 1, 2 ranks: epoch 10/10" in shown(digits)
     assert float(shown(accuracy)) > 0.9
     assert "succeeded" in shown(handle, "text/html")
-    assert sorted(path.name.partition("-")[0] for path in runs.iterdir()) == ["digits", "train"]
+    assert sorted(path.name.partition("-")[0] for path in runs.iterdir()) == [
+        "digits",
+        "diverge",
+        "sweep",
+        "sweep",
+        "train",
+    ]
 
 
 def test_it_is_stored_without_outputs() -> None:

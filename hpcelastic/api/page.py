@@ -1,0 +1,36 @@
+"""What a notebook shows of runs, in HTML."""
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from hpcelastic.api.status import RunStatus
+
+_COLORS = {"succeeded": "#1a7f37", "failed": "#cf222e", "closed": "#cf222e"}
+_OTHER = "#0969da"
+
+
+def as_html(status: RunStatus, waits_for: str = "", lines: Iterable[str] = ()) -> str:
+    """How a run stands, and the last lines of its logs."""
+    rows = (f"<tr>{_cells(node.name, node.stand, node.ranks)}</tr>" for node in status.nodes)
+    waits = f"<br>waits for {escape(waits_for or status.waits_for)}" if waits_for or status.waits_for else ""
+    log = "\n".join(map(escape, lines))
+    return (
+        f"<b>{escape(status.name)}</b> {_phase(status)}, round {status.round}, world size {status.world_size}, "
+        f"restarts {status.restarts} of {status.max_restarts}<br>{escape(status.reason)}{waits}"
+        f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{''.join(rows)}</table>"
+        f"<code>{escape(str(status.directory))}</code>" + (f"<pre>{log}</pre>" if log else "")
+    )
+
+
+def as_table(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts, the first of them the head."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in rows[0])
+    return f"<table><tr>{head}</tr>{''.join(f'<tr>{_cells(*row)}</tr>' for row in rows[1:])}</table>"
+
+
+def _phase(status: RunStatus) -> str:
+    return f"<b style='color:{_COLORS.get(status.phase, _OTHER)}'>{escape(status.phase)}</b>"
+
+
+def _cells(*texts: str) -> str:
+    return "".join(f"<td>{escape(text)}</td>" for text in texts)

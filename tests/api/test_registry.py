@@ -1,0 +1,148 @@
+"""Runs are found by their names: from other directories, by other processes, after they were moved or removed."""
+
+import json
+import os
+import re
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from hpcelastic import ConfigError, Run
+from hpcelastic.api.launch import resolve, start
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.registry import Registry, note, user_registry
+from hpcelastic.errors import StoreError
+from tests.api.jobs import job
+from tests.cli.shell import PATIENCE, Shell
+
+
+@pytest.fixture
+def made(shell: Shell) -> Shell:
+    """The runs ``r`` in ``runs`` and ``far`` in ``other``, both noted."""
+    shell.write({"train.py": ""})
+    for name, directory in (("r", "runs"), ("far", "other")):
+        note(prepare(resolve(job(name), [f"run.directory={directory}"])).root)
+    return shell
+
+
+def test_a_started_run_is_noted_for_its_owner_alone(shell: Shell) -> None:
+    shell.write({"train.py": ""})
+    run = start(resolve(job(), []), executor="local")
+    run.wait(PATIENCE)
+    place = user_registry().place
+    assert json.loads((place / "r").read_text()) == {"directory": str(run.directory)}
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        pytest.param("runs/r", "runs/r", id="directory"),
+        pytest.param("r", "runs/r", id="in-runs"),
+        pytest.param("far", "other/far", id="noted"),
+        pytest.param(Path("other/far"), "other/far", id="path"),
+    ],
+)
+def test_found(name: str, found: str, made: Shell) -> None:
+    assert Run.open(name).directory == made.directory / found
+
+
+def test_what_is_near_comes_first(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made.directory / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert Run.open("r").directory == made.directory / "runs" / "r"
+    made.write({"elsewhere/train.py": ""})
+    near = prepare(resolve(job(), [])).root
+    assert Run.open("r").directory == near
+    shutil.move(near, "r")
+    assert Run.open("r").directory == Path.cwd() / "r"
+    assert Run.open("r", runs="../runs").directory == Path.cwd() / "r"
+
+
+def test_a_later_run_of_the_name_is_the_one_that_is_found(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    note(prepare(resolve(job("far"), ["run.directory=third"])).root)
+    assert Run.open("far").directory == made.directory / "third" / "far"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("fat", r"fat: no such run, .*; did you mean far\? There are far, r$", id="near"),
+        pytest.param("zzz", r"zzz: no such run, .*/runs; there are far, r$", id="unknown"),
+        pytest.param("../r", r"no such run", id="path"),
+        pytest.param("", r"no such run", id="empty"),
+    ],
+)
+def test_unknown_names(name: str, message: str, made: Shell) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Run.open(name)
+
+
+def test_many_names_are_not_all_told(shell: Shell) -> None:
+    for number in range(14):
+        note(Path(f"/gone/run{number:02}"))
+    with pytest.raises(ConfigError, match=r"there are run00, .* run09 and 4 more"):
+        Run.open("zzz")
+
+
+def test_a_removed_run_is_told_and_forgotten(made: Shell) -> None:
+    shutil.rmtree("other/far")
+    with pytest.raises(
+        ConfigError, match=r"far: was in .*/other/far, which holds no run any more; it is forgotten now"
+    ):
+        Run.open("far")
+    with pytest.raises(ConfigError, match="no such run"):
+        Run.open("far")
+
+
+def test_what_may_only_not_be_mounted_is_kept(made: Shell) -> None:
+    os.rename("other", "unmounted")
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match=r"far: was in .*/other/far, and .*/other is not there; is its filesystem"
+        ):
+            Run.open("far")
+    os.rename("unmounted", "other")
+    assert Run.open("far").name == "far"
+
+
+def test_damaged_entry_is_told(made: Shell) -> None:
+    (user_registry().place / "far").write_text("[]")
+    with pytest.raises(StoreError, match="names no directory; remove the file"):
+        Run.open("far")
+
+
+@pytest.mark.parametrize("home", ["/proc/nowhere", "train.py"], ids=["unwritable", "a-file"])
+def test_a_registry_that_cannot_be_written_stops_no_run(
+    home: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.write({"train.py": ""})
+    monkeypatch.setenv("XDG_STATE_HOME", os.path.abspath(home))
+    with pytest.warns(UserWarning, match=r"r can be found by its directory only, .*/runs/r: "):
+        run = start(resolve(job(), []), executor="local")
+    assert run.wait(PATIENCE).phase == "succeeded"
+
+
+def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    monkeypatch.setenv("XDG_STATE_HOME", "relative")  # to be ignored, says the XDG Base Directory Specification
+    assert user_registry() == Registry(Path("/home/ann/.local/state/hpcelastic/runs"))
+    monkeypatch.setenv("XDG_STATE_HOME", "/state")
+    assert user_registry() == Registry(Path("/state/hpcelastic/runs"))
+
+
+def test_commands_find_a_run_from_anywhere(made: Shell) -> None:
+    (made.directory / "elsewhere").mkdir()
+    cd = ("-c", "import os, sys; os.chdir('elsewhere'); from hpcelastic.cli import main; sys.exit(main())")
+    shown = made.python(*cd, "status", "far")
+    assert re.match(rf"run +far +\({made.directory}/other/far\)", shown.stdout), shown
+    shutil.rmtree("runs/r")
+    listed = made.python(*cd, "list", "--all")
+    assert [line.split()[:2] for line in listed.stdout.splitlines()] == [["far", "joining"], ["r", "gone"]]
+    assert str(made.directory / "other" / "far") in listed.stdout
+    assert made.python(*cd, "list", "--all").stdout.count("\n") == 1
+    refused = made.python(*cd, "list")
+    assert refused.returncode == 2
+    assert "--all" in refused.stderr

@@ -1,0 +1,256 @@
+"""Runs awaited, watched by callbacks, and shown: nobody is held by the filesystem, and the run goes on."""
+
+import asyncio
+import itertools
+import logging
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcelastic import Run, RunFailed, submit
+from hpcelastic.api import display, watching
+from hpcelastic.api.status import RunStatus
+from hpcelastic.errors import StoreError
+from tests.api.jobs import KEYWORDS, WAITS, job
+from tests.cli.shell import PATIENCE, Shell, eventually
+
+
+@pytest.fixture
+def run(shell: Shell) -> Run:
+    """A run of one rank that trains until there is a file ``finish``."""
+    shell.write({"train.py": WAITS})
+    return submit(job(), executor="local")
+
+
+def finish() -> None:
+    Path("finish").touch()
+
+
+def test_awaited_run_gives_its_status_while_other_tasks_go_on(run: Run) -> None:
+    async def main() -> RunStatus:
+        waiting = asyncio.ensure_future(run.wait_async())
+        while not list(run.logs()):
+            await asyncio.sleep(0.01)
+        assert not waiting.done()
+        finish()
+        await waiting
+        return await run
+
+    assert asyncio.run(main()).phase == "succeeded"
+
+
+def test_results_and_failures_are_awaited(shell: Shell) -> None:
+    def train(value: int) -> int:
+        return 10 // value
+
+    async def main() -> list[object]:
+        runs = [submit(train, value, executor="local", **KEYWORDS) for value in (5, 0)]
+        return await asyncio.gather(*(run.result_async(PATIENCE) for run in runs), return_exceptions=True)
+
+    good, bad = asyncio.run(main())
+    assert good == [2]
+    assert isinstance(bad, RunFailed)
+    assert isinstance(bad.__cause__, ZeroDivisionError)
+
+
+def test_timeout_of_an_awaited_run(run: Run) -> None:
+    with pytest.raises(TimeoutError, match="r has not ended"):
+        asyncio.run(run.wait_async(0.1))
+    finish()
+
+
+def test_an_await_is_cancelled_at_once_though_the_filesystem_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    hangs, released = threading.Event(), threading.Event()
+
+    def hang(_paths: object) -> None:
+        hangs.set()
+        released.wait()
+        raise StoreError("late")
+
+    monkeypatch.setattr("hpcelastic.api.run.read_state", hang)
+
+    async def main() -> None:
+        waiting = asyncio.ensure_future(run.wait_async())
+        while not hangs.is_set():
+            await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(main())  # does not wait for the thread either
+    released.set()
+    monkeypatch.undo()
+
+
+def test_threads_end_when_nobody_waits_any_more(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "POLL", 0.01)
+    before = threading.active_count()
+    call_off = [run.on_change(lambda _status: None), run.add_done_callback(lambda _run: None)]
+
+    async def main() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(run.wait_async(), 0.05)
+
+    asyncio.run(main())
+    for stop in call_off:
+        stop()
+    eventually(lambda: threading.active_count() <= before)
+    assert not run.status().ended
+
+
+def test_changes_are_told_to_the_end(run: Run) -> None:
+    told: list[RunStatus] = []
+    done: list[Run] = []
+    run.on_change(told.append)
+    run.add_done_callback(done.append)
+    eventually(lambda: any(status.phase == "running" for status in told))
+    assert done == []
+    finish()
+    eventually(lambda: done)
+    eventually(lambda: told[-1].ended)
+    assert done == [run]
+    assert all(before != after for before, after in itertools.pairwise(told))
+    threads = threading.active_count()
+    again: list[Run] = []
+    run.add_done_callback(again.append)
+    eventually(lambda: again and threading.active_count() <= threads)
+
+
+def test_a_callback_that_fails_is_reported_and_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    called: list[str] = []
+
+    def fails(status: RunStatus) -> None:
+        called.append(status.phase)
+        raise ValueError("no such dashboard")
+
+    run.on_change(fails)
+    eventually(lambda: "running" in called)
+    finish()
+    eventually(lambda: "succeeded" in called)
+    eventually(lambda: len(caplog.records) == len(called))
+    assert {record.levelno for record in caplog.records} == {logging.ERROR}
+    assert caplog.text.count("ValueError: no such dashboard") == len(called)
+
+
+def test_trouble_with_the_directory_is_told_once_and_outlasted(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looks: list[int] = []
+    real = watching.read_state
+
+    def read(paths: object) -> object:
+        looks.append(1)
+        if len(looks) < 5:
+            raise StoreError("the disk is gone")
+        return real(paths)  # type: ignore[arg-type]  # passed through
+
+    monkeypatch.setattr(watching, "POLL", 0.01)
+    monkeypatch.setattr(watching, "read_state", read)
+    done: list[Run] = []
+    run.add_done_callback(done.append)
+    finish()
+    eventually(lambda: done)
+    assert [record.getMessage() for record in caplog.records] == ["cannot see how r does: the disk is gone"]
+
+
+def test_callback_when_nobody_is_left(shell: Shell, run: Run) -> None:
+    done: list[Run] = []
+    run.add_done_callback(done.append)
+    eventually(lambda: list(run.logs()))
+    shell.close()
+    eventually(lambda: done)
+    assert run.status().phase == "running"
+
+
+def test_plain_text_tells_every_change(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    eventually(lambda: list(run.logs()))
+    threading.Timer(0.5, finish).start()
+    run.watch()
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "--- running, round 1, world size 1: round 1 formed on 1 node"
+    assert shown[-1] == "--- succeeded, round 1, world size 1: all workers of round 1 succeeded"
+
+
+def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    eventually(lambda: list(run.logs()))
+    main = threading.main_thread().ident
+    assert main is not None
+    threading.Timer(0.7, signal.pthread_kill, (main, signal.SIGINT)).start()
+    run.watch()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "no longer watched; r goes on: hpcelastic.Run.open('r').watch()"
+    assert run.status().phase == "running"
+    finish()
+    assert Run.open("r").wait(PATIENCE).phase == "succeeded"
+
+
+def test_watching_ends_when_nobody_is_left(shell: Shell, run: Run) -> None:
+    eventually(lambda: list(run.logs()))
+    shell.close()
+    with pytest.raises(RunFailed, match="no agent and no SLURM job is left"):
+        run.watch()
+
+
+def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+    shell.write({"train.py": WAITS})
+    run = submit(job(nodes="1..2"), executor="local")
+    status = run.status()
+    assert status.phase != "joining" or "ready" in status.waits_for
+    news = display._News(run)
+    news.status = RunStatus(
+        name="r",
+        directory=run.directory,
+        phase="joining",
+        round=0,
+        reason="the run was created",
+        world_size=0,
+        restarts=0,
+        max_restarts=3,
+        min_nodes=2,
+        nodes=(),
+        failures=(),
+        jobs=("12",),
+    )
+    assert news.waits_for == "nodes: 0 of at least 2 ready"
+    news._job = news._slurm()
+    assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12: .+", news.waits_for)
+
+
+def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
+    shell.write({"train.py": "for i in range(1000): print('line', i)\nprint('x' * 5000)\nprint('end', end='')\n"})
+    run = submit(job(), executor="local")
+    run.wait(PATIENCE)
+    eventually(lambda: list(run.logs())[-1] == "[1.0] end")
+    news = display._News(run, presence=watching.Presence(run._paths))
+    assert list(news.last)[-1] == "[1.0] end"
+    assert len(news.last) <= 8
+    assert not [line for line in news.look() if not line.startswith("---")]
+
+
+def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None:
+    ours, theirs = pty.openpty()
+    code = "import hpcelastic; hpcelastic.Run.open('r').watch()"
+    eventually(lambda: list(run.logs()))
+    environ = shell.environ | {"TERM": "xterm-256color", "XDG_STATE_HOME": "/nonexistent"}
+    process = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    deadline = time.monotonic() + PATIENCE
+    while b"hello from rank 0" not in shown:
+        assert time.monotonic() < deadline, shown
+        shown += os.read(ours, 65536)
+    finish()
+    while b"succeeded" not in shown:
+        assert time.monotonic() < deadline, shown
+        shown += os.read(ours, 65536)
+    assert process.wait(PATIENCE) == 0
+    assert b"\x1b[1A" in shown
+    os.close(ours)
