@@ -90,7 +90,7 @@ GPU = """\
 #SBATCH --output=/runs/gpu/slurm/%j_0_log.out
 #SBATCH --partition=gpu
 #SBATCH --requeue
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@120
 #SBATCH --time=720
 
 # setup
@@ -100,6 +100,10 @@ module load cuda
 export SUBMITIT_EXECUTOR=slurm
 srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 \
 --cpus-per-task=64 PYTHON -u -m submitit.core._submit /runs/gpu/slurm
+
+status=$?
+if [ -e /runs/gpu/slurm/requeue-$SLURM_JOB_ID ]; then rm /runs/gpu/slurm/requeue-$SLURM_JOB_ID; scontrol requeue $SLURM_JOB_ID; fi
+exit $status
 """
 
 
@@ -117,13 +121,17 @@ POOL = """\
 #SBATCH --output=/runs/pool/slurm/%A_%a_0_log.out
 #SBATCH --partition=preemptible
 #SBATCH --requeue
-#SBATCH --signal=USR2@90
+#SBATCH --signal=USR2@120
 #SBATCH --time=240
 
 # command
 export SUBMITIT_EXECUTOR=slurm
 srun --unbuffered --output /runs/pool/slurm/%A_%a_%t_log.out --ntasks-per-node=1 --cpus-per-task=64 \
 PYTHON -u -m submitit.core._submit /runs/pool/slurm
+
+status=$?
+if [ -e /runs/pool/slurm/requeue-$SLURM_JOB_ID ]; then rm /runs/pool/slurm/requeue-$SLURM_JOB_ID; scontrol requeue $SLURM_JOB_ID; fi
+exit $status
 """
 
 
@@ -146,6 +154,8 @@ KEYS = {
     "constraint": ("slurm.constraint=a&b", {"--constraint='a&b'"}),
     "exclude": ("slurm.exclude=n[1-2]", {"--exclude='n[1-2]'"}),
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
+    "max_requeues": ("slurm.max_requeues=3", set()),
+    "warning": ("slurm.warning=60", {"--signal=USR2@60"}),
     "setup": ("slurm.setup=[module load cuda]", set()),
     "container": ("slurm.container={image: a.sif}", set()),
     "options": ("slurm.options={mail-type: END}", {"--mail-type=END"}),
@@ -165,6 +175,11 @@ FURTHER = {
     "quote": ("slurm.options={comment: it's}", {"""--comment='it'"'"'s'"""}),
     "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
 }
+
+
+def step_of(text: str) -> str:
+    """The line of a batch script that starts the agents."""
+    return next(line for line in text.splitlines() if line.startswith("srun "))
 
 
 def flags(text: str) -> set[str]:
@@ -189,7 +204,7 @@ def test_the_table_has_every_key() -> None:
 def test_what_is_not_given_is_left_to_slurm() -> None:
     assert flags(text_of()) == {
         "--job-name=job", "--nodes=2-4", "--no-kill", "--requeue",
-        "--open-mode=append", "--output=/runs/job/slurm/%j_0_log.out", "--signal=USR2@90",
+        "--open-mode=append", "--output=/runs/job/slurm/%j_0_log.out", "--signal=USR2@120",
     }  # fmt: skip
 
 
@@ -200,7 +215,7 @@ def test_setup_lines_go_before_the_agents() -> None:
 
 
 def test_the_step_repeats_the_cpus() -> None:
-    assert " --cpus-per-task=3 " in text_of("slurm.cpus_per_node=3").splitlines()[-1]
+    assert " --cpus-per-task=3 " in step_of(text_of("slurm.cpus_per_node=3"))
     assert "--cpus-per-task" not in text_of()
 
 
@@ -261,7 +276,7 @@ RUNTIMES = {
 
 @pytest.mark.parametrize(("overrides", "words"), RUNTIMES.values(), ids=RUNTIMES)
 def test_a_container_is_part_of_the_step(overrides: list[str], words: str, directory: Path) -> None:
-    assert words.replace(HERE, str(directory)) in text_of(*overrides).splitlines()[-1]
+    assert words.replace(HERE, str(directory)) in step_of(text_of(*overrides))
 
 
 def test_a_directory_that_cannot_be_mounted(directory: Path) -> None:
