@@ -25,7 +25,7 @@ from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
-from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Surroundings
+from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Outlook, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
 from hpcelastic.agent.witness import Witness
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
@@ -93,7 +93,7 @@ class Agent:
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._witness = Witness(spec.paths, spec.member.node, enabled=spec.agent.health.exclude)
-        self._inbox: deque[Outcome | HpcElasticError | _Meaning | int] = deque()
+        self._inbox: deque[Outcome | HpcElasticError | _Meaning | Outlook | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._store: StorePort | StoreHost | None = None
@@ -111,6 +111,9 @@ class Agent:
 
         self._warned: int | None = None
         """A signal that came and whose meaning is not known yet."""
+
+        self._short_since: float | None = None
+        """Since when there are too few nodes for a round, as far as this one has looked."""
 
         self._exit_code: int | None = None
         self._leaving_code = 0
@@ -152,6 +155,8 @@ class Agent:
             self._rendezvous.start()
             if self._network:
                 self._network.start()
+            self._surroundings.start(self._deliver)
+            stack.callback(self._surroundings.stop)
             stack.callback(self._say_goodbye)
             stack.callback(self._end_workers, "the agent ends")
             member = self._member
@@ -178,6 +183,8 @@ class Agent:
                 self._signalled(message)
             elif isinstance(message, _Meaning):
                 self._understood(message)
+            elif isinstance(message, Outlook):
+                self._expected(message)
             else:
                 self._troubled(message)
         if self._conduct.overdue == 0.0:
@@ -185,7 +192,9 @@ class Agent:
         if self._conduct.leaving and self._group is None and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and self._patience() == 0.0:
-            raise self._out_of_patience()
+            if self._trouble_since is not None or not self._surroundings.others_come():
+                raise self._out_of_patience()
+            self._joining_since = time.monotonic()
 
     def _renewed(self, lease_from: float) -> None:
         """Called in the rendezvous thread; the guard hears of the lease from here, however busy the main thread is."""
@@ -195,7 +204,7 @@ class Agent:
         """Called in the network's thread."""
         self._rendezvous.hear(heed(news))
 
-    def _deliver(self, message: Outcome | HpcElasticError | _Meaning) -> None:
+    def _deliver(self, message: Outcome | HpcElasticError | _Meaning | Outlook) -> None:
         """Called in other threads than the main one."""
         self._inbox.append(message)
         self._ring()
@@ -246,6 +255,11 @@ class Agent:
             self._joining_since = None
         elif self._joining_since is None:
             self._joining_since = time.monotonic()
+        self._surroundings.learned(state, outcome.first)
+        if not outcome.short:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = time.monotonic()
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
         if self._warned is not None and state.grace:
             self._told_by_others(state)
@@ -404,6 +418,16 @@ class Agent:
             self._leave(Notice(state.reason, state.grace))
         elif state.cause is Cause.CHECKPOINT and self._warned == signal.SIGUSR2:
             self._warned = None
+
+    def _expected(self, outlook: Outlook) -> None:
+        """The surroundings know who may still come. Where nobody does, the job may do better to start anew."""
+        coming, wait = outlook.coming, self._spec.settings.rendezvous.last_call
+        self._rendezvous.hear(lambda rendezvous: rendezvous.expect(coming))
+        hopeless = outlook.coming + outlook.pending == 0 and self._conduct.member.round > 0
+        if hopeless and self._short_since is not None and time.monotonic() - self._short_since >= wait:
+            notice = self._surroundings.without_enough()
+            if notice is not None:
+                self._leave(notice)
 
     def _ask_meaning(self, signum: int) -> None:
         """Called in a thread of its own."""

@@ -11,16 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.node import pid_here
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.scheduler import cancel_jobs, job_states
 from hpcelastic.slurm.submission import submit_elements, submit_job
-from hpcelastic.store import files
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 
@@ -53,21 +52,17 @@ def remember_job(paths: RunPaths, job_id: str, **more: int) -> None:
 
 def jobs_of(paths: RunPaths) -> list[str]:
     """SLURM jobs that were submitted for the run, the newest last; an array is one."""
-    return [job["job"] for job in _submitted(paths)]
+    return [job["job"] for job in submitted(paths)]
 
 
 def live_jobs(paths: RunPaths) -> dict[str, str]:
     """Those jobs of the run that SLURM has not ended, each with its state in words; one query. Raises SlurmError."""
-    elements = {job["job"]: job.get("elements") for job in _submitted(paths)}
+    elements = {job["job"]: job.get("elements") for job in submitted(paths)}
     return {job: _in_words(states, elements[job]) for job, states in _alive(elements).items()}
 
 
 def _alive(jobs: Iterable[str]) -> dict[str, list[str]]:
     return {job: states for job, states in job_states(jobs).items() if not _OVER.issuperset(states)}
-
-
-def _submitted(paths: RunPaths) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (files.read(paths.jobs) or b"").splitlines()]
 
 
 def _in_words(states: list[str], elements: int | None) -> str:

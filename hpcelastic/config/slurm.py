@@ -116,6 +116,9 @@ class SlurmSettings:
     """Seconds before the time limit at which workers hear of it through ``should_stop()``; no more than a quarter of
     ``time``."""
 
+    poll: float = 300.0
+    """How often one agent of the run asks SLURM whether nodes are drained."""
+
     setup: tuple[str, ...] = ()
     """Shell lines run in the batch script before the agents start, such as ``module load cuda``."""
 
@@ -141,6 +144,8 @@ class SlurmSettings:
             raise ValueError(f"slurm.cpus_per_node is {self.cpus_per_node}; it must be 1 or more")
         if self.max_requeues < 0:
             raise ValueError(f"slurm.max_requeues is {self.max_requeues}; it must be 0 or more")
+        if self.poll < 1:
+            raise ValueError(f"slurm.poll is {self.poll}; it must be 1 second or more")
         if self.warning < 1:
             raise ValueError(f"slurm.warning is {self.warning}; it must be 1 second or more")
         for name in ("partition", "account", "qos", "constraint", "exclude"):

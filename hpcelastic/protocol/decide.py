@@ -36,6 +36,9 @@ class Decision:
     quorum: bool = False
     """True while enough nodes are ready and only the last call keeps the round open."""
 
+    short: bool = False
+    """True while too few nodes are ready, nobody of the last round being waited for."""
+
 
 def decide(state: State, view: View) -> Decision:
     """The next step of the run, which is in the table of `transitions`."""
@@ -201,7 +204,7 @@ def _joining(state: State, view: View) -> Decision:
     ready = _ready(state, view)
     nodes = state.settings.nodes
     if len(ready) < nodes.min:
-        return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready")
+        return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready", short=True)
     if len(ready) < state.most and view.quorum_for < state.settings.rendezvous.last_call:
         coming = _still_coming(state, view)
         if coming != 0:

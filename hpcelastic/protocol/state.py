@@ -88,7 +88,7 @@ class Notice:
     seconds: float
     """What its workers may still take, from when it is said."""
 
-    again: Literal["", "preemption", "limit"] = ""
+    again: Literal["", "preemption", "limit", "shortage"] = ""
     """After what the job of the node is to be started again by its own agents; empty if not."""
 
 

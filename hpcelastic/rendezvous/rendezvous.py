@@ -74,6 +74,12 @@ class Outcome:
     settled: bool = True
     """False for a while after the lease had run out: others may still see it as it was, and go on without us."""
 
+    first: bool = False
+    """True if no other node looks before this one."""
+
+    short: bool = False
+    """True while too few nodes are ready for a round, and nobody else is waited for."""
+
 
 class Rendezvous:
     """One node's side of the rendezvous in a run's directory."""
@@ -121,6 +127,9 @@ class Rendezvous:
 
         self._fresh = False
         """False once somebody has news that may be in the leases."""
+
+        self._coming: int | None = None
+        """Nodes that the scheduler has started and that have not been seen, where it was asked."""
 
         self._quorum_since: float | None = None
         self._silent: set[str] = set()
@@ -179,6 +188,12 @@ class Rendezvous:
         self._fresh = False
         self._attention.told(newer)
 
+    def expect(self, coming: int) -> None:
+        """The scheduler has started so many nodes, in this phase of the run, that have not been seen."""
+        self._coming = coming
+        self._fresh = False
+        self._attention.told(newer=True)
+
     def silent(self, node: str) -> None:
         """A neighbour can't be heard any more."""
         self._silent.add(node)
@@ -215,15 +230,16 @@ class Rendezvous:
         began = self._clock()
         version, state = self._read()
         read = read or self._must_read(state)
-        reason = standing(state)
+        reason, short = standing(state), False
         while read:
             decision = self._decide(version, state)
-            reason = decision.reason
+            reason, short = decision.reason, decision.short
             if decision.next is None or not self._commit(version, decision.next):
                 break
             version, state = self._read()
         self._rested(began, state, read)
-        return Outcome(version.number, state, reason, self._lease_from, self._settled)
+        first = self._rank() == 0 and not state.phase.final
+        return Outcome(version.number, state, reason, self._lease_from, self._settled, first, short)
 
     def _must_read(self, state: State) -> bool:
         """Whether the leases have to be read for what nobody else may see to."""
@@ -360,11 +376,13 @@ class Rendezvous:
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))
         self._quorum_since = since if decision.quorum else None
+        if decision.next is not None:
+            self._coming = None  # what the scheduler has said was about this round
         return decision
 
     def _view(self, quorum_for: float = 0.0) -> View:
         assert self._said is not None
-        return View({**self._seen, self._node: Seen(self._said, alive=True)}, quorum_for)
+        return View({**self._seen, self._node: Seen(self._said, alive=True)}, quorum_for, self._coming)
 
     @property
     def _seen(self) -> Mapping[str, Seen]:

@@ -34,6 +34,7 @@ from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
 from hpcelastic.slurm.surroundings import SlurmSurroundings
 from hpcelastic.slurm.warnings import Policy
+from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
 from hpcelastic.store.bounded import bounded
 from hpcelastic.store.leases import Lease, read_leases
@@ -111,7 +112,7 @@ def take_part(task: Task, place: Place) -> int:
         return status
     state = read_state(task.paths)  # the node may have stood aside for long
     slurm = slurm_task(os.environ)
-    around = _surroundings(task, slurm, member) if slurm else None
+    around = _surroundings(task, slurm, member, report) if slurm else None
     spec = AgentSpec(
         task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock, around
     )
@@ -136,7 +137,7 @@ def take_part(task: Task, place: Place) -> int:
             _end_job(slurm)
 
 
-def _surroundings(task: Task, slurm: SlurmTask, member: Member) -> SlurmSurroundings:
+def _surroundings(task: Task, slurm: SlurmTask, member: Member, report: Callable[[str], None]) -> SlurmSurroundings:
     grace, beyond = task.agent.workers.stop_grace, task.total_time is not None
     policy = Policy(task.slurm.signal_delay, grace, task.slurm.requeue, beyond)
 
@@ -144,7 +145,8 @@ def _surroundings(task: Task, slurm: SlurmTask, member: Member) -> SlurmSurround
         with bell_from_outside(task.paths, member.node) as bell:
             steer_run(task.paths, member.node, checkpoint, bell)
 
-    return SlurmSurroundings(slurm, policy, end_the_round)
+    watched = Watched(task.paths, member.node, task.slurm.poll, single=slurm.nodes == 1)
+    return SlurmSurroundings(slurm, policy, end_the_round, Watch(watched, report))
 
 
 def _limits(task: Task) -> Limits:

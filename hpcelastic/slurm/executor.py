@@ -18,7 +18,8 @@ def _epilogue(folder: Path) -> str:
     wish = shlex.quote(f"{folder.absolute()}/requeue-") + "$SLURM_JOB_ID"
     return f"""
 status=$?
-if [ -e {wish} ]; then rm {wish}; scontrol requeue $SLURM_JOB_ID; fi
+wish={wish}
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
 exit $status
 """
 

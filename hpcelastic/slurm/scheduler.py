@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.queue import QueuedJob
 from hpcelastic.slurm.warnings import JobInfo
 
 _TIMEOUT = 30.0
@@ -38,6 +39,28 @@ def job_info(job_id: str) -> JobInfo:
         preempted=_time(fields.get("PreemptTime", "")) is not None,
         requeue=fields.get("Requeue") == "1",
     )
+
+
+def queue() -> list[QueuedJob]:
+    """All of our jobs that SLURM has in its queue, elements of arrays singly. Raises SlurmError."""
+    fields = ("JobID", "ArrayJobID", "State", "NumNodes", "RestartCnt", "Reason")  # the last may have blanks
+    wanted = ",".join(f"{name}:40" for name in fields)
+    lines = _call("squeue", "--noheader", "--me", "--array", f"--Format={wanted}").splitlines()
+    rows = (line.split(maxsplit=len(fields) - 1) for line in lines)
+    return [
+        QueuedJob(id, array if array.isdigit() else id, state, int(nodes), int(restarts), reason.strip())
+        for id, array, state, nodes, restarts, reason in rows
+    ]
+
+
+def draining(hosts: Iterable[str]) -> dict[str, str]:
+    """Those of the ``hosts`` that SLURM takes out of service, with its reason. Raises SlurmError."""
+    names = ",".join(hosts)
+    if not names:
+        return {}
+    lines = _call("sinfo", "--noheader", "--Node", f"--nodes={names}", "--format=%N %T %E").splitlines()
+    rows = (line.split(maxsplit=2) for line in lines)
+    return {name: "".join(reason) for name, state, *reason in rows if state.startswith("drain")}
 
 
 def requeue_job(job_id: str) -> None:
@@ -85,7 +108,9 @@ def _seconds(text: str) -> float | None:
 
 def _call(*command: str) -> str:
     # A person's SQUEUE_PARTITION would hide jobs from us, SCANCEL_INTERACTIVE would wait for an answer.
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_"))}
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_", "SINFO_"))
+    }
     try:
         done = subprocess.run(
             command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT

@@ -1,14 +1,15 @@
-"""SLURM as an agent's surroundings: says what a signal means, asking as few questions as there are jobs."""
+"""SLURM as an agent's surroundings: says what a signal means, asking one question for a whole job."""
 
 import signal
 from collections.abc import Callable
 
 from hpcelastic.agent.surroundings import STOP
-from hpcelastic.errors import SlurmError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.state import Notice
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
 from hpcelastic.slurm.warnings import Policy, guess, meaning
+from hpcelastic.slurm.watch import Watch
 
 _TURN = 2.0
 """Seconds after which the next agent of a job asks, if the one before has not told all of the answer."""
@@ -22,10 +23,12 @@ class SlurmSurroundings:
 
     repeats = True
 
-    def __init__(self, task: SlurmTask, policy: Policy, checkpoint: Callable[[], object]) -> None:
+    def __init__(self, task: SlurmTask, policy: Policy, checkpoint: Callable[[], object], watch: Watch) -> None:
         self._task = task
         self._policy = policy
         self._checkpoint = checkpoint
+        self._watch = watch
+        self.learned, self.stop, self.start = watch.learned, watch.stop, watch.start
         self.turn = _TURN * min(task.node_id, _TURNS) if task.nodes > 1 else 0.0
 
     def meaning(self, signum: int) -> Notice | None:
@@ -41,3 +44,17 @@ class SlurmSurroundings:
             return said
         self._checkpoint()
         return None
+
+    def others_come(self) -> bool:
+        """See there."""
+        try:
+            outlook = self._watch.outlook()
+        except (SlurmError, StoreError):
+            return False
+        return outlook.coming + outlook.pending > 0
+
+    def without_enough(self) -> Notice | None:
+        """See there. A job of one node is not the one that lacks nodes."""
+        if self._task.nodes == 1 or not self._policy.requeue:
+            return None
+        return Notice("fewer nodes than nodes.min are left, and no others come", 0.0, again="shortage")

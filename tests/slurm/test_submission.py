@@ -102,7 +102,8 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 --cpus-per-task=64 PYTHON -u -m submitit.core._submit /runs/gpu/slurm
 
 status=$?
-if [ -e /runs/gpu/slurm/requeue-$SLURM_JOB_ID ]; then rm /runs/gpu/slurm/requeue-$SLURM_JOB_ID; scontrol requeue $SLURM_JOB_ID; fi
+wish=/runs/gpu/slurm/requeue-$SLURM_JOB_ID
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
 exit $status
 """
 
@@ -130,7 +131,8 @@ srun --unbuffered --output /runs/pool/slurm/%A_%a_%t_log.out --ntasks-per-node=1
 PYTHON -u -m submitit.core._submit /runs/pool/slurm
 
 status=$?
-if [ -e /runs/pool/slurm/requeue-$SLURM_JOB_ID ]; then rm /runs/pool/slurm/requeue-$SLURM_JOB_ID; scontrol requeue $SLURM_JOB_ID; fi
+wish=/runs/pool/slurm/requeue-$SLURM_JOB_ID
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
 exit $status
 """
 
@@ -156,6 +158,7 @@ KEYS = {
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
     "max_requeues": ("slurm.max_requeues=3", set()),
     "warning": ("slurm.warning=60", {"--signal=USR2@60"}),
+    "poll": ("slurm.poll=60", set()),
     "setup": ("slurm.setup=[module load cuda]", set()),
     "container": ("slurm.container={image: a.sif}", set()),
     "options": ("slurm.options={mail-type: END}", {"--mail-type=END"}),
