@@ -118,6 +118,12 @@ class Member:
     job_nodes: int = 0
     """Nodes that ``job`` has in all; 0 if unknown."""
 
+    host: str = ""
+    """SLURM's name of the node that the agent runs on, where ``name`` is another; empty where it is not."""
+
+    topology: str = ""
+    """The switches above the node, ``TOP.LEAF``, or its block; empty if unknown."""
+
     process: str = ""
     """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
 
@@ -152,10 +158,17 @@ class Participant:
     address: str
     port: int
     bell: int = 0
+    topology: str = ""
 
     @property
     def name(self) -> str:
         return name_of(self.node)
+
+
+def participant(member: Member) -> Participant:
+    """What a round keeps of a member."""
+    m = member
+    return Participant(m.node, m.local_world_size, m.address, m.port, m.bell, m.topology)
 
 
 @dataclass(frozen=True)
