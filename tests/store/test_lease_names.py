@@ -98,8 +98,9 @@ def test_what_fits_of_many_deaths_is_there() -> None:
     assert found is not None and 5 < len(found.dead) < 40
 
 
-def test_a_summary_that_does_not_fit_is_left_out() -> None:
-    member = replace(MEMBER, address="a" * 300)
+@pytest.mark.parametrize("field", ["address", "topology"])
+def test_a_summary_that_does_not_fit_is_left_out(field: str) -> None:
+    member = replace(MEMBER, **{field: "a" * 300})
     assert summary(member) == "+"
     assert member_of(said(member)) == (None, False)
 
