@@ -15,7 +15,7 @@ import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from itertools import islice, product
+from itertools import product
 from typing import TypeAlias, TypeVar
 
 from hpcelastic.protocol.state import Member, Participant
@@ -30,20 +30,24 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], most: int) ->
 
     ``before`` are the members of the last round, by rank.
     """
-    comers = {m.name: m for m in _in_order(ready)}
-    staying = {p.name: comers.pop(p.name) for p in before if p.name in comers}
-    chosen = dict(islice(staying.items(), most))
-    room = most - len(chosen)
-    seats = [chosen.get(p.name) for p in before] if chosen else []
-    for seat, member in _successors(before, seats, comers.values(), room).items():
-        seats[seat] = comers.pop(member.name)
-        room -= 1
-    inside = [member for member in seats if member is not None]
+    ordered = _in_order(ready)
+    here = {m.name: m for m in ordered}
+    staying = [here[p.name] for p in before if p.name in here]
+    kept = {m.name: m for m in staying[:most]}
+    room = most - len(kept)
+    seats = [kept.get(p.name) for p in before] if kept else []
+    comers = _without(staying, ordered)
+    successors = _successors(before, seats, comers, room)
+    inside = [member for seat, who in enumerate(seats) if (member := who or successors.get(seat))]
+    comers = _without(successors.values(), comers)
     near = {prefix for m in inside for prefix in _prefixes(m)}
-    picked = {m.name for m in _picked(list(comers.values()), room, near)}
-    grown = _grown(inside, (m for m in comers.values() if m.name in picked))
-    spare = (m for m in comers.values() if m.name not in picked)
-    return grown, [*islice(staying.values(), most, None), *spare]
+    others = _without(_picked(comers, room - len(successors), near), comers)
+    return _grown(inside, _without(others, comers)), [*staying[most:], *others]
+
+
+def _without(some: Iterable[Member], members: Iterable[Member]) -> list[Member]:
+    gone = {m.node for m in some}
+    return [m for m in members if m.node not in gone]
 
 
 def _in_order(members: Iterable[Member]) -> list[Member]:
@@ -64,8 +68,7 @@ def _successors(
     deepest = max((len(_path(m)) for m in comers), default=0)
     for as_large, depth in product((True, False), range(deepest, -1, -1)):
         likeness = partial(_likeness, as_large=as_large, depth=depth)
-        taken = {m.name for m in found.values()}
-        waiting = _grouped((m for m in comers if m.name not in taken), likeness)
+        waiting = _grouped(_without(found.values(), comers), likeness)
         for seat in lost:
             alike = waiting.get(likeness(before[seat]))
             if alike and seat not in found and len(found) < room:

@@ -69,7 +69,7 @@ MUTANTS = {
     "newcomers take no seat": Patch(RANKING, " for seat, member in enumerate(seats) if member is None]", " in ()]"),
     "who stays is moved by a smaller node": Patch(RANKING, "product((True, False)", "product((False,)"),
     "the nearest seat is not looked for": Patch(RANKING, "range(deepest, -1, -1)", "(0,)"),
-    "a newcomer displaces a survivor": Patch(RANKING, "room = most - len(chosen)", "room = most"),
+    "a newcomer displaces a survivor": Patch(RANKING, "room = most - len(kept)", "room = most"),
     "newcomers go first": Patch(
         RANKING, "for m in (member, *followers", "for m in (*followers.pop(seat, []), member, *followers"
     ),

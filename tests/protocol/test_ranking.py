@@ -91,7 +91,7 @@ def test_jobs_are_not_mixed_by_orders_of_their_own() -> None:
         pytest.param("a/s1 b/s2", "a/s1 b/s2 x/s1", 9, "a x b", id="a newcomer goes behind its switch"),
         pytest.param("a/t.s1 b/u.s2", "a/t.s1 b/u.s2 x/t.s9", 9, "a x b", id="or behind the next above it"),
         pytest.param("a/t.s1 b/u.s2", "a/t.s1 b/u.s2 x/t.s0 y/t.s1", 9, "a y x b", id="the nearest first"),
-        pytest.param("a/s1 b/s2", "a/s1 b/s2 x/s3 y y/s3", 9, "a b y x", id="a switch of its own goes to the end"),
+        pytest.param("a/s1 b/s2", "a/s1 b/s2 x/s3 y z/s3", 9, "a b y x z", id="a switch of its own goes to the end"),
         pytest.param("a/s1", "a/s1 x/s2 y/s2 z/s1", 3, "a z x +y", id="a switch that is there is filled up first"),
         pytest.param("a/s1 b/s2", "x/s2 y/s1", 9, "y x", id="nobody stays"),
         pytest.param("a b", "b@1 a@1", 9, "a@1 b@1", id="who is back takes the old seat"),
