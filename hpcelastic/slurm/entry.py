@@ -93,7 +93,6 @@ def place_here() -> Place:
 
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
-    start = time.monotonic()
     place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
     for directory in (task.paths.root, task.paths.register, task.paths.leases, task.paths.incidents):
         files.make_directory(directory)
@@ -102,6 +101,7 @@ def take_part(task: Task, place: Place) -> int:
 
 
 def _take_part(task: Task, place: Place) -> int:
+    start = time.monotonic()
     verdict = established(task.paths)
     report = reporter(safe_name(place.name))
     task = _on_the_ground(task, verdict, place, report)
