@@ -93,7 +93,7 @@ class Agent:
         self._board = Board.make(spec.member.local_world_size)
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
-        self._witness = Witness(spec.paths, spec.member.node, enabled=spec.agent.health.exclude)
+        self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
         self._inbox: deque[Outcome | HpcElasticError | _Meaning | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()

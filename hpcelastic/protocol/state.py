@@ -148,6 +148,11 @@ class Member:
     def name(self) -> str:
         return name_of(self.node)
 
+    @property
+    def machine(self) -> str:
+        """SLURM's name of the node, which several agents may share."""
+        return self.host or self.name
+
 
 @dataclass(frozen=True)
 class Participant:
