@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.bell import Bell, heed
+from hpcelastic.agent.binding import binding
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
@@ -92,7 +93,7 @@ class Agent:
         self._board = Board.make(spec.member.local_world_size)
         self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
-        self._witness = Witness(spec.paths, spec.member.node, enabled=spec.agent.health.exclude)
+        self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
         self._inbox: deque[Outcome | HpcElasticError | _Meaning | Outlook | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
@@ -301,8 +302,8 @@ class Agent:
 
     def _born(self, group: WorkerGroup) -> None:
         if not group.births:
-            part = group.part
-            self._log("workers started", round=part.round, world_size=part.world_size, pids=group.pids)
+            part, given = group.part, binding(self._spec.environ)
+            self._log("workers started", round=part.round, world_size=part.world_size, pids=group.pids, **given)
 
     def _offer_store(self, part: Assignment, lease_from: float) -> None:
         """Let the first client wake us if the store is ours to serve, else give the port back."""

@@ -52,7 +52,7 @@ def refusal(candidate: Candidate, report: Callable[[str], None]) -> int | None:
     the run has had no round for so long that it seems to need the node.
     """
     if candidate.health.check and (seen := _checked(candidate, report)):
-        _tell(candidate, Incident(candidate.member.name, Trouble.CHECK, seen, time.time()))
+        _tell(candidate, Incident(candidate.member.machine, Trouble.CHECK, seen, time.time()))
         report(f"this node does not take part (status {UNFIT}); once it is put right: {_forgive(candidate)}")
         return UNFIT
     if candidate.health.exclude and (verdict := _out(candidate)):
@@ -83,13 +83,13 @@ def _tell(candidate: Candidate, incident: Incident | None) -> None:
 
 
 def _forgive(candidate: Candidate) -> str:
-    return f"hpcelastic forgive {candidate.paths.root} {candidate.member.name}"
+    return f"hpcelastic forgive {candidate.paths.root} {candidate.member.machine}"
 
 
 def _out(candidate: Candidate) -> Verdict | None:
     """The verdict on this node if it is out."""
-    name = candidate.member.name
-    verdict = remembered(candidate.paths, candidate.health.half_life, name).get(name)
+    machine = candidate.member.machine
+    verdict = remembered(candidate.paths, candidate.health.half_life, machine).get(machine)
     return verdict if verdict is not None and verdict.out else None
 
 

@@ -40,6 +40,12 @@ class Place:
     launcher: str = ""
     """Address of the node that started the agent; empty if unknown."""
 
+    topology: str = ""
+    """The switches above the node, ``TOP.LEAF``, or its block; empty if unknown."""
+
+    host: str = ""
+    """SLURM's name of the node, where ``name`` is another; empty where it is not."""
+
 
 def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Member:
     """A new incarnation of the node at ``place``, in no round yet."""
@@ -53,6 +59,8 @@ def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Me
         order=place.order,
         job=f"{place.job}.{place.restart}" if place.job else "",
         job_nodes=place.job_nodes,
+        host=place.host,
+        topology=place.topology,
         process=this_process(),
         dead=dead,
     )
@@ -67,15 +75,20 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
     for lease in read_leases(paths.leases, of=safe_name(place.name)).values():
         same_machine, alive = look_for(lease.member.process)
         if alive and lease.member.stand is not Stand.LEFT:
-            raise ConfigError(
-                f"node {place.name} is in this run already, as process {lease.member.process.split(':')[2]} "
-                "on this machine; stop that agent, or give this one another name with --node-name"
-            )
+            raise already_here(place.name, int(lease.member.process.split(":")[2]))
         if same_machine:
             kill_marked(lease.member.node)  # its guard may be at it still, or have died with it
         if same_machine or _requeued(lease.member, place):
             dead.append(lease.member.node)
     return tuple(dead)
+
+
+def already_here(name: str, pid: int) -> ConfigError:
+    """That process ``pid`` of this machine, 0 if it can't be seen from here, takes part as node ``name``."""
+    return ConfigError(
+        f"node {name} is in this run already, as process {pid or 'of another container'} on this machine; "
+        "stop that agent, or give this one another name with --node-name"
+    )
 
 
 def count_gpus(environ: Mapping[str, str]) -> int:

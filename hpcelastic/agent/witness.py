@@ -9,7 +9,7 @@ from hpcelastic.errors import StoreError
 from hpcelastic.health.causes import machines_fault
 from hpcelastic.health.incidents import Incident, Trouble, note
 from hpcelastic.health.memory import note_losses
-from hpcelastic.protocol.state import Failure, Participant, Phase, State, name_of
+from hpcelastic.protocol.state import Failure, Member, Participant, Phase, State
 from hpcelastic.store.paths import RunPaths
 
 
@@ -19,9 +19,9 @@ class Witness:
     Does nothing unless ``enabled``.
     """
 
-    def __init__(self, paths: RunPaths, node: str, *, enabled: bool) -> None:
+    def __init__(self, paths: RunPaths, member: Member, *, enabled: bool) -> None:
         self._paths = paths
-        self._node = node
+        self._node, self._machine = member.node, member.machine
         self._enabled = enabled
         self._round = 0
         self._members: tuple[Participant, ...] = ()
@@ -48,7 +48,7 @@ class Witness:
         cause = machines_fault(failure.exit_code, failure.message, failure.traceback)
         if cause is not None:
             said = f"rank {failure.rank}: {failure.message}"
-            incident = Incident(name_of(self._node), cause, said, time.time(), failure.round)
+            incident = Incident(self._machine, cause, said, time.time(), failure.round)
             self._in_background(lambda: note(self._paths, incident))
         return cause
 

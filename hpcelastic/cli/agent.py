@@ -192,6 +192,7 @@ def _place(args: argparse.Namespace) -> Place:
     return replace(
         place,
         name=args.node_name or place.name,
+        host=place.host or (place.name if args.node_name else ""),
         job=job,
         job_nodes=nodes,
         order=order,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from hpcelastic.health.incidents import Trouble, note_lost, read_incidents
 from hpcelastic.health.verdict import Verdict, verdicts
-from hpcelastic.protocol.state import Participant, Stand, State, name_of
+from hpcelastic.protocol.state import Participant, Stand, State
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 
@@ -23,7 +23,7 @@ def left_out(paths: RunPaths, half_life: float) -> tuple[str, ...]:
     out = [host for host, verdict in remembered(paths, half_life).items() if verdict.out]
     if not out:
         return ()
-    known = {name_of(node) for node in read_leases(paths.leases)}
+    known = {lease.member.machine for lease in read_leases(paths.leases).values()}
     return () if known <= set(out) else tuple(out)
 
 
@@ -36,9 +36,9 @@ def note_losses(paths: RunPaths, before: Sequence[Participant], state: State) ->
     leases, last = read_leases(paths.leases), state.round - 1
     here = {p.node for p in state.participants} | set(state.standbys)
     said = {node: lease.member for node, lease in leases.items()}
-    gone = [p.name for p in before if p.node not in here and not (p.node in said and said[p.node].stand is Stand.LEFT)]
-    fenced = [p.name for p in before if p.node in here and p.node in said and said[p.node].fenced == last]
-    for name in gone:
-        note_lost(paths, name, last, f"was lost in round {last}")
-    for name in fenced if len(gone) + len(fenced) < len(before) else ():
-        note_lost(paths, name, last, f"could not renew its lease in round {last}", Trouble.FENCED)
+    gone = [p for p in before if p.node not in here and not (p.node in said and said[p.node].stand is Stand.LEFT)]
+    fenced = [p for p in before if p.node in here and p.node in said and said[p.node].fenced == last]
+    for machine in {said[p.node].machine if p.node in said else p.name for p in gone}:
+        note_lost(paths, machine, last, f"was lost in round {last}")
+    for machine in {said[p.node].machine for p in fenced} if len(gone) + len(fenced) < len(before) else ():
+        note_lost(paths, machine, last, f"could not renew its lease in round {last}", Trouble.FENCED)

@@ -18,8 +18,9 @@ state's grace to finish a step and to save it; what goes wrong meanwhile ends th
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Seen, Stand, State, View, name_of
+from hpcelastic.protocol.state import Cause, Failure, Member, Phase, Seen, Stand, State, View, name_of, participant
 from hpcelastic.protocol.transitions import Mover, checked
 
 
@@ -281,16 +282,14 @@ def _still_coming(state: State, view: View) -> int | None:
 
 
 def _form(state: State, ready: list[Member]) -> State:
-    """The next round, of those ready: who was in the last round keeps the order, the others follow by SLURM's."""
-    place = {p.name: i for i, p in enumerate(state.participants)}
-    ranked = sorted(ready, key=lambda m: (place.get(m.name, len(place)), m.order, m.node))
-    chosen, standbys = ranked[: state.most], ranked[state.most :]
+    """The next round, of those ready."""
+    chosen, standbys = ranked(state.participants, ready, state.most)
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
         phase=Phase.RUNNING,
         round=state.round + 1,
-        participants=tuple(Participant(m.node, m.local_world_size, m.address, m.port, m.bell) for m in chosen),
+        participants=tuple(participant(m) for m in chosen),
         standbys=tuple(m.node for m in standbys),
         reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
         + (f", without {_names(gone)}" if gone else ""),

@@ -118,6 +118,12 @@ class Member:
     job_nodes: int = 0
     """Nodes that ``job`` has in all; 0 if unknown."""
 
+    host: str = ""
+    """SLURM's name of the node that the agent runs on, where ``name`` is another; empty where it is not."""
+
+    topology: str = ""
+    """The switches above the node, ``TOP.LEAF``, or its block; empty if unknown."""
+
     process: str = ""
     """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
 
@@ -142,6 +148,11 @@ class Member:
     def name(self) -> str:
         return name_of(self.node)
 
+    @property
+    def machine(self) -> str:
+        """SLURM's name of the node, which several agents may share."""
+        return self.host or self.name
+
 
 @dataclass(frozen=True)
 class Participant:
@@ -152,10 +163,17 @@ class Participant:
     address: str
     port: int
     bell: int = 0
+    topology: str = ""
 
     @property
     def name(self) -> str:
         return name_of(self.node)
+
+
+def participant(member: Member) -> Participant:
+    """What a round keeps of a member."""
+    m = member
+    return Participant(m.node, m.local_world_size, m.address, m.port, m.bell, m.topology)
 
 
 @dataclass(frozen=True)
@@ -186,7 +204,7 @@ class State:
     """How many nodes the user wants at most by now; 0 for ``nodes.max``."""
 
     drained: tuple[str, ...] = ()
-    """Names of nodes that must not take part."""
+    """Nodes that must not take part, by name or by SLURM's name of the machine."""
 
     spent: Mapping[str, int] = field(default_factory=dict)
     """How many rounds ended by each cause, in the whole run."""
@@ -209,7 +227,7 @@ class State:
 
     def drains(self, member: Member) -> bool:
         """Whether the node must not take part."""
-        return member.name in self.drained
+        return member.name in self.drained or member.machine in self.drained
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_memb
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
+from hpcelastic.agent.tenancy import settled
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
@@ -93,10 +94,15 @@ def place_here() -> Place:
 
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
-    start = time.monotonic()
     place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
     for directory in (task.paths.root, task.paths.register, task.paths.leases, task.paths.incidents):
         files.make_directory(directory)
+    with settled(task.paths, place) as settled_place:
+        return _take_part(task, settled_place)
+
+
+def _take_part(task: Task, place: Place) -> int:
+    start = time.monotonic()
     verdict = established(task.paths)
     report = reporter(safe_name(place.name))
     task = _on_the_ground(task, verdict, place, report)

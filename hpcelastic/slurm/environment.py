@@ -4,7 +4,7 @@ Source: srun(1), OUTPUT ENVIRONMENT VARIABLES.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcelastic.agent.node import Place
 
@@ -31,6 +31,9 @@ class SlurmTask:
     array_task: int | None = None
     """Which element of it."""
 
+    topology: str = ""
+    """The switches above the node, ``TOP.LEAF``, or its block; empty if the site has not told SLURM of any."""
+
 
 def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     """The SLURM task that this process is; None outside of a job step."""
@@ -47,7 +50,16 @@ def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
         launcher=environ.get("SLURM_LAUNCH_NODE_IPADDR", ""),
         array_job=array,
         array_task=_number(environ, "SLURM_ARRAY_TASK_ID", 0) if array else None,
+        topology=_topology(environ),
     )
+
+
+def _topology(environ: Mapping[str, str]) -> str:
+    """What is above the node: ``top.leaf.n1``, of pattern ``switch.switch.node``, or ``b8.n1``, of ``block.node``."""
+    address, pattern = environ.get("SLURM_TOPOLOGY_ADDR", ""), environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
+    *above, last = pattern.split(".")
+    names = address.split(".", len(above))  # a node's name may have dots
+    return ".".join(names[:-1]) if last == "node" and len(names) == len(above) + 1 else ""
 
 
 @dataclass(frozen=True)
@@ -73,20 +85,21 @@ def step_rank(environ: Mapping[str, str]) -> StepRank | None:
 def place_of(task: SlurmTask) -> Place:
     """Where the agent of ``task`` runs. Nodes are counted for the job's step: who else comes is known from it.
 
-    Not so in an array: its elements start one by one. SLURM may put two of them on one node, so the job's id, which
-    stays over a requeue, is a part of the name.
+    Not so in an array: its elements start one by one, and there may be several on one node.
     """
-    if task.array_task is not None:
-        name = f"{task.node}.{task.job_id}"
-        return Place(name, task.job_id, restart=task.restart, order=task.array_task, launcher=task.launcher)
-    return Place(
+    place = Place(
         task.node,
         job=task.job_id,
         job_nodes=task.nodes,
         restart=task.restart,
         order=task.node_id,
         launcher=task.launcher,
+        topology=task.topology,
     )
+    if task.array_task is None:
+        return place
+    name = f"{task.node}_{task.array_task}"
+    return replace(place, name=name, host=task.node, job_nodes=0, order=task.array_task)
 
 
 def _number(environ: Mapping[str, str], name: str, default: int) -> int:

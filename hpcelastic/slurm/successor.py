@@ -89,7 +89,7 @@ class Left:
 def see_to_the_job(left: Left) -> None:
     """Requeue our job, if that is wanted and nobody else does. Returns when all is said and done."""
     wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
-    wish = next((notice for notice in wishes if notice.again), None)
+    wish = next((notice for notice in wishes if notice.again), None) or _elsewhere(left)
     if wish is None:
         return
     _await_mates(left, 0.0 if left.notice.again else _TURN * (1 + min(left.task.node_id, 5)))
@@ -104,6 +104,16 @@ def see_to_the_job(left: Left) -> None:
         _requeue(left)
     else:
         _linger(left)
+
+
+def _elsewhere(left: Left) -> Notice | None:
+    """The wish that a job of one node start again on another: SLURM takes this one out of service."""
+    host = left.member.machine
+    try:
+        drained = left.task.nodes == 1 and read_state(left.paths).drains(left.member) and scheduler.draining([host])
+    except SlurmError:
+        drained = {}
+    return Notice(f"SLURM drains {host}", 0.0, again="preemption") if drained else None
 
 
 def _record(left: Left, wish: Notice) -> Requeue:

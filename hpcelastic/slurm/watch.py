@@ -138,11 +138,12 @@ class Watch:
         self._held = held - self._held
 
     def _heed_drains(self, state: State) -> None:
-        hosts = {p.name.partition("_")[0]: p.name for p in state.participants}
-        for host, why in scheduler.draining(hosts).items():
-            name = hosts[host]
+        inside = {p.node for p in state.participants}
+        leases = read_leases(self._watched.paths.leases)
+        hosts = {leases[node].member.machine for node in inside & leases.keys()}
+        for host, why in scheduler.draining(sorted(hosts)).items():
             self._report(f"SLURM drains {host} ({why}): its workers come to a step's end, and the others go on")
-            steer_run(self._watched.paths, self._watched.writer, partial(drain, name=name))
+            steer_run(self._watched.paths, self._watched.writer, partial(drain, name=host))
 
 
 def _changed(before: State, state: State) -> bool:

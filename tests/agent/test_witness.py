@@ -1,6 +1,7 @@
 """What an agent notes of nodes that go wrong."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,10 @@ import pytest
 from hpcelastic.agent.witness import Witness
 from hpcelastic.health.incidents import Trouble, read_incidents
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Failure, Participant, Phase, State
+from hpcelastic.protocol.state import Failure, Member, Participant, Phase, Stand, State
 from hpcelastic.store.paths import RunPaths
 
+HERE = Member("n1@0-a", Stand.READY, 0, 1, "10.0.0.1", 1)
 Watching = Callable[..., dict[str, tuple[str, int]]]
 
 
@@ -28,7 +30,7 @@ def watch(tmp_path: Path) -> Watching:
 
     def watch(*states: State, enabled: bool = True) -> dict[str, tuple[str, int]]:
         paths = RunPaths(tmp_path / "run")
-        witness = Witness(paths, "n1@0-a", enabled=enabled)
+        witness = Witness(paths, HERE, enabled=enabled)
         for seen in states:
             witness.learned(seen)
         witness.close(10.0)
@@ -60,7 +62,7 @@ def test_it_may_be_turned_off(watch: Watching) -> None:
 
 def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
-    witness = Witness(paths, "n1@0-a", enabled=True)
+    witness = Witness(paths, HERE, enabled=True)
     assert witness.failed(failure("ZeroDivisionError: division by zero")) is None
     assert witness.failed(failure("CUDA error: uncorrectable ECC error encountered")) is Trouble.HARDWARE
     witness.close(10.0)
@@ -69,8 +71,16 @@ def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> 
     assert noted.message == "rank 3: CUDA error: uncorrectable ECC error encountered"
 
 
+def test_of_agents_that_share_a_machine_the_machine_is_to_blame(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    witness = Witness(paths, replace(HERE, node="n1_2@0-a", host="n1"), enabled=True)
+    witness.failed(failure("CUDA error: uncorrectable ECC error encountered"))
+    witness.close(10.0)
+    assert [incident.host for incident in read_incidents(paths)] == ["n1"]
+
+
 def test_a_directory_that_cannot_be_written_is_no_concern_of_the_agent(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
-    witness = Witness(RunPaths(tmp_path / "run"), "n1@0-a", enabled=True)
+    witness = Witness(RunPaths(tmp_path / "run"), HERE, enabled=True)
     witness.failed(failure("uncorrectable ECC error"))
     witness.close(10.0)

@@ -26,12 +26,20 @@ _DAEMONS = ("slurmd", "slurmstepd")
 class SlurmCluster:
     """A cluster with `nodes` hosts, each with `gpus`, or with as many as a tuple says.
 
-    `extra_conf` holds lines for slurm.conf; they replace ours of the same key.
+    `extra_conf` holds lines for slurm.conf; they replace ours of the same key. `topology` holds the lines of
+    topology.conf, for topology/tree.
     """
 
-    def __init__(self, nodes: int = 4, cpus: int = 4, extra_conf: str = "", gpus: int | tuple[int, ...] = 0) -> None:
+    def __init__(
+        self,
+        nodes: int = 4,
+        cpus: int = 4,
+        extra_conf: str = "",
+        gpus: int | tuple[int, ...] = 0,
+        topology: str = "",
+    ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
-        self._shape = Shape(nodes, cpus, gpus, extra_conf)
+        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology)
         self._resources = ExitStack()
         self._started: Machines | None = None
 

@@ -26,6 +26,7 @@ class Shape:
     cpus: int
     gpus: int | tuple[int, ...]
     extra_conf: str
+    topology: str
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
         cpus=shape.cpus,
         gpus=shape.gpus if isinstance(shape.gpus, tuple) else (shape.gpus,) * shape.nodes,
         extra_conf=shape.extra_conf,
+        topology=shape.topology,
     )
 
 

@@ -51,6 +51,7 @@ class Site:
     cpus: int
     gpus: tuple[int, ...]  # of each node
     extra_conf: str
+    topology: str
 
 
 def files(site: Site, this_host: str) -> dict[str, str]:
@@ -66,6 +67,8 @@ def files(site: Site, this_host: str) -> dict[str, str]:
         counts = zip(site.nodes, site.gpus, strict=True)
         lines = (f"NodeName={n} Name=gpu File={gpu_file(site, f'[0-{c - 1}]')}\n" for n, c in counts if c)
         texts["gres.conf"] = "".join(lines)
+    if site.topology:
+        texts["topology.conf"] = site.topology
     return texts
 
 
@@ -89,6 +92,7 @@ def _own_settings(site: Site) -> str:
         f"SlurmdSpoolDir={site.directory}/spool/%n",
         f"StateSaveLocation={site.directory}/state",
         *(["GresTypes=gpu"] if any(site.gpus) else []),
+        *(["TopologyPlugin=topology/tree"] if site.topology else []),
         *(
             f"NodeName={name} NodeAddr={address} CPUs={site.cpus} RealMemory=4000 {_gres(gpus)} State=UNKNOWN"
             for (name, address), gpus in zip(site.nodes.items(), site.gpus, strict=True)

@@ -75,6 +75,14 @@ def test_nodes_that_are_out_are_left_out(paths: RunPaths) -> None:
     assert left_out(paths, HALF_LIFE) == ("n1",)
 
 
+def test_slurm_is_told_of_machines_not_of_agents(paths: RunPaths) -> None:
+    note(paths, Incident("n1", Trouble.CHECK, "", 1e12))
+    say(paths, member("n1_0", host="n1"), member("n1_1", host="n1"))
+    assert left_out(paths, HALF_LIFE) == (), "the run has had no other machine"
+    say(paths, member("n2_2", host="n2"))
+    assert left_out(paths, HALF_LIFE) == ("n1",)
+
+
 def test_where_all_nodes_are_out_some_must_be_tried(paths: RunPaths) -> None:
     for name in ("n1", "n2"):
         note(paths, Incident(name, Trouble.CHECK, "", 1e12))
@@ -92,6 +100,11 @@ LOSSES = {
     "nobody": (("n1", "n2"), [], {}),
     "one without a word": (("n1", "n2", "n4"), [member("n4", Stand.RUNNING)], {"n4": "lost"}),
     "one whose lease has gone": (("n1", "n2", "n4"), [], {"n4": "lost"}),
+    "two agents of one machine": (
+        ("n1", "n2", "n4_0", "n4_1"),
+        [member(name, Stand.RUNNING, host="n4") for name in ("n4_0", "n4_1")],
+        {"n4": "lost"},
+    ),
     "one that has left": (("n1", "n2", "n4"), [member("n4", Stand.LEFT)], {}),
     "one that stands by": (("n1", "n2", "n3"), [member("n3")], {}),
     "one that was fenced": (("n1", "n2"), [member("n1"), member("n2", fenced=1)], {"n2": "fenced"}),
@@ -108,6 +121,7 @@ def test_who_was_lost_between_two_rounds(
     note_losses(paths, participants(*before), ROUND_2)
     assert {one.host: one.cause.value for one in read_incidents(paths)} == expected
     assert all(one.round == 1 for one in read_incidents(paths))
+    assert len(read_incidents(paths)) == len(expected), "a machine is lost once, however many agents it had"
 
 
 def test_a_single_loss_keeps_nobody_out(paths: RunPaths) -> None:

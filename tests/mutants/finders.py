@@ -6,13 +6,14 @@ import sys
 from pathlib import Path
 
 from tests.mutants.tables import failing_row
-from tests.protocol.under_test import ASSIGNMENT, CONDUCT, DECIDE, Patch, load
+from tests.protocol.under_test import ASSIGNMENT, CONDUCT, DECIDE, RANKING, Patch, load
 from tests.simulation.faults import PROFILES, scenario
 from tests.simulation.shrink import violation_of
 
 TABLES = {
     DECIDE: "tests.protocol.test_decide",
     ASSIGNMENT: "tests.protocol.test_decide",
+    RANKING: "tests.protocol.test_ranking",
     CONDUCT: "tests.agent.test_conduct",
 }
 """The module whose table tests are about this one."""

@@ -1,6 +1,6 @@
 """Faults that somebody might put into the protocol some day: each one edit of the source."""
 
-from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASES, REGISTER, RENDEZVOUS, Patch
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASES, RANKING, REGISTER, RENDEZVOUS, Patch
 
 _READY = "return m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)"
 _STOPPED = "return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)"
@@ -10,7 +10,7 @@ _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, s
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _ROOM = "if len(state.participants) >= state.most:"
-_CHOSEN = "ranked[: state.most], ranked[state.most :]"
+_CHOSEN = "ranked(state.participants, ready, state.most)"
 _FENCED = (
     "if member is not None and member.stand is Stand.READY and member.round >= state.round:\n            return Cause"
 )
@@ -48,9 +48,9 @@ MUTANTS = {
     ),
     "nobody believes a successor": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
     "min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
-    "max is ignored as a round forms": Patch(DECIDE, _CHOSEN, "ranked, []"),
+    "max is ignored as a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
     "max is ignored as a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
-    "standbys are forgotten": Patch(DECIDE, _CHOSEN, "ranked[: state.settings.nodes.max], []"),
+    "standbys are forgotten": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
     "a success of some is the success of all": Patch(DECIDE, "if len(done) == len(state.participants):", "if done:"),
@@ -60,10 +60,21 @@ MUTANTS = {
     "a goodbye closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
-    "ranks go by name": Patch(
-        DECIDE, "key=lambda m: (place.get(m.name, len(place)), m.order, m.node)", "key=lambda m: m.name"
+    "survivors are ranked anew": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.most)"),
+    "names go before switches": Patch(
+        RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),
-    "newcomers go first": Patch(DECIDE, "place.get(m.name, len(place))", "place.get(m.name, -1)"),
+    "jobs are mixed by their own orders": Patch(RANKING, "m.order if one_job else 0", "m.order"),
+    "n10 comes before n2": Patch(RANKING, "[int(part) if part.isdecimal() else part for", "[part for"),
+    "newcomers take no seat": Patch(RANKING, " for seat, member in enumerate(seats) if member is None]", " in ()]"),
+    "who stays is moved by a smaller node": Patch(RANKING, "product((True, False)", "product((False,)"),
+    "the nearest seat is not looked for": Patch(RANKING, "range(deepest, -1, -1)", "(0,)"),
+    "a newcomer displaces a survivor": Patch(RANKING, "room = most - len(kept)", "room = most"),
+    "newcomers go first": Patch(
+        RANKING, "for m in (member, *followers", "for m in (*followers.pop(seat, []), member, *followers"
+    ),
+    "newcomers go last": Patch(RANKING, "if prefix in last), ())", "if False), ())"),
+    "switches are not kept together": Patch(RANKING, "if len(comers) <= room or all", "if True or all"),
     "the round does not count up": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round,"),
     "the round skips a number": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round + 2,"),
     "a failure of an older round counts": Patch(DECIDE, "(f for f in found if f.round == state.round)", "found"),
@@ -126,10 +137,18 @@ UNSEEN = {
     "who has succeeded counts as lost when it goes",
     "nobody believes a successor",
     "standbys are forgotten",
+    "names go before switches",
+    "jobs are mixed by their own orders",
+    "n10 comes before n2",
+    "who stays is moved by a smaller node",
+    "the nearest seat is not looked for",
+    "newcomers go first",
+    "newcomers go last",
+    "switches are not kept together",
     "of twins the one that was in the round is taken in",
     "a loss goes before a goodbye",
     "there is no last call",
     "a newcomer interrupts a round that succeeds",
 }
-"""Those that break no promise that the referee knows: a run only takes longer, or counts a goodbye
-as a loss. The tables must catch them."""
+"""Those that break no promise that the referee knows: a run only takes longer, counts a goodbye as a
+loss, or has ranks that suit the machine room less. The tables must catch them."""

@@ -532,7 +532,7 @@ def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], com
         pytest.param("db", 3, [ready(n, 1) for n in "abcd"], "dba+c", id="newcomers stand by"),
         pytest.param("db", 2, [ready(n, 1) for n in "abcd"], "db+ac", id="a newcomer displaces nobody"),
         pytest.param(
-            "db", 2, [ready("a", 1), dead(runs("d", 1)), ready("b", 1), ready("c", 1)], "ba+c", id="promotion"
+            "db", 2, [ready("a", 1), dead(runs("d", 1)), ready("b", 1), ready("c", 1)], "ab+c", id="promotion"
         ),
         pytest.param(
             "cab",

@@ -11,6 +11,7 @@ from typing import Any
 from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
+RANKING = "hpcelastic.protocol.ranking"
 LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.rendezvous.attention"
 FILES, LEASES = "hpcelastic.store.files", "hpcelastic.store.leases"
 LEASE_NAMES = "hpcelastic.store.lease_names"

@@ -459,6 +459,7 @@ class Simulation:
             order=order,
             job=f"job.{self._job}" if self.scenario.job_known else "",
             job_nodes=self.scenario.size if self.scenario.job_known else 0,
+            topology=f"top.s{order % 3}",
             dead=dead,
         )
         for node in before if knowing else ():

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from hpcelastic.agent.node import Place
 from hpcelastic.slurm.environment import StepRank, place_of, slurm_task, step_rank
 
 STEP = {
@@ -34,3 +35,33 @@ def test_the_launchers_address_is_kept(launcher: str) -> None:
     task = slurm_task({**STEP, **({"SLURM_LAUNCH_NODE_IPADDR": launcher} if launcher else {})})
     assert task is not None
     assert place_of(task).launcher == launcher
+
+
+TOPOLOGIES = {
+    "tree": ("top.s1.n1", "switch.switch.node", "top.s1"),
+    "tree of one switch": ("s1.n1", "switch.node", "s1"),
+    "under two switches": ("top.s[1-2].n1", "switch.switch.node", "top.s[1-2]"),
+    "block": ("b8.n1", "block.node", "b8"),
+    "a node's name with dots": ("top.s1.n1.site.org", "switch.switch.node", "top.s1"),
+    "no topology": ("n1", "node", ""),
+    "no topology, a node's name with dots": ("n1.site.org", "node", ""),
+    "too short": ("n1", "switch.node", ""),
+    "of an unknown kind": ("top.s1", "switch.switch", ""),
+    "no pattern": ("top.s1.n1", "", ""),
+    "not told": ("", "", ""),
+}
+
+
+@pytest.mark.parametrize(("address", "pattern", "topology"), TOPOLOGIES.values(), ids=TOPOLOGIES.keys())
+def test_the_switches_above_a_node(address: str, pattern: str, topology: str) -> None:
+    told = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
+    task = slurm_task({**STEP, **{name: value for name, value in told.items() if value}})
+    assert task is not None
+    assert place_of(task).topology == topology
+
+
+def test_elements_of_an_array_may_share_a_node() -> None:
+    task = slurm_task({**STEP, "SLURM_NNODES": "1", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"})
+    assert task is not None
+    assert (task.array_job, task.array_task) == ("5", 3)
+    assert place_of(task) == Place("n1_3", job="7", host="n1", order=3)

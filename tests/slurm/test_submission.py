@@ -377,7 +377,7 @@ def test_place_of_a_task() -> None:
 
 def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
     place = place_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
-    assert place == Place("n2.7", job="7", job_nodes=0, restart=2, order=3)
+    assert place == Place("n2_3", job="7", host="n2", restart=2, order=3)
 
 
 def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,6 +29,8 @@ def members(draw: some.DrawFn) -> Member:
             stand=some.sampled_from(Stand),
             address=TEXTS,
             job=TEXTS,
+            host=TEXTS,
+            topology=TEXTS,
             process=some.sampled_from(["", "b:1:2:3"]),
             dead=some.lists(own | NODES, max_size=8).map(tuple),
             failure=some.sampled_from([None, FAILURE]),
@@ -69,9 +71,9 @@ def test_any_text_is_a_name_or_none(text: str) -> None:
 
 
 def test_a_name_is_read_with_the_eye() -> None:
-    member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0")
+    member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0", host="n1", topology="top.s1")
     assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
-    assert said(member).text.endswith(",3,7%7E1.0,4,2+0-01+0-02.json")
+    assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,2,-1+0-01+0-02.json")
     assert member_of(said(member)) == (member, True)
 
 
@@ -96,8 +98,9 @@ def test_what_fits_of_many_deaths_is_there() -> None:
     assert found is not None and 5 < len(found.dead) < 40
 
 
-def test_a_summary_that_does_not_fit_is_left_out() -> None:
-    member = replace(MEMBER, address="a" * 300)
+@pytest.mark.parametrize("field", ["address", "topology"])
+def test_a_summary_that_does_not_fit_is_left_out(field: str) -> None:
+    member = replace(MEMBER, **{field: "a" * 300})
     assert summary(member) == "+"
     assert member_of(said(member)) == (None, False)
 

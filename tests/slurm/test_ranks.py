@@ -1,0 +1,168 @@
+"""Ranks on a real cluster: they follow its switches, and stay; jobs that share a node share nothing else."""
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.state import Member, Phase, Stand, State
+from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.store.events import read_events
+from hpcelastic.store.leases import read_leases
+from hpcelastic.store.paths import RunPaths
+from tests.cluster import SlurmCluster
+
+WORKER = """\
+import json, os, pathlib, time
+told = {name: os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "HPCELASTIC_NODE", "CUDA_VISIBLE_DEVICES")}
+told |= {"job": os.environ["SLURM_JOB_ID"], "mask": os.environ.get('SLURM_CPU_BIND', '').split(":")[-1]}
+told |= {"cpus": sorted(os.sched_getaffinity(0)), "pid": os.getpid()}
+path = pathlib.Path("told") / f"{os.environ['HPCELASTIC_ROUND']}.{told['RANK']}.json"
+path.with_suffix(".draft").write_text(json.dumps(told))
+path.with_suffix(".draft").rename(path)
+while not pathlib.Path("finish").exists():
+    time.sleep(0.1)
+"""
+SWITCHES = {"s1": {"n1", "n3"}, "s2": {"n2", "n4", "n5"}}
+TREE = "SwitchName=s1 Nodes=n[1,3]\nSwitchName=s2 Nodes=n[2,4-5]\nSwitchName=top Switches=s[1-2]\n"
+PATIENCE = 120.0
+"""Seconds for whatever is waited for; generous, for a machine that is busy with other tests."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+class Site:
+    """A directory that all nodes share, a run in it, and jobs that serve the run."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+        self.work = cluster.path / "work"
+        (self.work / "told").mkdir(parents=True)
+        (self.work / "worker.py").write_text(WORKER)
+        self.run = RunPaths(self.work / "runs" / "shared")
+
+    def submit(self, flags: str, *options: str) -> str:
+        """A job with one agent on each of its nodes."""
+        step = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0"
+        agent = f"{sys.executable} -m hpcelastic agent --rdzv-id shared --rdzv-endpoint runs {flags} worker.py"
+        return self.cluster.submit(f"{step} {agent}", f"--chdir={self.work}", "--no-kill", *options)
+
+    def until_round(self, holds: Callable[[State], object]) -> State:
+        """The first round that runs of which that holds."""
+
+        def look() -> State | None:
+            with suppress(StoreError):  # nobody has set up the run yet
+                state = read_state(self.run)
+                return state if state.phase is Phase.RUNNING and holds(state) else None
+            return None
+
+        return self.until("a round", look)
+
+    def told(self, round: int, world_size: int) -> list[dict[str, object]]:
+        """What all workers of a round have told, by rank."""
+        paths = [self.work / "told" / f"{round}.{rank}.json" for rank in range(world_size)]
+        self.until("all workers", lambda: all(path.exists() for path in paths))
+        return [json.loads(path.read_text()) for path in paths]
+
+    def member(self, name: str) -> Member:
+        members = [lease.member for lease in read_leases(self.run.leases, of=name).values()]
+        return next(m for m in members if m.stand is not Stand.LEFT)
+
+    def finish(self) -> None:
+        (self.work / "finish").touch()
+        self.until("success", lambda: read_state(self.run).phase is Phase.SUCCEEDED)
+
+    def until(self, what: str, look: Callable[[], object]) -> object:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := look()):
+            outputs = "\n".join(path.read_text(errors="replace") for path in self.cluster.path.glob("job-*.out"))
+            assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{outputs}"
+            time.sleep(0.1)
+        return found
+
+
+def names(state: State) -> list[str]:
+    return [p.name for p in state.participants]
+
+
+def switch_of(node: str) -> str:
+    return next(switch for switch, nodes in SWITCHES.items() if node in nodes)
+
+
+def test_ranks_follow_the_switches_and_stay_when_a_node_is_replaced(
+    fresh_cluster: Callable[..., SlurmCluster],
+) -> None:
+    site = Site(fresh_cluster(nodes=5, topology=TREE))
+    site.submit("--nnodes 4:4 --preload ''", "--nodes=5")
+    first = site.until_round(lambda state: True)
+    assert {p.name: p.topology for p in first.participants} == {n: f"top.{switch_of(n)}" for n in names(first)}
+    assert len(list(groupby(map(switch_of, names(first))))) == 2, names(first)
+    (spare,) = {"n1", "n2", "n3", "n4", "n5"} - set(names(first))
+    lost = next(name for name in names(first) if name != "n1")
+    site.cluster.fail_node(int(lost[1:]))
+    second = site.until_round(lambda state: state.round > first.round)
+    assert names(second) == [spare if name == lost else name for name in names(first)]
+    site.finish()
+
+
+@pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "fresh"])
+@pytest.mark.parametrize("array", [True, False], ids=["array", "jobs"])
+def test_two_jobs_on_one_node_share_nothing_else(
+    array: bool, preload: str, fresh_cluster: Callable[..., SlurmCluster]
+) -> None:
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("two jobs need two processors")
+    cluster = fresh_cluster(nodes=1, cpus=2, gpus=4, extra_conf="TaskPlugin=task/affinity")
+    site = Site(cluster)
+    flags = f"--nnodes 1:2 --nproc-per-node auto --preload '{preload}' --rdzv-conf last_call=1"
+    options = ["--cpus-per-task=1", "--gpus-per-node=2"]
+    for extra in [["--array=0-1"]] if array else [[], []]:
+        site.submit(flags, *options, *extra)
+
+    both = site.until_round(lambda state: len(state.participants) == 2)
+    workers = site.told(both.round, 4)
+    check_shares(site, both, workers)
+    hosts = {site.member(name).host or name for name in names(both)}
+    assert hosts == {"n1"}
+    lost = names(both)[1]
+    assert lost in ({"n1_0", "n1_1"} if array else {"n1", f"n1.j{workers[2]['job']}"})
+
+    gone = site.member(lost)
+    agent = next(pid for pid in cluster.job_pids(str(workers[2]["job"]), 1) if is_agent(pid))
+    os.kill(agent, signal.SIGKILL)
+    alone = site.until_round(lambda state: state.round > both.round)
+    assert names(alone) == names(both)[:1]
+    assert gone.node not in [p.node for p in alone.participants]
+    assert [told["job"] for told in site.told(alone.round, 2)] == [workers[0]["job"]] * 2
+    site.finish()
+
+
+def check_shares(site: Site, state: State, workers: list[dict[str, object]]) -> None:
+    """Each worker has its job's processors and GPUs, as SLURM has given them, and no other's."""
+    shares = {}
+    for told in workers:
+        cpus = [bit for bit in range(64) if int(str(told["mask"]), 16) >> bit & 1]
+        assert told["cpus"] == cpus, "the worker is not bound as SLURM has bound the step"
+        shares[told["job"]] = (cpus, str(told["CUDA_VISIBLE_DEVICES"]).split(","))
+    (cpus, gpus), (other_cpus, other_gpus) = shares.values()
+    assert not set(cpus) & set(other_cpus)
+    assert sorted(gpus + other_gpus) == ["0", "1", "2", "3"]
+    assert [told["LOCAL_RANK"] for told in workers] == ["0", "1", "0", "1"]
+    events = [e for e in read_events(site.run.events) if e["event"] == "workers started" and e["round"] == state.round]
+    assert {e["node"]: (e["cpus"], e["gpus"]) for e in events} == {
+        str(told["HPCELASTIC_NODE"]): (",".join(map(str, shares[told["job"]][0])), ",".join(shares[told["job"]][1]))
+        for told in workers
+    }
+
+
+def is_agent(pid: int) -> bool:
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    return b"hpcelastic" in words and b"agent" in words and not words[0].endswith(b"srun")
