@@ -120,8 +120,10 @@ class Agent:
         self._leaving_code = 0
         """The exit status once this node has left."""
 
-        self.notice: Notice | None = None
+    @property
+    def notice(self) -> Notice | None:
         """Why this node leaves, once it does."""
+        return self._conduct.notice
 
     @property
     def member(self) -> Member:
@@ -449,7 +451,6 @@ class Agent:
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:
-            self.notice = notice
             self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
             self._log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
             self._do(self._conduct.leave(notice))

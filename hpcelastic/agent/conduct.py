@@ -77,8 +77,8 @@ class Conduct:
         self._new = True
         """True until its workers start for the first time."""
 
-        self.leaving = False
-        """True once the node must go: as soon as no worker of it is left, the agent ends."""
+        self.notice: Notice | None = None
+        """Why the node must go, once it must: as soon as no worker of it is left, the agent ends."""
 
         self._asked: float | None = None
         """When the workers must have come to a step's end, if they were asked for that."""
@@ -88,6 +88,11 @@ class Conduct:
 
         self._lease = lease
         self._clock = clock
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the node must go."""
+        return self.notice is not None
 
     def found(self, state: State) -> Actions:
         """The agent begins, in a run that stood at ``state``: where a round forms, its first word asks for a place."""
@@ -158,7 +163,7 @@ class Conduct:
 
     def leave(self, notice: Notice) -> Actions:
         """The node must go. Its workers have the time until then to come to a step's end, and so do all others."""
-        self.leaving = True
+        self.notice = notice
         if self.part is not None:
             yield self._say(self.member.stand, self.member.round, leaving=notice)
             yield from self._ask(notice.reason, notice.seconds)

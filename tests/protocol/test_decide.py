@@ -460,7 +460,8 @@ def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
 def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
     decision = decide(created(given), seen)
     if " " in expected:
-        assert decision == Decision(None, expected, quorum=expected.startswith("last call"))
+        quorum, short = expected.startswith("last call"), expected.startswith("waiting for nodes")
+        assert decision == Decision(None, expected, quorum, short)
     else:
         assert formed(decision) == expected
 
