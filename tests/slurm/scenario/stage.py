@@ -46,12 +46,13 @@ class Setting:
     slurm: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
+    total_time: str | None = None
     restarts: int = 3
 
     def job(self, directory: Path) -> dict[str, Any]:
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
-            "run": {"name": self.name, "directory": str(directory)},
+            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
             "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
             "nodes": self.nodes,
             "workers": {"per_node": 1, "stop_grace": 2},
