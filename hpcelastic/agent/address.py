@@ -62,12 +62,17 @@ def own_address(interface: str | None = None, launcher: str = "") -> str:
 def explained(interface: str | None = None, launcher: str = "") -> tuple[Interface, str]:
     """What `own_address` chooses, with the name of its interface, and why."""
     address = own_address(interface, launcher)
-    name = next((one.name for one in interfaces() if one.address == address), "?")
+    name = interface_of(address) or "?"
     if interface is not None:
         return Interface(name, address), f"as network.interface says, {interface}"
     if launcher and address == _towards(launcher):
         return Interface(name, address), f"towards {launcher}, where srun runs"
     return Interface(name, address), "by the default route, or the first that others can know"
+
+
+def interface_of(address: str) -> str:
+    """The name of the interface that has this address; empty if none has."""
+    return next((one.name for one in interfaces() if one.address == address), "")
 
 
 def _given(interface: str) -> str:

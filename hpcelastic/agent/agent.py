@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed
 from hpcelastic.agent.binding import binding
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
@@ -91,7 +92,15 @@ class Agent:
         self._conduct = Conduct(self._member, spec.settings.rendezvous.lease, boottime)
         self._surroundings = spec.surroundings or Alone(spec.agent.workers.stop_grace)
         self._board = Board.make(spec.member.local_world_size)
-        self._run = RunFacts(spec.paths, spec.run_id, spec.member.node, spec.settings.restarts.max, self._board.name)
+        member = spec.member
+        self._run = RunFacts(
+            spec.paths,
+            spec.run_id,
+            member.node,
+            spec.settings.restarts.max,
+            self._board.name,
+            interface_of(member.address),
+        )
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
         self._inbox: deque[Outcome | HpcElasticError | _Meaning | Outlook | int] = deque()

@@ -26,6 +26,9 @@ class RunFacts:
     board: str = ""
     """Name of the `Board` that the agent shares with them."""
 
+    interface: str = ""
+    """The network interface at which other nodes reach this one; empty if unknown."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -62,6 +65,7 @@ def worker_environment(
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
         "HPCELASTIC_BOARD": run.board,
+        "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
     }
     return {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}

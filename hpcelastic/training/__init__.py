@@ -8,7 +8,7 @@ from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
 from .publish import claim, publish
-from .stop import on_stop, report_progress, should_stop, time_left, why_stop
+from .stop import ignore_sigterm, on_stop, report_progress, should_stop, time_left, why_stop
 from .store import store
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "GlobalBatches",
     "claim",
     "context",
+    "ignore_sigterm",
     "on_stop",
     "publish",
     "report_progress",

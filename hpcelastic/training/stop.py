@@ -5,11 +5,13 @@ step. Where a process group is initialised they agree on that: every call starts
 in the background and apart from training, and takes in the result of the one that the call before has started.
 """
 
+import contextlib
 import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.store.board import Board, Wish, now
@@ -18,6 +20,9 @@ from .context import context
 
 if TYPE_CHECKING:
     import torch
+
+_PATIENCE = timedelta(days=7)
+"""For a rank that comes late to a step: whether that is too late is for the training's own time-outs to say."""
 
 _callbacks: list[Callable[[], object]] = []
 
@@ -28,7 +33,8 @@ def should_stop() -> bool:
     To be asked by every rank, once in each step, at the same place: all get the same answer, at most one step after it
     became known. Once it was True it stays so, and the end of this process is no success of the run: its agent goes on
     in another round, or on another day. Callbacks of `on_stop` have run by then. From the first call on SIGTERM, which
-    SLURM sends to all processes of a job, does not end this process; its agent does, in time. False outside hpcelastic.
+    SLURM sends to all processes of a job, does not end this process; its agent does, in time. Processes of a DataLoader
+    need `ignore_sigterm` for that. False outside hpcelastic.
     """
     global _listener
     if _listener is None:
@@ -61,6 +67,24 @@ def why_stop() -> str:
     return wish.reason if wish.round == here.round else ""
 
 
+def ignore_sigterm(worker: int = 0) -> None:
+    """Let SIGTERM, which SLURM sends to all processes of a job, not end this one.
+
+    As ``worker_init_fn`` of a DataLoader it keeps its processes, without which there is no next step to stop at.
+    """
+    # No SIG_IGN, which programs that this process starts would inherit.
+    signal.signal(signal.SIGTERM, _nothing)
+    signal.siginterrupt(signal.SIGTERM, False)
+
+
+def _nothing(signum: int, frame: object) -> None: ...
+
+
+def _heed_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _nothing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def report_progress(step: int) -> None:
     """Note that the state after ``step`` steps is saved, so that a run which gets nowhere is seen as such.
 
@@ -87,7 +111,8 @@ class _Listener:
         here = threading.current_thread() is threading.main_thread()
         if self._board is not None and here and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
             self._board.deafen(self._seat, self._round)
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            ignore_sigterm()
+            os.register_at_fork(after_in_child=_heed_sigterm)  # who starts a process may end it
 
     def ask(self) -> bool:
         if self._board is None or self._stopping:
@@ -117,7 +142,8 @@ class _Vote:
         import torch.distributed as dist
 
         self.world = world
-        self._group = dist.new_group(backend="gloo")
+        with _at_our_interface():
+            self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
         self._work: Any = None
         self._ballot: torch.Tensor | None = None
 
@@ -133,6 +159,20 @@ class _Vote:
         self._ballot = torch.tensor([int(asked)], dtype=torch.uint8)
         self._work = dist.all_reduce(self._ballot, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return False
+
+
+@contextlib.contextmanager
+def _at_our_interface() -> Iterator[None]:
+    """Let gloo meet the others where agents do: by itself it goes by the host's name, which may mean a loopback."""
+    name, interface = "GLOO_SOCKET_IFNAME", os.environ.get("HPCELASTIC_INTERFACE")
+    if not interface or os.environ.get(name):
+        yield
+        return
+    os.environ[name] = interface
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 _listener: _Listener | None = None

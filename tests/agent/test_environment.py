@@ -10,7 +10,7 @@ from hpcelastic.store.paths import RunPaths
 
 # Three nodes with 2, 4 and 1 workers; this is the second, in round 5.
 PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500)
-RUN = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3, "/proc/9/fd/4")
+RUN = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3, "/proc/9/fd/4", "ib0")
 
 CONTRACT = {
     "RANK": "4",
@@ -38,6 +38,7 @@ CONTRACT = {
     "HPCELASTIC_RUN_ID": "r",
     "HPCELASTIC_NODE": "n1",
     "HPCELASTIC_BOARD": "/proc/9/fd/4",
+    "HPCELASTIC_INTERFACE": "ib0",
     MARKER: "n1@0-ab",
 }
 

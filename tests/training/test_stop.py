@@ -16,7 +16,7 @@ from hpcelastic.training import on_stop, should_stop, time_left, why_stop
 on_stop(lambda: print("saved"))
 for line in sys.stdin:
     print(should_stop(), round(time_left()) if time_left() < 1e9 else "-", why_stop() or "-", flush=True)
-print(signal.getsignal(signal.SIGTERM) == signal.SIG_IGN)
+print(signal.getsignal(signal.SIGTERM) != signal.SIG_DFL)
 """
 GROUP = """
 import os, sys, time, torch.distributed as dist
@@ -93,7 +93,54 @@ def test_a_script_with_a_mind_of_its_own_about_sigterm_keeps_it(board: Board) ->
     worker = start(code, environment(board))
     ask(worker)
     assert not board.deaf(0, 5)
-    assert worker.communicate()[0] == "False\n"
+    worker.communicate()
+
+
+CHILDREN = """
+import multiprocessing, os, signal, subprocess, sys, time
+from hpcelastic.training import should_stop
+should_stop()
+os.kill(os.getpid(), signal.SIGTERM)
+def sleep(started):
+    started.set()
+    time.sleep(60)
+fork = multiprocessing.get_context("fork")
+started = fork.Event()
+forked = fork.Process(target=sleep, args=(started,))
+forked.start()
+started.wait()
+forked.terminate()
+forked.join()
+code = "print(1, flush=True); import time; time.sleep(60)"
+other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+other.stdout.readline()
+other.terminate()
+print(forked.exitcode, other.wait())
+"""
+
+
+def test_what_the_worker_starts_can_still_be_ended_by_sigterm(board: Board) -> None:
+    said, _ = start(CHILDREN, environment(board)).communicate(timeout=60)
+    assert said == "-15 -15\n"
+
+
+LOADER = """
+import os, signal, torch
+from torch.utils.data import DataLoader
+from hpcelastic.training import ignore_sigterm, should_stop
+loader = DataLoader(torch.arange(1000), num_workers=1, worker_init_fn=ignore_sigterm, multiprocessing_context="fork")
+batches = iter(loader)
+next(batches)
+should_stop()
+for pid in (os.getpid(), *(worker.pid for worker in batches._workers)):
+    os.kill(pid, signal.SIGTERM)  # as SLURM does
+print(sum(1 for _ in batches))
+"""
+
+
+def test_a_data_loader_outlives_sigterm(board: Board) -> None:
+    said, _ = start(LOADER, environment(board)).communicate(timeout=60)
+    assert said == "999\n"
 
 
 def test_all_ranks_stop_in_the_same_step_though_one_alone_was_asked(board: Board, tmp_path: Path) -> None:
