@@ -426,7 +426,7 @@ class Agent:
 
     def _told_by_others(self, state: State) -> None:
         """Who asked first what a signal means has told all: what ends the round is what we were warned of too."""
-        if state.cause is Cause.LEAVE:
+        if state.cause is Cause.LEAVE and self._surroundings.turn:  # else ours is the one to ask for its job
             self._leave(Notice(state.reason, state.grace))
         elif state.cause is Cause.CHECKPOINT and self._warned == signal.SIGUSR2:
             self._warned = None
