@@ -105,8 +105,8 @@ class Stage:
 
     @staticmethod
     def number(node: str) -> int:
-        """Of ``n3``, ``n3@INCARNATION`` or ``n3.JOB`` 3."""
-        return int(re.split("[@.]", node)[0].removeprefix("n"))
+        """Of ``n3``, of ``n3_1``, an element of a pool, and of ``n3@INCARNATION`` 3."""
+        return int(re.findall(r"\d+", node)[0])
 
     @property
     def alive(self) -> list[int]:
