@@ -46,6 +46,9 @@ from hpcelastic.store.keyvalue import remove_stores
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 
+HEED = "workers ask should_stop"
+"""The event that says so, once for each round."""
+
 _PARTING = 5.0
 """Seconds that the last word of an agent may take to reach the shared filesystem."""
 
@@ -112,6 +115,9 @@ class Agent:
         self._group: WorkerGroup | None = None
         self._ending: WorkerGroup | None = None
         self._version, self._reason = 0, ""
+        self._heed = -1
+        """The last round in which workers were seen to ask whether they should stop."""
+
         self._joining_since: float | None = time.monotonic()
         self._trouble_since: float | None = None
         """Since when the run's directory fails or, as the fence has shown, hangs."""
@@ -211,6 +217,14 @@ class Agent:
     def _renewed(self, lease_from: float) -> None:
         """Called in the rendezvous thread; the guard hears of the lease from here, however busy the main thread is."""
         self._guard.until(lease_from + self._spec.settings.rendezvous.lease)
+        self._note_heed()
+
+    def _note_heed(self) -> None:
+        """Note, once a round, that its workers would come to a step's end if they were asked to."""
+        group = self._group
+        if group is not None and group.part.round > self._heed and self._board.heeded(group.part.round):
+            self._heed = group.part.round
+            self._log(HEED, round=self._heed)
 
     def _heard(self, news: News) -> None:
         """Called in the network's thread."""
@@ -275,7 +289,10 @@ class Agent:
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
         if self._warned is not None and state.grace:
             self._told_by_others(state)
+        stays = not self._conduct.leaving
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
+        if stays and self.notice is not None:
+            self._tell_leaving(self.notice)
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
         group = WorkerGroup(part, self._spec.agent, self._run, self._means)
@@ -460,9 +477,12 @@ class Agent:
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:
-            self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
-            self._log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
+            self._tell_leaving(notice)
             self._do(self._conduct.leave(notice))
+
+    def _tell_leaving(self, notice: Notice) -> None:
+        self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
+        self._log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
 
     def _troubled(self, error: HpcElasticError) -> None:
         if not isinstance(error, StoreError):

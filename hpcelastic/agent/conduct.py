@@ -183,6 +183,9 @@ class Conduct:
         if self.part is not None or self.leaving:
             return
         if part is None:
+            if state.is_surplus(self.member.node):
+                yield from self.leave(Notice(f"surplus: the run was scaled to {state.most}", 0.0))
+                return
             if state.phase is Phase.RUNNING and self._new and not self.prepared:
                 return
             if (self.member.stand, self.member.round) != (Stand.READY, state.round):

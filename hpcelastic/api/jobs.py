@@ -10,15 +10,18 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.node import pid_here
 from hpcelastic.config import JobConfig
+from hpcelastic.config.options import flags
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Member, Stand
 from hpcelastic.slurm.jobs import submitted
-from hpcelastic.slurm.scheduler import cancel_jobs, job_states
+from hpcelastic.slurm.queue import Capacity, capacity_of
+from hpcelastic.slurm.scheduler import cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
@@ -38,16 +41,31 @@ def submit_for(paths: RunPaths, config: JobConfig) -> None:
 
 
 def add_elements(paths: RunPaths, config: JobConfig, count: int) -> str:
-    """Submit ``count`` jobs of one node each, as one array, and return its id. Raises SlurmError."""
-    job = submit_elements(config, paths, count)
+    """Submit ``count`` jobs of one node each, as one array, and return its id. Raises SlurmError.
+
+    They start where the run's first job did, wherever it is that more are asked for.
+    """
+    job = submit_elements(_at_home(paths, config), paths, count)
     remember_job(paths, job, elements=count)
     return job
 
 
+def _at_home(paths: RunPaths, config: JobConfig) -> JobConfig:
+    """``config`` with the working directory of the jobs that the run has already."""
+    home = next((job["directory"] for job in submitted(paths) if "directory" in job), None)
+    if home is None or home == os.getcwd():
+        return config
+    given = flags(config.slurm.options).get("chdir", "")
+    options = {**config.slurm.options, "chdir": os.path.join(home, str(given))}
+    return replace(config, slurm=replace(config.slurm, options=options))
+
+
 def remember_job(paths: RunPaths, job_id: str, **more: int) -> None:
-    """Note in the run's directory that a SLURM job was submitted for it; of an array, how many ``elements`` it has."""
+    """Note in the run's directory that a SLURM job was submitted for it, and from where; of an array, how many
+    ``elements`` it has."""
+    noted = {"job": job_id, **more, "submitted": time.time(), "directory": os.getcwd()}
     with paths.jobs.open("a") as file:
-        file.write(json.dumps({"job": job_id, **more, "submitted": time.time()}) + "\n")
+        file.write(json.dumps(noted) + "\n")
 
 
 def jobs_of(paths: RunPaths) -> list[str]:
@@ -63,6 +81,17 @@ def live_jobs(paths: RunPaths) -> dict[str, str]:
 
 def _alive(jobs: Iterable[str]) -> dict[str, list[str]]:
     return {job: states for job, states in job_states(jobs).items() if not _OVER.issuperset(states)}
+
+
+def capacity(paths: RunPaths) -> Capacity:
+    """The nodes of all jobs that were submitted for the run; one query. Raises SlurmError."""
+    ours = {*jobs_of(paths)}
+    jobs = [job for job in queue() if job.array in ours]
+    there: dict[str, set[str]] = {}
+    left: dict[str, set[str]] = {}
+    for member in (lease.member for lease in read_leases(paths.leases).values()):
+        (left if member.stand is Stand.LEFT else there).setdefault(member.job, set()).add(member.name)
+    return capacity_of(jobs, {job: len(names - there.get(job, set())) for job, names in left.items()})
 
 
 def _in_words(states: list[str], elements: int | None) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hpcelastic import values
 from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.api import steering
 from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs
@@ -151,6 +152,31 @@ class Run:
     def forgive(self, *nodes: str) -> tuple[str, ...]:
         """Let what went wrong on ``nodes``, or on all, keep them out no longer; those that were held to account."""
         return forgive(self._paths, nodes or None)
+
+    def drain(self, *nodes: str, undo: bool = False) -> tuple[str, ...]:
+        """Keep ``nodes``, given by name or by machine, out of this run, or with ``undo`` let them in again.
+
+        Their workers come to a step's end, their agents leave, the others go on. Returns all that are drained now.
+        Raises ConfigError for nodes that are not there.
+        """
+        return steering.drain(self._paths, nodes, undo=undo)
+
+    def checkpoint(self, *, anyway: bool = False) -> None:
+        """End the round that runs at a step's end, where workers save; the next one follows at once.
+
+        Raises ConfigError where no round runs; and where its workers do not ask `hpcelastic.training.should_stop`, and
+        would only be stopped, unless that is wanted ``anyway``.
+        """
+        steering.checkpoint(self._paths, anyway=anyway)
+
+    def scale(self, nodes: int) -> "steering.Scaled":
+        """Let rounds have ``nodes`` nodes from now on: surplus ones leave at a step's end, missing ones are submitted
+        to SLURM as jobs of one node each. What comes of it, which is one line as a text.
+
+        Raises ConfigError for fewer than ``nodes.min``, and for more than there are where SLURM was not asked for
+        them; SlurmError.
+        """
+        return steering.scale(self._paths, nodes)
 
     def cancel(self) -> RunStatus:
         """End the run for good: its workers, its agents, its SLURM jobs. Raises SlurmError if SLURM does not answer."""

@@ -50,6 +50,12 @@ class RunStatus:
     jobs: tuple[str, ...]
     """SLURM jobs that were submitted for it."""
 
+    drained: tuple[str, ...] = ()
+    """Nodes that must not take part."""
+
+    scaled: int = 0
+    """Nodes that a round may have since a person has scaled the run; 0 if nobody has."""
+
     troubles: Mapping[str, Verdict] = field(default_factory=dict)
     """What went wrong on nodes, by node, and whether it keeps them out."""
 
@@ -90,6 +96,8 @@ def status_of(paths: RunPaths, state: State) -> RunStatus:
         nodes=tuple(_node_statuses(state, leases)),
         failures=state.failures,
         jobs=tuple(jobs_of(paths)),
+        drained=state.drained,
+        scaled=state.target,
         troubles=troubles(paths),
     )
 

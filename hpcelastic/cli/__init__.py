@@ -23,12 +23,24 @@ COMMANDS = {
     "logs": "show the workers' output",
     "list": "list the runs in a directory",
     "cancel": "end a run and its SLURM jobs",
+    "scale": "give a run more nodes, or fewer",
+    "drain": "keep a node out of a run",
+    "checkpoint": "let a run save now, and go on",
     "forgive": "take in nodes again that were bad",
     "config": "check a job file and show what it means",
     "doctor": "examine nodes, and the filesystem of a directory, for runs",
 }
 
-_PATIENCE = {"status": 60.0, "list": 60.0, "cancel": 60.0, "forgive": 60.0, "logs": threading.TIMEOUT_MAX}
+_PATIENCE = {
+    "status": 60.0,
+    "list": 60.0,
+    "cancel": 60.0,
+    "forgive": 60.0,
+    "scale": 120.0,
+    "drain": 60.0,
+    "checkpoint": 60.0,
+    "logs": threading.TIMEOUT_MAX,
+}
 """Seconds that commands may take to look at a run. They do so in a thread of its own: a filesystem that hangs holds
 who calls it, and Ctrl-C must still work."""
 

@@ -34,6 +34,10 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     for i, node in enumerate(status.nodes):
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
         rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
+    if status.scaled:
+        rows.append(f"scaled     to {status.scaled} node{'s' * (status.scaled != 1)}")
+    if status.drained:
+        rows.append(f"drained    {', '.join(status.drained)}")
     for i, (name, verdict) in enumerate(status.troubles.items()):
         stands = f"out for {in_words(verdict.back_in)}" if verdict.out else "taken in"
         rows.append(f"{'troubles' if i == 0 else '':10} {name:16} {stands:10}  {'; '.join(verdict.reasons)}")

@@ -15,7 +15,7 @@ Where nothing is wrong, as when a node joins or has been warned that it must lea
 state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.ranking import ranked
@@ -91,10 +91,10 @@ def scale(state: State, nodes: int) -> Decision:
     return _steer(state, replace(state, target=nodes, reason=f"scaled to {_nodes(nodes)}"))
 
 
-def drain(state: State, name: str, *, undo: bool = False) -> Decision:
-    """Keep the node of this name out of all rounds, or let it in again."""
-    drained = {*state.drained} - {name} if undo else {*state.drained, name}
-    reason = f"{name} may take part again" if undo else f"{name} is drained"
+def drain(state: State, nodes: Collection[str], *, undo: bool = False) -> Decision:
+    """Keep nodes, given by name or by machine, out of all rounds, or let them in again."""
+    drained = {*state.drained} - {*nodes} if undo else {*state.drained, *nodes}
+    reason = f"{_names(nodes)} may take part again" if undo else f"{_are(nodes)} drained"
     return _steer(state, replace(state, drained=tuple(sorted(drained)), reason=reason))
 
 
@@ -172,7 +172,7 @@ def _parting(state: State, view: View) -> tuple[Cause, str, float] | None:
         return Cause.LEAVE, f"{name}{others} within {seconds:.0f} s: {why}", seconds
     drained = [m.name for m in members if state.drains(m)]
     if drained:
-        return Cause.LEAVE, f"{_names(drained)} {'is' if len(drained) == 1 else 'are'} drained", grace
+        return Cause.LEAVE, f"{_are(drained)} drained", grace
     if len(state.participants) > state.most:
         return Cause.SCALE, f"scaled to {_nodes(state.most)}", grace
     return None
@@ -344,3 +344,7 @@ def _nodes(count: int) -> str:
 
 def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))
+
+
+def _are(names: Collection[str]) -> str:
+    return f"{_names(names)} {'is' if len(names) == 1 else 'are'}"

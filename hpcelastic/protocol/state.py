@@ -181,7 +181,7 @@ class State:
     """What all agents of a run have agreed on: the content of one version of the register.
 
     Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
-    once ``round`` > 0, has between nodes.min and nodes.max entries, and does not change within a round; in phase
+    once ``round`` > 0, has between nodes.min and `most` entries, and does not change within a round; in phase
     JOINING it still names the members of the round that ended, for their workers may not all be gone yet. ``spent``
     never falls within a run. ``cause`` is set in phase JOINING of a round > 0 and nowhere else, and so is ``grace``
     where it is not 0. A final phase is the last one, unless the user reopens the run.
@@ -228,6 +228,10 @@ class State:
     def drains(self, member: Member) -> bool:
         """Whether the node must not take part."""
         return member.name in self.drained or member.machine in self.drained
+
+    def is_surplus(self, node: str) -> bool:
+        """Whether a run that the user has scaled does not even need the node to stand by."""
+        return bool(self.target) and node in self.standbys[self.settings.nodes.spares :]
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,19 @@ def job_info(job_id: str) -> JobInfo:
 
 def queue() -> list[QueuedJob]:
     """All of our jobs that SLURM has in its queue, elements of arrays singly. Raises SlurmError."""
-    fields = ("JobID", "ArrayJobID", "State", "NumNodes", "RestartCnt", "Reason")  # the last may have blanks
+    # The last may have blanks.
+    fields = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "NumNodes", "RestartCnt", "Reason")
     wanted = ",".join(f"{name}:40" for name in fields)
     lines = _call("squeue", "--noheader", "--me", "--array", f"--Format={wanted}").splitlines()
     rows = (line.split(maxsplit=len(fields) - 1) for line in lines)
     return [
-        QueuedJob(id, array if array.isdigit() else id, state, int(nodes), int(restarts), reason.strip())
-        for id, array, state, nodes, restarts, reason in rows
+        QueuedJob(id, *_of_array(id, array, task), state, int(nodes), int(restarts), reason.strip())
+        for id, array, task, state, nodes, restarts, reason in rows
     ]
+
+
+def _of_array(id: str, array: str, task: str) -> tuple[str, str]:
+    return (array, task) if array.isdigit() and task.isdigit() else (id, "")
 
 
 def draining(hosts: Iterable[str]) -> dict[str, str]:

@@ -24,10 +24,12 @@ from hpcelastic.config.options import as_words, flags
 from hpcelastic.config.slurm import minutes
 from hpcelastic.errors import SlurmError
 from hpcelastic.health.memory import left_out
+from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
 from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.store import files
+from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 
 _STEP = ("--ntasks-per-node=1",)
@@ -50,10 +52,18 @@ def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) ->
 
 
 def _without_bad_nodes(config: JobConfig, paths: RunPaths) -> JobConfig:
-    """``config`` that asks SLURM to leave out, besides ``slurm.exclude``, the nodes that were bad in this run."""
+    """``config`` that asks SLURM to leave out, besides ``slurm.exclude``, nodes of this run: bad ones, drained ones."""
     bad = left_out(paths, config.health.half_life) if config.health.exclude else ()
-    exclude = ",".join(filter(None, (config.slurm.exclude, *bad)))
+    exclude = ",".join(filter(None, (config.slurm.exclude, *sorted({*bad, *_drained(paths)}))))
     return replace(config, slurm=replace(config.slurm, exclude=exclude or None))
+
+
+def _drained(paths: RunPaths) -> set[str]:
+    if not files.names(paths.register):
+        return set()  # there is no run yet
+    state = read_state(paths)
+    members = (lease.member for lease in read_leases(paths.leases).values()) if state.drained else ()
+    return {member.machine for member in members if state.drains(member)}
 
 
 def sbatch_command(config: JobConfig, paths: RunPaths) -> list[str]:

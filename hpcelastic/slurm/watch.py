@@ -143,7 +143,7 @@ class Watch:
         hosts = {leases[node].member.machine for node in inside & leases.keys()}
         for host, why in scheduler.draining(sorted(hosts)).items():
             self._report(f"SLURM drains {host} ({why}): its workers come to a step's end, and the others go on")
-            steer_run(self._watched.paths, self._watched.writer, partial(drain, name=host))
+            steer_run(self._watched.paths, self._watched.writer, partial(drain, nodes=(host,)))
 
 
 def _changed(before: State, state: State) -> bool:

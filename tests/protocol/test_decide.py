@@ -217,11 +217,11 @@ def test_who_must_leave_is_in_no_further_round() -> None:
 
 
 def test_a_drain_ends_the_round_that_the_node_is_in() -> None:
-    drained = drain(running("ab"), "b").next
+    drained = drain(running("ab"), ["b"]).next
     assert drained is not None and drained.phase is Phase.RUNNING
     ended = decide(drained, view(runs("a", 1), runs("b", 1))).next
     assert ended is not None and (ended.cause, ended.reason, ended.grace) == (Cause.LEAVE, "b is drained", 120.0)
-    back = drain(drained, "b", undo=True).next
+    back = drain(drained, ["b"], undo=True).next
     assert back is not None and decide(back, view(runs("a", 1), runs("b", 1))).next is None
 
 
@@ -242,7 +242,7 @@ def test_a_checkpoint_that_is_asked_for_ends_a_round_well() -> None:
     assert checkpoint(asked).next is None
 
 
-@pytest.mark.parametrize("wish", [partial(scale, nodes=2), partial(drain, name="a"), checkpoint])
+@pytest.mark.parametrize("wish", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint])
 def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -> None:
     assert wish(running("ab", phase=Phase.CLOSED)).next is None
 

@@ -393,7 +393,7 @@ class Simulation:
         for node in self.live():
             if node.member.name == name:
                 self._disturb(node, "is drained")
-        wish = partial(drain, name=name, undo=undo)
+        wish = partial(drain, nodes=(name,), undo=undo)
         done = self._user(lambda: module.steer_run(self.paths, "user", wish))
         if not undo:
             self.clock.after(fault.lasts, partial(self._undo_drain, replace(fault, lasts=0.0)))
