@@ -196,6 +196,13 @@ class SlurmCluster:
         """Plug the node's network cable in again."""
         self._host(node).heal()
 
+    def cut_controller(self) -> None:
+        """Pull the controller's cable: it runs on, and nobody can ask it anything."""
+        self._machines.controller.cut()
+
+    def heal_controller(self) -> None:
+        self._machines.controller.heal()
+
     def freeze_node(self, node: int) -> None:
         """SIGSTOP every process on the node, but for its init, which does nothing."""
         self._signal_until_stable(node, signal.SIGSTOP)
@@ -213,8 +220,16 @@ class SlurmCluster:
         """`scontrol update state=down`: jobs lose the node at once."""
         self.run("scontrol", "update", f"nodename=n{node}", "state=down", "reason=test")
 
+    def drain(self, node: int) -> None:
+        """`scontrol update state=drain`: the node gets no new job, and keeps those that it has."""
+        self.run("scontrol", "update", f"nodename=n{node}", "state=drain", "reason=test")
+
+    def limit(self, job: str, seconds: int) -> None:
+        """Let a running job's time end so many seconds from now; SLURM sees that up to 30 s later (see `presets`)."""
+        self.run("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
+
     def resume(self, node: int) -> None:
-        """Undo `set_down`, or a drain, of a node that is alive."""
+        """Undo `set_down`, or `drain`, of a node that is alive."""
         self.run("scontrol", "update", f"nodename=n{node}", "state=resume")
 
     def node_running(self, node: int) -> bool:
@@ -253,6 +268,14 @@ class SlurmCluster:
         """The processes on the node that are not SLURM's own."""
         pids = self.node_pids(node) - {self._host(node).init_pid}
         return {pid for pid in pids if not processes.command_name(pid).startswith(_DAEMONS)}
+
+    def pid_of(self, node: int, inner: int) -> int | None:
+        """The id on this machine of the process that has the id `inner` on the node; None if it is gone."""
+        return next((pid for pid in self.user_pids(node) if processes.inner_pid(pid) == inner), None)
+
+    def jobs(self) -> dict[str, str]:
+        """Job -> state of all that are pending or run, in squeue's words."""
+        return dict(line.split() for line in self.run("squeue", "-h", "-r", "-o", "%i %T").splitlines())
 
     def job_pids(self, job: str, node: int) -> set[int]:
         """A job's processes on the node, told by the environment that they were started with."""

@@ -39,6 +39,15 @@ def environment(pid: int) -> dict[str, str]:
     return dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
 
 
+def inner_pid(pid: int) -> int | None:
+    """The process's id in its own process namespace, None if the process is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return None
+    return next((int(line.split()[-1]) for line in status.splitlines() if line.startswith("NSpid:")), None)
+
+
 def send(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):

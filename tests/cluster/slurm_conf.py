@@ -9,6 +9,9 @@ from pathlib import Path
 CONTROLLER = "ctl"
 CONTROLLER_PORT = 6817
 
+SCHEDULING = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
+"""SchedulerParameters: at once."""
+
 # Scheduling at once, and no two-minute wait before a requeued job may start (it is the credential's life, and values
 # under 5 s are ignored). Authentication is off: the cluster is reachable from this machine only.
 _SETTINGS = f"""
@@ -27,7 +30,7 @@ SwitchType=switch/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
-SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
+SchedulerParameters={SCHEDULING}
 ReturnToService=2
 JobRequeue=1
 MessageTimeout=5

@@ -1,0 +1,30 @@
+"""Pure: settings of sites, to be given as `extra_conf`; lines of several are joined with a newline.
+
+Limits of time: the controller looks at them 30 s after its start and every 30 s from then on, and no setting changes
+that (seen with 22.05; `scontrol reconfigure` and OverTimeLimit=0 do not): `-t1` ends a job after 60 to 90 s. An
+operator may set a running job's EndTime, and so may a test: `SlurmCluster.limit`.
+"""
+
+from __future__ import annotations
+
+from tests.cluster.slurm_conf import SCHEDULING
+
+QUICK = "SlurmdTimeout=3\nMessageTimeout=2\nKillWait=2"
+"""Dead nodes are found after 4 to 6 s instead of 10 to 15, a job that does not end at SIGTERM is killed sooner."""
+
+PREEMPTION = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=low Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=0
+PartitionName=graceful Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=cancelled Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=20
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+"""A job in `high` takes the nodes of jobs in `low`, without a word, and of those in `graceful` and `cancelled`, 20 s
+after SLURM's warning; jobs in `low` and `graceful` are requeued, those in `cancelled` end."""
+
+USER_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
+"""The warning before a preemption is the job's `--signal`, not SIGTERM."""
+
+EXPANSION = f"SchedulerParameters={SCHEDULING},permit_job_expansion"
+"""Jobs may take over the nodes of another job of their user."""

@@ -1,0 +1,1 @@
+"""Runs that faults befall on the test cluster, and the judge of what they did."""

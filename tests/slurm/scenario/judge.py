@@ -1,0 +1,211 @@
+"""The judge of a run that faults befell: what its workers noted, what the register says, and how it ended.
+
+Pure. A verdict is figures; what must never be is raised as `Refusal`, with the notes that show it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from tests.slurm.scenario.trace import Note, in_order
+
+
+class Refusal(AssertionError):
+    """The run did what a run must never do, or did not do what it must."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that is known of a run that has ended."""
+
+    notes: Sequence[Note]
+    result: Mapping[str, Any]
+    """Content of result.json."""
+
+    members: Mapping[int, Sequence[str]]
+    """By round, the nodes that the register says were in it, one rank each, in the order of ranks."""
+
+    steps: int
+    digest: str
+    """What an undisturbed run ends with."""
+
+    starts: Mapping[int, float] = field(default_factory=dict)
+    """By round, when an agent first said that it had started workers; seconds since the epoch."""
+
+    published: Mapping[str, float] = field(default_factory=dict)
+    """The checkpoints that are left, and when each was; seconds since the epoch."""
+
+    faults: Sequence["Fault"] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What was done to the run, and when."""
+
+    name: str
+    monotonic: float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a fault cost."""
+
+    fault: str
+    seconds: float
+    """The longest time without a step from the fault on, up to the next fault: from it to the survivors' next step."""
+
+    steps: int
+    """Steps trained again."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A run that did nothing wrong."""
+
+    rounds: int
+    """Rounds that trained."""
+
+    steps_lost: int
+    """How often any step was trained again."""
+
+    costs: tuple[Cost, ...]
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """What the run's faults cost; Refusal if it ever had two groups, or did not end as an undisturbed one."""
+    rounds = _by_round(evidence.notes)
+    for check in (_one_view, _as_registered, _one_group, _quiet_afterwards, _resumed, _no_gap, _right_end):
+        check(evidence, rounds)
+    trained = Counter(step for notes in rounds.values() for step in _steps(notes))
+    costs = tuple(_cost(fault, until, rounds) for fault, until in _spans(evidence.faults))
+    return Verdict(sum(1 for notes in rounds.values() if _steps(notes)), sum(trained.values()) - len(trained), costs)
+
+
+Rounds = Mapping[int, Sequence[Note]]
+
+
+def _by_round(notes: Iterable[Note]) -> dict[int, list[Note]]:
+    """In the order of rounds, each by time."""
+    found: dict[int, list[Note]] = defaultdict(list)
+    for note in in_order(notes):
+        found[note.round].append(note)
+    return dict(sorted(found.items()))
+
+
+def _steps(notes: Iterable[Note]) -> set[int]:
+    return {note.step for note in notes if note.kind == "step"}
+
+
+def _one_view(_: Evidence, rounds: Rounds) -> None:
+    """All workers of a round agree on it, and no rank of it is two processes."""
+    for round, notes in rounds.items():
+        _refuse_unless(len({note.world_size for note in notes}) == 1, f"round {round} has two world sizes", notes)
+        for rank in {note.rank for note in notes}:
+            same = [note for note in notes if note.rank == rank]
+            _refuse_unless(len({(n.node, n.pid) for n in same}) == 1, f"rank {rank} of round {round} ran twice", same)
+            steps = [note.step for note in same if note.kind == "step"]
+            in_turn = not steps or steps == list(range(steps[0], steps[0] + len(steps)))
+            _refuse_unless(in_turn, f"rank {rank} of round {round} trained out of turn", same)
+        for step in _steps(notes):
+            did = {note.rank for note in notes if note.kind == "step" and note.step == step}
+            last = step == max(_steps(notes))
+            whole = last or len(did) == notes[0].world_size
+            _refuse_unless(whole, f"step {step} of round {round} was done by ranks {sorted(did)} alone", notes)
+
+
+def _as_registered(evidence: Evidence, rounds: Rounds) -> None:
+    """Who trained in a round is in it, as the register has it."""
+    for round, notes in rounds.items():
+        members = evidence.members.get(round, ())
+        strangers = [note for note in notes if note.node not in members[note.rank : note.rank + 1]]
+        _refuse_unless(not strangers, f"round {round} is of {list(members)}, and others trained in it", strangers)
+
+
+def _one_group(evidence: Evidence, rounds: Rounds) -> None:
+    """The last worker of a round did its last before the first of a later round did anything."""
+    last: Note | None = None
+    for round, notes in rounds.items():
+        both = [last, notes[0]] if last else []
+        _refuse_unless(
+            last is None or last.monotonic < notes[0].monotonic, f"round {round} began while an older one ran", both
+        )
+        start = evidence.starts.get(round)
+        early = last is not None and start is not None and start <= last.wall
+        _refuse_unless(not early, f"an agent started workers of round {round} at {start} while an older one ran", both)
+        last = notes[-1]
+
+
+def _quiet_afterwards(evidence: Evidence, rounds: Rounds) -> None:
+    """No checkpoint is newer than the beginning of the round after its own."""
+    for name, when in evidence.published.items():
+        own = int(name.removeprefix("round-").partition(".")[0])
+        later = [note for round, notes in rounds.items() if round > own for note in notes[:1] if note.wall < when]
+        _refuse_unless(not later, f"{name} was published at {when}, after a later round had begun", later)
+
+
+def _resumed(_: Evidence, rounds: Rounds) -> None:
+    """Each round goes on from what it could know: the start, or a checkpoint that was there when it began."""
+    for round, notes in rounds.items():
+        steps = _steps(notes)
+        if not steps:
+            continue
+        known = {0} | {n.step for older, ns in rounds.items() if older < round for n in ns if n.kind == "saved"}
+        unsaved = _unnoted(rounds, round)
+        first = min(steps)
+        _refuse_unless(
+            first in known | unsaved, f"round {round} went on at step {first}, which nobody had saved", notes
+        )
+        published = [note for note in notes if note.kind in ("saved", "result") and note.rank != 0]
+        _refuse_unless(not published, f"another rank than 0 published in round {round}", published)
+
+
+def _unnoted(rounds: Rounds, before: int) -> set[int]:
+    """What a worker may have saved that was killed before it could note that: the state after its last step."""
+    return {max(_steps(notes)) + 1 for round, notes in rounds.items() if round < before and _steps(notes)}
+
+
+def _no_gap(evidence: Evidence, rounds: Rounds) -> None:
+    """Every step was trained, none before its turn."""
+    done = 0
+    for round, notes in rounds.items():
+        for step in sorted(_steps(notes)):
+            _refuse_unless(step <= done, f"round {round} trained step {step} when {done} steps were done", notes)
+            done = max(done, step + 1)
+    _refuse_unless(done == evidence.steps, f"{done} of {evidence.steps} steps were trained", ())
+
+
+def _right_end(evidence: Evidence, rounds: Rounds) -> None:
+    newest = max(rounds, default=0)
+    found = evidence.result.get("digest")
+    _refuse_unless(found == evidence.digest, f"the digest is {found}, of an undisturbed run {evidence.digest}", ())
+    by = evidence.result.get("round")
+    _refuse_unless(by == newest, f"the result is of round {by}, the newest that ran is {newest}", ())
+
+
+def _spans(faults: Sequence[Fault]) -> Iterable[tuple[Fault, float]]:
+    """Each fault, and the time of the next."""
+    return zip(faults, [*(fault.monotonic for fault in faults[1:]), float("inf")], strict=True)
+
+
+def _cost(fault: Fault, until: float, rounds: Rounds) -> Cost:
+    notes = in_order(note for notes in rounds.values() for note in notes if note.kind == "step")
+    times = [fault.monotonic, *(note.monotonic for note in notes if fault.monotonic < note.monotonic < until)]
+    pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
+    again = sum(1 for step, when in _repetitions(notes) if fault.monotonic < when < until)
+    return Cost(fault.name, pause, again)
+
+
+def _repetitions(notes: Iterable[Note]) -> Iterator[tuple[int, float]]:
+    """Each step that an older round had done already, and when it was done again."""
+    done: dict[int, set[int]] = defaultdict(set)
+    for note in notes:
+        if done[note.step] - {note.round} and note.round not in done[note.step]:
+            yield note.step, note.monotonic
+        done[note.step].add(note.round)
+
+
+def _refuse_unless(true: bool, what: str, notes: Iterable[Note | None]) -> None:
+    if not true:
+        raise Refusal("\n".join([what, *(f"  {note}" for note in [n for n in notes if n][-12:])]))

@@ -1,0 +1,77 @@
+"""What a scenario's run computes, so that the end does not depend on who computed which part: whole numbers only.
+
+Pure. The state after a step depends on the state before it and on every sample of the step's batch; a step that was
+left out, done twice in a row, or shared wrongly among the ranks shows in the digest.
+"""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hpcelastic.training import GlobalBatches
+
+WIDTH = 8
+MODULUS = 2**31 - 1
+"""A product of two numbers below it fits 64 bits."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long a run is, and how often it saves; the digest of its end depends on the first two alone."""
+
+    steps: int = 60
+    seed: int = 0
+    step_time: float = 0.05
+    """Seconds that each step takes at least."""
+
+    save_every: int = 5
+    """Steps."""
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.save_every) < 1:
+            raise ValueError(f"{self}: steps and save_every must be 1 or more")
+
+    @property
+    def arguments(self) -> list[str]:
+        """What the training script is given."""
+        return [json.dumps(vars(self))]
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str]) -> "Plan":
+        parser = argparse.ArgumentParser()
+        parser.add_argument("plan", type=json.loads)
+        return cls(**parser.parse_args(arguments).plan)
+
+    @property
+    def batches(self) -> GlobalBatches:
+        return GlobalBatches(samples=100, batch_size=16, seed=self.seed)
+
+
+def first_state() -> list[int]:
+    return list(range(1, WIDTH + 1))
+
+
+def share(state: Sequence[int], step: int, samples: Sequence[int]) -> list[int]:
+    """What some samples of a step's batch add to the state; shares of a whole batch add up to the batch's."""
+    return [sum((value * (sample + 2) + step) % MODULUS for sample in samples) % MODULUS for value in state]
+
+
+def advance(state: Sequence[int], total: Sequence[int]) -> list[int]:
+    """The state after a step, from the sum of all shares."""
+    return [
+        (31 * value + added + place) % MODULUS for place, (value, added) in enumerate(zip(state, total, strict=True))
+    ]
+
+
+def digest(state: Sequence[int]) -> str:
+    return hashlib.sha256(json.dumps(list(state)).encode()).hexdigest()[:16]
+
+
+def undisturbed(plan: Plan) -> str:
+    """The digest of a run that nothing befell."""
+    state = first_state()
+    for step in range(plan.steps):
+        state = advance(state, share(state, step, plan.batches.indices(step)))
+    return digest(state)

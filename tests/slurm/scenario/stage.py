@@ -1,0 +1,231 @@
+"""A run of the scenarios' script on a test cluster, what can be done to it, and its end, judged."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import hpcelastic
+from hpcelastic.api.run import Run
+from hpcelastic.config import SlurmSettings
+from hpcelastic.protocol.state import Phase, name_of
+from hpcelastic.store.events import read_events
+from hpcelastic.store.leases import read_leases
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Register
+from tests.cluster import SlurmCluster
+from tests.slurm.scenario.judge import Evidence, Fault, Refusal, Verdict, judge
+from tests.slurm.scenario.plan import Plan, undisturbed
+from tests.slurm.scenario.trace import Note, read_trace
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = Path(__file__).with_name("train.py")
+PATIENCE = 90.0
+"""Seconds within which what must happen has to happen; generous, for a machine that is busy with other tests."""
+
+SHAPES = ("allocation", "pool") if "shape" in {field.name for field in fields(SlurmSettings)} else ("allocation",)
+_QUICK = {"lease": 2, "margin": 0.5, "poll": 0.1, "last_call": 1, "join_timeout": 80}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is submitted, and how."""
+
+    shape: str = "allocation"
+    nodes: str = "2..4"
+    plan: Plan = field(default_factory=Plan)
+    name: str = "run"
+    slurm: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys of `slurm`."""
+
+    restarts: int = 3
+
+    def job(self, directory: Path) -> dict[str, Any]:
+        shape = {"shape": self.shape} if len(SHAPES) > 1 else {}
+        return {
+            "run": {"name": self.name, "directory": str(directory)},
+            "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
+            "nodes": self.nodes,
+            "workers": {"per_node": 1, "stop_grace": 2},
+            "rendezvous": _QUICK,
+            "restarts": {"max": self.restarts},
+            "slurm": {**shape, **self.slurm},
+        }
+
+
+class Stage:
+    """One run from its submission to its end; what it leaves is ended with the context."""
+
+    def __init__(self, cluster: SlurmCluster, setting: Setting) -> None:
+        self.cluster, self.setting, self.plan = cluster, setting, setting.plan
+        self.faults: list[Fault] = []
+        self._exits = contextlib.ExitStack()
+
+    def __enter__(self) -> "Stage":
+        self._exits.enter_context(login(self.cluster))
+        self.run: Run = hpcelastic.submit(self.setting.job(self.cluster.path / "runs"))
+        self.paths = RunPaths(self.run.directory)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    # ------------------------------------------------------------------------------------------------ what is seen
+
+    @property
+    def job(self) -> str:
+        """The newest job of the run."""
+        return self.run.status().jobs[-1]
+
+    def notes(self) -> list[Note]:
+        return read_trace(self.run.directory / "trace")
+
+    def newest(self) -> list[Note]:
+        """What the newest round has noted, by time."""
+        notes = self.notes()
+        newest = max((note.round for note in notes), default=0)
+        return [note for note in notes if note.round == newest]
+
+    def node_of(self, rank: int) -> int:
+        """The number of the node that has a rank in the newest round."""
+        return self.number(next(note.node for note in self.newest() if note.rank == rank))
+
+    @staticmethod
+    def number(node: str) -> int:
+        """Of ``n3`` or ``n3@INCARNATION`` 3."""
+        return int(node.partition("@")[0].removeprefix("n"))
+
+    @property
+    def alive(self) -> list[int]:
+        """The numbers of the nodes that have power."""
+        return [number for number in range(1, len(self.cluster.nodes) + 1) if self.cluster.node_running(number)]
+
+    def until(self, what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T:
+        """The first true value of ``look``."""
+        deadline = time.monotonic() + timeout
+        while not (found := look()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"waited {timeout:g} s for {what}\n{self.describe()}")
+            time.sleep(0.05)
+        return found
+
+    def until_step(self, step: int, after_round: int = 0) -> int:
+        """Until a round after ``after_round`` has done the step, or a later one; the number of that round."""
+
+        def look() -> int:
+            done = (n for n in self.notes() if n.kind == "step" and n.round > after_round and n.step >= step)
+            return max((note.round for note in done), default=0)
+
+        return self.until(f"step {step} of a round after {after_round}", look)
+
+    def until_world(self, size: int) -> int:
+        """Until a round of so many ranks has done a step; its number."""
+
+        def look() -> int:
+            newest = [note for note in self.newest() if note.kind == "step" and note.world_size == size]
+            return newest[0].round if newest else 0
+
+        return self.until(f"a round of {size} ranks", look)
+
+    def describe(self) -> str:
+        """For a failure's message: how the run stands, and what its agents have said last."""
+        logs = (path.read_text(errors="replace").splitlines()[-8:] for path in sorted(self._logs()))
+        lines = [repr(self.run), f"jobs {self.cluster.jobs()}", *(line for log in logs for line in log)]
+        return "\n".join([*lines, *(f"  {note}" for note in self.notes()[-6:])])
+
+    def _logs(self) -> Iterator[Path]:
+        return self.paths.slurm.rglob("*_log.*")
+
+    # ------------------------------------------------------------------------------------------------ what is done
+
+    def befall(self, name: str) -> None:
+        """Note that from now on the run bears this."""
+        self.faults.append(Fault(name, time.monotonic()))
+
+    def kill_worker(self, rank: int) -> None:
+        note = next(note for note in self.newest() if note.rank == rank)
+        self._kill(self.number(note.node), note.pid)
+
+    def kill_agent(self, node: int) -> None:
+        """The agent alone, not its workers, nor its guard."""
+        leases = [lease for name, lease in read_leases(self.paths.leases).items() if self.number(name) == node]
+        for lease in leases:
+            self._kill(node, int(lease.member.process.split(":")[2]))
+
+    def _kill(self, node: int, inner: int) -> None:
+        if pid := self.cluster.pid_of(node, inner):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    # ------------------------------------------------------------------------------------------------ how it ends
+
+    def end(self) -> Verdict:
+        """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run, or leaves
+        anything behind."""
+        status = self.until("the end of the run", self._ended)
+        if status.phase != Phase.SUCCEEDED.value:
+            raise Refusal(f"the run has {status.phase}: {status.reason}\n{self.describe()}")
+        try:
+            verdict = judge(self.evidence())
+        except Refusal as refusal:
+            raise Refusal(f"{refusal}\n{self.describe()}") from None
+        self.leaves_nothing()
+        return verdict
+
+    def _ended(self) -> Any:
+        status = self.run.status()
+        return status if status.ended else None
+
+    def leaves_nothing(self) -> None:
+        """No job in the queue, no process on any node."""
+        self.until("an empty queue", lambda: not self.cluster.jobs())
+        self.until("no process left", lambda: not self._left())
+
+    def _left(self) -> dict[int, set[int]]:
+        left = {node: self.cluster.user_pids(node) for node in self.alive}
+        return {node: pids for node, pids in left.items() if pids}
+
+    def evidence(self) -> Evidence:
+        starts: dict[int, float] = {}
+        for event in read_events(self.paths.events):
+            if event["event"] == "workers started":
+                starts.setdefault(event["round"], event["time"])
+        return Evidence(
+            notes=self.notes(),
+            result=json.loads((self.run.directory / "result.json").read_text()),
+            members=members(self.paths),
+            steps=self.plan.steps,
+            digest=undisturbed(self.plan),
+            starts=starts,
+            published={path.name: path.stat().st_ctime for path in self.run.directory.glob("checkpoints/round-*.pt")},
+            faults=self.faults,
+        )
+
+
+def members(paths: RunPaths) -> dict[int, tuple[str, ...]]:
+    """By round, the names of the nodes that the register's versions have in it, in the order of ranks."""
+    register = Register(paths.register, "judge")
+    states = [register.version(number).value for number in register.numbers()]
+    return {state["round"]: tuple(name_of(p["node"]) for p in state["participants"]) for state in states}
+
+
+@contextlib.contextmanager
+def login(cluster: SlurmCluster) -> Iterator[None]:
+    """This process's environment is that of a person at the cluster's login node, who works in the project."""
+    before = dict(os.environ)
+    os.environ.update({**cluster.env, "PYTHONPATH": str(ROOT)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

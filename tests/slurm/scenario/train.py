@@ -1,0 +1,69 @@
+"""The training script of the scenarios: whole numbers, quick steps, and a note of everything that it does."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import hpcelastic.training
+from hpcelastic.training import Checkpoints, Context, context, publish
+from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share
+from tests.slurm.scenario.trace import Trace
+
+ASKED_TO_STOP = getattr(hpcelastic.training, "should_stop", None)
+"""None where there is no such question yet."""
+
+
+def main() -> None:
+    here, plan = context(), Plan.parse(sys.argv[1:])
+    assert here.run_dir, "start it with hpcelastic"
+    trace = Trace(here.run_dir / "trace", (here.round, here.rank, here.world_size), here.node)
+    trace.note("started")
+    torch.set_num_threads(1)
+    if here.world_size > 1:
+        dist.init_process_group("gloo")
+    train(plan, here, trace, here.run_dir)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
+    checkpoints = Checkpoints()
+    found = checkpoints.load()
+    first, state = (found.step, found.state["state"].tolist()) if found else (0, first_state())
+
+    def save(done: int) -> None:
+        if here.rank == 0:
+            checkpoints.save(done, {"state": torch.tensor(state)})
+            trace.note("saved", done)
+
+    for step in range(first, plan.steps):
+        state = advance(state, total(state, step, plan.batches.indices(step)[here.rank :: here.world_size]))
+        trace.note("step", step)  # before any pause: who was frozen in it must not say later that it does now
+        time.sleep(plan.step_time)
+        if (step + 1) % plan.save_every == 0:
+            save(step + 1)
+        if ASKED_TO_STOP and ASKED_TO_STOP():
+            save(step + 1)
+            trace.note("stopped", step)
+            return
+    if here.rank == 0:
+        with publish(directory / "result.json") as file:
+            file.write(json.dumps({"digest": digest(state), "round": here.round}).encode())
+        trace.note("result", plan.steps)
+
+
+def total(state: list[int], step: int, mine: list[int]) -> list[int]:
+    """The sum of every rank's share."""
+    added = torch.tensor(share(state, step, mine))
+    if dist.is_initialized():
+        dist.all_reduce(added)
+    summed: list[int] = added.tolist()
+    return summed
+
+
+if __name__ == "__main__":
+    main()
