@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pytest import MonkeyPatch
 
-from tests.cluster import ClusterError, ClusterTimeout, SlurmCluster
+from tests.cluster import ClusterError, ClusterTimeout, SlurmCluster, presets
 from tests.cluster.waiting import wait_until
 
 FreshCluster = Callable[..., SlurmCluster]
@@ -79,6 +79,56 @@ def test_node_set_down_and_resumed(cluster: SlurmCluster) -> None:
     cluster.wait_down(1)
     cluster.resume(1)
     cluster.wait_idle()
+
+
+def test_drained_node_keeps_its_job_and_gets_no_other(cluster: SlurmCluster) -> None:
+    job = cluster.submit("echo up; sleep 300", "-w", "n1")
+    cluster.wait_output(job, "up")
+    cluster.drain(1)
+    assert cluster.node_state(1) == "draining"
+    assert cluster.job_state(job) == "RUNNING"
+    cluster.run("scancel", job)
+    cluster.wait_job(job, "CANCELLED")
+    wait_until("drained", lambda: cluster.node_state(1), lambda seen: seen == "drained", 30, cluster.logs)
+    cluster.resume(1)
+    cluster.wait_idle()
+
+
+@pytest.mark.parametrize(
+    ("partition", "state", "warned"),
+    [("low", "PENDING", False), ("graceful", "PENDING", True), ("cancelled", "PREEMPTED", True)],
+)
+def test_a_job_in_the_high_partition_takes_the_nodes_of_others(
+    fresh_cluster: FreshCluster, partition: str, state: str, warned: bool
+) -> None:
+    cluster = fresh_cluster(nodes=1, extra_conf=f"{presets.QUICK}\n{presets.PREEMPTION}".replace("=20", "=3"))
+    lingers = "srun bash -c 'trap \"echo warned\" TERM; echo up; while true; do sleep 0.1; done'"
+    job = cluster.submit(lingers, "-p", partition, "--requeue", "--exclusive")
+    cluster.wait_output(job, "up")
+    high = cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive")
+    if warned:
+        cluster.wait_output(job, "warned")
+        assert cluster.job_state(job) == "RUNNING"
+    cluster.wait_output(high, "high")
+    wait_until("preempted", lambda: cluster.job_state(job), lambda seen: seen == state, 30, cluster.logs)
+
+
+@pytest.mark.slow
+def test_a_limit_of_time_that_has_run_out_ends_the_job(cluster: SlurmCluster) -> None:
+    job = cluster.submit("echo up; sleep 300", "-t", "5")
+    cluster.wait_output(job, "up")
+    cluster.limit(job, 1)
+    cluster.wait_job(job, "TIMEOUT", timeout=60)
+
+
+def test_controller_that_cannot_be_reached_leaves_jobs_alone(cluster: SlurmCluster) -> None:
+    job = cluster.submit("while sleep 0.05; do echo tick; done")
+    cluster.wait_output(job, "tick")
+    cluster.cut_controller()
+    ticks = cluster.output(job)
+    wait_until("a tick", lambda: cluster.output(job), lambda seen: seen != ticks, 30, cluster.logs)
+    cluster.heal_controller()
+    assert cluster.job_state(job) == "RUNNING"
 
 
 def test_frozen_node_stands_still(cluster: SlurmCluster) -> None:
