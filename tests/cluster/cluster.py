@@ -243,6 +243,16 @@ class SlurmCluster:
     def kill_controller(self) -> None:
         self._machines.controller.kill()
 
+    def stop_controller(self, timeout: float = 60.0) -> None:
+        """End the controller in good order, as for its maintenance: it saves what it knows."""
+        controller = self._machines.controller
+        daemons = {pid for pid in controller.pids() if processes.command_name(pid).startswith("slurmctld")}
+        processes.send(daemons, signal.SIGTERM)
+        wait_until(
+            "the controller's end", lambda: daemons & controller.pids(), lambda left: not left, timeout, self.logs
+        )
+        self.kill_controller()
+
     def start_controller(self, timeout: float = 60.0) -> None:
         """Start the controller, after a kill on the state that the killed one had saved, some seconds old."""
         self._machines.controller.start(self.env)

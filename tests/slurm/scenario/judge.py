@@ -108,11 +108,13 @@ def _one_view(_: Evidence, rounds: Rounds) -> None:
             steps = [note.step for note in same if note.kind == "step"]
             in_turn = not steps or steps == list(range(steps[0], steps[0] + len(steps)))
             _refuse_unless(in_turn, f"rank {rank} of round {round} trained out of turn", same)
-        for step in _steps(notes):
-            did = {note.rank for note in notes if note.kind == "step" and note.step == step}
-            last = step == max(_steps(notes))
-            whole = last or len(did) == notes[0].world_size
-            _refuse_unless(whole, f"step {step} of round {round} was done by ranks {sorted(did)} alone", notes)
+        did: dict[int, set[int]] = defaultdict(set)
+        for note in notes:
+            if note.kind == "step":
+                did[note.step].add(note.rank)
+        for step, ranks in did.items():
+            whole = step == max(did) or len(ranks) == notes[0].world_size  # the last one was perhaps cut short
+            _refuse_unless(whole, f"step {step} of round {round} was done by ranks {sorted(ranks)} alone", notes)
 
 
 def _as_registered(evidence: Evidence, rounds: Rounds) -> None:
@@ -190,19 +192,19 @@ def _spans(faults: Sequence[Fault]) -> Iterable[tuple[Fault, float]]:
 
 
 def _cost(fault: Fault, until: float, rounds: Rounds) -> Cost:
-    notes = in_order(note for notes in rounds.values() for note in notes if note.kind == "step")
+    notes = in_order(note for notes in rounds.values() for note in notes if note.progress)
     times = [fault.monotonic, *(note.monotonic for note in notes if fault.monotonic < note.monotonic < until)]
     pause = max((later - earlier for earlier, later in pairwise(times)), default=0.0)
-    again = sum(1 for step, when in _repetitions(notes) if fault.monotonic < when < until)
+    again = sum(1 for when in _repetitions(notes) if fault.monotonic < when < until)
     return Cost(fault.name, pause, again)
 
 
-def _repetitions(notes: Iterable[Note]) -> Iterator[tuple[int, float]]:
-    """Each step that an older round had done already, and when it was done again."""
+def _repetitions(notes: Iterable[Note]) -> Iterator[float]:
+    """When a step was done again that an older round had done."""
     done: dict[int, set[int]] = defaultdict(set)
-    for note in notes:
+    for note in (note for note in notes if note.kind == "step"):
         if done[note.step] - {note.round} and note.round not in done[note.step]:
-            yield note.step, note.monotonic
+            yield note.monotonic
         done[note.step].add(note.round)
 
 

@@ -21,7 +21,7 @@ MODULUS = 2**31 - 1
 class Plan:
     """How long a run is, and how often it saves; the digest of its end depends on the first two alone."""
 
-    steps: int = 60
+    steps: int = 30
     seed: int = 0
     step_time: float = 0.05
     """Seconds that each step takes at least."""
@@ -30,8 +30,13 @@ class Plan:
     """Steps."""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.save_every) < 1:
-            raise ValueError(f"{self}: steps and save_every must be 1 or more")
+        if self.steps < 3 or self.save_every < 1:
+            raise ValueError(f"{self}: steps must be 3 or more, save_every 1 or more")
+
+    @property
+    def gate(self) -> int:
+        """The step before which all wait for the file ``finish`` in the run's directory: faults come first."""
+        return self.steps - 3
 
     @property
     def arguments(self) -> list[str]:

@@ -3,17 +3,17 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
 import hpcelastic
 from hpcelastic.api.run import Run
-from hpcelastic.config import SlurmSettings
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.store.events import read_events
 from hpcelastic.store.leases import read_leases
@@ -31,7 +31,7 @@ SCRIPT = Path(__file__).with_name("train.py")
 PATIENCE = 90.0
 """Seconds within which what must happen has to happen; generous, for a machine that is busy with other tests."""
 
-SHAPES = ("allocation", "pool") if "shape" in {field.name for field in fields(SlurmSettings)} else ("allocation",)
+SHAPES = ("allocation", "pool")
 _QUICK = {"lease": 2, "margin": 0.5, "poll": 0.1, "last_call": 1, "join_timeout": 80}
 
 
@@ -44,12 +44,12 @@ class Setting:
     plan: Plan = field(default_factory=Plan)
     name: str = "run"
     slurm: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of `slurm`."""
+    """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
     restarts: int = 3
 
     def job(self, directory: Path) -> dict[str, Any]:
-        shape = {"shape": self.shape} if len(SHAPES) > 1 else {}
+        alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
             "run": {"name": self.name, "directory": str(directory)},
             "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
@@ -57,7 +57,7 @@ class Setting:
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
             "restarts": {"max": self.restarts},
-            "slurm": {**shape, **self.slurm},
+            "slurm": {"shape": self.shape, **alone, **self.slurm},
         }
 
 
@@ -82,19 +82,21 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ what is seen
 
-    @property
-    def job(self) -> str:
-        """The newest job of the run."""
-        return self.run.status().jobs[-1]
+    def job_on(self, node: int) -> str:
+        """The run's job, or element of a pool, that has a node."""
+        return self.cluster.run("squeue", "-h", "-r", "-n", self.setting.name, "-w", f"n{node}", "-o", "%i").split()[0]
+
+    def job_states(self) -> set[str]:
+        """How the run's jobs, or the elements of its pool, stand."""
+        shown = (self.cluster.run("scontrol", "show", "job", "-o", job) for job in self.run.status().jobs)
+        return {state for text in shown for state in re.findall(r"\bJobState=(\w+)", text)}
 
     def notes(self) -> list[Note]:
         return read_trace(self.run.directory / "trace")
 
     def newest(self) -> list[Note]:
         """What the newest round has noted, by time."""
-        notes = self.notes()
-        newest = max((note.round for note in notes), default=0)
-        return [note for note in notes if note.round == newest]
+        return read_trace(self.run.directory / "trace", newest=True)
 
     def node_of(self, rank: int) -> int:
         """The number of the node that has a rank in the newest round."""
@@ -102,8 +104,8 @@ class Stage:
 
     @staticmethod
     def number(node: str) -> int:
-        """Of ``n3`` or ``n3@INCARNATION`` 3."""
-        return int(node.partition("@")[0].removeprefix("n"))
+        """Of ``n3``, ``n3@INCARNATION`` or ``n3.JOB`` 3."""
+        return int(re.split("[@.]", node)[0].removeprefix("n"))
 
     @property
     def alive(self) -> list[int]:
@@ -120,27 +122,27 @@ class Stage:
         return found
 
     def until_step(self, step: int, after_round: int = 0) -> int:
-        """Until a round after ``after_round`` has done the step, or a later one; the number of that round."""
+        """Until a round after ``after_round`` has come to the step, or a later one; the number of that round."""
 
         def look() -> int:
-            done = (n for n in self.notes() if n.kind == "step" and n.round > after_round and n.step >= step)
+            done = (note for note in self.notes() if note.progress and note.round > after_round and note.step >= step)
             return max((note.round for note in done), default=0)
 
         return self.until(f"step {step} of a round after {after_round}", look)
 
-    def until_world(self, size: int) -> int:
-        """Until a round of so many ranks has done a step; its number."""
+    def until_world(self, size: int, after_round: int = 0) -> int:
+        """Until a round of so many ranks, after ``after_round``, trains; its number."""
 
         def look() -> int:
-            newest = [note for note in self.newest() if note.kind == "step" and note.world_size == size]
-            return newest[0].round if newest else 0
+            newest = [note for note in self.newest() if note.progress and note.world_size == size]
+            return newest[0].round if newest and newest[0].round > after_round else 0
 
         return self.until(f"a round of {size} ranks", look)
 
     def describe(self) -> str:
         """For a failure's message: how the run stands, and what its agents have said last."""
         logs = (path.read_text(errors="replace").splitlines()[-8:] for path in sorted(self._logs()))
-        lines = [repr(self.run), f"jobs {self.cluster.jobs()}", *(line for log in logs for line in log)]
+        lines = [repr(self.run), self.cluster.run("squeue", check=False), *(line for log in logs for line in log)]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes()[-6:])])
 
     def _logs(self) -> Iterator[Path]:
@@ -169,18 +171,16 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ how it ends
 
-    def end(self) -> Verdict:
-        """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run, or leaves
-        anything behind."""
+    def verdict(self) -> Verdict:
+        """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run."""
+        (self.run.directory / "finish").touch()
         status = self.until("the end of the run", self._ended)
         if status.phase != Phase.SUCCEEDED.value:
             raise Refusal(f"the run has {status.phase}: {status.reason}\n{self.describe()}")
         try:
-            verdict = judge(self.evidence())
+            return judge(self.evidence())
         except Refusal as refusal:
             raise Refusal(f"{refusal}\n{self.describe()}") from None
-        self.leaves_nothing()
-        return verdict
 
     def _ended(self) -> Any:
         status = self.run.status()

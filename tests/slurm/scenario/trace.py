@@ -17,13 +17,13 @@ class Note:
 
     kind: str
     """``started``, before all else; ``step``, done; ``saved``, a checkpoint; ``result``, published; ``stopped``,
-    because the run was asked to."""
+    because the run was asked to; ``waiting``, with all others, for leave to do the last steps."""
 
     round: int
     rank: int
     world_size: int
     step: int
-    """The step done, counted from 0; of a checkpoint, the number of steps that it holds; -1 of the start."""
+    """The step done, counted from 0, or waited for; else, how many steps the state holds; -1 of the start."""
 
     node: str
     pid: int
@@ -32,6 +32,11 @@ class Note:
 
     wall: float
     """Seconds since the epoch."""
+
+    @property
+    def progress(self) -> bool:
+        """True of what only a group can do that is whole."""
+        return self.kind in ("step", "waiting")
 
 
 class Trace:
@@ -48,9 +53,13 @@ class Trace:
         os.write(self._file, json.dumps(asdict(note)).encode() + b"\n")
 
 
-def read_trace(directory: Path) -> list[Note]:
-    """All notes, by time."""
-    lines = (line for path in directory.glob("*.jsonl") for line in path.read_text().splitlines())
+def read_trace(directory: Path, newest: bool = False) -> list[Note]:
+    """All notes, or those of the newest round, by time."""
+    paths = list(directory.glob("*.jsonl"))
+    if newest:
+        last = max((path.name.partition(".")[0] for path in paths), default="")
+        paths = [path for path in paths if path.name.startswith(f"{last}.")]
+    lines = (line for path in paths for line in path.read_text().splitlines())
     return in_order(note for line in lines if (note := _parse(line)))
 
 

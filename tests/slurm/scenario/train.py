@@ -8,13 +8,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-import hpcelastic.training
-from hpcelastic.training import Checkpoints, Context, context, publish
+from hpcelastic.training import Checkpoints, Context, context, publish, should_stop
 from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share
 from tests.slurm.scenario.trace import Trace
-
-ASKED_TO_STOP = getattr(hpcelastic.training, "should_stop", None)
-"""None where there is no such question yet."""
 
 
 def main() -> None:
@@ -40,15 +36,25 @@ def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
             checkpoints.save(done, {"state": torch.tensor(state)})
             trace.note("saved", done)
 
+    def leave(done: int) -> bool:
+        """Whether the round is to end here; then the state is saved."""
+        if stopping := should_stop():
+            save(done)
+            trace.note("stopped", done)
+        return stopping
+
     for step in range(first, plan.steps):
-        state = advance(state, total(state, step, plan.batches.indices(step)[here.rank :: here.world_size]))
+        while step == plan.gate and not agreed((directory / "finish").exists()):
+            trace.note("waiting", step)
+            time.sleep(plan.step_time)
+            if leave(step):
+                return
+        state = advance(state, total(share(state, step, plan.batches.indices(step)[here.rank :: here.world_size])))
         trace.note("step", step)  # before any pause: who was frozen in it must not say later that it does now
         time.sleep(plan.step_time)
         if (step + 1) % plan.save_every == 0:
             save(step + 1)
-        if ASKED_TO_STOP and ASKED_TO_STOP():
-            save(step + 1)
-            trace.note("stopped", step)
+        if leave(step + 1):
             return
     if here.rank == 0:
         with publish(directory / "result.json") as file:
@@ -56,13 +62,18 @@ def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
         trace.note("result", plan.steps)
 
 
-def total(state: list[int], step: int, mine: list[int]) -> list[int]:
-    """The sum of every rank's share."""
-    added = torch.tensor(share(state, step, mine))
+def total(mine: list[int]) -> list[int]:
+    """The sum of what every rank has."""
+    added = torch.tensor(mine)
     if dist.is_initialized():
         dist.all_reduce(added)
     summed: list[int] = added.tolist()
     return summed
+
+
+def agreed(mine: bool) -> bool:
+    """Whether every rank says so."""
+    return total([int(not mine)]) == [0]
 
 
 if __name__ == "__main__":
