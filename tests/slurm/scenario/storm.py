@@ -1,0 +1,250 @@
+"""Faults of every kind at random times, on a run whose nodes come from an allocation and from a pool of single jobs.
+
+``python -m tests.slurm.scenario.storm --minutes 20 --seed N``. When the storm is over everything is healed, and the run
+must end as if nothing had befallen it. A seed brings back the same dice; how quick the machine is decides with them.
+"""
+
+import argparse
+import contextlib
+import random
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hpcelastic.store.leases import read_leases
+from tests.cluster import SlurmCluster, presets
+from tests.slurm.scenario.judge import Verdict
+from tests.slurm.scenario.plan import Plan
+from tests.slurm.scenario.stage import Setting, Stage
+
+NODES = 6
+ALLOCATED = 4
+"""Nodes that the first allocation asks for; the others are for the pool."""
+
+BROKEN = 3
+"""So many nodes at most are out of order at the same time."""
+
+CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=3")
+JOIN = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 {python} -m hpcelastic agent --run-dir {run}"
+
+
+@dataclass
+class Storm:
+    """What goes on; ``dice`` decide on everything that is left to chance."""
+
+    stage: Stage
+    dice: random.Random
+    healings: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
+    """When to undo what."""
+
+    broken: set[int] = field(default_factory=set)
+    started: float = field(default_factory=time.monotonic)
+
+    def blow(self, seconds: float) -> None:
+        """One fault after the other for so long, then none."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            time.sleep(self.dice.uniform(0.3, 3.0))
+            self.heal(time.monotonic())
+            self.supply()
+            fault = self.dice.choice(FAULTS)
+            fault(self)
+        self.heal(float("inf"))
+        self.supply()
+
+    def say(self, what: str) -> None:
+        print(f"{time.monotonic() - self.started:7.1f} s  {what}", flush=True)
+
+    def befall(self, what: str) -> None:
+        self.say(what)
+        self.stage.befall(what)
+
+    def later(self, what: str, undo: Callable[[], object], longest: float) -> None:
+        self.healings.append((time.monotonic() + self.dice.uniform(0.5, longest), what, undo))
+
+    def heal(self, until: float) -> None:
+        """Undo all that is due by then."""
+        due = sorted((each for each in self.healings if each[0] <= until), key=lambda each: each[0])
+        self.healings = [each for each in self.healings if each not in due]
+        for _, what, undo in due:
+            self.befall(what)
+            undo()
+
+    def node(self) -> int | None:
+        """One that is in order, to be broken; None if enough are broken already."""
+        if len(self.broken) >= BROKEN:
+            return None
+        node = self.dice.choice(sorted(set(range(1, NODES + 1)) - self.broken))
+        self.broken.add(node)
+        return node
+
+    def mend(self, node: int, how: Callable[[int], object]) -> None:
+        how(node)
+        self.broken.discard(node)
+
+    def slurm(self, *command: str) -> str:
+        """A command that may fail, as others have changed what it is about."""
+        return self.stage.cluster.run(*command, check=False) if self.stage.cluster.controller_running else ""
+
+    def jobs(self) -> list[str]:
+        """Of the run: those that run or wait."""
+        return self.slurm("squeue", "-h", "-r", "-n", self.stage.setting.name, "-o", "%i").split()
+
+    def supply(self) -> None:
+        """Jobs that have ended are made up for by others of one node each."""
+        if not self.stage.cluster.controller_running:
+            return
+        self.release()
+        for _ in range(3 - len(self.jobs())):
+            self.say("a job of one node more")
+            self.stage.cluster.submit(
+                JOIN.format(python=sys.executable, run=self.stage.run.directory),
+                *("-N1", "--exclusive", "--requeue", "--no-kill", "-p", "low", "-J", self.stage.setting.name),
+            )
+
+    def release(self) -> None:
+        """What SLURM holds, as it has found a job started twice, a person cancels."""
+        for line in self.slurm("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines():
+            job, _, reason = line.partition(" ")
+            if "held" in reason.lower():
+                self.say(f"job {job} is held ({reason}): cancelled")
+                self.slurm("scancel", job)
+
+
+# ------------------------------------------------------------------------------------------------ faults
+
+
+def kill_worker(storm: Storm) -> None:
+    if ranks := sorted({note.rank for note in storm.stage.newest()}):
+        rank = storm.dice.choice(ranks)
+        storm.befall(f"the worker of rank {rank} is killed")
+        storm.stage.kill_worker(rank)
+
+
+def kill_agent(storm: Storm) -> None:
+    names = read_leases(storm.stage.paths.leases)
+    if nodes := sorted({storm.stage.number(name) for name in names}):
+        node = storm.dice.choice(nodes)
+        storm.befall(f"the agent of n{node} is killed")
+        storm.stage.kill_agent(node)
+
+
+def kill_node(storm: Storm) -> None:
+    cluster = storm.stage.cluster
+    if node := storm.node():
+        how, what = storm.dice.choice([(cluster.kill_node, "is killed"), (cluster.power_off, "loses its power")])
+        storm.befall(f"n{node} {what}")
+        how(node)
+        storm.later(f"n{node} is started", lambda: storm.mend(node, cluster.start_node), 12.0)
+
+
+def cut(storm: Storm) -> None:
+    cluster = storm.stage.cluster
+    if node := storm.node():
+        storm.befall(f"the cable of n{node} is cut")
+        cluster.cut(node)
+        storm.later(f"the cable of n{node} is healed", lambda: storm.mend(node, cluster.heal), 8.0)
+
+
+def freeze(storm: Storm) -> None:
+    """Never the whole group: a worker that is alone in its round needs nobody to do a step more when it wakes up."""
+    cluster = storm.stage.cluster
+    if len({note.node for note in storm.stage.newest()}) > 2 and (node := storm.node()):
+        storm.befall(f"n{node} stands still, without network and filesystem")
+        cluster.cut(node)
+        cluster.freeze_node(node)
+        storm.later(f"n{node} goes on", lambda: storm.mend(node, thaw(cluster)), 8.0)
+
+
+def thaw(cluster: SlurmCluster) -> Callable[[int], None]:
+    def both(node: int) -> None:
+        cluster.heal(node)
+        cluster.thaw_node(node)
+
+    return both
+
+
+def down(storm: Storm) -> None:
+    if storm.stage.cluster.controller_running and (node := storm.node()):
+        state = storm.dice.choice(["down", "drain"])
+        storm.befall(f"n{node} is set to {state}")
+        storm.slurm("scontrol", "update", f"nodename=n{node}", f"state={state}", "reason=storm")
+        storm.later(f"n{node} is resumed", lambda: storm.mend(node, lambda it: resume(storm, it)), 6.0)
+
+
+def resume(storm: Storm, node: int) -> None:
+    storm.slurm("scontrol", "update", f"nodename=n{node}", "state=resume")
+
+
+def requeue(storm: Storm) -> None:
+    if jobs := storm.jobs():
+        job = storm.dice.choice(jobs)
+        storm.befall(f"job {job} is requeued")
+        storm.slurm("scontrol", "requeue", job)
+
+
+def cancel(storm: Storm) -> None:
+    if jobs := storm.jobs():
+        job = storm.dice.choice(jobs)
+        storm.befall(f"job {job} is cancelled")
+        storm.slurm("scancel", job)
+
+
+def preempt(storm: Storm) -> None:
+    nodes = storm.dice.choice([1, 2])
+    if storm.stage.cluster.controller_running:
+        storm.befall(f"{nodes} nodes are wanted by another job")
+        seconds = storm.dice.uniform(1, 6)
+        storm.stage.cluster.submit(f"sleep {seconds}", "-p", "high", "--exclusive", f"-N{nodes}", "-J", "high")
+
+
+def controller(storm: Storm) -> None:
+    cluster = storm.stage.cluster
+    if cluster.controller_running:
+        how, what = storm.dice.choice([(cluster.kill_controller, "killed"), (cluster.stop_controller, "ended")])
+        storm.befall(f"the controller is {what}")
+        how()
+        storm.later("the controller is started", cluster.start_controller, 6.0)
+
+
+FAULTS = (
+    *(kill_worker, kill_worker, kill_agent, kill_node, kill_node, cut, freeze, down, requeue, cancel, preempt),
+    controller,
+)
+
+
+# ------------------------------------------------------------------------------------------------ a whole storm
+
+
+def weather(seconds: float, seed: int) -> Verdict:
+    """A run in a storm of so many seconds, judged."""
+    print(f"seed {seed}", flush=True)
+    plan = Plan(steps=max(30, int(4 * seconds)), seed=seed)
+    slurm = {"partition": "low", "exclude": f"n[{ALLOCATED + 1}-{NODES}]"}
+    setting = Setting("allocation", f"1..{NODES}", plan, slurm=slurm, restarts=10_000)
+    with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting) as stage:
+        storm = Storm(stage, random.Random(seed))
+        storm.supply()
+        stage.until_step(1)
+        storm.blow(seconds)
+        verdict = stage.verdict()
+        storm.release()
+        with contextlib.suppress(TimeoutError):  # what comes late finds that the run is over, and ends
+            stage.until("an empty queue", lambda: not cluster.jobs(), timeout=30.0)
+        storm.release()
+        stage.leaves_nothing()
+        storm.say(f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {plan.steps} steps trained again")
+        return verdict
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    args = parser.parse_args()
+    weather(60 * args.minutes, args.seed)
+
+
+if __name__ == "__main__":
+    main()
