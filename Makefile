@@ -4,6 +4,8 @@
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     seed faults into the code, and show what finds each
 # make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
+# make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7
+# make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
 # make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # make nightly     all of these, and the tests that make test leaves out for their length
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
@@ -15,7 +17,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems nightly
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly
 .DEFAULT_GOAL := help
 
 help:
@@ -56,7 +58,13 @@ mutants: $(READY)
 filesystems: $(READY) system
 	$(BIN)/python -m tests.filesystems.table
 
-nightly: check system simulate exhaustive mutants filesystems
+storm: $(READY) system
+	$(BIN)/python -m tests.slurm.scenario.storm --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+
+scenarios: $(READY) system
+	$(BIN)/python -m tests.slurm.scenario.table
+
+nightly: check system simulate exhaustive mutants filesystems scenarios storm
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "nightly or not nightly"
 
 format: $(READY)
