@@ -188,7 +188,7 @@ def _right_end(evidence: Evidence, rounds: Rounds) -> None:
 
 def _spans(faults: Sequence[Fault]) -> Iterable[tuple[Fault, float]]:
     """Each fault, and the time of the next."""
-    return zip(faults, [*(fault.monotonic for fault in faults[1:]), float("inf")], strict=True)
+    return zip(faults, [*(fault.monotonic for fault in faults[1:]), float("inf")], strict=False)  # there may be none
 
 
 def _cost(fault: Fault, until: float, rounds: Rounds) -> Cost:

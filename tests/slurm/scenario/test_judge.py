@@ -49,6 +49,10 @@ def test_a_run_that_did_nothing_wrong() -> None:
     assert verdict.costs == (Cost("crash", 5.5, 1), Cost("harmless", pytest.approx(0.5), 0))  # type: ignore[arg-type]  # within rounding
 
 
+def test_a_run_that_nothing_befell() -> None:
+    assert judge(dataclasses.replace(good(), faults=())).costs == ()
+
+
 def also(*notes: Note) -> Callable[[Evidence], Evidence]:
     return lambda it: dataclasses.replace(it, notes=[*it.notes, *notes])
 
