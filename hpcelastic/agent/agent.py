@@ -135,10 +135,16 @@ class Agent:
         self._leaving_code = 0
         """The exit status once this node has left."""
 
+        self._leaves_by = float("inf")
+        """When it must have left."""
+
     @property
     def notice(self) -> Notice | None:
-        """Why this node leaves, once it does."""
-        return self._conduct.notice
+        """Why this node leaves, and the seconds that are left for it by now; None if it does not leave."""
+        notice = self._conduct.notice
+        if notice is None:
+            return None
+        return replace(notice, seconds=min(notice.seconds, max(0.0, self._leaves_by - time.monotonic())))
 
     @property
     def member(self) -> Member:
@@ -437,13 +443,22 @@ class Agent:
         elif signum in STOP and self._conduct.leaving and not self._surroundings.repeats:
             if self._conduct.overdue is not None:  # asked twice: no more grace
                 self._do(self._conduct.lose_patience())
-        elif signum in WARNINGS and not self._conduct.leaving and self._warned is None:
+        elif signum in WARNINGS and not self._conduct.leaving and self._is_news(signum):
             self._warned = signum
             threading.Thread(target=self._ask_meaning, args=(signum,), name="meaning", daemon=True).start()
 
+    def _is_news(self, signum: int) -> bool:
+        """Whether it says more than the signal whose meaning is being asked for, if there is one."""
+        return self._warned is None or (signum in STOP and self._warned not in STOP)
+
     def _told_by_others(self, state: State) -> None:
-        """Who asked first what a signal means has told all: what ends the round is what we were warned of too."""
-        if state.cause is Cause.LEAVE and self._surroundings.turn:  # else ours is the one to ask for its job
+        """Who asked first what a signal means has told all: what ends the round is what we were warned of too.
+
+        Who is first asks in any case: the round may happen to end for something else, as another job's warning.
+        """
+        if not self._surroundings.turn:
+            return
+        if state.cause is Cause.LEAVE:
             self._leave(Notice(state.reason, state.grace))
         elif state.cause is Cause.CHECKPOINT and self._warned == signal.SIGUSR2:
             self._warned = None
@@ -461,8 +476,14 @@ class Agent:
     def _ask_meaning(self, signum: int) -> None:
         """Called in a thread of its own."""
         time.sleep(self._surroundings.turn)
-        if self._warned == signum:
-            self._deliver(_Meaning(signum, self._surroundings.meaning(signum)))
+        if self._warned != signum:
+            return
+        try:
+            notice = self._surroundings.meaning(signum)
+        except HpcElasticError as error:  # the next signal is asked about again
+            self._report(f"{signal.Signals(signum).name}: {error}")
+            notice = None
+        self._deliver(_Meaning(signum, notice))
 
     def _understood(self, meaning: _Meaning) -> None:
         if self._warned != meaning.signum:
@@ -477,6 +498,7 @@ class Agent:
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:
+            self._leaves_by = time.monotonic() + notice.seconds
             self._tell_leaving(notice)
             self._do(self._conduct.leave(notice))
 

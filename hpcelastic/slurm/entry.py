@@ -214,6 +214,6 @@ def _leases_of_job(task: Task, me: Member) -> list[Lease]:
 def _end_job(slurm: SlurmTask) -> None:
     print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
     try:
-        cancel_jobs([slurm.job_id])
+        cancel_jobs([slurm.name])
     except SlurmError as error:  # in a container, say, that has no scancel
-        print(f"hpcelastic: {error}; end it yourself: scancel {slurm.job_id}", file=sys.stderr)
+        print(f"hpcelastic: {error}; end it yourself: scancel {slurm.name}", file=sys.stderr)

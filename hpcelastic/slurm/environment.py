@@ -34,6 +34,11 @@ class SlurmTask:
     topology: str = ""
     """The switches above the node, ``TOP.LEAF``, or its block; empty if the site has not told SLURM of any."""
 
+    @property
+    def name(self) -> str:
+        """What SLURM's commands are to be told: one element's own id may be its array's too, and mean all of them."""
+        return self.job_id if self.array_task is None else f"{self.array_job}_{self.array_task}"
+
 
 def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     """The SLURM task that this process is; None outside of a job step."""

@@ -15,11 +15,13 @@ _OF_A_PERSON = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 def _epilogue(folder: Path) -> str:
     """What follows srun: in a container an agent may have no way to SLURM, and leave its wish to its batch script."""
-    wish = shlex.quote(f"{folder.absolute()}/requeue-") + "$SLURM_JOB_ID"
+    wish = shlex.quote(f"{folder.absolute()}/requeue-")
+    # As an id alone, that of an array's last element means all of them.
     return f"""
 status=$?
-wish={wish}
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
+job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
+wish={wish}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
 exit $status
 """
 

@@ -30,11 +30,13 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def job_info(job_id: str) -> JobInfo:
-    """How a job stands; by its own id also an element of an array. Raises SlurmError."""
-    words = _call("scontrol", "show", "job", "--oneliner", job_id).split()
-    fields = dict(word.split("=", 1) for word in words if "=" in word)
+    """How a job stands; an element of an array by ``ARRAY_TASK``, for its own id may mean all. Raises SlurmError."""
+    lines = _call("scontrol", "show", "job", "--oneliner", job_id).splitlines()
+    fields = dict(word.split("=", 1) for word in lines[0].split() if "=" in word) if lines else {}
+    if "JobState" not in fields:
+        raise SlurmError(f"scontrol show job {job_id}: says nothing of its state")
     return JobInfo(
-        state=fields.get("JobState", "UNKNOWN"),
+        state=fields["JobState"],
         left=_left(fields),
         preempted=_time(fields.get("PreemptTime", "")) is not None,
         requeue=fields.get("Requeue") == "1",
@@ -69,7 +71,7 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
 
 
 def requeue_job(job_id: str) -> None:
-    """End a job and let it start again under its id. Raises SlurmError."""
+    """End a job, or the element ``ARRAY_TASK`` of an array, and let it start again under its id. Raises SlurmError."""
     _call("scontrol", "requeue", job_id)
 
 

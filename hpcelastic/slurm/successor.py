@@ -2,23 +2,26 @@
 
 A job that was warned is requeued by one of its own agents, once all of them have stopped their workers. Who was asked
 first what the warning means goes first; if it does not, the others follow, one by one. Each incarnation of a job is
-requeued once: that is claimed by an exclusive creation, and its record is the job's history.
+requeued by one: that is claimed by an exclusive creation, and its record is the job's history. Should SLURM be asked a
+second time, as by who doubts that the first has lived to ask, it says no, and nothing comes of it.
 """
 
+import contextlib
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from hpcelastic.errors import SlurmError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.state import Member, Notice, Stand
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
 from hpcelastic.store import files
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.leases import LeaseObserver, read_leases
 from hpcelastic.store.paths import RunPaths
 
 _LOOK = 0.3
@@ -27,6 +30,9 @@ _TURN = 5.0
 
 _LINGER = 60.0
 """Seconds that an agent waits for the end that it has asked SLURM for."""
+
+_DOUBT = 15.0
+"""Seconds after which who has claimed to ask for it can't have done so."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,8 @@ class Left:
     task: SlurmTask
     member: Member
     notice: Notice
+    """Why, and the seconds that are left for it."""
+
     elapsed: float
     """Seconds that its job has run."""
 
@@ -88,9 +96,21 @@ class Left:
 
 def see_to_the_job(left: Left) -> None:
     """Requeue our job, if that is wanted and nobody else does. Returns when all is said and done."""
+    for signum in (signal.SIGTERM, signal.SIGUSR2):  # whatever they say, it is known by now
+        signal.signal(signum, signal.SIG_IGN)
+    try:
+        _see_to_it(left)
+    except StoreError as error:
+        left.report(f"{error}; {_how_to_go_on(left)}")
+        if left.notice.again:  # a second agent that asks for it is told no
+            _requeue(left)
+
+
+def _see_to_it(left: Left) -> None:
     wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
     wish = next((notice for notice in wishes if notice.again), None) or _elsewhere(left)
     if wish is None:
+        left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
         return
     _await_mates(left, 0.0 if left.notice.again else _TURN * (1 + min(left.task.node_id, 5)))
     record = _record(left, wish)
@@ -103,7 +123,13 @@ def see_to_the_job(left: Left) -> None:
     elif files.publish_new(left.paths.requeue(record.job, record.restart), files.to_json(encode(record))):
         _requeue(left)
     else:
-        _linger(left)
+        _linger(left, _DOUBT)
+        if not _wished(left):
+            _requeue(left)
+
+
+def _how_to_go_on(left: Left) -> str:
+    return f"if no other job goes on with the run, submit it again with --resume ({left.paths.root})"
 
 
 def _elsewhere(left: Left) -> Notice | None:
@@ -124,7 +150,7 @@ def _record(left: Left, wish: Notice) -> Requeue:
 
 
 def _requeue(left: Left) -> None:
-    job = left.task.job_id
+    job = left.task.name
     left.report(
         f"requeueing job {job}: {left.notice.reason}; SLURM starts it again after AuthInfo's cred_expire, 120 s"
     )
@@ -133,34 +159,52 @@ def _requeue(left: Left) -> None:
     except SlurmError as error:
         # Its batch script, outside of any container and on another node, may be able to.
         left.report(f"{error}; left to the batch script")
-        files.publish(left.paths.wish(job), b"requeue\n")
+        with contextlib.suppress(StoreError):
+            files.publish(_wish(left), b"requeue\n")
         return
-    _linger(left)
+    _linger(left, _LINGER)
 
 
-def _linger(left: Left) -> None:
+def _linger(left: Left, seconds: float) -> None:
     """Wait for SLURM to end us: a job whose tasks have all ended counts as completed, and is not requeued."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    deadline = time.monotonic() + _LINGER
-    while time.monotonic() < deadline and left.paths.wish(left.task.job_id).name not in files.names(left.paths.slurm):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and not _wished(left):
         time.sleep(_LOOK)
+
+
+def _wish(left: Left) -> Path:
+    return left.paths.wish(left.task.job_id, left.task.restart)
+
+
+def _wished(left: Left) -> bool:
+    try:
+        return _wish(left).name in files.names(left.paths.slurm)
+    except StoreError:
+        return False
 
 
 def _await_mates(left: Left, turn: float) -> None:
     """Until no agent of our job has workers, for as long as they were given; and for ``turn`` seconds at least."""
     start = time.monotonic()
-    while (passed := time.monotonic() - start) < turn or (passed < left.notice.seconds and _busy_mates(left)):
+    rendezvous = read_state(left.paths).settings.rendezvous
+    observer = LeaseObserver(left.paths.leases, rendezvous.lease + rendezvous.margin, time.monotonic)
+    while (passed := time.monotonic() - start) < turn or (passed < left.notice.seconds and _busy_mates(left, observer)):
         time.sleep(_LOOK)
 
 
-def _busy_mates(left: Left) -> bool:
+def _busy_mates(left: Left, observer: LeaseObserver) -> bool:
     members = {p.node for p in read_state(left.paths).participants}
-    return any(m.stand is Stand.RUNNING and m.node in members for m in _mates(left))
+    alive = [seen.member for seen in observer.observe(members).values() if seen.alive and seen.member]
+    return any(m.stand is Stand.RUNNING and m.node in members for m in _of_our_job(left, alive))
 
 
 def _mates(left: Left) -> list[Member]:
     """The other agents of our job's incarnation."""
-    members = [lease.member for lease in read_leases(left.paths.leases).values()]
+    return _of_our_job(left, [lease.member for lease in read_leases(left.paths.leases).values()])
+
+
+def _of_our_job(left: Left, members: Iterable[Member]) -> list[Member]:
     return [m for m in members if m.job == left.member.job and m.node != left.member.node]
 
 

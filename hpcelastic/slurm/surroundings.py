@@ -1,6 +1,7 @@
 """SLURM as an agent's surroundings: says what a signal means, asking one question for a whole job."""
 
 import signal
+import time
 from collections.abc import Callable
 
 from hpcelastic.agent.surroundings import STOP
@@ -36,10 +37,11 @@ class SlurmSurroundings:
         if signum in STOP and signum != signal.SIGTERM:
             return Notice(signal.Signals(signum).name, self._policy.stop_grace)  # from a person's terminal
         polite = signum == signal.SIGUSR2
+        asked = time.monotonic() - self.turn
         try:
-            said = meaning(scheduler.job_info(self._task.job_id), polite, self._policy)
+            said = meaning(scheduler.job_info(self._task.name), polite, self._policy)
         except SlurmError:
-            return guess(polite, self._policy)
+            return guess(polite, self._policy, time.monotonic() - asked)
         if isinstance(said, Notice):
             return said
         self._checkpoint()

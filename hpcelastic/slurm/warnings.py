@@ -64,10 +64,11 @@ def meaning(job: JobInfo, polite: bool, policy: Policy) -> Notice | str:
     return CHECKPOINT if polite else Notice("SIGTERM", policy.stop_grace)
 
 
-def guess(polite: bool, policy: Policy) -> Notice:
-    """The same where SLURM does not answer: what was asked of SLURM beforehand is the likeliest."""
+def guess(polite: bool, policy: Policy, waited: float = 0.0) -> Notice:
+    """The same where SLURM has not answered for ``waited`` seconds: what it was asked for beforehand is likeliest."""
     if polite:
-        return Notice("SLURM warns the job", less_margin(policy.warning), "limit" if policy.beyond_limit else "")
+        seconds = less_margin(policy.warning - waited)
+        return Notice("SLURM warns the job", seconds, "limit" if policy.beyond_limit else "")
     return Notice("SIGTERM", policy.stop_grace)
 
 

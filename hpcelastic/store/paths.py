@@ -118,9 +118,9 @@ class RunPaths:
         """Record of one of them."""
         return self.requeues / f"{job}.{restart}.json"
 
-    def wish(self, job: str) -> Path:
+    def wish(self, job: str, restart: int) -> Path:
         """Left by an agent for the batch script of its job, which is then to requeue it."""
-        return self.slurm / f"requeue-{job}"
+        return self.slurm / f"requeue-{job}.{restart}"
 
     @property
     def jobs(self) -> Path:

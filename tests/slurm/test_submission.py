@@ -102,8 +102,9 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 --cpus-per-task=64 PYTHON -u -m submitit.core._submit /runs/gpu/slurm
 
 status=$?
-wish=/runs/gpu/slurm/requeue-$SLURM_JOB_ID
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
+job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+wish=/runs/gpu/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
 exit $status
 """
 
@@ -131,8 +132,9 @@ srun --unbuffered --output /runs/pool/slurm/%A_%a_%t_log.out --ntasks-per-node=1
 PYTHON -u -m submitit.core._submit /runs/pool/slurm
 
 status=$?
-wish=/runs/pool/slurm/requeue-$SLURM_JOB_ID
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$SLURM_JOB_ID"; fi
+job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
+wish=/runs/pool/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
 exit $status
 """
 
