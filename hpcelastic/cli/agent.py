@@ -13,11 +13,12 @@ from hpcelastic.agent.node import Place, count_gpus
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
 from hpcelastic.config.job import NODES, node_range
+from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
-from hpcelastic.slurm.environment import slurm_task
+from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.paths import RunPaths
 
 _TORCH_STREAMS = dict(zip("0123", ("none", "out", "err", "both"), strict=True))
@@ -26,6 +27,11 @@ _TORCH_TIMINGS = {"last_call_timeout": "last_call"}
 
 _UNNEEDED = ("--rdzv-backend", "--master-addr", "--master-port", "--monitor-interval", "--start-method")
 """Flags that a torchrun line may keep: the backend is always the directory, and nobody has to name a host."""
+
+_NO_STEP = (
+    "in a SLURM job, but not started by srun: no warning before a preemption or the time limit reaches this agent, and "
+    "it never requeues the job; write: srun --ntasks=1 hpcelastic agent ..."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,6 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for flag in _UNNEEDED:
         line.add_argument(flag, flag[:2] + flag[2:].replace("-", "_"), help=argparse.SUPPRESS)
     parser.epilog = f"Accepted, and not needed: --standalone, {', '.join(_UNNEEDED)}."
+    job = parser.add_argument_group("the SLURM job that it runs in; as the run's config.json says if not given")
+    job.add_argument(
+        "--total-time",
+        metavar="TIME",
+        help="start the job again after its time limit, until it has run so long: MINUTES, HH:MM:SS, D-HH:MM:SS",
+    )
+    job.add_argument("--max-requeues", type=int, metavar="N", help="how often its agents may start it again")
+    job.add_argument("--warning", type=float, metavar="SECONDS", help="the N of its own #SBATCH --signal=USR2@N")
+    job.add_argument("--no-requeue", action="store_true", help="do not start it again after a preemption")
     where = parser.add_argument_group("where this agent runs; found out if not given")
     where.add_argument("--node-name", metavar="NAME", help="name of this node, unique in the run")
     where.add_argument(
@@ -75,7 +90,10 @@ def run(args: argparse.Namespace) -> int:
     with free_output():
         try:
             task = task_of_run(args.run_dir) if args.run_dir else _from_flags(args)
-            return take_part(_unchecked(_networked(task, args), args), _place(args))
+            task = _of_the_job(_unchecked(_networked(task, args), args), args)
+            if args.job is None and beside_the_steps(os.environ):
+                print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
+            return take_part(task, _place(args))
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code
@@ -119,6 +137,26 @@ def _unchecked(task: Task, args: argparse.Namespace) -> Task:
     return replace(
         task, agent=replace(task.agent, health=replace(health, check=health.check and not args.no_health_check))
     )
+
+
+def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
+    """``task`` with what the flags say of this agent's job, which may be another than that which began the run."""
+    if args.total_time is not None and not TIME.fullmatch(args.total_time):
+        form = "MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED"
+        raise ConfigError(f"--total-time is {args.total_time!r}; write {form}")
+    if args.total_time is not None and args.no_requeue:
+        raise ConfigError("--total-time starts the job again, and --no-requeue forbids it; leave one of them out")
+    slurm = task.slurm
+    try:
+        slurm = replace(
+            slurm,
+            requeue=slurm.requeue and not args.no_requeue,
+            max_requeues=slurm.max_requeues if args.max_requeues is None else args.max_requeues,
+            warning=slurm.warning if args.warning is None else args.warning,
+        )
+    except ValueError as error:
+        raise ConfigError(re.sub(r"slurm\.(\w+)", lambda key: f"--{key[1]}".replace("_", "-"), str(error))) from error
+    return replace(task, slurm=slurm, total_time=args.total_time or task.total_time)
 
 
 def _endpoint(text: str | None) -> Path:

@@ -67,6 +67,11 @@ def _topology(environ: Mapping[str, str]) -> str:
     return ".".join(names[:-1]) if last == "node" and len(names) == len(above) + 1 else ""
 
 
+def beside_the_steps(environ: Mapping[str, str]) -> bool:
+    """Whether this process belongs to a SLURM job and to none of its steps: that of a batch script or of salloc."""
+    return bool(environ.get("SLURM_JOB_ID")) and "SLURM_STEP_ID" not in environ
+
+
 @dataclass(frozen=True)
 class StepRank:
     """Which task of a SLURM job step a process is."""

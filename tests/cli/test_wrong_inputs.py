@@ -221,6 +221,14 @@ AGENTS = [
         "agent --rdzv-endpoint runs --rdzv-id r --interface ib99 train.py",
         "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
     ),
+    Wrong("agent-total-time", f"{AGENT} --total-time 3d train.py", "--total-time is '3d'; write MINUTES … UNLIMITED"),
+    Wrong("agent-max-requeues", f"{AGENT} --max-requeues -1 train.py", "--max-requeues is -1; it must be 0 or more"),
+    Wrong("agent-warning", f"{AGENT} --warning 0 train.py", "--warning is 0.0; it must be 1 second or more"),
+    Wrong(
+        "agent-requeue-or-not",
+        f"{AGENT} --total-time 60 --no-requeue train.py",
+        "--total-time starts the job again, and --no-requeue forbids it; leave one",
+    ),
     Wrong("agent-script-missing", f"{AGENT} trai.py", "trai.py: no such script"),
     Wrong(
         "agent-unknown-flag", f"{AGENT} --nodes 2 train.py", "unrecognized arguments: --nodes … did you mean --nnodes?"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from hpcelastic.agent.node import Place
-from hpcelastic.slurm.environment import StepRank, place_of, slurm_task, step_rank
+from hpcelastic.slurm.environment import StepRank, beside_the_steps, place_of, slurm_task, step_rank
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -28,6 +28,15 @@ PLACES = {
 @pytest.mark.parametrize(("environ", "place"), PLACES.values(), ids=PLACES.keys())
 def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None) -> None:
     assert step_rank(environ) == place
+
+
+@pytest.mark.parametrize(
+    ("environ", "beside"),
+    [(STEP, False), ({"SLURM_JOB_ID": "7"}, True), ({}, False)],
+    ids=["task", "batch script or salloc", "no job"],
+)
+def test_who_belongs_to_a_job_and_to_no_step(environ: Mapping[str, str], beside: bool) -> None:
+    assert beside_the_steps(environ) is beside
 
 
 @pytest.mark.parametrize("launcher", ["10.1.0.1", ""], ids=["told", "not told"])

@@ -27,6 +27,40 @@ print("round", os.environ["HPCELASTIC_ROUND"], "rank", os.environ["RANK"], "of",
 while not pathlib.Path("finish").exists():
     time.sleep(0.1)
 """
+SAVING = "COMMAND=(saving.py)"
+SAVING_SCRIPT = """\
+import os, pathlib, time
+from hpcelastic.training import should_stop, why_stop
+saved, rank = pathlib.Path("saved"), os.environ["RANK"]
+step = int(saved.read_text()) if saved.exists() else 0
+print("round", os.environ["HPCELASTIC_ROUND"], "rank", rank, "of", os.environ["WORLD_SIZE"], "from", step, flush=True)
+while not pathlib.Path("finish").exists():
+    step += 1
+    time.sleep(0.05)
+    if should_stop():
+        if rank == "0":
+            saved.write_text(str(step))
+        print("rank", rank, "saves:", why_stop(), flush=True)
+        break
+"""
+FAKE_APPTAINER = """\
+#!/bin/bash
+# Starts the command as apptainer does, in an image without SLURM, and tells how it was called.
+echo "$*" >>calls
+[ "$1" = exec ] || exit 9
+while [ "$1" != image.sif ]; do shift || exit 9; done
+shift
+export PATH={python}
+exec "$@"
+"""
+PREEMPTION = """
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=graceful Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
+PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+"""A job in `high` takes the nodes of jobs in `graceful` 20 s after SLURM's warning."""
+
 JOB = """\
 run: {name: job}
 entrypoint: {script: patient.py}
@@ -48,7 +82,12 @@ class Desk:
             (self.path / name).symlink_to(ROOT / name)
         (self.path / "quick.py").write_text(QUICK_SCRIPT)
         (self.path / "patient.py").write_text(PATIENT_SCRIPT)
-        self._environ = {**cluster.env, "PATH": f"{Path(sys.executable).parent}:{cluster.env['PATH']}"}
+        (self.path / "saving.py").write_text(SAVING_SCRIPT)
+        python, ours = Path(sys.executable).parent, self.path / "bin"
+        ours.mkdir()
+        (ours / "apptainer").write_text(FAKE_APPTAINER.format(python=python))
+        (ours / "apptainer").chmod(0o755)
+        self._environ = {**cluster.env, "PATH": f"{ours}:{python}:{cluster.env['PATH']}"}
 
     def template(self, name: str, **edits: str) -> str:
         """A copy of a template in which the line that begins with a word and "=" is replaced by another one."""
@@ -71,7 +110,9 @@ class Desk:
         return self.run("sbatch", "--parsable", *words, **environ).strip()
 
     def log(self, job: str) -> str:
-        return "\n".join(path.read_text(errors="replace") for path in self.path.glob(f"*-{job}.log"))
+        """What a job has printed, or all jobs of an array."""
+        logs = [path for form in (f"*-{job}.log", f"*-{job}_*.log") for path in sorted(self.path.glob(form))]
+        return "\n".join(path.read_text(errors="replace") for path in logs)
 
     def until(self, what: str, look: Callable[[], object], job: str) -> None:
         deadline = time.monotonic() + ENDED
@@ -81,6 +122,9 @@ class Desk:
 
     def until_logged(self, job: str, pattern: str) -> None:
         self.until(pattern, lambda: re.search(pattern, self.log(job)), job)
+
+    def until_requeued(self, job: str) -> None:
+        self.until("a requeue", lambda: self.cluster.job(job)["Restarts"] == "1", job)
 
     def finish(self) -> None:
         """Let the patient script end."""
@@ -92,17 +136,42 @@ def desk(cluster: SlurmCluster) -> Desk:
     return Desk(cluster)
 
 
-def check_success(desk: Desk, run: Run, job: str, world_size: int) -> None:
-    """The job has ended well, so has the run, and nothing of it is left on any node."""
-    desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
+@pytest.fixture
+def busy_desk(fresh_cluster: Callable[..., SlurmCluster]) -> Desk:
+    """Where others have jobs that are more urgent."""
+    return Desk(fresh_cluster(nodes=4, extra_conf=PREEMPTION))
+
+
+def check_success(desk: Desk, run: Run, jobs: str | list[str], world_size: int) -> None:
+    """The jobs have ended well, so has the run, and nothing of it is left on any node."""
+    jobs = [jobs] if isinstance(jobs, str) else jobs
+    for job in jobs:
+        desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     status = run.status()
     assert (status.phase, status.world_size, status.restarts) == ("succeeded", world_size, 0)
     alive = [node for node in range(1, 5) if desk.cluster.node_running(node)]
-    desk.until("no process left", lambda: not any(desk.cluster.job_pids(job, node) for node in alive), job)
+    desk.until("no process left", lambda: not any(desk.cluster.user_pids(node) for node in alive), jobs[0])
 
 
 def test_every_template_is_started_by_a_test() -> None:
-    assert {path.name for path in (ROOT / "slurm").iterdir()} == {"allocation.sbatch", "join.sbatch"}
+    templates = {path.name for path in (ROOT / "slurm").iterdir()}
+    assert templates == set(re.findall(r'desk\.template\("([\w.-]+)"', Path(__file__).read_text()))
+
+
+@pytest.mark.parametrize("template", sorted(path.name for path in (ROOT / "slurm").iterdir()))
+def test_the_agent_is_told_how_early_its_job_is_warned(template: str) -> None:
+    text = (ROOT / "slurm" / template).read_text()
+    (asked,), told = (
+        re.findall(r"^#SBATCH --signal=USR2@(\d+)$", text, re.MULTILINE),
+        re.findall(r"--warning (\d+)", text),
+    )
+    assert {asked, *told} == {"120"}  # the default too
+
+
+def test_the_fewest_lines(desk: Desk) -> None:
+    job = desk.sbatch(desk.template("agent.sbatch"))
+    desk.until_logged(job, "2 ranks: epoch 30/30")
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=2)
 
 
 def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:
@@ -159,3 +228,64 @@ def test_join_adds_nodes_to_a_submitted_run(desk: Desk) -> None:
     late = desk.sbatch("join.sbatch", "runs/job")
     desk.cluster.wait_job(late, "COMPLETED", timeout=ENDED)
     assert "the run has succeeded already" in desk.log(late)
+
+
+def test_allocation_saves_and_goes_on_after_a_preemption_with_grace(busy_desk: Desk) -> None:
+    desk = busy_desk
+    job = desk.sbatch("--partition=graceful", desk.template("allocation.sbatch", COMMAND=SAVING))
+    desk.until_logged(job, "rank 3 of 4 from 0")
+    urgent = desk.cluster.submit("sleep 1", "--partition=high", "--nodes=4", "--exclusive")
+    desk.until_logged(job, "rank 0 saves: .*SLURM preempts the job")
+    desk.cluster.wait_job(urgent, "COMPLETED", timeout=ENDED)
+    desk.until_logged(job, "rank 3 of 4 from [1-9]")
+    desk.finish()
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
+    assert desk.cluster.job(job)["Restarts"] == "1"
+
+
+def test_pool_trains_with_all_jobs_of_its_array(desk: Desk) -> None:
+    array = desk.sbatch(desk.template("pool.sbatch", COMMAND=PATIENT))
+    desk.until_logged(array, "rank 3 of 4")
+    desk.finish()
+    elements = [f"{array}_{index}" for index in range(4)]
+    check_success(desk, Run(desk.path / "runs" / f"job-{array}"), elements, world_size=4)
+    assert {path.name for path in desk.path.glob("pool-*.log")} == {f"pool-{element}.log" for element in elements}
+
+
+def test_a_preempted_job_of_a_pool_saves_and_comes_back(busy_desk: Desk) -> None:
+    desk = busy_desk
+    template = desk.template("pool-preemptible.sbatch", COMMAND=SAVING)
+    array = desk.sbatch("--partition=graceful", "--exclusive", template)
+    desk.until_logged(array, "rank 3 of 4 from 0")
+    node = desk.cluster.job(f"{array}_2")["NodeList"]
+    urgent = desk.cluster.submit("sleep 1000", "--partition=high", "--exclusive", f"--nodelist={node}")
+    desk.until_logged(array, "rank 2 of 3 from [1-9]")
+    desk.until_requeued(f"{array}_2")
+    desk.cluster.run("scancel", urgent)
+    desk.until_logged(array, "rank 3 of 4 from [1-9]")
+    desk.finish()
+    elements = [f"{array}_{index}" for index in range(4)]
+    check_success(desk, Run(desk.path / "runs" / f"job-{array}"), elements, world_size=4)
+
+
+def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
+    template = desk.template("chain.sbatch", COMMAND=SAVING, TOTAL_TIME="TOTAL_TIME=10")
+    job = desk.sbatch("--time=2", "--signal=USR2@110", template)
+    desk.until_logged(job, "rank 0 saves: .*the time limit comes")
+    desk.until_logged(job, "rank 3 of 4 from [1-9]")
+    desk.finish()
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
+    assert desk.cluster.job(job)["Restarts"] == "1"
+
+
+def test_container_has_its_batch_script_requeue_it(desk: Desk) -> None:
+    job = desk.sbatch("--nodes=2", desk.template("container.sbatch", COMMAND=SAVING))
+    desk.until_logged(job, "rank 1 of 2 from 0")
+    desk.cluster.run("scancel", "--signal=USR2", job)
+    desk.until_logged(job, "scontrol: not found.*; left to the batch script")
+    desk.until_logged(job, "rank 1 of 2 from [1-9]")
+    desk.finish()
+    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=2)
+    here = desk.path
+    called = f"exec --bind {here} --bind {here}/runs --pwd {here} image.sif hpcelastic agent --nnodes 2:4 "
+    assert all(line.startswith(called) for line in (here / "calls").read_text().splitlines())

@@ -1,0 +1,36 @@
+"""`hpcelastic agent` on a line of a job script, with the flags for its job, on a real cluster."""
+
+import pytest
+
+from tests.slurm.test_templates import ENDED, Desk, busy_desk, desk
+
+__all__ = ["busy_desk", "desk"]
+
+AGENT = "hpcelastic agent --rdzv-endpoint runs"
+PREEMPTED = {
+    "as it is": ("", "PENDING", "requeueing job {job}: SLURM preempts the job"),
+    "not at all": ("--no-requeue", "FAILED", "SLURM preempts the job"),
+    "not once": ("--max-requeues=0", "FAILED", "not requeued: the job was requeued 0 times (slurm.max_requeues is 0)"),
+}
+
+
+@pytest.mark.parametrize(("start", "said"), [("", True), ("srun --ntasks=1 ", False)], ids=["batch script", "step"])
+def test_an_agent_that_srun_did_not_start_says_what_it_misses(start: str, said: bool, desk: Desk) -> None:
+    (desk.path / "job").write_text(f"#!/bin/bash\n{start}{AGENT} --tee both quick.py\n")
+    job = desk.sbatch("--output=%x-%j.log", "job")
+    desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
+    assert "0 of 1" in desk.log(job)
+    assert ("no warning before a preemption" in desk.log(job)) is said
+    assert desk.log(job).count("srun --ntasks=1 hpcelastic agent") == said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flag", "state", "words"), PREEMPTED.values(), ids=PREEMPTED)
+def test_a_preempted_job_is_requeued_as_its_flags_say(flag: str, state: str, words: str, busy_desk: Desk) -> None:
+    desk = busy_desk
+    (desk.path / "job").write_text(f"#!/bin/bash\nsrun {AGENT} --tee both {flag} saving.py\n")
+    job = desk.sbatch("--partition=graceful", "--requeue", "--nodelist=n1", "--output=%x-%j.log", "job")
+    desk.until_logged(job, "rank 0 of 1 from 0")
+    desk.cluster.submit("sleep 1000", "--partition=high", "--exclusive", "--nodelist=n1")
+    desk.cluster.wait_job(job, state, timeout=ENDED)
+    assert words.format(job=job) in desk.log(job)
