@@ -79,6 +79,16 @@ def scale(paths: RunPaths, nodes: int) -> Scaled:
     return Scaled(paths.root.name, nodes, spares, there.running, waiting, cancelled=len(cancelled))
 
 
+def replace_nodes(paths: RunPaths, lost: int) -> str:
+    """Submit a job of one node for each that was ``lost``, but for those that wait in the queue already; what came of
+    it. ConfigError, SlurmError."""
+    state, there = _going_on(paths), capacity(paths)
+    more = lost - there.waiting
+    if more <= 0:
+        return f"{paths.root.name}: {_nodes(there.waiting)} wait in the queue already"
+    return f"{paths.root.name}: {_nodes(more)} submitted as job {_submit(paths, state.most, more)}"
+
+
 def _scale_by_hand(paths: RunPaths, state: State, nodes: int) -> Scaled:
     """The size of a run whose agents somebody else starts, on this machine or in a batch script."""
     there = len(_present(paths))

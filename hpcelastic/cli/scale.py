@@ -2,14 +2,22 @@
 
 import argparse
 
+from hpcelastic.api.steering import replace_nodes
 from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.store.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--nodes", type=int, required=True, metavar="N", help="nodes of a round, from now on")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--nodes", type=int, metavar="N", help="nodes of a round, from now on")
+    how.add_argument("--replace", type=int, metavar="K", help=argparse.SUPPRESS)  # what an agent asks for
 
 
 def run(args: argparse.Namespace) -> int:
-    print(find_run(args).scale(args.nodes))
+    found = find_run(args)
+    if args.replace is None:
+        print(found.scale(args.nodes))
+    else:
+        print(replace_nodes(RunPaths(found.directory), args.replace))
     return 0

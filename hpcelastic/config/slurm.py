@@ -116,6 +116,9 @@ class SlurmSettings:
     """Seconds before the time limit at which workers hear of it through ``should_stop()``; no more than a quarter of
     ``time``."""
 
+    refill: float = 60.0
+    """Seconds after which a node that an allocation has lost is replaced by a job of one node; 0 for never."""
+
     poll: float = 300.0
     """How often one agent of the run asks SLURM whether nodes are drained."""
 
@@ -144,6 +147,8 @@ class SlurmSettings:
             raise ValueError(f"slurm.cpus_per_node is {self.cpus_per_node}; it must be 1 or more")
         if self.max_requeues < 0:
             raise ValueError(f"slurm.max_requeues is {self.max_requeues}; it must be 0 or more")
+        if self.refill < 0:
+            raise ValueError(f"slurm.refill is {self.refill}; it must be 0 seconds or more")
         if self.poll < 1:
             raise ValueError(f"slurm.poll is {self.poll}; it must be 1 second or more")
         if self.warning < 1:

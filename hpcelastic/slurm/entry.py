@@ -5,10 +5,12 @@ A composition root: the place where an agent's environment is read.
 
 import math
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from hpcelastic.agent.address import own_address
@@ -151,8 +153,17 @@ def _surroundings(task: Task, slurm: SlurmTask, member: Member, report: Callable
         with bell_from_outside(task.paths, member.node) as bell:
             steer_run(task.paths, member.node, checkpoint, bell)
 
-    watched = Watched(task.paths, member.node, task.slurm.poll, single=slurm.nodes == 1)
+    refill = task.slurm.refill if task.paths.config.exists() else 0.0  # else nobody knows what to ask SLURM for
+    single = slurm.nodes == 1
+    watched = Watched(task.paths, member.node, task.slurm.poll, single, refill, partial(_replace, task.paths))
     return SlurmSurroundings(slurm, policy, end_the_round, Watch(watched, report))
+
+
+def _replace(paths: RunPaths, count: int) -> str:
+    """Submit jobs of one node in a process of its own: what that needs is too much for an agent to load."""
+    command = [sys.executable, "-m", "hpcelastic", "scale", str(paths.root), "--replace", str(count)]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return (done.stdout or done.stderr).strip()
 
 
 def _limits(task: Task) -> Limits:

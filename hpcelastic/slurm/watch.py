@@ -2,7 +2,8 @@
 
 Every agent has a watch and one of them asks: that of the first leader, while there is a question. While a round forms
 that is how many nodes are to be waited for; for half a minute after a node was lost, whether its job waits to start
-again for no other reason than SLURM's own delay; and else, every ``slurm.poll`` seconds, whether nodes are drained.
+again for no other reason than SLURM's own delay; and else, every ``slurm.poll`` seconds, whether nodes are drained. A
+node that an allocation has lost is replaced by a job of its own.
 """
 
 import threading
@@ -41,6 +42,20 @@ class Watched:
     single: bool
     """Whether the run's jobs have one node each."""
 
+    refill: float
+    """Seconds after which a lost node of an allocation is replaced; 0 for never."""
+
+    replace: Callable[[int], str]
+    """Submits jobs of one node, so many; what came of it, for a person."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """Something to be asked of SLURM, ``pause`` seconds after the one before."""
+
+    pause: float
+    ask: Callable[[State], None]
+
 
 class Watch:
     """The watch of one agent; ``report`` is given what a person may like to know."""
@@ -52,8 +67,13 @@ class Watch:
         self._news = threading.Condition()
         self._state: State | None = None
         self._first = self._stopping = False
-        self._pauses: Sequence[float] = ()
+        self._plan: Sequence[_Question] = ()
+        """What to ask next, the last again and again."""
+
         self._due = float("inf")
+        self._had = self._losses = 0
+        """How many nodes a round has had, and how many rounds have ended by a loss."""
+
         self._held: frozenset[str] = frozenset()
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
 
@@ -77,18 +97,33 @@ class Watch:
                 self._begin(state)
             elif not first:
                 self._due = float("inf")
+            self._count(state)
             self._news.notify()
 
     def _begin(self, state: State) -> None:
         self._held = frozenset()
-        poll = self._watched.poll
+        self._plan = self._questions(state)
+        self._due = time.monotonic() + self._plan[0].pause
+
+    def _questions(self, state: State) -> Sequence["_Question"]:
+        watched, usual = self._watched, _Question(self._watched.poll, self._heed_drains)
         if state.phase is Phase.JOINING:
-            self._pauses = _FORMING
-        elif state.phase is Phase.RUNNING and self._watched.single and _missing(state):
-            self._pauses = (*_AFTER_LOSS, poll)
-        else:
-            self._pauses = (poll,)
-        self._due = time.monotonic() + self._pauses[0]
+            return [_Question(pause, lambda state: self._expect(self.outlook())) for pause in _FORMING]
+        if watched.single and _missing(state):
+            return [*(_Question(pause, lambda state: self._spare_the_wait()) for pause in _AFTER_LOSS), usual]
+        if self._lost(state) and watched.refill:
+            return [_Question(watched.refill, self._refill), usual]
+        return [usual]
+
+    def _count(self, state: State) -> None:
+        """Remember how many nodes there were, until a round is smaller for something else than a loss."""
+        if state.phase is Phase.RUNNING and not self._lost(state):
+            self._had, self._losses = _nodes_of(state), state.spent.get(Cause.NODE.value, 0)
+
+    def _lost(self, state: State) -> int:
+        """How many nodes the run has lost since it had most of them."""
+        losses = state.spent.get(Cause.NODE.value, 0) - self._losses
+        return min(losses, max(0, min(self._had, state.most) - _nodes_of(state)))
 
     def _run(self) -> None:
         while True:
@@ -97,22 +132,15 @@ class Watch:
                     self._news.wait(min(left, threading.TIMEOUT_MAX))
                 if self._stopping:
                     return
-                self._pauses = self._pauses[1:] or self._pauses
-                self._due = time.monotonic() + self._pauses[0]
-                state = self._state
+                question, state = self._plan[0], self._state
+                self._plan = self._plan[1:] or self._plan
+                self._due = time.monotonic() + self._plan[0].pause
             assert state is not None
             try:
-                self._ask(state)
+                if not state.phase.final:
+                    question.ask(state)
             except (HpcElasticError, OSError) as error:  # the run goes on without an answer
                 self._report(f"SLURM was asked in vain: {error}")
-
-    def _ask(self, state: State) -> None:
-        if state.phase is Phase.JOINING:
-            self._expect(self.outlook())
-        elif state.phase is Phase.RUNNING and self._pauses[0] < self._watched.poll:
-            self._spare_the_wait()
-        elif state.phase is Phase.RUNNING:
-            self._heed_drains(state)
 
     def outlook(self) -> Outlook:
         """Who may still come. Raises SlurmError, StoreError."""
@@ -137,6 +165,16 @@ class Watch:
             self._report(f"job {job} was requeued and is spared SLURM's wait before it starts again")
         self._held = held - self._held
 
+    def _refill(self, state: State) -> None:
+        """Ask for a job of one node in place of each that the allocation has lost for good."""
+        lost = self._lost(state)
+        if lost:
+            self._report(f"{lost} lost: asking SLURM for as many in place of {'it' if lost == 1 else 'them'}")
+            said = self._watched.replace(lost)
+            if said:
+                self._report(said)
+            self._had -= lost  # should those be lost as well, they are replaced anew once they have come
+
     def _heed_drains(self, state: State) -> None:
         inside = {p.node for p in state.participants}
         leases = read_leases(self._watched.paths.leases)
@@ -144,6 +182,10 @@ class Watch:
         for host, why in scheduler.draining(sorted(hosts)).items():
             self._report(f"SLURM drains {host} ({why}): its workers come to a step's end, and the others go on")
             steer_run(self._watched.paths, self._watched.writer, partial(drain, nodes=(host,)))
+
+
+def _nodes_of(state: State) -> int:
+    return len(state.participants) + len(state.standbys)
 
 
 def _changed(before: State, state: State) -> bool:

@@ -160,6 +160,7 @@ KEYS = {
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
     "max_requeues": ("slurm.max_requeues=3", set()),
     "warning": ("slurm.warning=60", {"--signal=USR2@60"}),
+    "refill": ("slurm.refill=0", set()),
     "poll": ("slurm.poll=60", set()),
     "setup": ("slurm.setup=[module load cuda]", set()),
     "container": ("slurm.container={image: a.sif}", set()),
