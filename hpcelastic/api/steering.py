@@ -1,7 +1,7 @@
 """A person's wishes for a run that goes on: without some nodes, with more or fewer, a checkpoint now."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from hpcelastic.agent.agent import HEED
@@ -9,6 +9,7 @@ from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.status import read_status
+from hpcelastic.config import JobConfig
 from hpcelastic.config.codec import decode
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol import decide
@@ -79,6 +80,14 @@ def scale(paths: RunPaths, nodes: int) -> Scaled:
     return Scaled(paths.root.name, nodes, spares, there.running, waiting, cancelled=len(cancelled))
 
 
+def _on_other_nodes(paths: RunPaths, config: JobConfig) -> JobConfig:
+    """The configuration for jobs that are to add nodes to an allocation, not to share those that it has."""
+    members = [lease.member for lease in read_leases(paths.leases).values()]
+    taken = {member.machine for member in members if member.stand is not Stand.LEFT}
+    exclude = ",".join([*([config.slurm.exclude] if config.slurm.exclude else []), *sorted(taken)])
+    return replace(config, slurm=replace(config.slurm, exclude=exclude))
+
+
 def replace_nodes(paths: RunPaths, lost: int) -> str:
     """Submit a job of one node for each that was ``lost``, but for those that wait in the queue already; what came of
     it. ConfigError, SlurmError."""
@@ -102,8 +111,11 @@ def _scale_by_hand(paths: RunPaths, state: State, nodes: int) -> Scaled:
 
 
 def _submit(paths: RunPaths, nodes: int, more: int) -> str:
+    config = decode(files.read_json(paths.config))
+    if config.slurm.shape == "allocation":
+        config = _on_other_nodes(paths, config)
     try:
-        return add_elements(paths, decode(files.read_json(paths.config)), more)
+        return add_elements(paths, config, more)
     except SlurmError as error:
         remedy = f"{paths.root.name} takes up to {_nodes(nodes)} now, but no job was added; scale it again"
         raise SlurmError(f"{error}; {remedy}") from error
