@@ -26,25 +26,20 @@ from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed, SlurmError, StoreError
+from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Phase, Stand
+from hpcelastic.protocol.state import Member, Phase
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
+from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
-from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
 from hpcelastic.slurm.surroundings import SlurmSurroundings
 from hpcelastic.slurm.warnings import Policy
 from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
-from hpcelastic.store.bounded import bounded
-from hpcelastic.store.leases import Lease, read_leases
 from hpcelastic.store.paths import RunPaths, safe_name
-
-_PATIENCE = 10.0
-"""Seconds that an agent which has ended gives the run's directory to show how the run has."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +116,7 @@ def _take_part(task: Task, place: Place) -> int:
     state = read_state(task.paths)  # the node may have stood aside for long
     slurm = slurm_task(os.environ)
     around = _surroundings(task, slurm, member, report) if slurm else None
+    aftermath = Aftermath(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
     spec = AgentSpec(
         task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock, around
     )
@@ -136,13 +132,12 @@ def _take_part(task: Task, place: Place) -> int:
         print_failures(error)
         raise
     except RendezvousTimeout:
-        if slurm is not None and _batch_node_silent(task, member):
-            _end_job(slurm)
+        if aftermath is not None and aftermath.nobody_left():
+            aftermath.end_job("the batch script's node was lost")
         raise
     finally:
-        if slurm is not None and _batch_node_lost(task, member):
-            time.sleep(1.0 + 4 * task.settings.rendezvous.poll)  # the others see the end of the run for themselves
-            _end_job(slurm)
+        if aftermath is not None:
+            aftermath.see_to_it()
 
 
 def _surroundings(task: Task, slurm: SlurmTask, member: Member, report: Callable[[str], None]) -> SlurmSurroundings:
@@ -187,44 +182,3 @@ def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
     return (count_gpus(environ) or 1) if settings.per_node == "auto" else settings.per_node
-
-
-def _batch_node_lost(task: Task, me: Member) -> bool:
-    """True if the run is over, and our job's batch script died with its node: SLURM would keep the job for ever.
-
-    Told to the last-ranked survivor of the job only.
-    """
-    try:
-        state, leases = bounded(
-            lambda: (read_state(task.paths), _leases_of_job(task, me)), _PATIENCE, str(task.paths.root)
-        )
-    except StoreError:
-        return False  # who can't see the run does not end its job
-    ours = {lease.member.node: lease.member for lease in leases}
-    survivors = [p.node for p in state.participants if p.node in ours]
-    if not state.phase.final or not survivors or survivors[-1] != me.node:
-        return False
-    batch = [member for member in ours.values() if member.order == 0]
-    return bool(batch) and all(m.node not in survivors and m.stand is not Stand.LEFT for m in batch)
-
-
-def _batch_node_silent(task: Task, me: Member) -> bool:
-    """True if no agent of our job gives a sign of life, and that of its batch node has never said goodbye."""
-    before = _leases_of_job(task, me)
-    time.sleep(task.settings.rendezvous.lease + task.settings.rendezvous.margin)
-    batch = [lease.member for lease in before if lease.member.order == 0]
-    gone = bool(batch) and all(member.stand is not Stand.LEFT for member in batch)
-    return gone and [lease.beat for lease in before] == [lease.beat for lease in _leases_of_job(task, me)]
-
-
-def _leases_of_job(task: Task, me: Member) -> list[Lease]:
-    leases = read_leases(task.paths.leases)
-    return [leases[node] for node in sorted(leases) if leases[node].member.job == me.job]
-
-
-def _end_job(slurm: SlurmTask) -> None:
-    print("hpcelastic: the batch script's node was lost; ending the job, or SLURM would keep it", file=sys.stderr)
-    try:
-        cancel_jobs([slurm.name])
-    except SlurmError as error:  # in a container, say, that has no scancel
-        print(f"hpcelastic: {error}; end it yourself: scancel {slurm.name}", file=sys.stderr)

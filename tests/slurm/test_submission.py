@@ -21,12 +21,16 @@ from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
 from hpcelastic.errors import ConfigError, RunFailed, SlurmError
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.state import Stand
 from hpcelastic.rendezvous.rendezvous import close_run
 from hpcelastic.slurm import entry, scheduler
+from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
 from hpcelastic.slurm.submission import minutes, sbatch_text, submit_job
 from hpcelastic.store.paths import RunPaths
 from tests.cluster import SlurmCluster
+from tests.protocol.builders import member
 
 ROOT = Path(__file__).parents[2]
 ENDED = 120.0
@@ -301,7 +305,8 @@ def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixt
 
 def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
-    entry._end_job(SlurmTask("7", "n2", 1, 4, 0))
+    me = member("a", Stand.RUNNING, 1)
+    Aftermath(RunPaths(Path("run")), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
     assert "scancel: not found" in (said := capsys.readouterr().err)
     assert said.endswith("end it yourself: scancel 7\n")
 

@@ -1,0 +1,86 @@
+"""What becomes of a job whose run is over: SLURM must not keep it, whatever has befallen the two meanwhile."""
+
+import sys
+import time
+from dataclasses import dataclass
+
+from hpcelastic.errors import SlurmError, StoreError
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.store.bounded import bounded
+from hpcelastic.store.leases import Lease, read_leases
+from hpcelastic.store.paths import RunPaths
+
+_PATIENCE = 10.0
+"""Seconds that an agent which has ended gives the run's directory to show how the run has."""
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """The end of an agent, as far as it concerns its job."""
+
+    paths: RunPaths
+    task: SlurmTask
+    member: Member
+    times: RendezvousSettings
+
+    def see_to_it(self) -> None:
+        """End the job if its run is over and SLURM would keep it."""
+        if not self._over():
+            return
+        if self._batch_node_lost():
+            time.sleep(1.0 + 4 * self.times.poll)  # the others see the end of the run for themselves
+            self.end_job("the batch script's node was lost")
+        elif self.task.node_id == 0 and self._forgotten():
+            self.end_job("SLURM forgot, as its controller was lost, that it had started the job")
+
+    def nobody_left(self) -> bool:
+        """True if no agent of our job gives a sign of life, and that of its batch node has never said goodbye."""
+        before = self._leases()
+        time.sleep(self.times.lease + self.times.margin)
+        batch = [lease.member for lease in before if lease.member.order == 0]
+        gone = bool(batch) and all(member.stand is not Stand.LEFT for member in batch)
+        return gone and [lease.beat for lease in before] == [lease.beat for lease in self._leases()]
+
+    def end_job(self, why: str) -> None:
+        """Cancel it."""
+        name = self.task.name
+        print(f"hpcelastic: {why}; ending the job, or SLURM would keep it", file=sys.stderr)
+        try:
+            scheduler.cancel_jobs([name])
+        except SlurmError as error:  # in a container, say, that has no scancel
+            print(f"hpcelastic: {error}; end it yourself: scancel {name}", file=sys.stderr)
+
+    def _over(self) -> bool:
+        try:
+            return bounded(lambda: read_state(self.paths), _PATIENCE, str(self.paths.root)).phase.final
+        except StoreError:
+            return False  # who can't see the run does not end its job
+
+    def _batch_node_lost(self) -> bool:
+        """True if our job's batch script died with its node. Told to the last-ranked survivor of the job only."""
+        try:
+            state, leases = bounded(lambda: (read_state(self.paths), self._leases()), _PATIENCE, str(self.paths.root))
+        except StoreError:
+            return False
+        ours = {lease.member.node: lease.member for lease in leases}
+        survivors = [p.node for p in state.participants if p.node in ours]
+        if not survivors or survivors[-1] != self.member.node:
+            return False
+        batch = [member for member in ours.values() if member.order == 0]
+        return bool(batch) and all(m.node not in survivors and m.stand is not Stand.LEFT for m in batch)
+
+    def _forgotten(self) -> bool:
+        """True if SLURM believes that the job, whose agents have just ended, is still to be started."""
+        try:
+            return scheduler.job_info(self.task.name).state == "PENDING"
+        except SlurmError:
+            return False
+
+    def _leases(self) -> list[Lease]:
+        """Those of our job's agents."""
+        leases = read_leases(self.paths.leases)
+        return [leases[node] for node in sorted(leases) if leases[node].member.job == self.member.job]
