@@ -79,7 +79,12 @@ def submitted(paths: RunPaths) -> Run:
     [
         pytest.param(Capacity(3, 0, ()), 0, 5, "5 nodes wanted, 3 run, 2 submitted as job 17", (), id="more"),
         pytest.param(
-            Capacity(3, 1, ()), 0, 5, "5 nodes wanted, 3 run, 1 waits in the queue, 1 submitted as job 17", (), id="some"
+            Capacity(3, 1, ()),
+            0,
+            5,
+            "5 nodes wanted, 3 run, 1 waits in the queue, 1 submitted as job 17",
+            (),
+            id="some",
         ),
         pytest.param(
             Capacity(3, 0, ()), 1, 3, "3 nodes wanted and 1 to stand by, 3 run, 1 submitted as job 17", (), id="a spare"
