@@ -55,8 +55,8 @@ def _at_home(paths: RunPaths, config: JobConfig) -> JobConfig:
     home = next((job["directory"] for job in submitted(paths) if "directory" in job), None)
     if home is None or home == os.getcwd():
         return config
-    given = flags(config.slurm.options).get("chdir", "")
-    options = {**config.slurm.options, "chdir": os.path.join(home, str(given))}
+    given = str(flags(config.slurm.options).get("chdir", ""))
+    options = {**config.slurm.options, "chdir": str(Path(home, given))}
     return replace(config, slurm=replace(config.slurm, options=options))
 
 

@@ -53,7 +53,7 @@ class Scaled:
     def __str__(self) -> str:
         told = [f"{_nodes(self.wanted)} wanted" + (f" and {self.spares} to stand by" if self.spares else "")]
         told.append(f"{self.running} run" + (f", {self.leaving} of them leave" if self.leaving else ""))
-        told += [f"{self.waiting} wait in the queue"] if self.waiting else []
+        told += [f"{self.waiting} wait{'s' * (self.waiting == 1)} in the queue"] if self.waiting else []
         told += [f"{self.cancelled} that waited cancelled"] if self.cancelled else []
         told += [f"{self.submitted} submitted as job {self.job}"] if self.submitted else []
         return f"{self.run}: {', '.join(told)}"

@@ -7,7 +7,7 @@ import pytest
 from hpcelastic.agent.conduct import Action, Actions, Conduct, End, Reserve, Say, Start, Stop
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Cause, Notice, Phase, Stand, State
-from tests.protocol.builders import created, failure, joining, member, running
+from tests.protocol.builders import created, failure, joining, member, running, settings
 
 LEASE = 10.0
 PORT = 4711
@@ -285,6 +285,26 @@ def test_a_drained_node_leaves() -> None:
     agent = conduct(Stand.RUNNING, 1, RUNS_1)
     assert brief(agent.learned(replace(RUNS_1, drained=("a",)), FRESH)) == ["say running 1", "ask", "stop"]
     assert agent.leaving
+
+
+STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4, spares=1))
+
+
+@pytest.mark.parametrize(
+    ("state", "leaves"),
+    [
+        pytest.param(STANDS_BY, False, id="nobody has scaled the run"),
+        pytest.param(replace(STANDS_BY, target=2), True, id="there are spares enough"),
+        pytest.param(replace(STANDS_BY, target=2, standbys=("a@0", "d@0")), False, id="it is a spare"),
+        pytest.param(replace(STANDS_BY, target=2, standbys=("d@0",)), False, id="it has come since"),
+        pytest.param(replace(STANDS_BY, target=2, participants=running("ab").participants), False, id="it takes part"),
+    ],
+)
+def test_a_node_that_is_too_many_leaves(state: State, leaves: bool) -> None:
+    agent = conduct(Stand.READY, 1)
+    brief(agent.learned(state, FRESH))
+    assert agent.leaving is leaves
+    assert agent.notice is None or "scaled to 2" in agent.notice.reason
 
 
 def test_a_success_is_left_standing() -> None:

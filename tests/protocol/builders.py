@@ -7,8 +7,8 @@ from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartS
 from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Seen, Stand, State, View
 
 
-def settings(least: int = 1, most: int = 4, restarts: int = 3, last_call: float = 30.0) -> Settings:
-    return Settings(NodeRange(least, most), RendezvousSettings(last_call=last_call), RestartSettings(restarts))
+def settings(least: int = 1, most: int = 4, restarts: int = 3, last_call: float = 30.0, spares: int = 0) -> Settings:
+    return Settings(NodeRange(least, most, spares), RendezvousSettings(last_call=last_call), RestartSettings(restarts))
 
 
 def node(name: str) -> str:

@@ -225,6 +225,14 @@ def test_a_drain_ends_the_round_that_the_node_is_in() -> None:
     assert back is not None and decide(back, view(runs("a", 1), runs("b", 1))).next is None
 
 
+def test_a_drain_of_a_machine_is_one_of_all_its_nodes() -> None:
+    drained = drain(running("abc"), ["m", "c"]).next
+    assert drained is not None and (drained.drained, drained.reason) == (("c", "m"), "c, m are drained")
+    seen = view(runs("a", 1, host="m"), runs("b", 1, host="m"), runs("c", 1))
+    ended = decide(drained, seen).next
+    assert ended is not None and ended.reason == "a, b, c are drained"
+
+
 def test_a_scale_ends_a_round_that_is_too_large_and_takes_more_in() -> None:
     smaller, larger = scale(running("ab"), 1).next, scale(running("abcd"), 5).next
     assert smaller is not None and larger is not None

@@ -1,0 +1,210 @@
+"""A person's wishes for a run: what comes of them, and which are refused before anything happens."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.agent.agent import HEED
+from hpcelastic.api import steering
+from hpcelastic.api.jobs import remember_job
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from hpcelastic.cli import main
+from hpcelastic.errors import ConfigError, SlurmError
+from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.state import Member, Phase, Stand, State, participant
+from hpcelastic.rendezvous.rendezvous import close_run, read_state, steer_run
+from hpcelastic.slurm.queue import Capacity
+from hpcelastic.store.events import EventLog
+from hpcelastic.store.leases import OwnLease
+from hpcelastic.store.paths import RunPaths
+from tests.api.jobs import job
+
+MEMBERS = (
+    Member("n1@0", Stand.RUNNING, 1, 1, "10.0.0.1", 1),
+    Member("n2_0@0", Stand.RUNNING, 1, 1, "10.0.0.2", 1, host="n2"),
+    Member("n2_1@0", Stand.RUNNING, 1, 1, "10.0.0.2", 2, host="n2"),
+)
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPaths]:
+    """Makes a run in whose first round three nodes are, two of them on one machine."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+
+    def made(**settings: Any) -> RunPaths:
+        given = {"nodes": {"min": 2, "max": 4, "spares": settings.pop("spares", 0)}}
+        paths = prepare(resolve(job(**given, **settings), []))
+        for member in MEMBERS:
+            OwnLease(paths.leases, member.node).renew(member)
+        members = tuple(map(participant, MEMBERS))
+        commit(paths, lambda state: replace(state, phase=Phase.RUNNING, round=1, participants=members))
+        return paths
+
+    return made
+
+
+def commit(paths: RunPaths, change: Callable[[State], State]) -> None:
+    steer_run(paths, "test", lambda state: Decision(change(state), "for the test"))
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the scheduler has for the run, and what was asked of it."""
+    asked: dict[str, Any] = {"has": Capacity(3, 0, ()), "added": 0, "cancelled": ()}
+
+    def add(_paths: RunPaths, _config: object, count: int) -> str:
+        asked["added"] = count
+        return "17"
+
+    monkeypatch.setattr(steering, "capacity", lambda _: asked["has"])
+    monkeypatch.setattr(steering, "add_elements", add)
+    monkeypatch.setattr(steering, "cancel_jobs", lambda jobs: asked.update(cancelled=tuple(jobs)))
+    return asked
+
+
+def submitted(paths: RunPaths) -> Run:
+    paths.slurm.mkdir(exist_ok=True)
+    remember_job(paths, "7")
+    return Run(paths.root)
+
+
+@pytest.mark.parametrize(
+    ("has", "spares", "wanted", "told", "cancelled"),
+    [
+        pytest.param(Capacity(3, 0, ()), 0, 5, "5 nodes wanted, 3 run, 2 submitted as job 17", (), id="more"),
+        pytest.param(
+            Capacity(3, 1, ()),
+            0,
+            5,
+            "5 nodes wanted, 3 run, 1 waits in the queue, 1 submitted as job 17",
+            (),
+            id="some",
+        ),
+        pytest.param(
+            Capacity(3, 0, ()), 1, 3, "3 nodes wanted and 1 to stand by, 3 run, 1 submitted as job 17", (), id="a spare"
+        ),
+        pytest.param(Capacity(3, 2, ("7_3", "7_4")), 0, 5, "5 nodes wanted, 3 run, 2 wait in the queue", (), id="all"),
+        pytest.param(Capacity(3, 0, ()), 0, 2, "2 nodes wanted, 3 run, 1 of them leave", (), id="fewer"),
+        pytest.param(
+            Capacity(3, 2, ("7_3", "7_4")),
+            0,
+            4,
+            "4 nodes wanted, 3 run, 1 waits in the queue, 1 that waited cancelled",
+            ("7_4",),
+            id="fewer than wait",
+        ),
+        pytest.param(
+            Capacity(3, 2, ("7_3", "7_4")),
+            0,
+            2,
+            "2 nodes wanted, 3 run, 1 of them leave, 2 that waited cancelled",
+            ("7_3", "7_4"),
+            id="fewer than run",
+        ),
+        pytest.param(
+            Capacity(0, 4, ()), 0, 2, "2 nodes wanted, 0 run, 4 wait in the queue", (), id="an allocation waits"
+        ),
+    ],
+)
+def test_scale(
+    has: Capacity,
+    spares: int,
+    wanted: int,
+    told: str,
+    cancelled: tuple[str, ...],
+    make: Callable[..., RunPaths],
+    slurm: dict[str, Any],
+) -> None:
+    paths = make(spares=spares)
+    slurm["has"] = has
+    assert str(submitted(paths).scale(wanted)) == f"r: {told}"
+    assert slurm["cancelled"] == cancelled
+    assert slurm["added"] == max(0, wanted + spares - has.running - has.waiting)
+    assert read_state(paths).target == wanted
+
+
+def test_a_scale_that_slurm_refuses_says_how_the_run_stands(
+    make: Callable[..., RunPaths], slurm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> str:
+        raise SlurmError("sbatch refused the job: no such partition")
+
+    monkeypatch.setattr(steering, "add_elements", refuse)
+    run = submitted(make())
+    with pytest.raises(SlurmError, match=r"no such partition; r takes up to 4 nodes now, but no job was added; scale"):
+        run.scale(4)
+    assert run.status().scaled == 4
+
+
+def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) -> None:
+    run = Run(make().root)
+    with pytest.raises(ConfigError, match=r"^1 is fewer than nodes\.min, 2, with which no round would form"):
+        run.scale(1)
+    with pytest.raises(ConfigError, match=r"^r: 3 run, and hpcelastic can't add to them, as it did not submit them"):
+        run.scale(4)
+    assert run.status().scaled == 0
+    assert str(run.scale(2)) == "r: 2 nodes wanted, 3 run, 1 of them leave"
+
+
+def test_drain_by_name_by_machine_and_back(make: Callable[..., RunPaths]) -> None:
+    run = Run(make().root)
+    assert run.drain("n2_0") == ("n2_0",)
+    assert run.drain("n2", "n1") == ("n1", "n2", "n2_0")
+    assert run.status().drained == ("n1", "n2", "n2_0")
+    assert run.drain("n2", undo=True) == ("n1",)
+    with pytest.raises(ConfigError, match=r"^n3, n4: is not in this run; there are n1, n2_0, n2_1$"):
+        run.drain("n4", "n1", "n3")
+    with pytest.raises(ConfigError, match=r"^n2: is not drained; there are n1$"):
+        run.drain("n2", undo=True)
+
+
+def test_a_drain_that_leaves_too_few_says_so(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(make().root)
+    assert main(["drain", "n1", str(run.directory)]) == 0
+    assert capsys.readouterr().out == "r: n1 leaves at a step's end; drained: n1\n"
+    assert main(["drain", "n2", str(run.directory)]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "0 nodes left, of at least 2: the run waits for more"
+    assert main(["status", str(run.directory)]) == 0
+    assert "drained    n1, n2\n" in capsys.readouterr().out
+
+
+def heed(paths: RunPaths, round: int) -> None:
+    log = EventLog(paths.event_log("n1@0"), "n1")
+    log.write(HEED, round=round)
+    assert log.close(10)
+
+
+def test_a_checkpoint_only_of_workers_that_ask_for_wishes(make: Callable[..., RunPaths]) -> None:
+    paths = make()
+    heed(paths, round=0)
+    with pytest.raises(ConfigError, match=r"the workers of round 1 do not ask should_stop\(\), or have not yet: they"):
+        Run(paths.root).checkpoint()
+    assert read_state(paths).phase is Phase.RUNNING
+    heed(paths, round=1)
+    assert steering.checkpoint(paths).startswith("r: round 1 ends at a step's end, in 120 s at most")
+    with pytest.raises(ConfigError, match=r"r: no round runs, there is nothing to save: a checkpoint was asked for"):
+        Run(paths.root).checkpoint()
+
+
+def test_a_checkpoint_anyway(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
+    paths = make()
+    assert main(["checkpoint", str(paths.root)]) == 2
+    assert "if that is wanted: hpcelastic checkpoint --anyway" in capsys.readouterr().err
+    assert main(["checkpoint", str(paths.root), "--anyway"]) == 0
+    assert "the next goes on from the last checkpoint: the workers of round 1 do not ask" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "wish", [lambda run: run.scale(3), lambda run: run.drain("n1"), lambda run: run.checkpoint()], ids=["s", "d", "c"]
+)
+def test_a_run_that_has_ended_takes_no_wish(wish: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
+    paths = make()
+    close_run(paths, "test", "enough")
+    with pytest.raises(ConfigError, match=r"^r has closed: enough; go on with submit --resume"):
+        wish(Run(paths.root))

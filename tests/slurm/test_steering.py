@@ -1,0 +1,133 @@
+"""A run on a real cluster is steered while it trains, and no step is lost by that."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from tests.cluster import SlurmCluster, presets
+from tests.slurm.scenario.stage import SHAPES, Setting, Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+FreshCluster = Callable[..., SlurmCluster]
+
+
+@pytest.fixture
+def staged(fresh_cluster: FreshCluster) -> Iterator[Callable[..., Stage]]:
+    """Starts a run of so many nodes on a cluster of four, and waits until it trains on all of them."""
+    with ExitStack() as stages:
+
+        def start(shape: str, nodes: str) -> Stage:
+            cluster = fresh_cluster(nodes=4, extra_conf=presets.QUICK)
+            stage = stages.enter_context(Stage(cluster, Setting(shape, nodes)))
+            stage.until_world(int(nodes.rpartition(".")[2]))
+            return stage
+
+        yield start
+
+
+def command(stage: Stage, *arguments: str) -> str:
+    """What ``hpcelastic`` prints, as a user sees it."""
+    return stage.cluster.run(sys.executable, "-m", "hpcelastic", *arguments)
+
+
+def ends_well(stage: Stage, rounds: int, world: int) -> None:
+    """The run succeeds after so many rounds, in which no step was trained twice, and its jobs complete."""
+    verdict = stage.verdict()
+    stage.leaves_nothing()
+    assert (verdict.rounds, verdict.steps_lost) == (rounds, 0), stage.describe()
+    assert (stage.run.status().world_size, stage.run.status().restarts) == (world, 0)
+    assert stage.job_states() == {"COMPLETED"}
+
+
+@contextmanager
+def agent_in_place(stage: Stage, node: int) -> Iterator[None]:
+    """Another agent on a node that the run's job has, for as long as the context lasts."""
+    where = ["--overlap", "--no-kill", "-N1", "-n1", f"--jobid={stage.job_on(node)}", f"--nodelist=n{node}"]
+    what = [sys.executable, "-m", "hpcelastic", "agent", "--run-dir", str(stage.run.directory)]
+    with subprocess.Popen(["srun", *where, *what], env=stage.cluster.env, stdin=subprocess.DEVNULL) as agent:
+        try:
+            yield
+            agent.wait(60)
+        finally:
+            agent.kill()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_drained_node_leaves_and_comes_back(shape: str, staged: Callable[..., Stage]) -> None:
+    stage = staged(shape, "2..3")
+    node = stage.node_of(rank=1)
+    assert "leaves at a step's end" in command(stage, "drain", f"n{node}", str(stage.run.directory))
+    second = stage.until_world(2, after_round=1)
+    assert node not in {stage.number(note.node) for note in stage.newest()}
+    assert f"drained    n{node}" in command(stage, "status", str(stage.run.directory))
+    with pytest.raises(hpcelastic.ConfigError, match=r"n9: is not in this run; there are n\d"):
+        stage.run.drain("n9")
+    assert stage.run.drain(f"n{node}", undo=True) == ()
+    with ExitStack() as agents:
+        if shape == "pool":
+            stage.until("the element's end", lambda: "COMPLETED" in stage.job_states())
+            assert stage.run.scale(3).submitted == 1
+        else:
+            agents.enter_context(agent_in_place(stage, node))
+        stage.until_world(3, after_round=second)
+        ends_well(stage, rounds=3, world=3)
+
+
+def test_a_pool_shrinks_and_grows(staged: Callable[..., Stage]) -> None:
+    stage = staged("pool", "1..3")
+    assert command(stage, "scale", str(stage.run.directory), "--nodes", "2") == (
+        "run: 2 nodes wanted, 3 run, 1 of them leave"
+    )
+    second = stage.until_world(2, after_round=1)
+    stage.until("the element's end", lambda: "COMPLETED" in stage.job_states())
+    assert "scaled     to 2 nodes" in command(stage, "status", str(stage.run.directory))
+    assert command(stage, "scale", str(stage.run.directory), "--nodes", "3") == (
+        "run: 3 nodes wanted, 2 run, 1 submitted as job 4"
+    )
+    stage.until_world(3, after_round=second)
+    ends_well(stage, rounds=3, world=3)
+
+
+def test_an_allocation_grows_by_jobs_that_start_where_it_did(
+    staged: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage, home = staged("allocation", "2"), Path.cwd()
+    with pytest.raises(hpcelastic.ConfigError, match=r"1 is fewer than nodes\.min, 2"):
+        stage.run.scale(1)
+    monkeypatch.chdir(tmp_path)
+    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 2 run, 1 submitted as job 2"
+    stage.until_world(3, after_round=1)
+    assert stage.cluster.job("2_0")["WorkDir"] == str(home)
+    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 3 run"
+    ends_well(stage, rounds=2, world=3)
+
+
+def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stage]) -> None:
+    stage = staged("pool", "2..3")
+    assert stage.run.scale(6).submitted == 3
+    stage.until_world(4)
+    assert str(stage.run.scale(4)) == "run: 4 nodes wanted, 4 run, 2 that waited cancelled"
+    stage.until("only running elements", lambda: set(stage.cluster.jobs().values()) == {"RUNNING"})
+    verdict = stage.verdict()
+    stage.leaves_nothing()
+    assert verdict.steps_lost == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_checkpoint_is_saved_when_it_is_asked_for(shape: str, staged: Callable[..., Stage]) -> None:
+    stage = staged(shape, "2..3")
+    stage.until("a sign that workers heed wishes", lambda: _asked(stage, "workers ask should_stop"))
+    assert "round 1 ends at a step's end" in command(stage, "checkpoint", str(stage.run.directory))
+    stage.until_world(3, after_round=1)
+    assert any(note.kind == "saved" for note in stage.notes() if note.round == 1)
+    ends_well(stage, rounds=2, world=3)
+
+
+def _asked(stage: Stage, event: str) -> bool:
+    return any(found["event"] == event for found in stage.run.events())
