@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcelastic.training import Checkpoints, Context, GlobalBatches, context, publish
+from hpcelastic.training import Checkpoints, Context, GlobalBatches, context, publish, should_stop
 
 
 def arguments() -> argparse.Namespace:
@@ -113,24 +113,28 @@ def main() -> None:
     for step in range(first, last):
         train_step(parallel, optimizer, train_images, train_labels, batches.indices(step), here)
         time.sleep(args.step_time)
-        if here.rank != 0:
-            continue
-        done = step + 1
-        if args.trace:
-            with args.trace.open("a") as trace:
-                trace.write(json.dumps({"round": here.round, "step": step, "world_size": here.world_size}) + "\n")
-        if done % args.checkpoint_every == 0 or done == last:
-            checkpoints.save(done, {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rounds": rounds})
-        if done % batches.per_epoch == 0:
-            loss, accuracy = evaluate(model, test_images, test_labels)
-            epoch = f"epoch {done // batches.per_epoch}/{args.epochs} step {done}"
-            print(f"{who} {epoch} loss {loss:.3f} test accuracy {accuracy:.3f}", flush=True)
-
-    if here.rank == 0:
-        _, accuracy = evaluate(model, test_images, test_labels)
-        with publish((here.run_dir or Path()) / "result.json") as file:
-            file.write(json.dumps({"test_accuracy": accuracy, "steps": last, "rounds": rounds}).encode() + b"\n")
-        print(f"test accuracy {accuracy:.3f}", flush=True)
+        done, stopping = step + 1, should_stop()  # before a preemption, say: then all ranks stop at this step
+        if here.rank == 0:
+            if args.trace:
+                with args.trace.open("a") as trace:
+                    trace.write(json.dumps({"round": here.round, "step": step, "world_size": here.world_size}) + "\n")
+            if done % args.checkpoint_every == 0 or done == last or stopping:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rounds": rounds}
+                checkpoints.save(done, state)
+            if done % batches.per_epoch == 0:
+                loss, accuracy = evaluate(model, test_images, test_labels)
+                epoch = f"epoch {done // batches.per_epoch}/{args.epochs} step {done}"
+                print(f"{who} {epoch} loss {loss:.3f} test accuracy {accuracy:.3f}", flush=True)
+        if stopping:
+            if here.rank == 0:
+                print(f"{who} saved step {done} and stops", flush=True)
+            break
+    else:
+        if here.rank == 0:
+            _, accuracy = evaluate(model, test_images, test_labels)
+            with publish((here.run_dir or Path()) / "result.json") as file:
+                file.write(json.dumps({"test_accuracy": accuracy, "steps": last, "rounds": rounds}).encode() + b"\n")
+            print(f"test accuracy {accuracy:.3f}", flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 

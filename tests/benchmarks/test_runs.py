@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale
+from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale, stopping
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import why_no_ft
 
@@ -160,6 +160,12 @@ def test_a_crash_on_one_node() -> None:
     results = told(gpu.measure, gpu.Parameters(repeat=1, sides=("hpcelastic",), backend="gloo"))
     assert [run["crash"] is not None for run in results["runs"]] == [True]
     assert len(gpu.tables(results)) == 1
+
+
+def test_a_question_in_each_step() -> None:
+    results = told(stopping.measure, stopping.Parameters(ranks=(1, 2), calls=5, repeat=1))
+    assert [(run["ranks"], run["step"]) for run in results["runs"]] == [(1, 0.0), (1, 0.02), (2, 0.0), (2, 0.02)]
+    assert all(run["seconds"] > 0 for run in results["runs"])
 
 
 def test_whose_port_it_is() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import benchmarks.__main__ as bench
-from benchmarks import gpu, operations, plot, recovery, register, report, scale
+from benchmarks import gpu, operations, plot, recovery, register, report, scale, stopping
 
 MACHINE = {
     "cpu": "a cpu", "cores": 2, "memory": 2**33, "system": "Linux", "filesystem": "ext4", "gpu": "none",
@@ -96,6 +96,18 @@ def test_rates_and_growth_of_registers() -> None:
     assert contention.rows == (("8", "20.0", "200", "0.100"),)
     assert grown.rows[1] == (register.OURS, "1,000", "5.00", "3", "2.00 KiB", "10.0")
     assert grown.rows[3] == (register.TCP, "1,000", "5.00", "-", "-", "10.0")
+
+
+def test_questions_by_ranks_and_steps() -> None:
+    runs = [
+        {"ranks": ranks, "step": step, "seconds": ranks * 1e-5 + step / 1000}
+        for ranks in (1, 2)
+        for step in (0.0, 0.02)
+    ]
+    parameters = {"ranks": [1, 2], "steps": [0.0, 0.02], "calls": 5, "repeat": 1}
+    (table,) = stopping.tables({"parameters": parameters, "runs": runs})
+    assert table.head == ("ranks", "nothing but calls", "steps of 20 ms")
+    assert table.rows == (("1", "10.0", "30.0"), ("2", "20.0", "40.0"))
 
 
 def test_without_a_gpu_the_table_says_so() -> None:
