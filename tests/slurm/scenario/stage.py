@@ -46,13 +46,17 @@ class Setting:
     slurm: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
+    run: Mapping[str, Any] = field(default_factory=dict)
+    """Further keys of `run`."""
+
     restarts: int = 3
+    script: Path = SCRIPT
 
     def job(self, directory: Path) -> dict[str, Any]:
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
-            "run": {"name": self.name, "directory": str(directory)},
-            "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
+            "run": {"name": self.name, "directory": str(directory), **self.run},
+            "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
             "nodes": self.nodes,
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
