@@ -8,10 +8,9 @@ second time, as by who doubts that the first has lived to ask, it says no, and n
 
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcelastic.errors import SlurmError, StoreError
@@ -92,12 +91,14 @@ class Left:
 
     limits: Limits
     report: Callable[[str], None]
+    ended: list[int] = field(default_factory=list)
+    """Signals by which SLURM, if it has been asked to requeue the job, ends us."""
 
 
 def see_to_the_job(left: Left) -> None:
     """Requeue our job, if that is wanted and nobody else does. Returns when all is said and done."""
-    for signum in (signal.SIGTERM, signal.SIGUSR2):  # whatever they say, it is known by now
-        signal.signal(signum, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # whatever it says, it is known by now
+    signal.signal(signal.SIGTERM, lambda signum, _: left.ended.append(signum))
     try:
         _see_to_it(left)
     except StoreError as error:
@@ -124,7 +125,7 @@ def _see_to_it(left: Left) -> None:
         _requeue(left)
     else:
         _linger(left, _DOUBT)
-        if not _wished(left):
+        if not left.ended and not _wished(left):
             _requeue(left)
 
 
@@ -151,6 +152,7 @@ def _record(left: Left, wish: Notice) -> Requeue:
 
 def _requeue(left: Left) -> None:
     job = left.task.name
+    left.ended.clear()  # those were warnings
     left.report(
         f"requeueing job {job}: {left.notice.reason}; SLURM starts it again after AuthInfo's cred_expire, 120 s"
     )
@@ -167,9 +169,8 @@ def _requeue(left: Left) -> None:
 
 def _linger(left: Left, seconds: float) -> None:
     """Wait for SLURM to end us: a job whose tasks have all ended counts as completed, and is not requeued."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline and not _wished(left):
+    while time.monotonic() < deadline and not left.ended and not _wished(left):
         time.sleep(_LOOK)
 
 
@@ -185,11 +186,16 @@ def _wished(left: Left) -> bool:
 
 
 def _await_mates(left: Left, turn: float) -> None:
-    """Until no agent of our job has workers, for as long as they were given; and for ``turn`` seconds at least."""
+    """Until no agent of our job has workers, for as long as they were given, nor one of them has had ``turn`` seconds
+    to requeue it."""
     start = time.monotonic()
     rendezvous = read_state(left.paths).settings.rendezvous
     observer = LeaseObserver(left.paths.leases, rendezvous.lease + rendezvous.margin, time.monotonic)
-    while (passed := time.monotonic() - start) < turn or (passed < left.notice.seconds and _busy_mates(left, observer)):
+    claim = left.paths.requeue(left.task.job_id, left.task.restart).name
+    while claim not in files.names(left.paths.requeues):
+        passed = time.monotonic() - start
+        if passed >= turn and (passed >= left.notice.seconds or not _busy_mates(left, observer)):
+            return
         time.sleep(_LOOK)
 
 

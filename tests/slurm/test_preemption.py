@@ -1,0 +1,118 @@
+"""Preempted on a real cluster: a checkpoint first, where there is time for one, and the run goes on by itself."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import SlurmCluster, presets
+from tests.slurm.scenario.plan import Plan
+from tests.slurm.scenario.stage import SHAPES, Setting, Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
+
+FreshCluster = Callable[..., SlurmCluster]
+CONF = f"{presets.QUICK}\n{presets.PREEMPTION}"
+WARNED = f"{CONF}\n{presets.USER_SIGNAL}"
+SELDOM = Plan(save_every=1000)
+"""Saves where it is asked to stop, and nowhere else."""
+
+DEAF = """
+import os, time
+open(os.environ["HPCELASTIC_RUN_DIR"] + "/up", "w").close()
+while not os.path.exists(os.environ["HPCELASTIC_RUN_DIR"] + "/finish"):
+    time.sleep(0.1)
+"""
+"""Asks nobody whether to stop."""
+
+
+def take_the_nodes(stage: Stage) -> str:
+    """A job of a higher partition wants all nodes; its id."""
+    stage.befall("preemption")
+    return stage.cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-N2")
+
+
+def give_them_back(stage: Stage, high: str, jobs: list[str]) -> None:
+    """Once the run's jobs wait again."""
+    stage.cluster.wait_output(high, "high")
+    for job in jobs:
+        stage.cluster.wait_job(job, "PENDING")
+    stage.cluster.run("scancel", high)
+    for job in jobs:
+        stage.cluster.start_now(job)
+
+
+@pytest.mark.parametrize("conf", [pytest.param(CONF, id="SIGTERM"), pytest.param(WARNED, id="user-signal")])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_where_there_is_grace_no_step_is_lost(shape: str, conf: str, fresh_cluster: FreshCluster) -> None:
+    cluster = fresh_cluster(nodes=2, extra_conf=conf)
+    with Stage(cluster, Setting(shape, "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
+        stage.until_world(2)
+        stage.until_step(3)
+        jobs = list(cluster.jobs())
+        high = take_the_nodes(stage)
+        give_them_back(stage, high, jobs)
+        assert stage.verdict().steps_lost == 0
+        stage.leaves_nothing()
+        assert stage.job_states() == {"COMPLETED"}
+        assert [cluster.job(job)["Restarts"] for job in jobs] == ["1"] * len(jobs)
+        assert stage.run.status().restarts == 0
+
+
+@pytest.mark.parametrize("conf", [pytest.param(CONF, id="SIGTERM"), pytest.param(WARNED, id="user-signal")])
+def test_where_there_is_none_the_run_goes_on_from_its_last_checkpoint(conf: str, fresh_cluster: FreshCluster) -> None:
+    cluster = fresh_cluster(nodes=2, extra_conf=conf)
+    with Stage(cluster, Setting(nodes="2", slurm={"partition": "low"})) as stage:
+        stage.until_step(6)
+        jobs = list(cluster.jobs())
+        give_them_back(stage, take_the_nodes(stage), jobs)
+        stage.verdict()
+        stage.leaves_nothing()
+        assert stage.job_states() == {"COMPLETED"}
+
+
+def test_a_job_that_must_not_be_requeued_says_how_its_run_may_go_on(fresh_cluster: FreshCluster) -> None:
+    cluster = fresh_cluster(nodes=2, extra_conf=CONF)
+    with Stage(cluster, Setting(nodes="2", slurm={"partition": "graceful", "requeue": False})) as stage:
+        stage.until_step(3)
+        (job,) = cluster.jobs()
+        take_the_nodes(stage)
+        stage.until("the job's end", lambda: job not in cluster.jobs())
+        assert cluster.job(job)["Restarts"] == "0"
+        assert f"job {job} is not started again" in said(stage)
+        assert "--resume" in said(stage)
+        assert stage.run.status().phase == "joining"
+
+
+def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
+    cluster = fresh_cluster(nodes=2, extra_conf=CONF)
+    script = cluster.path / "deaf.py"
+    script.write_text(DEAF)
+    with Stage(cluster, Setting(nodes="2", script=script, slurm={"partition": "graceful"})) as stage:
+        stage.until("workers", (stage.run.directory / "up").exists)
+        jobs = list(cluster.jobs())
+        give_them_back(stage, take_the_nodes(stage), jobs)
+        (stage.run.directory / "finish").touch()
+        assert stage.run.wait(timeout=60).phase == "succeeded"
+        stage.leaves_nothing()
+        assert stage.job_states() == {"COMPLETED"}
+
+
+def test_who_was_asked_first_may_die_of_it(fresh_cluster: FreshCluster) -> None:
+    """The agent of the first node is killed as soon as the warning is there: the other one requeues the job."""
+    cluster = fresh_cluster(nodes=2, extra_conf=CONF)
+    with Stage(cluster, Setting(nodes="1..2", slurm={"partition": "graceful"})) as stage:
+        stage.until_world(2)
+        jobs = list(cluster.jobs())
+        high = take_the_nodes(stage)
+        stage.until("the warning", lambda: cluster.job(jobs[0])["PreemptTime"] != "None")
+        stage.kill_agent(1)
+        give_them_back(stage, high, jobs)
+        stage.verdict()
+        stage.leaves_nothing()
+        assert cluster.job(jobs[0])["Restarts"] == "1"
+
+
+def said(stage: Stage) -> str:
+    """What the agents have said."""
+    return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))

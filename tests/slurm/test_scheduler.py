@@ -1,0 +1,67 @@
+"""What SLURM's commands say, as they have said it on a real cluster."""
+
+import pytest
+
+from hpcelastic.errors import SlurmError
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.warnings import JobInfo
+
+RUNS = (
+    "JobId=4 JobName=sbatch UserId=root(0) GroupId=root(0) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 "
+    "Restarts=0 BatchFlag=1 ExitCode=0:0 RunTime=00:00:03 TimeLimit=01:00:00 TimeMin=N/A "
+    "SubmitTime=2026-11-21T21:54:44 EligibleTime=2026-11-21T21:54:44 AccrueTime=2026-11-21T21:54:44 "
+    "StartTime=2026-11-21T21:54:44 EndTime=2026-11-21T22:54:44 Deadline=N/A PreemptEligibleTime=2026-11-21T21:54:44 "
+    "PreemptTime=None SuspendTime=None SecsPreSuspend=0 Partition=graceful NodeList=n[1-2] BatchHost=n1 NumNodes=2 "
+    "Command=/home/a b/train=1.sh WorkDir=/work StdErr=/tmp/job-4.out Power= \n"
+)
+PREEMPTED = RUNS.replace("PreemptTime=None", "PreemptTime=2026-11-21T21:54:46").replace("T22:54:44", "T21:54:52")
+YEAR = RUNS.replace("TimeLimit=01:00:00", "TimeLimit=365-00:00:00").replace(
+    "2026-11-21T22:54:44", "2027-11-21T21:54:44"
+)
+UNLIMITED = RUNS.replace("TimeLimit=01:00:00", "TimeLimit=UNLIMITED").replace("2026-11-21T22:54:44", "Unknown")
+PENDING = (
+    RUNS.replace("JobState=RUNNING", "JobState=PENDING")
+    .replace("StartTime=2026-11-21T21:54:44", "StartTime=2026-11-21T22:00:00")
+    .replace("EndTime=2026-11-21T22:54:44", "EndTime=Unknown")
+    .replace("RunTime=00:00:03", "RunTime=00:00:00")
+)
+REQUEUED = (
+    RUNS.replace("JobState=RUNNING", "JobState=COMPLETING")
+    .replace("PreemptTime=None ", "")
+    .replace("RunTime=00:00:03", "RunTime=00:00:00")
+)
+TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        pytest.param(RUNS, JobInfo("RUNNING", 3597.0, False, True), id="runs"),
+        pytest.param(RUNS.replace("Requeue=1", "Requeue=0"), JobInfo("RUNNING", 3597.0, False, False), id="no requeue"),
+        pytest.param(PREEMPTED, JobInfo("RUNNING", 5.0, True, True), id="preempted, with grace"),
+        pytest.param(YEAR, JobInfo("RUNNING", 365 * 86_400.0 - 3, False, True), id="ends in a year"),
+        pytest.param(UNLIMITED, JobInfo("RUNNING", None, False, True), id="never ends"),
+        pytest.param(PENDING, JobInfo("PENDING", None, False, True), id="waits"),
+        pytest.param(REQUEUED, JobInfo("COMPLETING", 3600.0, False, True), id="has just been requeued"),
+        pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="the first of several"),
+    ],
+)
+def test_how_a_job_stands(said: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: said)
+    assert scheduler.job_info("4") == expected
+
+
+@pytest.mark.parametrize("said", ["", "\n", "No jobs in the system\n"])
+def test_who_says_nothing_of_the_job_has_not_answered(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: said)
+    with pytest.raises(SlurmError, match="scontrol show job 4"):
+        scheduler.job_info("4")
+
+
+@pytest.mark.parametrize(
+    ("ran", "left"),
+    [("00:00:59", 3541.0), ("01:00:00", 0.0), ("1-00:00:00", 3600.0 - 86_400), ("INVALID", None), ("", None)],
+)
+def test_what_is_left_of_a_jobs_time(ran: str, left: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: RUNS.replace("RunTime=00:00:03", f"RunTime={ran}"))
+    assert scheduler.job_info("4").left == left

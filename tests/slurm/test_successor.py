@@ -1,0 +1,203 @@
+"""Whether a job is started again, and by whom."""
+
+import math
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import SlurmError, StoreError
+from hpcelastic.protocol.codec import decode
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.state import Member, Notice, Phase, Stand
+from hpcelastic.rendezvous.rendezvous import open_run, read_state
+from hpcelastic.slurm import scheduler, successor
+from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.slurm.successor import Left, Limits, Requeue, refusal, see_to_the_job
+from hpcelastic.store import files
+from hpcelastic.store.leases import OwnLease
+from hpcelastic.store.paths import RunPaths
+
+LIMIT = Requeue("7", 2, "the time limit comes", 100.0, 50, by_limit=True)
+PREEMPTION = Requeue("7", 2, "SLURM preempts the job", 100.0, 50)
+ANY = Limits(100, math.inf)
+
+
+def past(restart: int, **changes: object) -> Requeue:
+    return replace(LIMIT, restart=restart, **changes)  # type: ignore[arg-type]  # its fields
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "limits", "reason"),
+    [
+        pytest.param([], LIMIT, ANY, None, id="first time"),
+        pytest.param([past(0), past(1)], replace(LIMIT, progress=60), Limits(2, math.inf), "2 times", id="too often"),
+        pytest.param([past(0), past(1)], PREEMPTION, Limits(2, math.inf), "2 times", id="preempted too often"),
+        pytest.param([], LIMIT, Limits(0, math.inf), "0 times", id="never"),
+        pytest.param([past(1, job="8")], LIMIT, Limits(1, math.inf), None, id="another job"),
+        pytest.param([], LIMIT, Limits(9, 100.0), "has taken 100 s", id="no time left"),
+        pytest.param([past(1, progress=40)], LIMIT, Limits(9, 200.0), "has taken 200 s", id="no time left in all"),
+        pytest.param([past(1, progress=40)], LIMIT, Limits(9, 201.0), None, id="time left"),
+        pytest.param([past(1)], PREEMPTION, Limits(9, 200.0), None, id="preempted, and no time left"),
+        pytest.param([past(1)], LIMIT, ANY, "step 50 both times", id="no progress"),
+        pytest.param([past(1, progress=49)], LIMIT, ANY, None, id="a step"),
+        pytest.param([past(1), past(0, progress=40)], LIMIT, ANY, "no progress", id="no progress, in any order"),
+        pytest.param([past(1, by_limit=False)], LIMIT, ANY, None, id="none since a preemption"),
+        pytest.param([past(1, progress=None)], replace(LIMIT, progress=None), ANY, None, id="none is known"),
+        pytest.param([past(1)], PREEMPTION, ANY, None, id="none up to a preemption"),
+    ],
+)
+def test_why_a_job_is_not_requeued(before: list[Requeue], now: Requeue, limits: Limits, reason: str | None) -> None:
+    said = refusal(before, now, limits)
+    assert said is None if reason is None else said is not None and reason in said
+
+
+class Controller:
+    """SLURM, as far as it is asked."""
+
+    def __init__(self) -> None:
+        self.requeued: list[str] = []
+        self.answers: Callable[[], object] = self.end_the_asker
+
+    def requeue(self, job: str) -> None:
+        self.requeued.append(job)
+        self.answers()
+
+    def end_the_asker(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def refuse(self) -> None:
+        raise SlurmError("scontrol: not found")
+
+
+@pytest.fixture
+def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
+    made = Controller()
+    monkeypatch.setattr(scheduler, "requeue_job", made.requeue)
+    for name, seconds in (("_LOOK", 0.001), ("_TURN", 0.005), ("_DOUBT", 0.005), ("_LINGER", 0.005)):
+        monkeypatch.setattr(successor, name, seconds)
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR2)}
+    yield made
+    for signum, handler in before.items():
+        signal.signal(signum, handler)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    made = RunPaths(tmp_path)
+    for directory in (made.register, made.leases):
+        files.make_directory(directory)
+    times = RendezvousSettings(lease=1.0, margin=0.1, poll=0.1)
+    open_run(made, "run", Settings(NodeRange(1, 2), times, RestartSettings(0)), "test")
+    return made
+
+
+AGAIN, SILENT = Notice("the time limit comes", 5.0, "limit"), Notice("n1 leaves", 5.0)
+
+
+class Agents:
+    """Agents of job 7 that have left, one on each node."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self.said: list[str] = []
+
+    def left(self, number: int, notice: Notice = AGAIN, limits: Limits = ANY, progress: int = 5) -> Left:
+        """The agent of a node, counted from 0."""
+        task = SlurmTask("7", f"n{number}", number, 2, 0)
+        member = Member(f"n{number}@0-ab", Stand.LEFT, 1, 1, "host", 1, job="7.0", progress=progress, leaving=notice)
+        OwnLease(self.paths.leases, member.node).renew(member)
+        return Left(self.paths, task, member, notice, 60.0, limits, self.said.append)
+
+    @property
+    def records(self) -> list[Requeue]:
+        names = files.names(self.paths.requeues)
+        return [decode(Requeue, files.read_json(self.paths.requeues / name)) for name in names]
+
+
+@pytest.fixture
+def agents(paths: RunPaths) -> Agents:
+    return Agents(paths)
+
+
+def test_two_agents_requeue_their_job_once(agents: Agents, controller: Controller) -> None:
+    first, second = agents.left(0), agents.left(1, SILENT)
+    see_to_the_job(first)
+    second.ended.append(signal.SIGTERM)  # SLURM ends all
+    see_to_the_job(second)
+    assert controller.requeued == ["7"]
+    assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True)]
+
+
+def test_whoever_was_not_asked_knows_it_from_the_others(agents: Agents, controller: Controller) -> None:
+    agents.left(0)  # and has died since
+    see_to_the_job(agents.left(1, SILENT))
+    assert controller.requeued == ["7"]
+    assert [record.reason for record in agents.records] == ["the time limit comes"]
+
+
+def test_a_claim_whose_owner_has_died_is_doubted(agents: Agents, controller: Controller) -> None:
+    files.make_directory(agents.paths.requeues)
+    assert files.publish_new(agents.paths.requeue("7", 0), b"{}")
+    see_to_the_job(agents.left(0))
+    assert controller.requeued == ["7"]
+
+
+def test_without_scontrol_the_wish_is_left_to_the_batch_script(agents: Agents, controller: Controller) -> None:
+    controller.answers = controller.refuse
+    see_to_the_job(agents.left(0))
+    see_to_the_job(agents.left(1, SILENT))
+    assert "requeue-7.0" in files.names(agents.paths.slurm)
+    assert controller.requeued == ["7"], "who sees the wish does not ask as well"
+    assert any("left to the batch script" in line for line in agents.said)
+
+
+def test_a_job_that_nobody_wants_again_says_how_the_run_may_go_on(agents: Agents, controller: Controller) -> None:
+    agents.left(0, SILENT)
+    see_to_the_job(agents.left(1, SILENT))
+    assert controller.requeued == []
+    assert any("--resume" in line for line in agents.said)
+
+
+def test_a_run_that_must_not_go_on_is_closed(agents: Agents, controller: Controller) -> None:
+    see_to_the_job(agents.left(0, limits=Limits(0, math.inf)))
+    state = read_state(agents.paths)
+    assert (state.phase, controller.requeued) == (Phase.CLOSED, [])
+    assert "slurm.max_requeues is 0" in state.reason
+
+
+@pytest.mark.parametrize(("notice", "requeued"), [(AGAIN, ["7"]), (SILENT, [])], ids=["asked", "told"])
+def test_a_directory_that_fails_loses_no_job(
+    notice: Notice, requeued: list[str], agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = agents.left(0, notice)
+
+    def fail(*_: object) -> list[str]:
+        raise StoreError("stale file handle")
+
+    for name in ("names", "publish", "publish_new", "make_directory"):
+        monkeypatch.setattr(files, name, fail)
+    see_to_the_job(left)
+    assert controller.requeued == requeued
+    assert "stale file handle" in agents.said[0]
+    assert "--resume" in agents.said[0]
+
+
+def test_an_element_of_a_pool_requeues_itself_alone(agents: Agents, controller: Controller) -> None:
+    left = agents.left(0)
+    see_to_the_job(replace(left, task=replace(left.task, nodes=1, array_job="7", array_task=3)))
+    assert controller.requeued == ["7_3"]
+
+
+def test_signals_on_the_way_do_no_harm(agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM may repeat its warning after the workers have stopped."""
+
+    def warned_again(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR2)
+
+    monkeypatch.setattr(successor, "_await_mates", warned_again)
+    see_to_the_job(agents.left(0))
+    assert controller.requeued == ["7"]
