@@ -46,26 +46,18 @@ class Setting:
     slurm: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
-<<<<<<< HEAD
     total_time: str | None = None
-=======
     run: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of `run`."""
 
->>>>>>> 37f1872524156c130562d8a1633c8e3070dc16a7
     restarts: int = 3
     script: Path = SCRIPT
 
     def job(self, directory: Path) -> dict[str, Any]:
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
-<<<<<<< HEAD
-            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
-            "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
-=======
-            "run": {"name": self.name, "directory": str(directory), **self.run},
+            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time, **self.run},
             "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
->>>>>>> 37f1872524156c130562d8a1633c8e3070dc16a7
             "nodes": self.nodes,
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
