@@ -6,7 +6,8 @@ import pytest
 
 from hpcelastic.store.leases import read_leases
 from tests.cluster import SlurmCluster, presets
-from tests.slurm.scenario.cases import CASES, NOT_YET, worker_crash
+from tests.slurm.scenario.cases import CASES
+from tests.slurm.scenario.faults import worker_crash
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SHAPES, Setting, Stage
 from tests.slurm.scenario.storm import weather
@@ -15,13 +16,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 FreshCluster = Callable[..., SlurmCluster]
 NODES = 4
-WAITING = [pytest.param(name, marks=pytest.mark.skip(reason="not there yet")) for name in NOT_YET]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", [*CASES, *WAITING])
+@pytest.mark.parametrize("name", CASES)
 def test_run_survives(name: str, shape: str, fresh_cluster: FreshCluster) -> None:
-    case = {**CASES, **NOT_YET}[name]
+    case = CASES[name]
     if shape not in case.shapes:
         pytest.skip(f"not in the shape {shape}")
     cluster = fresh_cluster(nodes=NODES, extra_conf=case.conf)

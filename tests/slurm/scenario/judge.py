@@ -3,6 +3,7 @@
 Pure. A verdict is figures; what must never be is raised as `Refusal`, with the notes that show it.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,21 @@ class Evidence:
     published: Mapping[str, float] = field(default_factory=dict)
     """The checkpoints that are left, and when each was; seconds since the epoch."""
 
+    jobs: Sequence["Begin"] = ()
+    """When batch scripts began."""
+
     faults: Sequence["Fault"] = ()
+
+
+@dataclass(frozen=True)
+class Begin:
+    """A job's batch script began."""
+
+    node: str
+    """The host's name."""
+
+    wall: float
+    """Seconds since the epoch."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +87,9 @@ class Verdict:
 
     costs: tuple[Cost, ...]
 
+    starts: tuple[float, ...] = ()
+    """Of each job that began after the first fault, and whose first node has trained since: seconds until it did."""
+
 
 def judge(evidence: Evidence) -> Verdict:
     """What the run's faults cost; Refusal if it ever had two groups, or did not end as an undisturbed one."""
@@ -80,7 +98,8 @@ def judge(evidence: Evidence) -> Verdict:
         check(evidence, rounds)
     trained = Counter(step for notes in rounds.values() for step in _steps(notes))
     costs = tuple(_cost(fault, until, rounds) for fault, until in _spans(evidence.faults))
-    return Verdict(sum(1 for notes in rounds.values() if _steps(notes)), sum(trained.values()) - len(trained), costs)
+    again = sum(trained.values()) - len(trained)
+    return Verdict(sum(1 for notes in rounds.values() if _steps(notes)), again, costs, tuple(_starts(evidence)))
 
 
 Rounds = Mapping[int, Sequence[Note]]
@@ -206,6 +225,22 @@ def _repetitions(notes: Iterable[Note]) -> Iterator[float]:
         if done[note.step] - {note.round} and note.round not in done[note.step]:
             yield note.monotonic
         done[note.step].add(note.round)
+
+
+def _starts(evidence: Evidence) -> Iterator[float]:
+    notes = [note for note in in_order(evidence.notes) if note.progress]
+    if not notes or not evidence.faults:
+        return
+    first = evidence.faults[0].monotonic + notes[0].wall - notes[0].monotonic
+    for job in evidence.jobs:
+        trained = (note.wall for note in notes if note.wall > job.wall and _host(note.node) == job.node)
+        if job.wall > first and (when := next(trained, None)):
+            yield when - job.wall
+
+
+def _host(node: str) -> str:
+    """Of ``n3``, of ``n3_1``, an element of a pool, and of ``n3.j7``, a single job, ``n3``."""
+    return re.split("[_.]", node)[0]
 
 
 def _refuse_unless(true: bool, what: str, notes: Iterable[Note | None]) -> None:

@@ -14,13 +14,14 @@ from typing import Any, TypeVar
 
 import hpcelastic
 from hpcelastic.api.run import Run
+from hpcelastic.config.job import node_range
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.store.events import read_events
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
 from tests.cluster import SlurmCluster
-from tests.slurm.scenario.judge import Evidence, Fault, Refusal, Verdict, judge
+from tests.slurm.scenario.judge import Begin, Evidence, Fault, Refusal, Verdict, judge
 from tests.slurm.scenario.plan import Plan, undisturbed
 from tests.slurm.scenario.trace import Note, read_trace
 
@@ -41,6 +42,7 @@ class Setting:
 
     shape: str = "allocation"
     nodes: str = "2..4"
+    spares: int = 0
     plan: Plan = field(default_factory=Plan)
     name: str = "run"
     slurm: Mapping[str, Any] = field(default_factory=dict)
@@ -54,15 +56,23 @@ class Setting:
     script: Path = SCRIPT
 
     def job(self, directory: Path) -> dict[str, Any]:
+        began = f'echo "$SLURMD_NODENAME $(date +%s.%N)" >> {directory}/{self.name}-jobs'
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
+<<<<<<< HEAD
             "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time, **self.run},
             "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
             "nodes": self.nodes,
+=======
+            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
+            "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
+            "nodes": {**vars(node_range(self.nodes)), "spares": self.spares},
+            "health": {"command": f"test ! -e {directory}/bad-$SLURMD_NODENAME"},
+>>>>>>> 15eb2b6775880e511d558c70039a8db9e5b40263
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
             "restarts": {"max": self.restarts},
-            "slurm": {"shape": self.shape, **alone, **self.slurm},
+            "slurm": {"shape": self.shape, "setup": [began], **alone, **self.slurm},
         }
 
 
@@ -79,6 +89,10 @@ class Stage:
         self.run: Run = hpcelastic.submit(self.setting.job(self.cluster.path / "runs"))
         self.paths = RunPaths(self.run.directory)
         return self
+
+    def resume(self) -> None:
+        """Go on with the run once its jobs have ended."""
+        self.run = hpcelastic.submit(self.setting.job(self.cluster.path / "runs"), resume=True)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -159,6 +173,10 @@ class Stage:
         """Note that from now on the run bears this."""
         self.faults.append(Fault(name, time.monotonic()))
 
+    def make_bad(self, node: int) -> None:
+        """From now on the node's check fails."""
+        (self.paths.root.parent / f"bad-n{node}").touch()
+
     def kill_worker(self, rank: int) -> None:
         note = next(note for note in self.newest() if note.rank == rank)
         self._kill(self.number(note.node), note.pid)
@@ -213,8 +231,13 @@ class Stage:
             digest=undisturbed(self.plan),
             starts=starts,
             published={path.name: path.stat().st_ctime for path in self.run.directory.glob("checkpoints/round-*.pt")},
+            jobs=self._jobs_begun(),
             faults=self.faults,
         )
+
+    def _jobs_begun(self) -> list[Begin]:
+        lines = self.paths.root.with_name(f"{self.setting.name}-jobs").read_text().splitlines()
+        return [Begin(node, float(when)) for node, when in (line.split() for line in lines)]
 
 
 def members(paths: RunPaths) -> dict[int, tuple[str, ...]]:

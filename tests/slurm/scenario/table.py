@@ -17,6 +17,7 @@ PAGE = ROOT / "docs" / "slurm.md"
 BEGIN, END = "<!-- table: begin, by make scenarios -->\n", "<!-- table: end -->\n"
 NODES = 4
 HEAD = ["what befalls the run", *(f"{shape}: {what}" for shape in SHAPES for what in ("standstill", "steps again"))]
+HEAD += ["pool: a job's start"]
 
 
 def cells(verdict: Verdict) -> list[str]:
@@ -26,8 +27,12 @@ def cells(verdict: Verdict) -> list[str]:
 
 def row(name: str, case: Case) -> str:
     found: list[str] = []
+    starts: tuple[float, ...] = ()
     for shape in SHAPES:
-        found += cells(verdict_on(case, shape)) if shape in case.shapes else ["", ""]
+        verdict = verdict_on(case, shape) if shape in case.shapes else None
+        found += cells(verdict) if verdict else ["", ""]
+        starts = verdict.starts if verdict and shape == "pool" else ()
+    found.append(f"{max(starts):.1f} s" if starts else "")
     return f"| {' | '.join([name, *found])} |"
 
 

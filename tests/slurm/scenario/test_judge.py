@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.scenario.judge import Cost, Evidence, Fault, Refusal, judge
+from tests.slurm.scenario.judge import Begin, Cost, Evidence, Fault, Refusal, judge
 from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share, undisturbed
 from tests.slurm.scenario.trace import Note, Trace, read_trace
 
@@ -51,6 +51,12 @@ def test_a_run_that_did_nothing_wrong() -> None:
 
 def test_a_run_that_nothing_befell() -> None:
     assert judge(dataclasses.replace(good(), faults=())).costs == ()
+
+
+def test_how_long_jobs_that_start_again_take_until_they_train() -> None:
+    begun = [("n1", 0.2), ("n3", 6.0), ("n1", 9.0), ("n4", 9.0)]
+    jobs = [Begin(node, EPOCH + when) for node, when in begun]
+    assert judge(dataclasses.replace(good(), jobs=jobs)).starts == pytest.approx((5.02, 2.0))
 
 
 def also(*notes: Note) -> Callable[[Evidence], Evidence]:

@@ -1,0 +1,252 @@
+"""What can befall a run under SLURM: each is done to a stage whose run trains, and waits for what must come of it."""
+
+import time
+from collections.abc import Iterable
+
+from hpcelastic.store.leases import read_leases
+from tests.slurm.scenario.stage import Stage
+
+STARTED = 3
+"""The step that a run has done when something befalls it."""
+
+
+# ------------------------------------------------------------------------------------------------ workers and agents
+
+
+def worker_crash(stage: Stage) -> None:
+    stage.befall("a worker is killed")
+    stage.kill_worker(rank=2)
+
+
+def agent_crash(stage: Stage) -> None:
+    stage.befall("an agent is killed")
+    stage.kill_agent(3)
+
+
+# ------------------------------------------------------------------------------------------------ nodes
+
+
+def node_killed(stage: Stage) -> None:
+    stage.befall("a node dies, SLURM knows")
+    stage.cluster.fail_node(3)
+
+
+def power_loss(stage: Stage) -> None:
+    stage.befall("a node loses its power")
+    stage.cluster.power_off(3)
+
+
+def batch_host_lost(stage: Stage) -> None:
+    node = Stage.number(stage.cluster.job(stage.job_on(1))["BatchHost"])
+    stage.befall("the node of the batch script dies")
+    stage.cluster.fail_node(node)
+
+
+def first_rank_lost(stage: Stage) -> None:
+    node = stage.node_of(rank=0)
+    stage.befall("the node of rank 0 loses its power")
+    stage.cluster.power_off(node)
+
+
+def node_returns(stage: Stage) -> None:
+    node_killed(stage)
+    stage.until_world(3)
+    stage.befall("a node returns")
+    stage.cluster.start_node(3)
+    stage.until_world(4)
+
+
+# ------------------------------------------------------------------------------------------------ network, filesystem
+
+
+def cable_cut(stage: Stage) -> None:
+    """The leases of the node, which all can see, say that it lives: nobody goes on without it."""
+    stage.befall("the network of a node is cut for 2 s")
+    stage.cluster.cut(3)
+    time.sleep(2.0)
+    stage.cluster.heal(3)
+
+
+def cut_off(stage: Stage) -> None:
+    """The node can reach neither others nor the filesystem, as it stands still; and then goes on, as an orphan."""
+    before = stage.newest()[-1].round
+    stage.befall("a node loses network and filesystem for a while")
+    stage.cluster.cut(3)
+    stage.cluster.freeze_node(3)
+    stage.until_step(0, after_round=before)
+    stage.befall("and has them again")
+    stage.cluster.heal(3)
+    stage.cluster.thaw_node(3)
+    stage.until_world(4)
+
+
+# ------------------------------------------------------------------------------------------------ SLURM
+
+
+def requeue_by_hand(stage: Stage) -> None:
+    job, before = stage.job_on(3), stage.newest()[-1].round
+    stage.befall("scontrol requeue")
+    stage.cluster.run("scontrol", "requeue", job)
+    stage.cluster.start_now(job)
+    stage.until_world(4, after_round=before)
+
+
+def requeue_by_slurm(stage: Stage) -> None:
+    """A job that has lost all of its nodes is SLURM's to start again."""
+    node = stage.node_of(rank=0)
+    job = stage.job_on(node)
+    stage.befall("the only node of a job dies")
+    stage.cluster.fail_node(node)
+    stage.cluster.start_now(job)
+
+
+def controller_restart(stage: Stage) -> None:
+    stage.befall("the controller is restarted")
+    stage.cluster.stop_controller()
+    stage.cluster.start_controller()
+
+
+def controller_away(stage: Stage) -> None:
+    """Nothing that a run needs to go on is asked of SLURM."""
+    before = stage.newest()[-1].round
+    stage.cluster.stop_controller()
+    stage.befall("a node loses its power while the controller is away")
+    stage.cluster.power_off(3)
+    stage.until_step(0, after_round=before)
+    time.sleep(1.0)
+    stage.befall("the controller comes back")
+    stage.cluster.start_controller()
+
+
+def controller_forgets(stage: Stage) -> None:
+    """Killed before it has saved that the job started, it comes back with the job PENDING, while its tasks train."""
+    stage.until("the agents", lambda: len(read_leases(stage.paths.leases)) == 4)
+    stage.cluster.kill_controller()
+    stage.until_step(STARTED)
+    stage.befall("the controller forgets that the job runs")
+    stage.cluster.start_controller()
+
+
+# ------------------------------------------------------------------------------------------------ taken away
+
+
+def preempted(stage: Stage) -> None:
+    """All nodes are taken by a job of a higher partition, and given back."""
+    jobs, before = stage.cluster.jobs(), stage.newest()[-1].round
+    _preempt(stage)
+    _start_again(stage, jobs)
+    stage.until_world(4, after_round=before)
+
+
+def preempted_for_good(stage: Stage) -> None:
+    """The run goes on when a person says so."""
+    before = stage.newest()[-1].round
+    _preempt(stage)
+    stage.until("an empty queue", lambda: not stage.cluster.jobs())
+    stage.befall("hpcelastic submit --resume")
+    stage.resume()
+    stage.until_world(4, after_round=before)
+
+
+def _preempt(stage: Stage) -> None:
+    stage.befall("preemption")
+    high = stage.cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", f"-N{len(stage.cluster.nodes)}")
+    stage.cluster.wait_output(high, "high")
+    stage.cluster.run("scancel", high)
+
+
+def _start_again(stage: Stage, jobs: Iterable[str]) -> None:
+    """Those of the ``jobs`` that wait, without the wait that SLURM lays on them."""
+    for job in jobs:
+        if stage.cluster.job_state(job) == "PENDING":
+            stage.cluster.start_now(job)
+
+
+def time_is_up(stage: Stage) -> None:
+    before = stage.newest()[-1]
+    stage.befall("the time limit")
+    for job in stage.cluster.jobs():
+        stage.cluster.limit(job, 35)  # SLURM looks twice before: at the first time it warns
+    stage.until_world(before.world_size, after_round=before.round)
+
+
+def batch_host_lost_and_time_is_up(stage: Stage) -> None:
+    batch_host_lost(stage)
+    stage.until_world(3)
+    time_is_up(stage)
+
+
+def too_few_left(stage: Stage) -> None:
+    """An allocation starts anew, as SLURM gives it no node in place of a lost one; a pool gets its nodes back."""
+    jobs, before = stage.cluster.jobs(), stage.newest()[-1].round
+    stage.befall("fewer nodes than nodes.min are left")
+    for node in (3, 4):
+        stage.cluster.fail_node(node)
+    stage.until("a requeue", lambda: "PENDING" in stage.cluster.jobs().values())
+    for node in (3, 4):
+        stage.cluster.start_node(node)
+    _start_again(stage, jobs)
+    stage.until_world(4, after_round=before)
+
+
+def replaced(stage: Stage) -> None:
+    """By a node that stands by, or that an allocation has asked for."""
+    before = stage.newest()[-1].round
+    node = stage.node_of(rank=1)
+    stage.befall("a node dies that can be replaced")
+    stage.cluster.fail_node(node)
+    stage.until_world(3, after_round=before)
+
+
+def goes_bad(stage: Stage) -> None:
+    """The job's agents start again, and find one of their nodes bad."""
+    job, before = stage.job_on(3), stage.newest()[-1].round
+    stage.make_bad(3)
+    stage.befall("a node goes bad, and its job is requeued")
+    stage.cluster.run("scontrol", "requeue", job)
+    stage.cluster.start_now(job)
+    stage.until("the node's refusal", lambda: "n3" in stage.run.status().troubles)
+    stage.until_world(3, after_round=before)
+
+
+def drained_by_slurm(stage: Stage) -> None:
+    stage.befall("SLURM drains a node")
+    stage.cluster.drain(3)
+    stage.until_world(3)
+
+
+def resumed_by_slurm(stage: Stage) -> None:
+    """A pool's element that a drain has sent elsewhere takes the node again once SLURM gives it."""
+    drained_by_slurm(stage)
+    stage.until("the requeue", lambda: "PENDING" in stage.cluster.jobs().values())
+    stage.befall("the node is resumed")
+    stage.cluster.resume(3)
+    stage.until_world(4)
+
+
+# ------------------------------------------------------------------------------------------------ steered
+
+
+def drained(stage: Stage) -> None:
+    stage.befall("hpcelastic drain")
+    stage.run.drain("n3")
+    stage.until_world(3)
+
+
+def scaled_down(stage: Stage) -> None:
+    stage.befall("hpcelastic scale, to one node less")
+    stage.run.scale(3)
+    stage.until_world(3)
+
+
+def scaled_up(stage: Stage) -> None:
+    stage.befall("hpcelastic scale, to one node more")
+    stage.run.scale(4)
+    stage.until_world(4)
+
+
+def checkpoint(stage: Stage) -> None:
+    before = stage.newest()[-1].round
+    stage.befall("hpcelastic checkpoint")
+    stage.run.checkpoint()
+    stage.until_world(4, after_round=before)
