@@ -59,16 +59,10 @@ class Setting:
         began = f'echo "$SLURMD_NODENAME $(date +%s.%N)" >> {directory}/{self.name}-jobs'
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
-<<<<<<< HEAD
             "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time, **self.run},
             "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
-            "nodes": self.nodes,
-=======
-            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
-            "entrypoint": {"script": str(SCRIPT), "args": self.plan.arguments},
             "nodes": {**vars(node_range(self.nodes)), "spares": self.spares},
             "health": {"command": f"test ! -e {directory}/bad-$SLURMD_NODENAME"},
->>>>>>> 15eb2b6775880e511d558c70039a8db9e5b40263
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
             "restarts": {"max": self.restarts},
