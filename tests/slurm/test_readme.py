@@ -1,0 +1,115 @@
+"""The README's section on SLURM, line by line, as a new user would follow it on a cluster of theirs."""
+
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import SlurmCluster
+
+ROOT = Path(__file__).parents[2]
+ENDED = 240.0
+"""Seconds for one command; generous, for a machine that is busy with other tests."""
+
+SECTION = (ROOT / "README.md").read_text().partition("## On a SLURM cluster\n")[2].partition("\n## ")[0]
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+
+# What a person fits to the cluster: it has four nodes, each with one GPU that is none.
+FITTED = {"gpus_per_node: 8": "gpus_per_node: 1", "memory: 200G": "memory: 1G", "n17": "n2", "--nodes 6": "--nodes 3"}
+LINE = {
+    "--nproc-per-node 8": "--nproc-per-node 1",
+    "train.py --lr 0.1": "examples/digits/train.py --lr 0.001 --epochs 2",
+}
+PARTITION = "PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
+def fitted(text: str, edits: dict[str, str]) -> str:
+    for old, new in edits.items():
+        text = text.replace(old, new)
+    return text
+
+
+def commands(block: str) -> list[str]:
+    """The lines of a block, without remarks; one that ends with a backslash goes on."""
+    lines = block.replace("\\\n", " ").splitlines()
+    return [found for line in lines if (found := line.partition(" #")[0].strip())]
+
+
+class Terminal:
+    """A shell on the login node, in a checkout, with hpcelastic installed."""
+
+    def __init__(self, cluster: SlurmCluster) -> None:
+        self.cluster = cluster
+        self.path = cluster.path / "checkout"
+        self.path.mkdir()
+        (self.path / "examples").symlink_to(ROOT / "examples")
+        scratch = cluster.path / "scratch"
+        scratch.mkdir()
+        path = f"{Path(sys.executable).parent}:{cluster.env['PATH']}"
+        self._environ = {**cluster.env, "PATH": path, "SCRATCH": str(scratch), "HOME": str(cluster.path)}
+
+    def types(self, line: str, *, fails: bool = False) -> str:
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=self.path, env=self._environ, capture_output=True, text=True, timeout=ENDED
+        )
+        assert (done.returncode != 0) == fails, f"{line} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def until_says(self, line: str, text: str) -> str:
+        deadline = time.monotonic() + ENDED
+        while text not in (said := self.types(line)):
+            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {text!r} from {line}:\n{said}"
+            time.sleep(0.3)
+        return said
+
+
+@pytest.fixture
+def terminal(fresh_cluster: "type[SlurmCluster]") -> Terminal:
+    return Terminal(fresh_cluster(nodes=4, gpus=1, extra_conf=PARTITION))
+
+
+def test_the_commands_of_a_run(terminal: Terminal) -> None:
+    """In their order; those that need a run that trains get one: it takes as long as the file says."""
+    (job,) = (text for kind, text in BLOCKS if kind == "yaml")
+    job = fitted(job, FITTED).replace("train.py}", "train.py, args: [--step-time, 0.05, --epochs, 60]}")
+    (terminal.path / "job.yaml").write_text(job)
+    (block,) = (text for _, text in BLOCKS if "hpcelastic submit job.yaml" in text)
+    said: dict[str, str] = {}
+    for line in commands(fitted(block, FITTED)):
+        command = shlex.split(line)[1]
+        if command == "logs":
+            line = f"timeout 5 {line}; true"  # it follows the run to its end
+        said[command] = terminal.types(line, fails=command == "forgive")  # nothing is held against that node
+        if line.endswith("submit job.yaml"):
+            terminal.until_says("hpcelastic status digits", "running")
+            terminal.until_says("hpcelastic logs digits", "epoch")
+    assert "nodes: 2..4" in said["config"] and "# job.yaml:" in said["config"]
+    assert "world size 4" in said["status"]
+    assert re.search(r"^\[1\.0\] round 1, 4 ranks: epoch ", said["logs"], re.MULTILINE)
+    assert "digits has closed" in said["cancel"]
+    assert "n2: nothing is held against it" in said["forgive"]
+    terminal.until_says("hpcelastic status digits", "running")
+    terminal.until_says("hpcelastic logs digits", "resumed at step")
+    terminal.types("hpcelastic cancel digits")
+    terminal.cluster.wait_idle()
+
+
+def test_a_line_of_torchrun(terminal: Terminal) -> None:
+    (line,) = (commands(text)[0] for _, text in BLOCKS if "hpcelastic agent" in text)
+    (terminal.path / "job.sh").write_text(f"#!/bin/bash\n#SBATCH --nodes=2 --no-kill\n{fitted(line, LINE)}\n")
+    job = terminal.types("sbatch --parsable --output=log job.sh").strip()
+    terminal.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
+    assert "test accuracy" in (terminal.path / "log").read_text()
+
+
+def test_the_doctor(terminal: Terminal) -> None:
+    (line,) = (commands(text)[0] for _, text in BLOCKS if "hpcelastic doctor" in text)
+    terminal.types("mkdir -p $SCRATCH/runs")
+    said = terminal.types(line)
+    assert "n1" in said and "n2" in said
