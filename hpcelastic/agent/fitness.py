@@ -43,13 +43,16 @@ class Candidate:
     settings: Settings
     health: HealthSettings
     environ: Mapping[str, str]
+    movable: bool = False
+    """Whether what started the agent can start it on another node instead."""
 
 
 def refusal(candidate: Candidate, report: Callable[[str], None]) -> int | None:
     """None once the node may join; else the status with which its agent ends, at once or when the run has.
 
     ``report`` is given lines for a person. A node that is out stands aside until it is forgiven, its past has faded, or
-    the run has had no round for so long that it seems to need the node.
+    the run has had no round for so long that it seems to need the node. An agent that is movable does so only while
+    no round runs.
     """
     if candidate.health.check and (seen := _checked(candidate, report)):
         _tell(candidate, Incident(candidate.member.machine, Trouble.CHECK, seen, time.time()))
@@ -112,6 +115,8 @@ def _stand_aside(candidate: Candidate, verdict: Verdict, report: Callable[[str],
             if still is None:
                 report("this node takes part again")
                 return None
+            if candidate.movable and state.phase is Phase.RUNNING:
+                return UNFIT
             now = time.monotonic()
             idle_since = None if state.phase is Phase.RUNNING else idle_since or now
             if idle_since is not None and now - idle_since >= patience:

@@ -16,7 +16,7 @@ from pathlib import Path
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.fitness import Candidate, refusal
+from hpcelastic.agent.fitness import UNFIT, Candidate, refusal
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
@@ -27,12 +27,14 @@ from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
 from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
+from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.aftermath import Aftermath
+from hpcelastic.slurm.elsewhere import may_start_elsewhere, start_elsewhere
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
 from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
 from hpcelastic.slurm.surroundings import SlurmSurroundings
@@ -110,11 +112,14 @@ def _take_part(task: Task, place: Place) -> int:
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
-    candidate = Candidate(task.paths, member, task.settings, task.agent.health, os.environ)
+    slurm = slurm_task(os.environ)
+    movable = task.slurm.requeue and may_start_elsewhere(slurm)
+    candidate = Candidate(task.paths, member, task.settings, task.agent.health, os.environ, movable)
     if (status := refusal(candidate, report)) is not None:
+        if status == UNFIT and movable and slurm is not None:
+            start_elsewhere(slurm, _to_avoid(task, member), report)
         return status
     state = read_state(task.paths)  # the node may have stood aside for long
-    slurm = slurm_task(os.environ)
     around = _surroundings(task, slurm, member, report) if slurm else None
     aftermath = Aftermath(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
     spec = AgentSpec(
@@ -138,6 +143,11 @@ def _take_part(task: Task, place: Place) -> int:
     finally:
         if aftermath is not None:
             aftermath.see_to_it()
+
+
+def _to_avoid(task: Task, me: Member) -> set[str]:
+    bad = left_out(task.paths, task.agent.health.half_life)
+    return {me.machine, *bad, *([task.slurm.exclude] if task.slurm.exclude else [])}
 
 
 def _surroundings(task: Task, slurm: SlurmTask, member: Member, report: Callable[[str], None]) -> SlurmSurroundings:

@@ -75,6 +75,11 @@ def requeue_job(job_id: str) -> None:
     _call("scontrol", "requeue", job_id)
 
 
+def keep_off(job_id: str, hosts: str) -> None:
+    """Let a job that waits to start do so on none of the ``hosts``, whatever it was to avoid before."""
+    _call("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={hosts}")
+
+
 def start_now(job_id: str) -> None:
     """Spare a requeued job the wait that SLURM lays on it. Raises SlurmError."""
     _call("scontrol", "update", f"JobId={job_id}", "StartTime=now")

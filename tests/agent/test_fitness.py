@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +11,10 @@ from hpcelastic.agent import fitness
 from hpcelastic.agent.fitness import UNFIT, Candidate, refusal
 from hpcelastic.health.incidents import Incident, Trouble, forgive, note, read_incidents
 from hpcelastic.health.settings import HealthSettings
+from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Stand
-from hpcelastic.rendezvous.rendezvous import close_run, open_run
+from hpcelastic.protocol.state import Member, Phase, Stand
+from hpcelastic.rendezvous.rendezvous import close_run, open_run, steer_run
 from hpcelastic.store import files
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
@@ -58,9 +59,10 @@ def paths(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def asked(paths: RunPaths, clock: Clock, **health: object) -> int | None:
+def asked(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
     settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
-    return refusal(Candidate(paths, NODE, Settings(), settings, {"PATH": "/usr/bin:/bin"}), clock.said.append)
+    environ = {"PATH": "/usr/bin:/bin"}
+    return refusal(Candidate(paths, NODE, Settings(), settings, environ, movable), clock.said.append)
 
 
 def out(paths: RunPaths) -> None:
@@ -102,6 +104,22 @@ def test_or_until_no_round_has_formed_for_long(paths: RunPaths, clock: Clock) ->
     assert asked(paths, clock) is None
     assert fitness._NEEDED < clock.now - NOW < 2 * fitness._NEEDED
     assert clock.said[-1] == "no round for 60 s: this node takes part although it was bad lately"
+
+
+def test_who_can_go_elsewhere_does_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+
+    def forms() -> None:
+        steer_run(paths, "test", lambda state: Decision(replace(state, phase=Phase.RUNNING, round=1), "for the test"))
+
+    clock.happens = forms
+    assert asked(paths, clock, movable=True) == UNFIT
+    assert clock.now == NOW + fitness._LOOK
+
+
+def test_who_can_go_elsewhere_is_taken_by_a_run_that_needs_it(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    assert asked(paths, clock, movable=True) is None
 
 
 def test_nobody_stands_aside_where_that_is_turned_off(paths: RunPaths, clock: Clock) -> None:

@@ -11,7 +11,7 @@ from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.health.incidents import Incident, Trouble, note
 from hpcelastic.store.paths import RunPaths
-from tests.cluster import SlurmCluster
+from tests.cluster import SlurmCluster, presets
 from tests.health.fake_gpus import ECC, SOUND
 
 ENDED = 120.0
@@ -36,7 +36,11 @@ printf %s "$says"
 @pytest.fixture
 def site(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
     """A cluster with two GPUs on each of three nodes, where those of n3 have ECC errors."""
-    cluster = fresh_cluster(nodes=3, gpus=2)
+    return login(fresh_cluster(nodes=3, gpus=2), monkeypatch)
+
+
+def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
+    """Work there, with a job file."""
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(cluster.path)
@@ -98,6 +102,27 @@ def test_a_node_that_is_out_stands_aside_and_comes_when_it_is_forgiven(site: Slu
     Path("enough").touch()
     assert run.wait(ENDED).phase == "succeeded"
     site.wait_job("1", "COMPLETED")
+
+
+@pytest.mark.parametrize("remembered", [True, False], ids=["was bad", "fails its check"])
+def test_an_element_of_a_pool_leaves_a_bad_node_for_another(
+    remembered: bool, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = login(fresh_cluster(nodes=3, gpus=2, extra_conf=presets.QUICK), monkeypatch)
+    Path("broken").write_text("none" if remembered else "n1")
+    Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
+    options = {"hold": True, "exclusive": True}
+    run = hpcelastic.submit("job.yaml", slurm__shape="pool", slurm__options=options, nodes="1..2")
+    if remembered:
+        note(RunPaths(run.directory), Incident("n1", Trouble.CHECK, "it smokes", time.time()))
+    cluster.run("scontrol", "release", "1")
+    until(lambda: run.status().world_size == 4, run)
+    elements = [cluster.job(name) for name in ("1_0", "1_1")]
+    assert {(one["NodeList"], one["Restarts"]) for one in elements} == {("n2", "0"), ("n3", "1")}
+    assert "starts again on another node than n1" in reports(run)
+    Path("enough").touch()
+    assert run.wait(ENDED).phase == "succeeded"
+    cluster.wait_job("1_0", "COMPLETED")
 
 
 def test_where_no_node_is_fit_the_end_says_why(site: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
