@@ -50,6 +50,9 @@ class Requeue:
     by_limit: bool = False
     """It was because of the time limit, not for other jobs."""
 
+    node: str = ""
+    """Whose agent did it. No two agents may write the same: whoever finds its own words takes the claim for its own."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -148,7 +151,7 @@ def _record(left: Left, wish: Notice) -> Requeue:
     furthest = max(lease.member.progress for lease in read_leases(left.paths.leases).values())
     progress = None if furthest < 0 else furthest
     task, by_limit = left.task, wish.again == "limit"
-    return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit)
+    return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit, left.member.node)
 
 
 def _requeue(left: Left) -> None:

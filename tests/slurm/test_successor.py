@@ -129,7 +129,7 @@ def test_two_agents_requeue_their_job_once(agents: Agents, controller: Controlle
     second.ended.append(signal.SIGTERM)  # SLURM ends all
     see_to_the_job(second)
     assert controller.requeued == ["7"]
-    assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True)]
+    assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True, node="n0@0-ab")]
 
 
 def test_who_comes_later_does_not_judge_what_was_decided(agents: Agents, controller: Controller) -> None:
