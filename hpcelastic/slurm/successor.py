@@ -50,6 +50,9 @@ class Requeue:
     by_limit: bool = False
     """It was because of the time limit, not for other jobs."""
 
+    node: str = ""
+    """Whose agent did it. No two agents may write the same: whoever finds its own words takes the claim for its own."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -62,7 +65,8 @@ class Limits:
 
 def refusal(past: Iterable[Requeue], now: Requeue, limits: Limits) -> str | None:
     """Why the job must not be requeued as ``now`` says; None if it may. Pure."""
-    ours = sorted((each for each in past if each.job == now.job), key=lambda each: each.restart)
+    ours = [each for each in past if each.job == now.job and each.restart < now.restart]
+    ours.sort(key=lambda each: each.restart)
     if len(ours) >= limits.max_requeues:
         return f"the job was requeued {len(ours)} times (slurm.max_requeues is {limits.max_requeues})"
     if not now.by_limit:
@@ -117,7 +121,7 @@ def _see_to_it(left: Left) -> None:
     record = _record(left, wish)
     for directory in (left.paths.slurm, left.paths.requeues):
         files.make_directory(directory)
-    why_not = refusal(_past(left.paths), record, left.limits)
+    why_not = None if _claimed(left) else refusal(_past(left.paths), record, left.limits)
     if why_not is not None:
         left.report(f"not requeued: {why_not}")
         close_run(left.paths, left.member.node, why_not)
@@ -147,7 +151,7 @@ def _record(left: Left, wish: Notice) -> Requeue:
     furthest = max(lease.member.progress for lease in read_leases(left.paths.leases).values())
     progress = None if furthest < 0 else furthest
     task, by_limit = left.task, wish.again == "limit"
-    return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit)
+    return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit, left.member.node)
 
 
 def _requeue(left: Left) -> None:
@@ -191,12 +195,16 @@ def _await_mates(left: Left, turn: float) -> None:
     start = time.monotonic()
     rendezvous = read_state(left.paths).settings.rendezvous
     observer = LeaseObserver(left.paths.leases, rendezvous.lease + rendezvous.margin, time.monotonic)
-    claim = left.paths.requeue(left.task.job_id, left.task.restart).name
-    while claim not in files.names(left.paths.requeues):
+    while not _claimed(left):
         passed = time.monotonic() - start
         if passed >= turn and (passed >= left.notice.seconds or not _busy_mates(left, observer)):
             return
         time.sleep(_LOOK)
+
+
+def _claimed(left: Left) -> bool:
+    """Whether one of us has decided that the job is requeued."""
+    return left.paths.requeue(left.task.job_id, left.task.restart).name in files.names(left.paths.requeues)
 
 
 def _busy_mates(left: Left, observer: LeaseObserver) -> bool:

@@ -1,7 +1,6 @@
 """Preempted on a real cluster: a checkpoint first, where there is time for one, and the run goes on by itself."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -59,6 +58,22 @@ def test_where_there_is_grace_no_step_is_lost(shape: str, conf: str, fresh_clust
         assert stage.run.status().restarts == 0
 
 
+def test_of_a_pool_only_the_element_that_is_preempted_is_requeued(fresh_cluster: FreshCluster) -> None:
+    """Also the one whose own id is the whole array's."""
+    cluster = fresh_cluster(nodes=2, extra_conf=CONF)
+    with Stage(cluster, Setting("pool", "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
+        stage.until_world(2)
+        fields = {job: cluster.job(job) for job in cluster.jobs()}
+        taken = next(job for job, said in fields.items() if said["JobId"] == said["ArrayJobId"])
+        stage.befall("preemption of one element")
+        high = cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-w", fields[taken]["NodeList"])
+        alone = stage.until_world(1)
+        give_them_back(stage, high, [taken])
+        stage.until_world(2, after_round=alone)
+        assert stage.verdict().steps_lost == 0
+        assert {job: cluster.job(job)["Restarts"] for job in fields} == {job: str(int(job == taken)) for job in fields}
+
+
 @pytest.mark.parametrize("conf", [pytest.param(CONF, id="SIGTERM"), pytest.param(WARNED, id="user-signal")])
 def test_where_there_is_none_the_run_goes_on_from_its_last_checkpoint(conf: str, fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=conf)
@@ -84,7 +99,7 @@ def test_a_job_that_must_not_be_requeued_says_how_its_run_may_go_on(fresh_cluste
         assert stage.run.status().phase == "joining"
 
 
-def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCluster, tmp_path: Path) -> None:
+def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     script = cluster.path / "deaf.py"
     script.write_text(DEAF)

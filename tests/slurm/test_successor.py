@@ -47,6 +47,7 @@ def past(restart: int, **changes: object) -> Requeue:
         pytest.param([past(1, by_limit=False)], LIMIT, ANY, None, id="none since a preemption"),
         pytest.param([past(1, progress=None)], replace(LIMIT, progress=None), ANY, None, id="none is known"),
         pytest.param([past(1)], PREEMPTION, ANY, None, id="none up to a preemption"),
+        pytest.param([LIMIT], LIMIT, Limits(1, 150.0), None, id="what a mate has just claimed"),
     ],
 )
 def test_why_a_job_is_not_requeued(before: list[Requeue], now: Requeue, limits: Limits, reason: str | None) -> None:
@@ -128,7 +129,15 @@ def test_two_agents_requeue_their_job_once(agents: Agents, controller: Controlle
     second.ended.append(signal.SIGTERM)  # SLURM ends all
     see_to_the_job(second)
     assert controller.requeued == ["7"]
-    assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True)]
+    assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True, node="n0@0-ab")]
+
+
+def test_who_comes_later_does_not_judge_what_was_decided(agents: Agents, controller: Controller) -> None:
+    """It may have counted a second more."""
+    see_to_the_job(agents.left(0))
+    late = replace(agents.left(1, SILENT, limits=Limits(100, 60.0)), ended=[signal.SIGTERM])
+    see_to_the_job(late)
+    assert read_state(agents.paths).phase is not Phase.CLOSED
 
 
 def test_whoever_was_not_asked_knows_it_from_the_others(agents: Agents, controller: Controller) -> None:

@@ -1,0 +1,135 @@
+"""Nodes that must go while workers train: a common last step, and what may befall it."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
+from tests.e2e.test_local_runs import LocalRun
+from tests.slurm.scenario.plan import Plan
+from tests.slurm.scenario.stage import SCRIPT
+from tests.slurm.scenario.trace import Note, read_trace
+
+PLAN = Plan(save_every=1000)
+"""Saves where it is asked to stop, and nowhere else."""
+
+FOR_EVER = "workers.stop_grace=600"
+
+SAVES = """
+import os, signal, subprocess, sys, time
+from hpcelastic.training import should_stop
+rank, run = os.environ["RANK"], os.environ["HPCELASTIC_RUN_DIR"]
+place = run + "/" + os.environ["HPCELASTIC_ROUND"] + "." + rank
+def note(what):
+    open(place + "." + what, "w").close()
+def finished():
+    return os.path.exists(run + "/finish")
+should_stop()
+"""
+WAITS = """
+note("up")
+while not should_stop() and not finished():
+    time.sleep(0.01)
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        made.write({"job.yaml": JOB})
+        yield made
+
+
+def start(shell: Shell, code: str, *overrides: str, nodes: str = "1..2") -> LocalRun:
+    """A run of two workers that are up."""
+    shell.write({"saves.py": SAVES + code})
+    local = LocalRun(shell, *overrides, script="saves.py", nodes=nodes)
+    eventually(lambda: all(noted(local, f"1.{rank}.up") for rank in (0, 1)))
+    local.await_round(1, nodes=2)
+    return local
+
+
+def noted(local: LocalRun, name: str) -> bool:
+    return (local.directory / name).exists()
+
+
+def tell_to_go(shell: Shell, node: int) -> None:
+    os.kill(shell.pid_of(f"--node-name node{node}"), signal.SIGTERM)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preload", ["[argparse]", "[]"], ids=["warm", "fresh"])
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_node_that_must_go_costs_no_step(node: int, preload: str, shell: Shell) -> None:
+    arguments = f"entrypoint.args={PLAN.arguments}"
+    local = LocalRun(shell, FOR_EVER, f"workers.preload={preload}", arguments, script=str(SCRIPT), nodes="1..2")
+    eventually(lambda: any(note.progress and note.step >= 3 and note.world_size == 2 for note in notes(local)))
+    tell_to_go(shell, node)
+    eventually(lambda: any(note.progress and note.world_size == 1 for note in notes(local)))
+    local.finish()
+    steps = Counter(note.step for note in notes(local) if note.kind == "step" and note.rank == 0)
+    assert steps == Counter(range(PLAN.steps))
+    assert local.run.status().restarts == 0
+    assert shell.processes() == {}
+
+
+def notes(local: LocalRun) -> list[Note]:
+    return read_trace(local.directory / "trace")
+
+
+def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: Shell) -> None:
+    local = start(shell, WAITS + 'note("told")\ntime.sleep(1000)', "workers.stop_grace=1")
+    local.process.send_signal(signal.SIGTERM)
+    assert local.process.wait(PATIENCE) == 143
+    assert noted(local, "1.0.told") and noted(local, "1.1.told")
+    assert shell.processes() == {}
+
+
+def test_a_worker_that_dies_ends_the_others_time_to_save(shell: Shell) -> None:
+    dies = 'if rank == "0" and not finished(): os.kill(os.getpid(), signal.SIGKILL)\n'
+    waits = 'note("saving")\nwhile not finished(): time.sleep(0.01)\n'
+    local = start(shell, WAITS + dies + waits, FOR_EVER, "restarts.max=1")
+    tell_to_go(shell, 1)
+    eventually(lambda: noted(local, "2.0.up"))
+    local.finish()
+    assert shell.processes() == {}
+
+
+@pytest.mark.parametrize("slow", ["0", "1"], ids=["who stays", "who goes"])
+def test_who_saves_slowly_is_waited_for(slow: str, shell: Shell) -> None:
+    saves = f'if rank == "{slow}" and not finished(): time.sleep(4)\nnote("saved")'
+    local = start(shell, WAITS + saves, FOR_EVER)
+    tell_to_go(shell, 1)
+    eventually(lambda: noted(local, "2.0.up"))
+    assert noted(local, "1.0.saved") and noted(local, "1.1.saved")
+    local.finish()
+    assert shell.processes() == {}
+
+
+LOADS = """
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+import torch
+from torch.utils.data import DataLoader
+note("up")
+while not finished():
+    for batch in DataLoader(range(1000), num_workers=2):
+        if should_stop() or finished():
+            break
+        time.sleep(0.01)
+    if should_stop():
+        note("saved")
+        break
+"""
+
+
+@pytest.mark.slow
+def test_what_workers_have_started_goes_with_them(shell: Shell) -> None:
+    local = start(shell, LOADS, FOR_EVER)
+    local.process.send_signal(signal.SIGTERM)
+    assert local.process.wait(PATIENCE) == 143
+    assert noted(local, "1.0.saved") and noted(local, "1.1.saved")
+    assert shell.processes() == {}
