@@ -85,6 +85,8 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
         command = shlex.split(line)[1]
         if command == "logs":
             line = f"timeout 5 {line}; true"  # it follows the run to its end
+        if command in ("scale", "drain", "checkpoint"):
+            terminal.until_says("hpcelastic status digits", "phase      running")
         said[command] = terminal.types(line, fails=command == "forgive")  # nothing is held against that node
         if line.endswith("submit job.yaml"):
             terminal.until_says("hpcelastic status digits", "running")
