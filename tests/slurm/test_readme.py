@@ -61,12 +61,19 @@ class Terminal:
         assert (done.returncode != 0) == fails, f"{line} ended with {done.returncode}:\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
-    def until_says(self, line: str, text: str) -> str:
+    def until_says(self, line: str, pattern: str) -> str:
         deadline = time.monotonic() + ENDED
-        while text not in (said := self.types(line)):
-            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {text!r} from {line}:\n{said}"
+        while not re.search(pattern, said := self.types(line)):
+            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {pattern!r} from {line}:\n{said}"
             time.sleep(0.3)
         return said
+
+
+    def until_trains(self) -> None:
+        """Until a round runs, and has trained for an epoch."""
+        status = self.until_says("hpcelastic status digits", "phase      running")
+        (round,) = re.findall(r"^round +(\d+)", status, re.MULTILINE)
+        self.until_says("hpcelastic logs digits", rf"\] round {round}, \d ranks: epoch")
 
 
 @pytest.fixture
@@ -86,7 +93,7 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
         if command == "logs":
             line = f"timeout 5 {line}; true"  # it follows the run to its end
         if command in ("scale", "drain", "checkpoint"):
-            terminal.until_says("hpcelastic status digits", "phase      running")
+            terminal.until_trains()
         said[command] = terminal.types(line, fails=command == "forgive")  # nothing is held against that node
         if line.endswith("submit job.yaml"):
             terminal.until_says("hpcelastic status digits", "running")
