@@ -18,7 +18,6 @@ PLAN = Plan(save_every=1000)
 """Saves where it is asked to stop, and nowhere else."""
 
 SLURM = {"time": "60", "warning": 60}
-GOES_ON = {"total_time": "1-0"}
 
 REFUSES = """#!/bin/sh
 # Within a step there is no SLURM, as in a container; the batch script has it.
@@ -33,7 +32,7 @@ def cluster(fresh_cluster: FreshCluster) -> SlurmCluster:
 
 
 def setting(goes_on: bool = True, **slurm: object) -> Setting:
-    return Setting(nodes="1..2", plan=PLAN, slurm={**SLURM, **slurm}, run=GOES_ON if goes_on else {})
+    return Setting(nodes="1..2", plan=PLAN, slurm={**SLURM, **slurm}, total_time="1-0" if goes_on else None)
 
 
 def limited(stage: Stage) -> str:
