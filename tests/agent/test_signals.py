@@ -18,7 +18,7 @@ from hpcelastic.protocol.state import Member, Notice, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
-from tests.cli.shell import eventually
+from tests.cli.shell import PATIENCE, eventually
 
 HEEDS = """
 import os, sys, time
@@ -82,7 +82,7 @@ class Lone:
                 act()
             except BaseException as failure:
                 failures.append(failure)
-                os.kill(os.getpid(), signal.SIGINT)
+                self.finish()
 
         thread = threading.Thread(target=play)
         thread.start()
@@ -159,7 +159,7 @@ def fails() -> Notice | None:
 
 def test_a_sigterm_is_asked_about_while_a_user_signal_is(tmp_path: Path) -> None:
     goes_on = threading.Event()
-    answers: list[Meaning] = [lambda: LEAVES, lambda: goes_on.wait(30) and None]
+    answers: list[Meaning] = [lambda: LEAVES, lambda: goes_on.wait(2 * PATIENCE) and None]
     told = Told(lambda: answers.pop()())
     lone = Lone(tmp_path, told)
 
@@ -197,30 +197,34 @@ def test_a_persons_second_interrupt_does(tmp_path: Path) -> None:
     assert not lone.ended(1)
 
 
-@pytest.mark.parametrize(("turn", "asks"), [(0.0, True), (0.5, False)], ids=["the first", "another"])
-def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(
-    turn: float, asks: bool, tmp_path: Path
-) -> None:
-    """The round ends for the checkpoint that all were signalled for; the first asks whatever has become of it."""
-    asked = threading.Event()
-
-    def answer() -> Notice | None:
-        asked.set()
-        return None
-
-    told = Told(answer, turn=turn)
+def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_path: Path) -> None:
+    """The round ends for the checkpoint that all were signalled for."""
+    told = Told(lambda: None, turn=0.5)
     lone = Lone(tmp_path, told)
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._warned is not None or asked.is_set())
+        eventually(lambda: lone.agent._warned)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
-        if asks:
-            assert asked.wait(30)
         eventually(lambda: lone.agent._warned is None)
         lone.finish()
 
     assert lone.run(act) == 0
-    assert bool(told.asked) is asks
+    assert told.asked == []
     assert read_state(lone.paths).round == 2
+
+
+def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
+    known = threading.Event()
+    lone = Lone(tmp_path, Told(lambda: LEAVES if known.wait(PATIENCE) else None))
+
+    def act() -> None:
+        send(signal.SIGUSR2)
+        eventually(lambda: lone.agent._warned)
+        steer_run(lone.paths, "n9@0-ab", checkpoint)
+        lone.until_up(2)
+        known.set()
+
+    lone.run(act)
+    assert lone.agent.notice is not None

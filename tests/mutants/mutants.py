@@ -9,6 +9,7 @@ _ECHO = "if cause is Cause.WORKER and any(p.node not in back for p in state.part
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
+_WANTED = "return member.leaving is None and not state.drains(member)"
 _ROOM = "if len(state.participants) >= state.most:"
 _CHOSEN = "ranked(state.participants, ready, state.most)"
 _FENCED = (
@@ -102,6 +103,18 @@ MUTANTS = {
     "reopen forgets the members": Patch(
         DECIDE, "spent={}, standbys=(), failures=())", "spent={}, standbys=(), failures=(), participants=())"
     ),
+    "a loss does not end the grace": Patch(
+        DECIDE, "if not _alive(view, p.node) and not _stopped(state, member):", "if False:"
+    ),
+    "a fence does not end the grace": Patch(
+        DECIDE, "if member is not None and member.fenced == state.round:", "if False:"
+    ),
+    "who has stopped and gone ends the grace": Patch(
+        DECIDE, "if not _alive(view, p.node) and not _stopped(state, member):", "if not _alive(view, p.node):"
+    ),
+    "a leaving node is taken in": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
+    "a drained node is taken in": Patch(DECIDE, _WANTED, "return member.leaving is None"),
+    "of two warnings the later counts": Patch(DECIDE, "= min(warned)", "= max(warned)"),
     "two nodes get the same ranks": Patch(
         ASSIGNMENT, "first_rank=sum(sizes[:group_rank])", "first_rank=sum(sizes[: group_rank - 1])"
     ),
@@ -149,6 +162,12 @@ UNSEEN = {
     "a loss goes before a goodbye",
     "there is no last call",
     "a newcomer interrupts a round that succeeds",
+    "a loss does not end the grace",
+    "a fence does not end the grace",
+    "who has stopped and gone ends the grace",
+    "a leaving node is taken in",
+    "a drained node is taken in",
+    "of two warnings the later counts",
 }
 """Those that break no promise that the referee knows: a run only takes longer, counts a goodbye as a
 loss, or has ranks that suit the machine room less. The tables must catch them."""

@@ -1,6 +1,7 @@
 """Faults that somebody might put into the code around the protocol some day: each one edit of the source."""
 
 from tests.protocol.under_test import (
+    AGENT,
     ATTENTION,
     CONDUCT,
     FENCE,
@@ -14,6 +15,7 @@ from tests.protocol.under_test import (
     PUBLISH,
     REGISTER,
     RENDEZVOUS,
+    SUCCESSOR,
     Patch,
 )
 
@@ -151,6 +153,43 @@ MUTANTS = {
     "a worker's failure is kept quiet": Patch(
         CONDUCT, "        yield self._say(Stand.FAILED, failure.round, failure=failure, fenced=fenced)\n", ""
     ),
+    "workers that were asked to stop have succeeded": Patch(CONDUCT, "        if not early:\n", "        if True:\n"),
+    "of two deadlines the later counts": Patch(
+        CONDUCT,
+        "if self._asked is not None and until >= self._asked:",
+        "if self._asked is not None and until < self._asked:",
+    ),
+    "who leaves takes part again": Patch(
+        CONDUCT, "if self.part is not None or self.leaving:", "if self.part is not None:"
+    ),
+    "who leaves does not say so": Patch(
+        CONDUCT, "            yield self._say(self.member.stand, self.member.round, leaving=notice)\n", ""
+    ),
+    "workers that do not heed it are waited for": Patch(
+        CONDUCT, "if seconds > 0 and (yield Ask(reason, seconds)):", "if (yield Ask(reason, seconds)) or True:"
+    ),
+    # successor
+    "a mate's claim is judged again": Patch(SUCCESSOR, "None if _claimed(left) else refusal", "refusal"),
+    "who dies with its claim is never doubted": Patch(
+        SUCCESSOR, "if not left.ended and not _wished(left):", "if False:"
+    ),
+    "claims are all alike": Patch(SUCCESSOR, "by_limit, left.member.node)", "by_limit)"),
+    "a warning that is repeated ends the wait for the end": Patch(
+        SUCCESSOR, "    left.ended.clear()  # those were warnings\n", ""
+    ),
+    "an element requeues its array": Patch(SUCCESSOR, "job = left.task.name\n", "job = left.task.job_id\n"),
+    # agent
+    "a question that fails is never forgotten": Patch(
+        AGENT, "            notice = None\n        self._deliver", "            return\n        self._deliver"
+    ),
+    "who is first believes the others": Patch(
+        AGENT, "        if not self._surroundings.turn:\n            return\n", ""
+    ),
+    "a SIGTERM is not heard while a question is open": Patch(
+        AGENT,
+        "return self._warned is None or (signum in STOP and self._warned not in STOP)",
+        "return self._warned is None",
+    ),
     # key-value store
     "a sum is made before it is compared": Patch(
         KEYVALUE, _ADD, "self._change(key, lambda old, seen=self.get(key): str(_number(key, seen) + amount))"
@@ -210,6 +249,14 @@ BY_TESTS = {
     "who removes versions does not let them settle": "tests/store/test_history.py",
     "a renewal that comes too late is accepted": "tests/agent/test_guard.py",
     "a lapse is forgotten": "tests/agent/test_guard.py",
+    "a mate's claim is judged again": "tests/slurm/test_successor.py",
+    "who dies with its claim is never doubted": "tests/slurm/test_successor.py",
+    "claims are all alike": "tests/slurm/test_successor.py",
+    "a warning that is repeated ends the wait for the end": "tests/slurm/test_successor.py",
+    "an element requeues its array": "tests/slurm/test_successor.py",
+    "a question that fails is never forgotten": "tests/agent/test_signals.py",
+    "who is first believes the others": "tests/agent/test_signals.py",
+    "a SIGTERM is not heard while a question is open": "tests/agent/test_signals.py",
 }
 """The tests of a module, for what neither tables nor the simulator see."""
 
@@ -219,6 +266,11 @@ UNSEEN = {
     "workers start though others may be going on",
     "a fence is not told",
     "who leaves says nothing",
+    "workers that were asked to stop have succeeded",
+    "of two deadlines the later counts",
+    "who leaves takes part again",
+    "who leaves does not say so",
+    "workers that do not heed it are waited for",
 }
 """Those that the simulator does not see: the guard makes up for them, or a run only takes longer, or the moment is too
 rare."""

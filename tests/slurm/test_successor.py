@@ -207,6 +207,9 @@ def test_signals_on_the_way_do_no_harm(agents: Agents, controller: Controller, m
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGUSR2)
 
+    left, before = agents.left(0), [signal.SIGTERM]
+    controller.answers = lambda: before.clear() if not left.ended else None
     monkeypatch.setattr(successor, "_await_mates", warned_again)
-    see_to_the_job(agents.left(0))
+    see_to_the_job(left)
     assert controller.requeued == ["7"]
+    assert before == [], "SLURM's answer is told from its warnings"

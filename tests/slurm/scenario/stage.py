@@ -49,9 +49,6 @@ class Setting:
     """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
     total_time: str | None = None
-    run: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of `run`."""
-
     restarts: int = 3
     script: Path = SCRIPT
 
@@ -59,7 +56,7 @@ class Setting:
         began = f'echo "$SLURMD_NODENAME $(date +%s.%N)" >> {directory}/{self.name}-jobs'
         alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
         return {
-            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time, **self.run},
+            "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
             "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
             "nodes": {**vars(node_range(self.nodes)), "spares": self.spares},
             "health": {"command": f"test ! -e {directory}/bad-$SLURMD_NODENAME"},
