@@ -55,7 +55,8 @@ class StoreHost:
 
     def close(self) -> None:
         """End the host; returns once none of its code runs any more."""
-        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # killed with the workers, it may be reaped as their orphan
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         if select.select([self._pidfd], [], [], _END_PATIENCE)[0]:
             self.reap()
         else:

@@ -98,6 +98,12 @@ def drain(state: State, nodes: Collection[str], *, undo: bool = False) -> Decisi
     return _steer(state, replace(state, drained=tuple(sorted(drained)), reason=reason))
 
 
+def retire(state: State, nodes: Collection[str]) -> Decision:
+    """Keep incarnations of nodes out of all rounds: whoever started them may start others there, once that is well."""
+    retired = tuple(sorted({*state.retired, *nodes}))
+    return _steer(state, replace(state, retired=retired, reason=f"{_are([name_of(node) for node in nodes])} drained"))
+
+
 def checkpoint(state: State) -> Decision:
     """End the round that runs, at a step's end; the next one follows at once."""
     if state.phase is not Phase.RUNNING:
@@ -109,7 +115,7 @@ def checkpoint(state: State) -> Decision:
 def _steer(state: State, wanted: State) -> Decision:
     if state.phase.final:  # as `close`
         return Decision(None, standing(state))
-    if (state.target, state.drained) == (wanted.target, wanted.drained):
+    if replace(wanted, reason=state.reason) == state:
         return Decision(None, f"already so: {wanted.reason}")
     return _commit(checked(Mover.STEER, state, wanted))
 

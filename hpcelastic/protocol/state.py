@@ -206,6 +206,9 @@ class State:
     drained: tuple[str, ...] = ()
     """Nodes that must not take part, by name or by SLURM's name of the machine."""
 
+    retired: tuple[str, ...] = ()
+    """Incarnations of nodes that must not take part any more; a later one of the same name may."""
+
     spent: Mapping[str, int] = field(default_factory=dict)
     """How many rounds ended by each cause, in the whole run."""
 
@@ -227,7 +230,7 @@ class State:
 
     def drains(self, member: Member) -> bool:
         """Whether the node must not take part."""
-        return member.name in self.drained or member.machine in self.drained
+        return member.name in self.drained or member.machine in self.drained or member.node in self.retired
 
     def is_surplus(self, node: str) -> bool:
         """Whether a run that the user has scaled does not even need the node to stand by."""

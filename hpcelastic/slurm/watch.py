@@ -15,7 +15,7 @@ from functools import partial
 
 from hpcelastic.agent.surroundings import Outlook
 from hpcelastic.errors import HpcElasticError
-from hpcelastic.protocol.decide import drain
+from hpcelastic.protocol.decide import retire
 from hpcelastic.protocol.state import Cause, Phase, State
 from hpcelastic.rendezvous.rendezvous import steer_run
 from hpcelastic.slurm import scheduler
@@ -178,10 +178,11 @@ class Watch:
     def _heed_drains(self, state: State) -> None:
         inside = {p.node for p in state.participants}
         leases = read_leases(self._watched.paths.leases)
-        hosts = {leases[node].member.machine for node in inside & leases.keys()}
-        for host, why in scheduler.draining(sorted(hosts)).items():
+        hosts = {node: leases[node].member.machine for node in inside & leases.keys()}
+        for host, why in scheduler.draining(sorted({*hosts.values()})).items():
             self._report(f"SLURM drains {host} ({why}): its workers come to a step's end, and the others go on")
-            steer_run(self._watched.paths, self._watched.writer, partial(drain, nodes=(host,)))
+            there = [node for node in hosts if hosts[node] == host]
+            steer_run(self._watched.paths, self._watched.writer, partial(retire, nodes=there))
 
 
 def _nodes_of(state: State) -> int:

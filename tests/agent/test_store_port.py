@@ -183,6 +183,12 @@ def test_workers_meet_and_the_store_outlives_rank_0(port: StorePort, means: Mean
             process.wait()
 
 
+def test_a_host_that_was_killed_and_reaped_with_the_workers_can_be_closed(port: StorePort, means: Means) -> None:
+    with serving(port, means) as host:
+        os.kill(host.pid, signal.SIGKILL)
+        assert os.waitpid(host.pid, 0)[0] == host.pid
+
+
 @pytest.mark.slow
 def test_noise_does_no_harm_and_nobody_takes_the_port_over(port: StorePort, means: Means) -> None:
     from torch.distributed import TCPStore

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, reopen, scale
+from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, reopen, retire, scale
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Notice, Participant, Phase, Seen, Stand, State, View, name_of
 from tests.protocol.builders import (
@@ -231,6 +231,16 @@ def test_a_drain_of_a_machine_is_one_of_all_its_nodes() -> None:
     seen = view(runs("a", 1, host="m"), runs("b", 1, host="m"), runs("c", 1))
     ended = decide(drained, seen).next
     assert ended is not None and ended.reason == "a, b, c are drained"
+
+
+def test_a_node_whose_incarnation_is_retired_leaves_and_comes_back_as_another() -> None:
+    retired = retire(running("ab"), ["b@0"]).next
+    assert retired is not None and (retired.retired, retired.reason) == (("b@0",), "b is drained")
+    assert retire(retired, ["b@0"]).next is None
+    ended = decide(retired, view(runs("a", 1), runs("b", 1))).next
+    assert ended is not None and (ended.cause, ended.reason) == (Cause.LEAVE, "b is drained")
+    formed = decide(ended, view(ready("a", 1), left("b", 1), ready("b@1", 1))).next
+    assert formed is not None and [p.node for p in formed.participants] == ["a@0", "b@1"]
 
 
 def test_a_scale_ends_a_round_that_is_too_large_and_takes_more_in() -> None:

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterable
 
+from hpcelastic.agent.agent import HEED
+from hpcelastic.store.events import read_events
 from hpcelastic.store.leases import read_leases
 from tests.slurm.scenario.stage import Stage
 
@@ -247,6 +249,10 @@ def scaled_up(stage: Stage) -> None:
 
 def checkpoint(stage: Stage) -> None:
     before = stage.newest()[-1].round
+    heeds = {"event": HEED, "round": before}
+    stage.until(
+        "workers that heed it", lambda: any(heeds.items() <= e.items() for e in read_events(stage.paths.events))
+    )
     stage.befall("hpcelastic checkpoint")
     stage.run.checkpoint()
     stage.until_world(4, after_round=before)
