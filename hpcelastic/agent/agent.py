@@ -29,6 +29,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
 from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Outlook, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
+from hpcelastic.agent.warned import Meaning, Warned
 from hpcelastic.agent.witness import Witness
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
@@ -36,7 +37,7 @@ from hpcelastic.health.incidents import Trouble
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Notice, Phase, State
+from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
@@ -73,14 +74,6 @@ class AgentSpec:
     """Who knows what a signal means; None if there is nobody but a person."""
 
 
-@dataclass(frozen=True)
-class _Meaning:
-    """What a signal means, as the surroundings say."""
-
-    signum: int
-    notice: Notice | None
-
-
 class Agent:
     """Runs one node's part of a run, from joining to the run's end; ``report`` is given lines for a person."""
 
@@ -106,7 +99,7 @@ class Agent:
         )
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
-        self._inbox: deque[Outcome | HpcElasticError | _Meaning | Outlook | int] = deque()
+        self._inbox: deque[Outcome | HpcElasticError | Meaning | Outlook | int] = deque()
         self._bell, self._bell_end = socket.socketpair()
         self._selector = selectors.DefaultSelector()
         self._store: StorePort | StoreHost | None = None
@@ -125,9 +118,7 @@ class Agent:
         self._trouble: StoreError | None = None
         """What was last wrong with it."""
 
-        self._warned: int | None = None
-        """A signal that came and whose meaning is not known yet."""
-
+        self._warned = Warned(self._surroundings, self._deliver, report)
         self._short_since: float | None = None
         """Since when there are too few nodes for a round, as far as this one has looked."""
 
@@ -205,8 +196,9 @@ class Agent:
                 self._learned(message)
             elif isinstance(message, int):
                 self._signalled(message)
-            elif isinstance(message, _Meaning):
-                self._understood(message)
+            elif isinstance(message, Meaning):
+                if (notice := self._warned.understood(message)) is not None:
+                    self._leave(notice)
             elif isinstance(message, Outlook):
                 self._expected(message)
             else:
@@ -236,7 +228,7 @@ class Agent:
         """Called in the network's thread."""
         self._rendezvous.hear(heed(news))
 
-    def _deliver(self, message: Outcome | HpcElasticError | _Meaning | Outlook) -> None:
+    def _deliver(self, message: Outcome | HpcElasticError | Meaning | Outlook) -> None:
         """Called in other threads than the main one."""
         self._inbox.append(message)
         self._ring()
@@ -293,8 +285,9 @@ class Agent:
         elif self._short_since is None:
             self._short_since = time.monotonic()
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
-        if self._warned is not None and state.grace:
-            self._told_by_others(state)
+        told = self._warned.told_by_others(state)
+        if told is not None:
+            self._leave(told)
         stays = not self._conduct.leaving
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
         if stays and self.notice is not None:
@@ -443,25 +436,8 @@ class Agent:
         elif signum in STOP and self._conduct.leaving and not self._surroundings.repeats:
             if self._conduct.overdue is not None:  # asked twice: no more grace
                 self._do(self._conduct.lose_patience())
-        elif signum in WARNINGS and not self._conduct.leaving and self._is_news(signum):
-            self._warned = signum
-            threading.Thread(target=self._ask_meaning, args=(signum,), name="meaning", daemon=True).start()
-
-    def _is_news(self, signum: int) -> bool:
-        """Whether it says more than the signal whose meaning is being asked for, if there is one."""
-        return self._warned is None or (signum in STOP and self._warned not in STOP)
-
-    def _told_by_others(self, state: State) -> None:
-        """Who asked first what a signal means has told all: what ends the round is what we were warned of too.
-
-        Who is first asks in any case: the round may happen to end for something else, as another job's warning.
-        """
-        if not self._surroundings.turn:
-            return
-        if state.cause is Cause.LEAVE:
-            self._leave(Notice(state.reason, state.grace))
-        elif state.cause is Cause.CHECKPOINT and self._warned == signal.SIGUSR2:
-            self._warned = None
+        elif signum in WARNINGS and not self._conduct.leaving:
+            self._warned.came(signum)
 
     def _expected(self, outlook: Outlook) -> None:
         """The surroundings know who may still come. Where nobody does, the job may do better to start anew."""
@@ -473,28 +449,8 @@ class Agent:
             if notice is not None:
                 self._leave(notice)
 
-    def _ask_meaning(self, signum: int) -> None:
-        """Called in a thread of its own."""
-        time.sleep(self._surroundings.turn)
-        if self._warned != signum:
-            return
-        try:
-            notice = self._surroundings.meaning(signum)
-        except HpcElasticError as error:  # the next signal is asked about again
-            self._report(f"{signal.Signals(signum).name}: {error}")
-            notice = None
-        self._deliver(_Meaning(signum, notice))
-
-    def _understood(self, meaning: _Meaning) -> None:
-        if self._warned != meaning.signum:
-            return
-        if meaning.notice is None:
-            self._warned = None
-        else:
-            self._leave(meaning.notice)
-
     def _leave(self, notice: Notice) -> None:
-        signum, self._warned = self._warned, None
+        signum, self._warned.signum = self._warned.signum, None
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:

@@ -127,7 +127,7 @@ def test_a_signal_that_means_nothing_is_asked_about_and_forgotten(tmp_path: Path
     def ask(count: int) -> None:
         send(signal.SIGUSR2)
         eventually(lambda: len(told.asked) == count)
-        eventually(lambda: lone.agent._warned is None)
+        eventually(lambda: lone.agent._warned.signum is None)
 
     def twice() -> None:
         ask(1)
@@ -146,7 +146,7 @@ def test_a_question_that_fails_leaves_the_next_signal_heard(tmp_path: Path) -> N
     def twice() -> None:
         send(signal.SIGUSR2)
         lone.until_said("SIGUSR2: the disk is full")
-        eventually(lambda: lone.agent._warned is None)
+        eventually(lambda: lone.agent._warned.signum is None)
         send(signal.SIGTERM)
 
     assert lone.run(twice) == 143
@@ -207,7 +207,7 @@ def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_pat
         eventually(lambda: lone.agent._warned)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
-        eventually(lambda: lone.agent._warned is None)
+        eventually(lambda: lone.agent._warned.signum is None)
         lone.finish()
 
     assert lone.run(act) == 0

@@ -1,7 +1,6 @@
 """Faults that somebody might put into the code around the protocol some day: each one edit of the source."""
 
 from tests.protocol.under_test import (
-    AGENT,
     ATTENTION,
     CONDUCT,
     FENCE,
@@ -16,6 +15,7 @@ from tests.protocol.under_test import (
     REGISTER,
     RENDEZVOUS,
     SUCCESSOR,
+    WARNED,
     Patch,
 )
 
@@ -180,15 +180,13 @@ MUTANTS = {
     "an element requeues its array": Patch(SUCCESSOR, "job = left.task.name\n", "job = left.task.job_id\n"),
     # agent
     "a question that fails is never forgotten": Patch(
-        AGENT, "            notice = None\n        self._deliver", "            return\n        self._deliver"
+        WARNED, "            notice = None\n        self._deliver", "            return\n        self._deliver"
     ),
-    "who is first believes the others": Patch(
-        AGENT, "        if not self._surroundings.turn:\n            return\n", ""
-    ),
+    "who is first believes the others": Patch(WARNED, " or not self._surroundings.turn", ""),
     "a SIGTERM is not heard while a question is open": Patch(
-        AGENT,
-        "return self._warned is None or (signum in STOP and self._warned not in STOP)",
-        "return self._warned is None",
+        WARNED,
+        "if self.signum is None or (signum in STOP and self.signum not in STOP):",
+        "if self.signum is None:",
     ),
     # key-value store
     "a sum is made before it is compared": Patch(

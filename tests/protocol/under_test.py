@@ -18,7 +18,7 @@ LEASE_NAMES = "hpcelastic.store.lease_names"
 REGISTER, KEYVALUE = "hpcelastic.store.register", "hpcelastic.store.keyvalue"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
 HISTORY, GUARD, CONDUCT = "hpcelastic.store.history", "hpcelastic.agent.guard", "hpcelastic.agent.conduct"
-AGENT, SUCCESSOR = "hpcelastic.agent.agent", "hpcelastic.slurm.successor"
+WARNED, SUCCESSOR = "hpcelastic.agent.warned", "hpcelastic.slurm.successor"
 FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
 
 _AS_THEY_ARE = {"hpcelastic.errors", "hpcelastic.protocol.state", "hpcelastic.protocol.settings"}

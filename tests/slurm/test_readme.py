@@ -68,7 +68,6 @@ class Terminal:
             time.sleep(0.3)
         return said
 
-
     def until_trains(self) -> None:
         """Until a round runs, and has trained for an epoch."""
         status = self.until_says("hpcelastic status digits", "phase      running")
