@@ -114,6 +114,8 @@ def see_to_the_job(left: Left) -> None:
 def _see_to_it(left: Left) -> None:
     wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
     wish = next((notice for notice in wishes if notice.again), None) or _elsewhere(left)
+    if wish is None and _dismissed(left):
+        return
     if wish is None:
         left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
         return
@@ -131,6 +133,12 @@ def _see_to_it(left: Left) -> None:
         _linger(left, _DOUBT)
         if not left.ended and not _wished(left):
             _requeue(left)
+
+
+def _dismissed(left: Left) -> bool:
+    """Whether a person wants the run to go on without this node, and so nothing is to be done."""
+    state = read_state(left.paths)
+    return state.drains(left.member) or state.is_surplus(left.member.node)
 
 
 def _how_to_go_on(left: Left) -> str:
