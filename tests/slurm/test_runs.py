@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -15,6 +16,7 @@ from hpcelastic.api.run import Run
 from tests.cluster import SlurmCluster
 
 CONFIG = Path(__file__).parents[2] / "configs" / "digits.yaml"
+LONG = ["--epochs", "1000", "--step-time", "0.05"]
 ENDED = 180.0
 """Seconds for a run to end; generous, for a machine that is busy with other tests."""
 
@@ -122,21 +124,24 @@ def test_requeue_resumes_in_the_same_directory(
     assert any("resumed at step" in line for line in run.logs(round=last))
 
 
-def test_user_signal_to_the_job_does_not_disturb_the_training(
-    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """submitit asks SLURM for USR2 before the time limit; here SLURM sends it to the workers too."""
-    run = start(cluster, monkeypatch)
+def test_user_signals_to_the_job(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SLURM sends them to the workers too. USR1 means nothing; USR2, far from the time limit, asks for a checkpoint."""
+    run = start(cluster, monkeypatch, entrypoint__args=[*LONG, "--checkpoint-every", "100000"])
     until("training", lambda: trained(run, 1), run)
-    for name in ("USR2", "USR1"):
-        cluster.run("scancel", f"--signal={name}", run.status().jobs[0])
-    check_success(run, cluster)
-    assert (run.status().round, run.status().restarts) == (1, 0)
+    job = run.status().jobs[0]
+    for name in ("USR1", "USR2"):
+        cluster.run("scancel", f"--signal={name}", job)
+    until("training again", lambda: trained(run, 2), run)
+    (saved,) = (line for line in run.logs(round=1) if "saved step" in line)
+    (resumed,) = (line for line in run.logs(round=2) if "resumed at step" in line)
+    assert re.findall(r"step (\d+)", saved) == re.findall(r"at step (\d+)", resumed)
+    assert (run.status().round, run.status().restarts) == (2, 0)
     assert {event["signal"] for event in run.events() if event["event"] == "signal"} == {"SIGUSR1", "SIGUSR2"}
+    run.cancel()
 
 
 def test_status_logs_and_cancel(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = start(cluster, monkeypatch, entrypoint__args=["--epochs", "1000", "--step-time", "0.05"])
+    run = start(cluster, monkeypatch, entrypoint__args=LONG)
     until("training", lambda: trained(run, 1), run)
     job = run.status().jobs[0]
     shown = command(cluster, "status", str(run.directory))
