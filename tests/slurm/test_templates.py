@@ -12,6 +12,7 @@ import pytest
 
 from hpcelastic.api.run import Run
 from tests.cluster import SlurmCluster
+from tests.cluster.presets import PREEMPTION
 
 ROOT = Path(__file__).parents[2]
 ENDED = 180.0
@@ -53,14 +54,6 @@ shift
 export PATH={python}
 exec "$@"
 """
-PREEMPTION = """
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-PartitionName=graceful Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=REQUEUE GraceTime=20
-PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
-"""
-"""A job in `high` takes the nodes of jobs in `graceful` 20 s after SLURM's warning."""
-
 JOB = """\
 run: {name: job}
 entrypoint: {script: patient.py}
