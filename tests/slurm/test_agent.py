@@ -30,7 +30,7 @@ def test_a_preempted_job_is_requeued_as_its_flags_say(flag: str, state: str, wor
     desk = busy_desk
     (desk.path / "job").write_text(f"#!/bin/bash\nsrun {AGENT} --tee both {flag} saving.py\n")
     job = desk.sbatch("--partition=graceful", "--requeue", "--nodelist=n1", "--output=%x-%j.log", "job")
-    desk.until_logged(job, "rank 0 of 1 from 0")
+    desk.until_trained(job, 1, "0")
     desk.cluster.submit("sleep 1000", "--partition=high", "--exclusive", "--nodelist=n1")
     desk.cluster.wait_job(job, state, timeout=ENDED)
     assert words.format(job=job) in desk.log(job)

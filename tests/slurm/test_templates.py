@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.run import Run
+from hpcelastic.store.paths import RunPaths
 from tests.cluster import SlurmCluster
 from tests.cluster.presets import PREEMPTION
 
@@ -28,12 +29,14 @@ print("round", os.environ["HPCELASTIC_ROUND"], "rank", os.environ["RANK"], "of",
 while not pathlib.Path("finish").exists():
     time.sleep(0.1)
 """
+AGAIN = r"[1-9]\d*"
 SAVING = "COMMAND=(saving.py)"
 SAVING_SCRIPT = """\
 import os, pathlib, time
 from hpcelastic.training import should_stop, why_stop
 saved, rank = pathlib.Path("saved"), os.environ["RANK"]
 step = int(saved.read_text()) if saved.exists() else 0
+should_stop()  # who has asked once is asked from then on
 print("round", os.environ["HPCELASTIC_ROUND"], "rank", rank, "of", os.environ["WORLD_SIZE"], "from", step, flush=True)
 while not pathlib.Path("finish").exists():
     step += 1
@@ -116,6 +119,11 @@ class Desk:
     def until_logged(self, job: str, pattern: str) -> None:
         self.until(pattern, lambda: re.search(pattern, self.log(job)), job)
 
+    def until_trained(self, job: str, ranks: int, start: str) -> None:
+        """Until all ranks of a round of the saving script have begun, at a step of this pattern."""
+        for rank in range(ranks):
+            self.until_logged(job, rf"rank {rank} of {ranks} from {start}\b")
+
     def until_requeued(self, job: str) -> None:
         self.until("a requeue", lambda: self.cluster.job(job)["Restarts"] == "1", job)
 
@@ -159,6 +167,14 @@ def test_the_agent_is_told_how_early_its_job_is_warned(template: str) -> None:
         re.findall(r"--warning (\d+)", text),
     )
     assert {asked, *told} == {"120"}  # the default too
+
+
+@pytest.mark.parametrize("template", sorted({path.name for path in (ROOT / "slurm").iterdir()} - {"agent.sbatch"}))
+def test_the_last_lines_know_where_an_agent_leaves_its_wish(template: str) -> None:
+    (wish,) = re.findall(r'^wish="(.*)"$', (ROOT / "slurm" / template).read_text(), re.MULTILINE)
+    for variable, value in {"$RUNS/$RUN": "run", "$RUN_DIR": "run", "$SLURM_JOB_ID": "7"}.items():
+        wish = wish.replace(variable, value)
+    assert wish.replace("${SLURM_RESTART_COUNT:-0}", "2") == str(RunPaths(Path("run")).wish("7", 2))
 
 
 def test_the_fewest_lines(desk: Desk) -> None:
@@ -226,11 +242,11 @@ def test_join_adds_nodes_to_a_submitted_run(desk: Desk) -> None:
 def test_allocation_saves_and_goes_on_after_a_preemption_with_grace(busy_desk: Desk) -> None:
     desk = busy_desk
     job = desk.sbatch("--partition=graceful", desk.template("allocation.sbatch", COMMAND=SAVING))
-    desk.until_logged(job, "rank 3 of 4 from 0")
+    desk.until_trained(job, 4, "0")
     urgent = desk.cluster.submit("sleep 1", "--partition=high", "--nodes=4", "--exclusive")
     desk.until_logged(job, "rank 0 saves: .*SLURM preempts the job")
     desk.cluster.wait_job(urgent, "COMPLETED", timeout=ENDED)
-    desk.until_logged(job, "rank 3 of 4 from [1-9]")
+    desk.until_trained(job, 4, AGAIN)
     desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
     assert desk.cluster.job(job)["Restarts"] == "1"
@@ -249,13 +265,13 @@ def test_a_preempted_job_of_a_pool_saves_and_comes_back(busy_desk: Desk) -> None
     desk = busy_desk
     template = desk.template("pool-preemptible.sbatch", COMMAND=SAVING)
     array = desk.sbatch("--partition=graceful", "--exclusive", template)
-    desk.until_logged(array, "rank 3 of 4 from 0")
+    desk.until_trained(array, 4, "0")
     node = desk.cluster.job(f"{array}_2")["NodeList"]
     urgent = desk.cluster.submit("sleep 1000", "--partition=high", "--exclusive", f"--nodelist={node}")
-    desk.until_logged(array, "rank 2 of 3 from [1-9]")
+    desk.until_trained(array, 3, AGAIN)
     desk.until_requeued(f"{array}_2")
     desk.cluster.run("scancel", urgent)
-    desk.until_logged(array, "rank 3 of 4 from [1-9]")
+    desk.until_trained(array, 4, AGAIN)
     desk.finish()
     elements = [f"{array}_{index}" for index in range(4)]
     check_success(desk, Run(desk.path / "runs" / f"job-{array}"), elements, world_size=4)
@@ -265,7 +281,7 @@ def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
     template = desk.template("chain.sbatch", COMMAND=SAVING, TOTAL_TIME="TOTAL_TIME=10")
     job = desk.sbatch("--time=2", "--signal=USR2@110", template)
     desk.until_logged(job, "rank 0 saves: .*the time limit comes")
-    desk.until_logged(job, "rank 3 of 4 from [1-9]")
+    desk.until_trained(job, 4, AGAIN)
     desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)
     assert desk.cluster.job(job)["Restarts"] == "1"
@@ -273,10 +289,10 @@ def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
 
 def test_container_has_its_batch_script_requeue_it(desk: Desk) -> None:
     job = desk.sbatch("--nodes=2", desk.template("container.sbatch", COMMAND=SAVING))
-    desk.until_logged(job, "rank 1 of 2 from 0")
+    desk.until_trained(job, 2, "0")
     desk.cluster.run("scancel", "--signal=USR2", job)
     desk.until_logged(job, "scontrol: not found.*; left to the batch script")
-    desk.until_logged(job, "rank 1 of 2 from [1-9]")
+    desk.until_trained(job, 2, AGAIN)
     desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=2)
     here = desk.path
