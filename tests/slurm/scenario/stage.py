@@ -63,7 +63,7 @@ class Setting:
             "workers": {"per_node": 1, "stop_grace": 2},
             "rendezvous": _QUICK,
             "restarts": {"max": self.restarts},
-            "slurm": {"shape": self.shape, "setup": [began], **alone, **self.slurm},
+            "slurm": {"shape": self.shape, **alone, **self.slurm, "setup": [began, *self.slurm.get("setup", ())]},
         }
 
 
