@@ -90,6 +90,7 @@ def test_cancel_leaves_nothing_behind(phase: Callable[[Stage], None], shape: str
 
 
 @pytest.mark.usefixtures("fresh_cluster")  # for its check that clusters can run here
-def test_run_survives_a_storm() -> None:
+@pytest.mark.parametrize("shape", SHAPES)
+def test_run_survives_a_storm(shape: str) -> None:
     """`make storm` is a longer one."""
-    assert weather(45.0, seed=1).rounds > 3
+    assert weather(40.0, seed=1, shape=shape).rounds > 3

@@ -185,10 +185,10 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ how it ends
 
-    def verdict(self) -> Verdict:
+    def verdict(self, patience: float = PATIENCE) -> Verdict:
         """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run."""
         (self.run.directory / "finish").touch()
-        status = self.until("the end of the run", self._ended)
+        status = self.until("the end of the run", self._ended, patience)
         if status.phase != Phase.SUCCEEDED.value:
             raise Refusal(f"the run has {status.phase}: {status.reason}\n{self.describe()}")
         try:

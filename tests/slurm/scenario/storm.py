@@ -1,7 +1,8 @@
-"""Faults of every kind at random times, on a run whose nodes come from an allocation and from a pool of single jobs.
+"""Faults of every kind at random times, on a run whose nodes come from an allocation or a pool, and from single jobs.
 
-``python -m tests.slurm.scenario.storm --minutes 20 --seed N``. When the storm is over everything is healed, and the run
-must end as if nothing had befallen it. A seed brings back the same dice; how quick the machine is decides with them.
+``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``. When the storm is over everything is
+healed, and the run must end as if nothing had befallen it. A seed brings back the same dice; how quick the machine is
+decides with them.
 """
 
 import argparse
@@ -9,14 +10,15 @@ import contextlib
 import random
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.store.leases import read_leases
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.judge import Verdict
 from tests.slurm.scenario.plan import Plan
-from tests.slurm.scenario.stage import Setting, Stage
+from tests.slurm.scenario.stage import PATIENCE, SHAPES, Setting, Stage
 
 NODES = 6
 ALLOCATED = 4
@@ -26,6 +28,10 @@ BROKEN = 3
 """So many nodes at most are out of order at the same time."""
 
 CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=3")
+PARTITIONS = ("low", "graceful")
+LEAST = {"allocation": 3, "pool": NODES}
+"""So many jobs there are always, those that wait counted."""
+
 JOIN = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 {python} -m hpcelastic agent --run-dir {run}"
 
 
@@ -96,12 +102,22 @@ class Storm:
         if not self.stage.cluster.controller_running:
             return
         self.release()
-        for _ in range(3 - len(self.jobs())):
-            self.say("a job of one node more")
+        for _ in range(LEAST[self.stage.setting.shape] - len(self.jobs())):
+            partition = self.dice.choice(PARTITIONS)
+            self.say(f"a job of one node more, {partition}")
             self.stage.cluster.submit(
                 JOIN.format(python=sys.executable, run=self.stage.run.directory),
-                *("-N1", "--exclusive", "--requeue", "--no-kill", "-p", "low", "-J", self.stage.setting.name),
+                *("-N1", "--exclusive", "--requeue", "--no-kill", "-p", partition, "-J", self.stage.setting.name),
+                *("-t5", "--signal=USR2@60"),
             )
+
+    @contextlib.contextmanager
+    def steering(self) -> Iterator[None]:
+        """A wish of a person's, who is told where it can't be met just now."""
+        try:
+            yield
+        except (ConfigError, SlurmError) as error:
+            self.say(f"  but {str(error).splitlines()[0]}")
 
     def release(self) -> None:
         """What SLURM holds, as it has found a job started twice, a person cancels."""
@@ -177,6 +193,42 @@ def resume(storm: Storm, node: int) -> None:
     storm.slurm("scontrol", "update", f"nodename=n{node}", "state=resume")
 
 
+def limit(storm: Storm) -> None:
+    """A run that waits at its gate makes no progress, and must not go on from one time limit to the next."""
+    jobs = storm.slurm("squeue", "-h", "-r", "-t", "R", "-n", storm.stage.setting.name, "-o", "%i").split()
+    if jobs and not any(note.kind == "waiting" for note in storm.stage.newest()):
+        job, seconds = storm.dice.choice(jobs), storm.dice.randint(5, 60)
+        storm.befall(f"the time of job {job} ends in {seconds} s")
+        storm.slurm("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
+
+
+def drain(storm: Storm) -> None:
+    node = f"n{storm.dice.randint(1, NODES)}"
+    storm.befall(f"{node} is drained")
+    with storm.steering():
+        storm.stage.run.drain(node)
+        storm.later(f"{node} is let in again", lambda: undrain(storm, node), 6.0)
+
+
+def undrain(storm: Storm, node: str) -> None:
+    with storm.steering():
+        storm.stage.run.drain(node, undo=True)
+
+
+def scale(storm: Storm) -> None:
+    nodes = storm.dice.randint(1, NODES)
+    if storm.stage.cluster.controller_running:
+        storm.befall(f"the run is scaled to {nodes}")
+        with storm.steering():
+            storm.stage.run.scale(nodes)
+
+
+def checkpoint(storm: Storm) -> None:
+    storm.befall("a checkpoint is asked for")
+    with storm.steering():
+        storm.stage.run.checkpoint(anyway=storm.dice.random() < 0.2)
+
+
 def requeue(storm: Storm) -> None:
     if jobs := storm.jobs():
         job = storm.dice.choice(jobs)
@@ -209,41 +261,55 @@ def controller(storm: Storm) -> None:
 
 
 FAULTS = (
-    *(kill_worker, kill_worker, kill_agent, kill_node, kill_node, cut, freeze, down, requeue, cancel, preempt),
-    controller,
+    *(kill_worker, kill_worker, kill_agent, kill_node, kill_node, cut, freeze, down, requeue, cancel, preempt, preempt),
+    *(limit, limit, drain, scale, checkpoint, controller),
 )
 
 
 # ------------------------------------------------------------------------------------------------ a whole storm
 
 
-def weather(seconds: float, seed: int) -> Verdict:
+def weather(seconds: float, seed: int, shape: str) -> Verdict:
     """A run in a storm of so many seconds, judged."""
-    print(f"seed {seed}", flush=True)
-    plan = Plan(steps=max(30, int(4 * seconds)), seed=seed)
-    slurm = {"partition": "low", "exclude": f"n[{ALLOCATED + 1}-{NODES}]"}
-    setting = Setting("allocation", f"1..{NODES}", plan, slurm=slurm, restarts=10_000)
-    with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting) as stage:
+    print(f"seed {seed}, {shape}", flush=True)
+    with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting(seconds, seed, shape)) as stage:
         storm = Storm(stage, random.Random(seed))
         storm.supply()
         stage.until_step(1)
         storm.blow(seconds)
-        verdict = stage.verdict()
+        with storm.steering():
+            stage.run.scale(NODES)
+        verdict = stage.verdict(patience=PATIENCE + seconds)
         storm.release()
         with contextlib.suppress(TimeoutError):  # what comes late finds that the run is over, and ends
             stage.until("an empty queue", lambda: not cluster.jobs(), timeout=30.0)
         storm.release()
         stage.leaves_nothing()
-        storm.say(f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {plan.steps} steps trained again")
+        storm.say(f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {stage.plan.steps} steps trained again")
         return verdict
+
+
+def setting(seconds: float, seed: int, shape: str) -> Setting:
+    plan = Plan(steps=max(30, int(4 * seconds)), seed=seed)
+    slurm: dict[str, object] = {
+        "partition": PARTITIONS[seed // 2 % 2],
+        "time": "5",
+        "warning": 60,
+        "poll": 2,
+        "refill": 5,
+    }
+    if shape == "allocation":
+        slurm["exclude"] = f"n[{ALLOCATED + 1}-{NODES}]"
+    return Setting(shape, f"1..{NODES}", plan=plan, slurm=slurm, restarts=10_000, total_time="UNLIMITED")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--shape", choices=SHAPES, default="")
     args = parser.parse_args()
-    weather(60 * args.minutes, args.seed)
+    weather(60 * args.minutes, args.seed, args.shape or SHAPES[args.seed % 2])
 
 
 if __name__ == "__main__":
