@@ -204,7 +204,7 @@ def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_pat
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._warned)
+        eventually(lambda: lone.agent._warned.signum)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
         eventually(lambda: lone.agent._warned.signum is None)
@@ -221,7 +221,7 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._warned)
+        eventually(lambda: lone.agent._warned.signum)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
         known.set()
