@@ -225,6 +225,7 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
         known.set()
+        lone.until_said("leaving the run")
 
-    lone.run(act)
+    assert lone.run(act) == 0
     assert lone.agent.notice is not None
