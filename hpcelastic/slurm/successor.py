@@ -126,7 +126,8 @@ def _see_to_it(left: Left) -> None:
     why_not = None if _claimed(left) else refusal(_past(left.paths), record, left.limits)
     if why_not is not None:
         left.report(f"not requeued: {why_not}")
-        close_run(left.paths, left.member.node, why_not)
+        if not _others_serve(left):
+            close_run(left.paths, left.member.node, why_not)
     elif files.publish_new(left.paths.requeue(record.job, record.restart), files.to_json(encode(record))):
         _requeue(left)
     else:
@@ -160,6 +161,13 @@ def _record(left: Left, wish: Notice) -> Requeue:
     progress = None if furthest < 0 else furthest
     task, by_limit = left.task, wish.again == "limit"
     return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit, left.member.node)
+
+
+def _others_serve(left: Left) -> bool:
+    """Whether other jobs serve the run, which may go on without ours."""
+    members = {p.node for p in read_state(left.paths).participants}
+    leases = read_leases(left.paths.leases)
+    return any(leases[node].member.job != left.member.job for node in members & leases.keys())
 
 
 def _requeue(left: Left) -> None:

@@ -43,7 +43,7 @@ class Draft:
     target: Path
     data: bytes
     linked: bool = False
-    """A symbolic link has made it what its target shows, so it must stay."""
+    """A symbolic link has made it what its target shows, or may have, so it must stay."""
 
     doubted: bool = False
     """An attempt to link it has failed, and may have succeeded all the same."""
@@ -328,18 +328,20 @@ def _links(path: Path) -> int:
 
 
 def _symlink(draft: Draft) -> Claim:
+    draft.linked = True  # from here on it may be what the name shows, now or later, whatever the reply
     try:
         os.symlink(draft.path.name, draft.target)
     except OSError as error:
         if error.errno in _NO_HARD_LINKS:
+            draft.linked = False
             raise StoreError(f"{draft.target}: {_NO_LINKS}") from error
         if _pointed(draft.target) != draft.path.name:  # else the reply was lost
             if _links(draft.path) == 0:
                 return Claim.SWEPT
             if error.errno == errno.EEXIST:
+                draft.linked = False
                 return Claim.LOST
             raise
-    draft.linked = True
     if _links(draft.path) > 0:
         return Claim.WON
     _discard(draft.target)  # unlike a hard link, it could still be made when the draft had gone, and shows nothing

@@ -168,6 +168,18 @@ def test_a_symbolic_link_that_fails_after_it_succeeded_has_succeeded(
     assert files.read(tmp_path / "a") == b"mine", "its draft was kept"
 
 
+def test_a_symbolic_link_of_which_nothing_is_known_keeps_its_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be there, or be made when the server comes to it; then it must show something."""
+    no_links(monkeypatch)
+    monkeypatch.setattr(os, "symlink", after(os.symlink, errno.ETIMEDOUT))
+    monkeypatch.setattr(os, "readlink", failing(errno.ETIMEDOUT))
+    with pytest.raises(StoreError):
+        files.publish_new(tmp_path / "a", b"mine")
+    assert files.read(tmp_path / "a") == b"mine"
+
+
 def test_a_link_that_fails_without_success_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", failing(errno.EIO))
     with pytest.raises(StoreError, match="Input/output error"):
