@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from hpcelastic.protocol.settings import Settings
 
@@ -80,6 +80,9 @@ class Failure:
     """Seconds since the epoch on the node's own clock: for people, never for a decision."""
 
 
+Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown"]
+
+
 @dataclass(frozen=True)
 class Notice:
     """A warning that a node must go: preemption, the end of its job, a drain."""
@@ -88,8 +91,9 @@ class Notice:
     seconds: float
     """What its workers may still take, from when it is said."""
 
-    again: Literal["", "preemption", "limit", "shortage"] = ""
-    """After what the job of the node is to be started again by its own agents; empty if not."""
+    again: Again = ""
+    """After what the job of the node is to be started again by its own agents; empty if not, unknown if it may be that
+    SLURM will start it again, as long as it has not ended."""
 
 
 @dataclass(frozen=True)

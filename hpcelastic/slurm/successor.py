@@ -30,6 +30,9 @@ _TURN = 5.0
 _LINGER = 60.0
 """Seconds that an agent waits for the end that it has asked SLURM for."""
 
+_LONGEST = 7200.0
+"""Seconds that an agent waits for the end of a grace of which it does not know."""
+
 _DOUBT = 15.0
 """Seconds after which who has claimed to ask for it can't have done so."""
 
@@ -114,11 +117,18 @@ def see_to_the_job(left: Left) -> None:
 def _see_to_it(left: Left) -> None:
     wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
     wish = next((notice for notice in wishes if notice.again), None) or _elsewhere(left)
-    if wish is None and _dismissed(left):
-        return
     if wish is None:
-        left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
-        return
+        if not _dismissed(left):
+            left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
+    elif wish.again == "unknown":
+        left.report(f"{wish.reason}: waiting to be ended, for a job that is preempted must not end by itself")
+        _linger(left, _LONGEST)
+    else:
+        _start_again(left, wish)
+
+
+def _start_again(left: Left, wish: Notice) -> None:
+    """Requeue our job as ``wish`` says, unless there is a reason not to, or somebody else does."""
     _await_mates(left, 0.0 if left.notice.again else _TURN * (1 + min(left.task.node_id, 5)))
     record = _record(left, wish)
     for directory in (left.paths.slurm, left.paths.requeues):

@@ -7,7 +7,7 @@ each as a difference, so that its clock and ours need not agree.
 
 from dataclasses import dataclass
 
-from hpcelastic.protocol.state import Notice
+from hpcelastic.protocol.state import Again, Notice
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,11 @@ def meaning(job: JobInfo, polite: bool, policy: Policy) -> Notice | str:
 
 def guess(polite: bool, policy: Policy, waited: float = 0.0) -> Notice:
     """The same where SLURM has not answered for ``waited`` seconds: what it was asked for beforehand is likeliest."""
+    unknown: Again = "unknown" if policy.requeue else ""
     if polite:
         seconds = less_margin(policy.warning - waited)
-        return Notice("SLURM warns the job", seconds, "limit" if policy.beyond_limit else "")
-    return Notice("SIGTERM", policy.stop_grace)
+        return Notice("SLURM warns the job", seconds, "limit" if policy.beyond_limit else unknown)
+    return Notice("SIGTERM, and SLURM does not say why", policy.stop_grace, unknown)
 
 
 def less_margin(seconds: float | None) -> float:

@@ -7,6 +7,7 @@ import pytest
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SHAPES, Setting, Stage
+from tests.slurm.test_time_limit import without_scontrol
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -131,3 +132,17 @@ def test_who_was_asked_first_may_die_of_it(fresh_cluster: FreshCluster) -> None:
 def said(stage: Stage) -> str:
     """What the agents have said."""
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
+
+
+def test_agents_that_cannot_ask_wait_for_slurm_to_requeue_their_job(fresh_cluster: FreshCluster) -> None:
+    """In a container, say: were they to end in the grace, the job would count as completed."""
+    cluster = fresh_cluster(nodes=2, extra_conf=CONF)
+    setup = without_scontrol(cluster)
+    with Stage(cluster, Setting(nodes="2", slurm={"partition": "graceful", "setup": setup})) as stage:
+        stage.until_step(6)
+        jobs = list(cluster.jobs())
+        give_them_back(stage, take_the_nodes(stage), jobs)
+        stage.verdict()
+        stage.leaves_nothing()
+        assert cluster.job(jobs[0])["Restarts"] == "1"
+        assert "waiting to be ended" in said(stage)

@@ -66,14 +66,23 @@ def test_what_a_signal_means(info: JobInfo, polite: bool, policy: Policy, expect
     assert meaning(info, polite, policy) == expected
 
 
+_WHY = "SIGTERM, and SLURM does not say why"
+
+
 @pytest.mark.parametrize(
     ("polite", "policy", "waited", "expected"),
     [
         pytest.param(True, POLICY, 0.0, Notice("SLURM warns the job", 110.0, "limit"), id="USR2"),
         pytest.param(True, POLICY, 40.0, Notice("SLURM warns the job", 72.0, "limit"), id="USR2, some time ago"),
         pytest.param(True, POLICY, 130.0, Notice("SLURM warns the job", 0.0, "limit"), id="USR2, too long ago"),
-        pytest.param(True, STAYS, 0.0, Notice("SLURM warns the job", 110.0), id="USR2, and no more"),
-        pytest.param(False, POLICY, 40.0, Notice("SIGTERM", 30.0), id="TERM"),
+        pytest.param(
+            True,
+            STAYS,
+            0.0,
+            Notice("SLURM warns the job", 110.0, ""),
+            id="USR2, and no more",
+        ),
+        pytest.param(False, POLICY, 40.0, Notice(_WHY, 30.0, "unknown"), id="TERM"),
     ],
 )
 def test_what_it_may_mean_where_slurm_does_not_answer(
