@@ -6,7 +6,7 @@ import pytest
 
 from hpcelastic.store.leases import read_leases
 from tests.cluster import SlurmCluster, presets
-from tests.slurm.scenario.cases import CASES
+from tests.slurm.scenario.cases import CASES, Case
 from tests.slurm.scenario.faults import worker_crash
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SHAPES, Setting, Stage
@@ -18,12 +18,15 @@ FreshCluster = Callable[..., SlurmCluster]
 NODES = 4
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", CASES)
-def test_run_survives(name: str, shape: str, fresh_cluster: FreshCluster) -> None:
-    case = CASES[name]
-    if shape not in case.shapes:
-        pytest.skip(f"not in the shape {shape}")
+PLAYED = [
+    pytest.param(case, shape, id=f"{name}-{shape}", marks=[pytest.mark.nightly] if shape == case.nightly else [])
+    for name, case in CASES.items()
+    for shape in case.shapes
+]
+
+
+@pytest.mark.parametrize(("case", "shape"), PLAYED)
+def test_run_survives(case: Case, shape: str, fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=NODES, extra_conf=case.conf)
     with Stage(cluster, case.setting(shape)) as stage:
         case.play(stage)
@@ -90,7 +93,7 @@ def test_cancel_leaves_nothing_behind(phase: Callable[[Stage], None], shape: str
 
 
 @pytest.mark.usefixtures("fresh_cluster")  # for its check that clusters can run here
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", ["allocation", pytest.param("pool", marks=pytest.mark.nightly)])
 def test_run_survives_a_storm(shape: str) -> None:
     """`make storm` is a longer one."""
     assert weather(40.0, seed=1, shape=shape).rounds > 3

@@ -27,6 +27,9 @@ class Case:
     """By shape, how jobs of the run end, where not all of them are COMPLETED."""
 
     shapes: tuple[str, ...] = SHAPES
+    nightly: str = ""
+    """The shape in which it is left to `make nightly`, as others are like it."""
+
     nodes: str = "2..4"
     spares: int = 0
     cancelled: bool = False
@@ -105,34 +108,39 @@ CASES = {
         slurm={"refill": 2},
         jobs={"allocation": _CANCELLED | COMPLETED},
     ),
-    "fewer than nodes.min left": Case(faults.too_few_left, nodes="3..4"),
-    "a bad node": Case(faults.goes_bad, world=3, jobs=dict.fromkeys(SHAPES, COMPLETED | {"FAILED"})),
+    "fewer than nodes.min left": Case(faults.too_few_left, nodes="3..4", nightly="pool"),
+    "a bad node": Case(
+        faults.goes_bad, world=3, jobs=dict.fromkeys(SHAPES, COMPLETED | {"FAILED"}), nightly="allocation"
+    ),
     "network cut and healed": Case(faults.cable_cut),
-    "network and filesystem cut and healed": Case(faults.cut_off, conf=PATIENT),
+    "network and filesystem cut and healed": Case(faults.cut_off, conf=PATIENT, nightly="allocation"),
     "requeue by hand": Case(faults.requeue_by_hand),
     "requeue by SLURM": Case(faults.requeue_by_slurm, world=1, nodes="1", shapes=_ALLOCATION),
-    "controller restart": Case(faults.controller_restart),
-    "controller away while a node dies": Case(faults.controller_away, world=3),
+    "controller restart": Case(faults.controller_restart, nightly="pool"),
+    "controller away while a node dies": Case(faults.controller_away, world=3, nightly="pool"),
     "controller forgets the start": Case(
         faults.controller_forgets, early=True, cancelled=True, shapes=_ALLOCATION, jobs={"allocation": _CANCELLED}
     ),
-    "preemption without grace": Case(faults.preempted, conf=PREEMPTION, slurm={"partition": "low"}),
+    "preemption without grace": Case(
+        faults.preempted, conf=PREEMPTION, slurm={"partition": "low"}, nightly="allocation"
+    ),
     "preemption with grace": Case(faults.preempted, conf=PREEMPTION, slurm=_POLITE),
     "preemption with grace, told by the job's own signal": Case(
-        faults.preempted, conf=f"{PREEMPTION}\n{presets.USER_SIGNAL}", slurm=_POLITE
+        faults.preempted, conf=f"{PREEMPTION}\n{presets.USER_SIGNAL}", slurm=_POLITE, nightly="allocation"
     ),
     "preemption with `requeue: false`": Case(
         faults.preempted_for_good,
         conf=PREEMPTION,
         slurm={**_POLITE, "requeue": False},
         jobs=dict.fromkeys(SHAPES, COMPLETED | {"PREEMPTED", "FAILED"}),
+        nightly="pool",
     ),
-    "time limit": Case(faults.time_is_up, total_time="UNLIMITED", slurm=_TIMED),
+    "time limit": Case(faults.time_is_up, total_time="UNLIMITED", slurm=_TIMED, nightly="allocation"),
     "drain by SLURM": Case(faults.drained_by_slurm, world=3, slurm=_LOOKS, shapes=_ALLOCATION),
     "drain by SLURM, and resumed": Case(faults.resumed_by_slurm, slurm=_LOOKS, shapes=_POOL),
     "`hpcelastic drain`": Case(faults.drained, world=3),
-    "`hpcelastic scale`, down": Case(faults.scaled_down, world=3),
-    "`hpcelastic scale`, up": Case(faults.scaled_up, nodes="2..3"),
-    "`hpcelastic checkpoint`": Case(faults.checkpoint),
+    "`hpcelastic scale`, down": Case(faults.scaled_down, world=3, nightly="pool"),
+    "`hpcelastic scale`, up": Case(faults.scaled_up, nodes="2..3", nightly="allocation"),
+    "`hpcelastic checkpoint`": Case(faults.checkpoint, nightly="pool"),
 }
 """By name; each is to succeed with the digest of an undisturbed run."""
