@@ -274,8 +274,9 @@ def weather(seconds: float, seed: int, shape: str) -> Verdict:
     print(f"seed {seed}, {shape}", flush=True)
     with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting(seconds, seed, shape)) as stage:
         storm = Storm(stage, random.Random(seed))
-        storm.supply()
         stage.until_step(1)
+        stage.run.scale(NODES)
+        storm.supply()
         storm.blow(seconds)
         with storm.steering():
             stage.run.scale(NODES)
@@ -290,7 +291,7 @@ def weather(seconds: float, seed: int, shape: str) -> Verdict:
 
 
 def setting(seconds: float, seed: int, shape: str) -> Setting:
-    plan = Plan(steps=max(30, int(4 * seconds)), seed=seed)
+    plan = Plan(steps=max(30, int(10 * seconds)), seed=seed)  # hardly more than a storm lets through
     slurm: dict[str, object] = {
         "partition": PARTITIONS[seed // 2 % 2],
         "time": "5",
@@ -298,9 +299,8 @@ def setting(seconds: float, seed: int, shape: str) -> Setting:
         "poll": 2,
         "refill": 5,
     }
-    if shape == "allocation":
-        slurm["exclude"] = f"n[{ALLOCATED + 1}-{NODES}]"
-    return Setting(shape, f"1..{NODES}", plan=plan, slurm=slurm, restarts=10_000, total_time="UNLIMITED")
+    most = ALLOCATED if shape == "allocation" else NODES
+    return Setting(shape, f"1..{most}", plan=plan, slurm=slurm, restarts=10_000, total_time="UNLIMITED")
 
 
 def main() -> None:
