@@ -18,7 +18,7 @@ class HealthSettings:
     exclude: bool = True
     """Leave out nodes that were bad lately: they stand aside, and the next submission does not ask for them."""
 
-    disk: str = "1G"
+    disk: str = "64M"
     """Free space that a node must have in ``TMPDIR``, such as 20G; 0 asks for none."""
 
     shared_memory: str = "32M"
