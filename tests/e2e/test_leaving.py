@@ -14,7 +14,6 @@ from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SCRIPT
 from tests.slurm.scenario.trace import Note, read_trace
 
-ROOT = Path(__file__).parents[2]
 PLAN = Plan(save_every=1000)
 """Saves where it is asked to stop, and nowhere else."""
 
@@ -66,8 +65,8 @@ def tell_to_go(shell: Shell, node: int) -> None:
 @pytest.mark.parametrize("preload", ["[argparse]", "[]"], ids=["warm", "fresh"])
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_node_that_must_go_costs_no_step(node: int, preload: str, shell: Shell) -> None:
-    script = (f"entrypoint.args={PLAN.arguments}", f"environment.PYTHONPATH={ROOT}")  # it has modules of its own
-    local = LocalRun(shell, FOR_EVER, f"workers.preload={preload}", *script, script=str(SCRIPT), nodes="1..2")
+    arguments = f"entrypoint.args={PLAN.arguments}"
+    local = LocalRun(shell, FOR_EVER, f"workers.preload={preload}", arguments, script=str(SCRIPT), nodes="1..2")
     eventually(lambda: any(note.progress and note.step >= 3 and note.world_size == 2 for note in notes(local)))
     tell_to_go(shell, node)
     eventually(lambda: any(note.progress and note.world_size == 1 for note in notes(local)))

@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from hpcelastic.training import Checkpoints, Context, context, publish, should_stop
-from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share
-from tests.slurm.scenario.trace import Trace
+
+sys.path.insert(0, str(Path(__file__).parents[3]))  # whoever starts it, and with what environment
+from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share  # found by that path
+from tests.slurm.scenario.trace import Trace  # the same
 
 
 def main() -> None:
