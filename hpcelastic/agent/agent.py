@@ -41,7 +41,7 @@ from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.store import files
-from hpcelastic.store.board import Board, Wish, now
+from hpcelastic.store.board import Board, Wish
 from hpcelastic.store.events import EventLog
 from hpcelastic.store.keyvalue import remove_stores
 from hpcelastic.store.locks import LockKind
@@ -126,16 +126,10 @@ class Agent:
         self._leaving_code = 0
         """The exit status once this node has left."""
 
-        self._leaves_by = float("inf")
-        """When it must have left."""
-
     @property
     def notice(self) -> Notice | None:
         """Why this node leaves, and the seconds that are left for it by now; None if it does not leave."""
-        notice = self._conduct.notice
-        if notice is None:
-            return None
-        return replace(notice, seconds=min(notice.seconds, max(0.0, self._leaves_by - time.monotonic())))
+        return self._conduct.notice
 
     @property
     def member(self) -> Member:
@@ -454,7 +448,6 @@ class Agent:
         if signum in STOP:
             self._leaving_code = 128 + signum
         if not self._conduct.leaving:
-            self._leaves_by = time.monotonic() + notice.seconds
             self._tell_leaving(notice)
             self._do(self._conduct.leave(notice))
 
@@ -545,7 +538,7 @@ class Agent:
         group = self._group
         if group is None or not self._board.heeded(group.part.round):
             return False
-        self._board.ask(Wish(group.part.round, now() + ask.seconds, ask.reason))
+        self._board.ask(Wish(group.part.round, boottime() + ask.seconds, ask.reason))
         self._report(f"round {group.part.round}: asking the workers to stop within {ask.seconds:.0f} s: {ask.reason}")
         self._log("workers asked to stop", round=group.part.round, seconds=ask.seconds, reason=ask.reason)
         return True

@@ -77,8 +77,11 @@ class Conduct:
         self._new = True
         """True until its workers start for the first time."""
 
-        self.notice: Notice | None = None
+        self._notice: Notice | None = None
         """Why the node must go, once it must: as soon as no worker of it is left, the agent ends."""
+
+        self._leaves_by = 0.0
+        """When it must have gone."""
 
         self._asked: float | None = None
         """When the workers must have come to a step's end, if they were asked for that."""
@@ -92,7 +95,14 @@ class Conduct:
     @property
     def leaving(self) -> bool:
         """Whether the node must go."""
-        return self.notice is not None
+        return self._notice is not None
+
+    @property
+    def notice(self) -> Notice | None:
+        """Why the node must go, and the seconds that are left for it by now; None if it need not."""
+        if self._notice is None:
+            return None
+        return replace(self._notice, seconds=max(0.0, self._leaves_by - self._clock()))
 
     def found(self, state: State) -> Actions:
         """The agent begins, in a run that stood at ``state``: where a round forms, its first word asks for a place."""
@@ -163,7 +173,7 @@ class Conduct:
 
     def leave(self, notice: Notice) -> Actions:
         """The node must go. Its workers have the time until then to come to a step's end, and so do all others."""
-        self.notice = notice
+        self._notice, self._leaves_by = notice, self._clock() + notice.seconds
         if self.part is not None:
             yield self._say(self.member.stand, self.member.round, leaving=notice)
             yield from self._ask(notice.reason, notice.seconds)

@@ -81,9 +81,9 @@ def reopen(state: State, settings: Settings) -> State:
     The members of its last round stay named: should one of them still be alive, the next round waits for it.
     """
     cause = Cause.LEAVE if state.round else None
-    again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, spent={}, standbys=(), failures=())
-    again = replace(again, grace=0.0, target=0)
-    return checked(Mover.REOPEN, state, replace(again, reason="the run was reopened"))
+    again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0, spent={})
+    again = replace(again, standbys=(), failures=(), reason="the run was reopened")
+    return checked(Mover.REOPEN, state, again)
 
 
 def scale(state: State, nodes: int) -> Decision:
@@ -113,7 +113,7 @@ def checkpoint(state: State) -> Decision:
 
 
 def _steer(state: State, wanted: State) -> Decision:
-    if state.phase.final:  # as `close`
+    if state.phase.final:
         return Decision(None, standing(state))
     if replace(wanted, reason=state.reason) == state:
         return Decision(None, f"already so: {wanted.reason}")

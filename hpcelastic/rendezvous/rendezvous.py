@@ -237,8 +237,8 @@ class Rendezvous:
             if decision.next is None or not self._commit(version, decision.next):
                 break
             version, state = self._read()
-        self._rested(began, state, read)
-        first = self._rank() == 0 and not state.phase.final
+        rank = self._rested(began, state, read)
+        first = rank == 0 and not state.phase.final
         return Outcome(version.number, state, reason, self._lease_from, self._settled, first, short)
 
     def _must_read(self, state: State) -> bool:
@@ -260,8 +260,8 @@ class Rendezvous:
         left = left or said.leaving != (before.leaving if before else None)
         return left or said.stand in (Stand.FAILED, Stand.LEFT) or said.dead != (before.dead if before else ())
 
-    def _rested(self, began: float, state: State, read: bool) -> None:
-        """What is to be done once nothing more is to be decided."""
+    def _rested(self, began: float, state: State, read: bool) -> int | None:
+        """What is to be done once nothing more is to be decided; which of the leaders we are."""
         assert self._known is not None
         inside = {p.node for p in state.participants}
         self._gone &= inside
@@ -276,6 +276,7 @@ class Rendezvous:
         self._tell_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
             self._prod()
+        return rank
 
     def _await_the_end_of_silent(self) -> None:
         """Look when the lease of a silent neighbour has run out, not some time later."""

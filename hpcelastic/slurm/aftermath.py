@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Stand
+from hpcelastic.protocol.state import Member, Stand, State
 from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
@@ -29,9 +29,13 @@ class Aftermath:
 
     def see_to_it(self) -> None:
         """End the job if its run is over and SLURM would keep it."""
-        if not self._over():
+        try:
+            state, leases = bounded(lambda: (read_state(self.paths), self._leases()), _PATIENCE, str(self.paths.root))
+        except StoreError:
+            return  # who can't see the run does not end its job
+        if not state.phase.final:
             return
-        if self._batch_node_lost():
+        if self._batch_node_lost(state, leases):
             time.sleep(1.0 + 4 * self.times.poll)  # the others see the end of the run for themselves
             self.end_job("the batch script's node was lost")
         elif self.task.node_id == 0 and self._forgotten():
@@ -54,18 +58,8 @@ class Aftermath:
         except SlurmError as error:  # in a container, say, that has no scancel
             print(f"hpcelastic: {error}; end it yourself: scancel {name}", file=sys.stderr)
 
-    def _over(self) -> bool:
-        try:
-            return bounded(lambda: read_state(self.paths), _PATIENCE, str(self.paths.root)).phase.final
-        except StoreError:
-            return False  # who can't see the run does not end its job
-
-    def _batch_node_lost(self) -> bool:
+    def _batch_node_lost(self, state: State, leases: list[Lease]) -> bool:
         """True if our job's batch script died with its node. Told to the last-ranked survivor of the job only."""
-        try:
-            state, leases = bounded(lambda: (read_state(self.paths), self._leases()), _PATIENCE, str(self.paths.root))
-        except StoreError:
-            return False
         ours = {lease.member.node: lease.member for lease in leases}
         survivors = [p.node for p in state.participants if p.node in ours]
         if not survivors or survivors[-1] != self.member.node:

@@ -9,7 +9,7 @@ node that an allocation has lost is replaced by a job of its own.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -105,7 +105,7 @@ class Watch:
         self._plan = self._questions(state)
         self._due = time.monotonic() + self._plan[0].pause
 
-    def _questions(self, state: State) -> Sequence["_Question"]:
+    def _questions(self, state: State) -> Sequence[_Question]:
         watched, usual = self._watched, _Question(self._watched.poll, self._heed_drains)
         if state.phase is Phase.JOINING:
             return [_Question(pause, lambda state: self._expect(self.outlook())) for pause in _FORMING]
@@ -144,12 +144,14 @@ class Watch:
 
     def outlook(self) -> Outlook:
         """Who may still come. Raises SlurmError, StoreError."""
-        return outlook(self._queue(), self._agents())
+        agents = self._agents()
+        return outlook(self._queue(agents), agents)
 
-    def _queue(self) -> list[QueuedJob]:
+    def _queue(self, agents: Mapping[str, int]) -> list[QueuedJob]:
+        """The run's jobs: those that were submitted for it, and those of its ``agents``."""
         ours = {
             *(job["job"] for job in submitted(self._watched.paths)),
-            *(job.rpartition(".")[0] for job in self._agents()),
+            *(job.rpartition(".")[0] for job in agents),
         }
         return [job for job in scheduler.queue() if job.id in ours or job.array in ours]
 
@@ -159,7 +161,7 @@ class Watch:
 
     def _spare_the_wait(self) -> None:
         """Start jobs that are held back twice in a row: the node that they left is free by then."""
-        held = held_back(self._queue())
+        held = held_back(self._queue(self._agents()))
         for job in held & self._held:
             scheduler.start_now(job)
             self._report(f"job {job} was requeued and is spared SLURM's wait before it starts again")

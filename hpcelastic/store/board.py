@@ -16,6 +16,10 @@ _WISH = struct.Struct("qd240s")
 _SEAT = struct.Struct("qqqq")
 """Last round in which the worker looked, was told to stop, ignored SIGTERM; and the progress that it reports."""
 
+_LOOKED, _TOLD, _DEAF, _PROGRESS = range(4)
+"""The places of these on a seat."""
+
+_NUMBER = struct.Struct("q")
 _NEVER = -1
 
 
@@ -48,9 +52,9 @@ class Board:
         fd = os.memfd_create("hpcelastic-board", os.MFD_CLOEXEC)
         os.truncate(fd, _WISH.size + seats * _SEAT.size)
         board = cls(fd, owned=True)
-        board._write(_NEVER, 0.0, "")
+        _WISH.pack_into(board._memory, 0, _NEVER, 0.0, b"")
         for seat in range(seats):
-            _SEAT.pack_into(board._memory, board._place(seat), _NEVER, _NEVER, _NEVER, _NEVER)
+            _SEAT.pack_into(board._memory, _place(seat, _LOOKED), _NEVER, _NEVER, _NEVER, _NEVER)
         return board
 
     @classmethod
@@ -79,31 +83,31 @@ class Board:
         # The round goes last: who sees it sees the rest.
         reason = wish.reason.encode(errors="replace")[:240]
         struct.pack_into("d240s", self._memory, 8, wish.deadline, reason)
-        struct.pack_into("q", self._memory, 0, wish.round)
+        _NUMBER.pack_into(self._memory, 0, wish.round)
 
     def heeded(self, round: int) -> bool:
         """Whether any worker of the round has looked here, so that it will come to a step's end if asked to."""
-        return any(self._seat(seat)[0] == round for seat in self._seats)
+        return any(self._get(seat, _LOOKED) == round for seat in self._seats)
 
     def deaf(self, seat: int, round: int) -> bool:
         """Whether this worker of the round ignores SIGTERM."""
-        return self._seat(seat)[2] == round
+        return self._get(seat, _DEAF) == round
 
     def told(self, round: int) -> bool:
         """Whether any worker of the round knows that it is to stop."""
-        return any(self._seat(seat)[1] == round for seat in self._seats)
+        return any(self._get(seat, _TOLD) == round for seat in self._seats)
 
     def progress(self) -> int | None:
         """The furthest that a worker has reported; None if none has."""
-        furthest = max(self._seat(seat)[3] for seat in self._seats)
+        furthest = max(self._get(seat, _PROGRESS) for seat in self._seats)
         return None if furthest == _NEVER else furthest
 
     # A worker's side
 
     def look(self, seat: int, round: int) -> bool:
         """Whether the workers of the round are asked to stop; the agent learns that this one heeds it."""
-        struct.pack_into("q", self._memory, self._place(seat), round)
-        return bool(struct.unpack_from("q", self._memory, 0)[0] == round)
+        self._put(seat, _LOOKED, round)
+        return bool(_NUMBER.unpack_from(self._memory, 0)[0] == round)
 
     def wish(self) -> Wish:
         """What was asked last."""
@@ -112,25 +116,27 @@ class Board:
 
     def tell(self, seat: int, round: int) -> None:
         """This worker knows that it is to stop: its end will be no success."""
-        struct.pack_into("q", self._memory, self._place(seat) + 8, round)
+        self._put(seat, _TOLD, round)
 
     def deafen(self, seat: int, round: int) -> None:
         """This worker ignores SIGTERM."""
-        struct.pack_into("q", self._memory, self._place(seat) + 16, round)
+        self._put(seat, _DEAF, round)
 
     def report(self, seat: int, progress: int) -> None:
         """How far this worker has come, in steps that were published."""
-        struct.pack_into("q", self._memory, self._place(seat) + 24, progress)
+        self._put(seat, _PROGRESS, progress)
 
     @property
     def _seats(self) -> range:
         return range((len(self._memory) - _WISH.size) // _SEAT.size)
 
-    def _place(self, seat: int) -> int:
-        return _WISH.size + seat * _SEAT.size
+    def _get(self, seat: int, what: int) -> int:
+        value: int = _NUMBER.unpack_from(self._memory, _place(seat, what))[0]
+        return value
 
-    def _seat(self, seat: int) -> tuple[int, ...]:
-        return _SEAT.unpack_from(self._memory, self._place(seat))
+    def _put(self, seat: int, what: int, value: int) -> None:
+        _NUMBER.pack_into(self._memory, _place(seat, what), value)
 
-    def _write(self, round: int, deadline: float, reason: str) -> None:
-        _WISH.pack_into(self._memory, 0, round, deadline, reason.encode())
+
+def _place(seat: int, what: int) -> int:
+    return _WISH.size + seat * _SEAT.size + what * _NUMBER.size

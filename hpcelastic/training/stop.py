@@ -53,18 +53,14 @@ def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
 
 def time_left() -> float:
     """Seconds until a process that was asked to stop is ended; infinity as long as nobody has asked."""
-    board = _board()
-    here = context()
-    if board is None or board.wish().round != here.round:
-        return float("inf")
-    return max(0.0, board.wish().deadline - now())
+    wish = _wish()
+    return float("inf") if wish is None else max(0.0, wish.deadline - now())
 
 
 def why_stop() -> str:
     """Why this round is to end; empty as long as it is not."""
-    board, here = _board(), context()
-    wish = board.wish() if board is not None else Wish(-1, 0.0, "")
-    return wish.reason if wish.round == here.round else ""
+    wish = _wish()
+    return "" if wish is None else wish.reason
 
 
 def ignore_sigterm(worker: int = 0) -> None:
@@ -191,6 +187,13 @@ def _board() -> Board | None:
         except OSError:
             return None
     return _page[1]
+
+
+def _wish() -> Wish | None:
+    """What the workers of this round are asked; None if nothing."""
+    board = _board()
+    wish = None if board is None else board.wish()
+    return wish if wish is not None and wish.round == context().round else None
 
 
 def _world() -> Any:

@@ -8,6 +8,7 @@ _SUCCESS_STAYS = "if _stands(view, p.node, Stand.SUCCEEDED, state.round):\n     
 _ECHO = "if cause is Cause.WORKER and any(p.node not in back for p in state.participants):"
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
+_CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _WANTED = "return member.leaving is None and not state.drains(member)"
 _ROOM = "if len(state.participants) >= state.most:"
@@ -99,9 +100,9 @@ MUTANTS = {
         "return replace(state, cause=None, grace=0.0, spent=spent,",
         "return replace(state, grace=0.0, spent=spent,",
     ),
-    "close revives an ended run": Patch(DECIDE, "    if state.phase.final:\n", "    if False:\n"),
+    "close revives an ended run": Patch(DECIDE, _CLOSED, _CLOSED.replace("state.phase.final", "False")),
     "reopen forgets the members": Patch(
-        DECIDE, "spent={}, standbys=(), failures=())", "spent={}, standbys=(), failures=(), participants=())"
+        DECIDE, "replace(again, standbys=(), failures=(),", "replace(again, standbys=(), failures=(), participants=(),"
     ),
     "a loss does not end the grace": Patch(
         DECIDE, "if not _alive(view, p.node) and not _stopped(state, member):", "if False:"

@@ -45,7 +45,7 @@ class Case:
     conf: str = presets.QUICK
 
     def setting(self, shape: str) -> Setting:
-        return Setting(shape, self.nodes, self.spares, slurm=self.slurm, total_time=self.total_time)
+        return Setting(shape, self.nodes, slurm=self.slurm, spares=self.spares, total_time=self.total_time)
 
     @property
     def first_world(self) -> int:

@@ -42,12 +42,12 @@ class Setting:
 
     shape: str = "allocation"
     nodes: str = "2..4"
-    spares: int = 0
     plan: Plan = field(default_factory=Plan)
     name: str = "run"
     slurm: Mapping[str, Any] = field(default_factory=dict)
     """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
 
+    spares: int = 0
     total_time: str | None = None
     restarts: int = 3
     script: Path = SCRIPT
