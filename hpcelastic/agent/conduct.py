@@ -198,7 +198,10 @@ class Conduct:
                 return
             if state.phase is Phase.RUNNING and self._new and not self.prepared:
                 return
-            if (self.member.stand, self.member.round) != (Stand.READY, state.round):
+            stands = self.member.stand, self.member.round
+            if stands == (Stand.SUCCEEDED, state.round) and state.grace:
+                return  # perhaps all others succeed too
+            if stands != (Stand.READY, state.round):
                 yield from self._ready(state.round)
         elif part.round > self.member.round and settled and self._holds(lease_from):
             self.part = part

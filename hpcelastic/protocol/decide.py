@@ -12,7 +12,8 @@ member of R is READY, has LEFT, or is dead by its lease, which its own agent enf
 (exclusivity). A round that a worker's failure ended spends one of the restart budget; it is charged only now, when
 all members have been heard of, because a lost node makes the workers of the others fail too, and must cost nothing.
 Where nothing is wrong, as when a node joins or has been warned that it must leave, workers that ask for it have the
-state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace.
+state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace. Should all of them have come to
+their end meanwhile, the run has succeeded.
 """
 
 from collections.abc import Collection, Iterable
@@ -131,9 +132,9 @@ def _running(state: State, view: View) -> Decision:
     ended = _ending(state, view)
     if ended is not None:
         return _commit(_ended(state, *ended))
-    done = [p for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)]
+    done = _done(state, view)
     if len(done) == len(state.participants):
-        return _commit(replace(state, phase=Phase.SUCCEEDED, reason=f"all workers of round {state.round} succeeded"))
+        return _commit(_succeeded(state))
     parting = _parting(state, view)
     if parting is not None:
         return _commit(_ended(state, *parting))
@@ -142,6 +143,16 @@ def _running(state: State, view: View) -> Decision:
         grace = state.settings.rendezvous.checkpoint_grace
         return _commit(_ended(state, Cause.JOIN, f"{name_of(comer)} joins", grace))
     return Decision(None, standing(state))
+
+
+def _done(state: State, view: View) -> set[str]:
+    """The members of the round whose workers have all succeeded. Their records stay, whatever becomes of the nodes."""
+    return {p.node for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)}
+
+
+def _succeeded(state: State) -> State:
+    reason = f"all workers of round {state.round} succeeded"
+    return replace(state, phase=Phase.SUCCEEDED, cause=None, grace=0.0, reason=reason)
 
 
 def _ended(state: State, cause: Cause, reason: str, grace: float = 0.0) -> State:
@@ -198,9 +209,14 @@ def _joining(state: State, view: View) -> Decision:
     broken = _broken(state, view) if state.grace else None
     if broken is not None:
         return _commit(replace(state, grace=0.0, reason=f"{broken} while the round was to end"))
-    busy = [p.name for p in state.participants if not _has_stopped(state, view, p.node)]
+    done = _done(state, view) if state.grace else set()
+    busy = [p.name for p in state.participants if p.node not in done and not _has_stopped(state, view, p.node)]
     if busy:
         return Decision(None, f"waiting for {_names(busy)} to stop the workers of round {state.round}")
+    if done and len(done) == len(state.participants):
+        return _commit(_succeeded(state))
+    if done:
+        return _commit(replace(state, grace=0.0, reason=f"not all had succeeded when round {state.round} was to end"))
     # A lease that nobody has renewed before our eyes may be that of a node that is long dead.
     unproved = [s.member.name for s in view.nodes.values() if s.member and not s.proved and _is_ready(state, view, s)]
     if unproved:
@@ -225,9 +241,10 @@ def _broken(state: State, view: View) -> str | None:
     failures = _failures(state, view)
     if failures:
         return f"rank {failures[0].rank} failed on {name_of(failures[0].node)}"
+    done = _done(state, view)
     for p in state.participants:
         member = view.nodes[p.node].member
-        if not _alive(view, p.node) and not _stopped(state, member):
+        if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:
             return f"{p.name} was lost"
         if member is not None and member.fenced == state.round:
             return f"{p.name} lost its workers"

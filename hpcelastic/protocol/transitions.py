@@ -42,6 +42,7 @@ RUN_EDGES = (
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes ready, nobody of the last round has workers"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "the round was to end well, and something went wrong"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, "every member of the round that was to end has succeeded"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or leaves, a node joins"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.SUCCEEDED, "every member has succeeded"),
     RunEdge(Mover.CLOSE, Phase.JOINING, Phase.CLOSED, "closed by the user"),

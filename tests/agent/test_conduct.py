@@ -262,6 +262,14 @@ def test_workers_that_have_come_to_a_steps_end_are_no_success() -> None:
     assert brief(agent.workers_succeeded(early=True)) == ["reserve", "say ready 1"]
 
 
+def test_a_success_in_a_round_that_is_to_end_waits_for_the_others() -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    brief(agent.learned(ENDS_WELL, FRESH), heeds=True)
+    assert brief(agent.workers_succeeded()) == ["say succeeded 1"]
+    assert brief(agent.learned(ENDS_WELL, FRESH)) == []
+    assert brief(agent.learned(replace(ENDS_WELL, grace=0.0), FRESH)) == ["reserve", "say ready 1"]
+
+
 def test_what_goes_wrong_while_they_are_asked_stops_them() -> None:
     agent = conduct(Stand.RUNNING, 1, RUNS_1)
     brief(agent.learned(ENDS_WELL, FRESH), heeds=True)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.store.events import read_events
+from hpcelastic.store.paths import RunPaths
 from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
 from tests.e2e.test_local_runs import LocalRun
 from tests.slurm.scenario.plan import Plan
@@ -107,6 +109,33 @@ def test_who_saves_slowly_is_waited_for(slow: str, shell: Shell) -> None:
     eventually(lambda: noted(local, "2.0.up"))
     assert noted(local, "1.0.saved") and noted(local, "1.1.saved")
     local.finish()
+    assert shell.processes() == {}
+
+
+ENDS = """
+note("up")
+while not finished():
+    time.sleep(0.01)
+"""
+
+
+def asked(local: LocalRun) -> bool:
+    """All agents have asked their workers to stop."""
+    return (
+        sum(event["event"] == "workers asked to stop" for event in read_events(RunPaths(local.directory).events)) == 2
+    )
+
+
+@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "a node goes"])
+def test_a_training_that_ends_meanwhile_is_not_begun_again(goes: bool, shell: Shell) -> None:
+    local = start(shell, ENDS, FOR_EVER)
+    if goes:
+        tell_to_go(shell, 1)
+    else:
+        local.run.checkpoint()
+    eventually(lambda: asked(local))
+    local.finish()
+    assert local.run.status().round == 1
     assert shell.processes() == {}
 
 

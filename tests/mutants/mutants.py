@@ -23,6 +23,7 @@ _LOSS = """        if not _alive(view, p.node):
             return Cause.NODE, f"{p.name} was lost"
 """
 _ALIVE = "return node not in view.dead"
+_LOSES = "if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:"
 _COMMIT = "return files.publish_new(self._path(after + 1), files.to_json(document))"
 _OVERWRITE = "files.publish(self._path(after + 1), files.to_json(document))"
 
@@ -56,6 +57,12 @@ MUTANTS = {
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
     "a success of some is the success of all": Patch(DECIDE, "if len(done) == len(state.participants):", "if done:"),
+    "a success in a round that was to end counts for nothing": Patch(
+        DECIDE, "    done = _done(state, view) if state.grace else set()", "    done = set()"
+    ),
+    "a success of some ends a round that was to end": Patch(
+        DECIDE, "if done and len(done) == len(state.participants):", "if done:"
+    ),
     "a newcomer interrupts a round that succeeds": Patch(
         DECIDE, "comer = None if done else _newcomer(state, view)", "comer = _newcomer(state, view)"
     ),
@@ -104,15 +111,11 @@ MUTANTS = {
     "reopen forgets the members": Patch(
         DECIDE, "replace(again, standbys=(), failures=(),", "replace(again, standbys=(), failures=(), participants=(),"
     ),
-    "a loss does not end the grace": Patch(
-        DECIDE, "if not _alive(view, p.node) and not _stopped(state, member):", "if False:"
-    ),
+    "a loss does not end the grace": Patch(DECIDE, _LOSES, "if False:"),
     "a fence does not end the grace": Patch(
         DECIDE, "if member is not None and member.fenced == state.round:", "if False:"
     ),
-    "who has stopped and gone ends the grace": Patch(
-        DECIDE, "if not _alive(view, p.node) and not _stopped(state, member):", "if not _alive(view, p.node):"
-    ),
+    "who has stopped and gone ends the grace": Patch(DECIDE, _LOSES, "if not _alive(view, p.node):"),
     "a leaving node is taken in": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
     "a drained node is taken in": Patch(DECIDE, _WANTED, "return member.leaving is None"),
     "of two warnings the later counts": Patch(DECIDE, "= min(warned)", "= max(warned)"),

@@ -148,6 +148,9 @@ MUTANTS = {
     "who is fenced does not ask for the next round": Patch(
         CONDUCT, "            yield from self._ready(round, fenced=round)\n", ""
     ),
+    "who succeeds in a round that is to end begins anew": Patch(
+        CONDUCT, "if stands == (Stand.SUCCEEDED, state.round) and state.grace:", "if False:"
+    ),
     "a goodbye takes a success back": Patch(CONDUCT, "if self.member.stand is not Stand.SUCCEEDED:", "if True:"),
     "who leaves says nothing": Patch(CONDUCT, "yield self._say(Stand.LEFT, self.member.round)", "yield from ()"),
     "a worker's failure is kept quiet": Patch(
@@ -267,6 +270,7 @@ UNSEEN = {
     "workers that were asked to stop have succeeded",
     "of two deadlines the later counts",
     "who leaves takes part again",
+    "who succeeds in a round that is to end begins anew",
     "who leaves does not say so",
     "workers that do not heed it are waited for",
 }

@@ -67,6 +67,8 @@ class Between(NamedTuple):
     """News that ``round`` has ended, or that this node is not in the round that runs."""
 
     round: int
+    well: bool = False
+    """Nothing is wrong with it: who has succeeded in it waits for what the others say."""
 
 
 News = Assignment | Ended | Between | None
@@ -347,7 +349,8 @@ def _duties(slot: Slot) -> Iterator[Step]:
         said = replace(slot.said, stand=Stand.RUNNING, round=slot.news.round, failure=None, fenced=-1)
         yield Step(slot._replace(said=said, part=slot.news, news=None))
     elif isinstance(slot.news, Between):
-        yield Step(slot._replace(said=_ready(slot.said, slot.news.round), news=None))
+        done = slot.news.well and (slot.said.stand, slot.said.round) == (Stand.SUCCEEDED, slot.news.round)
+        yield Step(slot._replace(said=slot.said if done else _ready(slot.said, slot.news.round), news=None))
 
 
 def _workers_steps(slot: Slot) -> Iterator[Step]:
@@ -427,7 +430,7 @@ def _news(code: Code, register: State, reader: Slot) -> News:
     if register.phase.final:
         return Ended()
     part = code.assignment.assignment(register, reader.said.node)
-    return Assignment(**vars(part)) if part else Between(register.round)
+    return Assignment(**vars(part)) if part else Between(register.round, register.grace > 0)
 
 
 def _verdicts(slot: Slot, rules: Rules) -> tuple[bool, ...]:

@@ -208,6 +208,29 @@ def test_the_grace_lasts_while_some_come_to_a_steps_end(seen: View) -> None:
     assert (decision.next, decision.reason) == (None, "waiting for a to stop the workers of round 1")
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1)), id="all live"),
+        pytest.param(view(succeeded("a", 1), dead(succeeded("b", 1))), id="one is gone"),
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1), ready("c", 1)), id="a newcomer waits"),
+    ],
+)
+def test_a_round_that_was_to_end_well_and_comes_to_its_end_is_the_last(seen: View) -> None:
+    ended = decide(joining("ab", Cause.JOIN, grace=120.0), seen).next
+    assert ended == running("ab", phase=Phase.SUCCEEDED, reason="all workers of round 1 succeeded")
+
+
+def test_who_succeeds_in_a_round_that_is_to_end_waits_for_the_others() -> None:
+    """Those who were stopped go on, and so do all."""
+    state = joining("ab", Cause.JOIN, grace=120.0)
+    assert decide(state, view(succeeded("a", 1), runs("b", 1))).next is None
+    again = decide(state, view(succeeded("a", 1), ready("b", 1))).next
+    assert again == replace(state, grace=0.0, reason="not all had succeeded when round 1 was to end")
+    assert again is not None and decide(again, view(succeeded("a", 1), ready("b", 1))).next is None
+    assert decide(again, view(succeeded("a", 1), succeeded("b", 1))).next is None
+
+
 def test_who_must_leave_is_in_no_further_round() -> None:
     state = joining("abc", Cause.LEAVE, grace=20.0, drained=("c",))
     decision = decide(state, view(ready("a", 1), ready("b", 1, leaving=SOON), ready("c", 1)))

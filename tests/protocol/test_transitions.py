@@ -23,7 +23,7 @@ def targets(mover: Mover, phase: Phase) -> set[Phase]:
 @pytest.mark.parametrize(
     ("phase", "expected"),
     [
-        pytest.param(Phase.JOINING, {Phase.JOINING, Phase.RUNNING, Phase.FAILED}, id="joining"),
+        pytest.param(Phase.JOINING, {Phase.JOINING, Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED}, id="joining"),
         pytest.param(Phase.RUNNING, {Phase.JOINING, Phase.SUCCEEDED}, id="running"),
         pytest.param(Phase.SUCCEEDED, set(), id="succeeded"),
         pytest.param(Phase.FAILED, set(), id="failed"),
@@ -52,7 +52,7 @@ def test_the_user_reopens_anything(phase: Phase) -> None:
         pytest.param(Mover.DECIDE, Phase.SUCCEEDED, Phase.JOINING, id="only the user reopens"),
         pytest.param(Mover.DECIDE, Phase.RUNNING, Phase.CLOSED, id="only the user closes"),
         pytest.param(Mover.DECIDE, Phase.RUNNING, Phase.FAILED, id="a failure is charged when all are back"),
-        pytest.param(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, id="only a running round succeeds"),
+        pytest.param(Mover.DECIDE, Phase.FAILED, Phase.SUCCEEDED, id="what has failed does not succeed"),
         pytest.param(Mover.STEER, Phase.JOINING, Phase.RUNNING, id="no wish forms a round"),
         pytest.param(Mover.CLOSE, Phase.FAILED, Phase.CLOSED, id="an end stays as it is"),
     ],
@@ -65,10 +65,10 @@ def test_no_other_step_is_taken(mover: Mover, old: Phase, new: Phase) -> None:
 
 def test_decide_refuses_a_step_that_is_not_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     def forms(state: State, *_: Any) -> Decision:
-        return Decision(replace(state, phase=Phase.SUCCEEDED), "a mistake")
+        return Decision(replace(state, phase=Phase.CLOSED), "a mistake")
 
     monkeypatch.setattr(module, "_joining", forms)
-    with pytest.raises(AssertionError, match="must not take a run from joining to succeeded"):
+    with pytest.raises(AssertionError, match="must not take a run from joining to closed"):
         decide(created(), view(ready("a", 0)))
 
 

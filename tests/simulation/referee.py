@@ -14,7 +14,7 @@ from hpcelastic.protocol.state import Cause, Member, Phase, Stand, State, name_o
 _ENDS_BY = {Phase.JOINING, Phase.SUCCEEDED, Phase.CLOSED}
 _STEPS = {
     Phase.RUNNING: {Phase.RUNNING, *_ENDS_BY},
-    Phase.JOINING: {Phase.JOINING, Phase.RUNNING, Phase.FAILED, Phase.CLOSED},
+    Phase.JOINING: {Phase.JOINING, Phase.RUNNING, Phase.SUCCEEDED, Phase.FAILED, Phase.CLOSED},
 }
 
 _LONG_DEAD = 20.0
