@@ -11,7 +11,6 @@ import selectors
 import signal
 import socket
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
 from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Outlook, Surroundings
@@ -32,7 +32,7 @@ from hpcelastic.agent.warm import Warm, WarmSettings
 from hpcelastic.agent.warned import Meaning, Warned
 from hpcelastic.agent.witness import Witness
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
-from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed, StoreError
+from hpcelastic.errors import HpcElasticError, RunFailed, StoreError
 from hpcelastic.health.incidents import Trouble
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.assignment import Assignment
@@ -107,21 +107,18 @@ class Agent:
 
         self._group: WorkerGroup | None = None
         self._ending: WorkerGroup | None = None
+        self._stopped = False
+        """True from when our workers have come to a step's end until our part of the round is over."""
+
+        self._last = False
+        """Whether no other node's workers of the round are left."""
+
         self._version, self._reason = 0, ""
         self._heed = -1
         """The last round in which workers were seen to ask whether they should stop."""
 
-        self._joining_since: float | None = time.monotonic()
-        self._trouble_since: float | None = None
-        """Since when the run's directory fails or, as the fence has shown, hangs."""
-
-        self._trouble: StoreError | None = None
-        """What was last wrong with it."""
-
+        self._patience = Patience(spec.settings.rendezvous.join_timeout)
         self._warned = Warned(self._surroundings, self._deliver, report)
-        self._short_since: float | None = None
-        """Since when there are too few nodes for a round, as far as this one has looked."""
-
         self._exit_code: int | None = None
         self._leaving_code = 0
         """The exit status once this node has left."""
@@ -199,12 +196,12 @@ class Agent:
                 self._troubled(message)
         if self._conduct.overdue == 0.0:
             self._do(self._conduct.lose_patience())
-        if self._conduct.leaving and self._group is None and self._exit_code is None:
+        if self._conduct.leaving and self._conduct.part is None and self._exit_code is None:
             self._exit_code = self._leaving_code
-        if self._exit_code is None and self._patience() == 0.0:
-            if self._trouble_since is not None or not self._surroundings.others_come():
-                raise self._out_of_patience()
-            self._joining_since = time.monotonic()
+        if self._exit_code is None and self._waits() == 0.0:
+            if self._patience.troubled or not self._surroundings.others_come():
+                raise self._patience.lost(self._spec.paths.root, self._reason)
+            self._patience.begin_again()
 
     def _renewed(self, lease_from: float) -> None:
         """Called in the rendezvous thread; the guard hears of the lease from here, however busy the main thread is."""
@@ -258,10 +255,9 @@ class Agent:
     # What the agent does about it
 
     def _learned(self, outcome: Outcome) -> None:
-        if self._trouble_since is not None:
+        if self._patience.troubled:
             self._report(f"{self._spec.paths.root}: works again")
-            self._joining_since = None  # nobody could join meanwhile
-        self._trouble_since = self._trouble = None
+        self._patience.learned(outcome)
         state = outcome.state
         if outcome.version != self._version:
             self._log("state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason)
@@ -269,23 +265,18 @@ class Agent:
             self._report(outcome.reason)
         self._version, self._reason = outcome.version, outcome.reason
         self._witness.learned(state)
-        if state.phase is not Phase.JOINING:
-            self._joining_since = None
-        elif self._joining_since is None:
-            self._joining_since = time.monotonic()
         self._surroundings.learned(state, outcome.first)
-        if not outcome.short:
-            self._short_since = None
-        elif self._short_since is None:
-            self._short_since = time.monotonic()
         self._conduct.prepared = self._means.warm is None or not self._means.warm.loading
         told = self._warned.told_by_others(state)
         if told is not None:
             self._leave(told)
+        self._last = outcome.last
         stays = not self._conduct.leaving
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
         if stays and self.notice is not None:
             self._tell_leaving(self.notice)
+        if self._stopped:
+            self._part_over()
 
     def _start_workers(self, part: Assignment, lease_from: float) -> None:
         group = WorkerGroup(part, self._spec.agent, self._run, self._means)
@@ -371,13 +362,21 @@ class Agent:
     def _workers_finished(self, group: WorkerGroup) -> None:
         group.finish(*([self._store.pid] if isinstance(self._store, StoreHost) else []))
         self._group = None
-        early = self._board.told(group.part.round)
         self._note_progress()
-        if early:
+        if self._board.told(group.part.round):
             self._report(f"round {group.part.round}: the workers have come to a step's end and stopped")
-            self._close_store()
             self._log("workers stopped", round=group.part.round, reason="they were asked to")
-        self._do(self._conduct.workers_succeeded(early))
+            self._stopped = True
+            self._part_over()
+        else:
+            self._do(self._conduct.workers_succeeded())
+
+    def _part_over(self) -> None:
+        """Our workers have come to a step's end; those of others may need the store that we serve to come to theirs."""
+        if self._last or not isinstance(self._store, StoreHost):
+            self._stopped = False
+            self._close_store()
+            self._do(self._conduct.workers_succeeded(early=True))
 
     def _note_progress(self) -> None:
         reported = self._board.progress()
@@ -411,8 +410,7 @@ class Agent:
         self._watch(self._guard, self._guarded)
         if not fenced:
             return
-        if self._trouble_since is None:
-            self._trouble_since = time.monotonic()
+        self._patience.doubt()
         if self._group is not None:
             round = self._group.part.round
             where = self._spec.paths.root
@@ -438,7 +436,8 @@ class Agent:
         coming, wait = outlook.coming, self._spec.settings.rendezvous.last_call
         self._rendezvous.hear(lambda rendezvous: rendezvous.expect(coming))
         hopeless = outlook.coming + outlook.pending == 0 and self._conduct.member.round > 0
-        if hopeless and self._short_since is not None and time.monotonic() - self._short_since >= wait:
+        short = self._patience.short_for
+        if hopeless and short is not None and short >= wait:
             notice = self._surroundings.without_enough()
             if notice is not None:
                 self._leave(notice)
@@ -458,13 +457,10 @@ class Agent:
     def _troubled(self, error: HpcElasticError) -> None:
         if not isinstance(error, StoreError):
             raise error
-        if self._trouble_since is None:
-            self._trouble_since = time.monotonic()
-        if self._trouble is None:
-            patience = self._spec.settings.rendezvous.join_timeout
-            self._report(f"{error}; trying again for {patience:g} s (rendezvous.join_timeout)")
+        if self._patience.failed(error):
+            timeout = self._spec.settings.rendezvous.join_timeout
+            self._report(f"{error}; trying again for {timeout:g} s (rendezvous.join_timeout)")
             self._log("trouble", error=str(error))
-        self._trouble = error
         self._do(self._conduct.troubled())
 
     def _end(self, state: State) -> None:
@@ -546,7 +542,9 @@ class Agent:
     def _end_workers(self, why: str) -> None:
         """Stop the group, if one runs; on return no process of it is left that runs any more."""
         group, self._group = self._group, None
+        self._stopped = False
         if group is None:
+            self._close_store()
             return
         for fd in (*group.running, *group.births):
             self._selector.unregister(fd)
@@ -592,25 +590,12 @@ class Agent:
 
     def _pause(self) -> float | None:
         """Seconds until something is due, whatever happens; None if nothing is."""
-        due = [seconds for seconds in (self._patience(), self._conduct.overdue) if seconds is not None]
+        due = [seconds for seconds in (self._waits(), self._conduct.overdue) if seconds is not None]
         return min(due, default=None)
 
-    def _patience(self) -> float | None:
-        """Seconds until a wait gets too long; None if there is none."""
-        if self._trouble_since is None and (self._conduct.leaving or self._conduct.part is not None):
-            return None  # they may still come to a step's end
-        since = self._joining_since if self._trouble_since is None else self._trouble_since
-        if since is None:
-            return None
-        return max(0.0, since + self._spec.settings.rendezvous.join_timeout - time.monotonic())
-
-    def _out_of_patience(self) -> HpcElasticError:
-        timeout = self._spec.settings.rendezvous.join_timeout
-        if self._trouble_since is not None:
-            what = f"{self._spec.paths.root}: could not be used for {timeout:g} s (rendezvous.join_timeout)"
-            why = self._trouble or "it did not answer"
-            return StoreError(f"{what}: {why}; once that is put right, continue the run with --resume")
-        return RendezvousTimeout(f"{self._reason}; no round formed in {timeout:g} s (rendezvous.join_timeout)")
+    def _waits(self) -> float | None:
+        """Seconds until a wait gets too long; None if there is none: workers may still come to a step's end."""
+        return self._patience.left(self._conduct.leaving or self._conduct.part is not None)
 
     def _watch(self, source: socket.socket | Guard | Warm | StorePort | StoreHost, react: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, react)

@@ -41,6 +41,9 @@ class Decision:
     short: bool = False
     """True while too few nodes are ready, nobody of the last round being waited for."""
 
+    busy: tuple[str, ...] = ()
+    """Nodes that are waited for to stop their workers of the last round."""
+
 
 def decide(state: State, view: View) -> Decision:
     """The next step of the run, which is in the table of `transitions`."""
@@ -210,9 +213,10 @@ def _joining(state: State, view: View) -> Decision:
     if broken is not None:
         return _commit(replace(state, grace=0.0, reason=f"{broken} while the round was to end"))
     done = _done(state, view) if state.grace else set()
-    busy = [p.name for p in state.participants if p.node not in done and not _has_stopped(state, view, p.node)]
+    busy = tuple(p.node for p in state.participants if p.node not in done and not _has_stopped(state, view, p.node))
     if busy:
-        return Decision(None, f"waiting for {_names(busy)} to stop the workers of round {state.round}")
+        who = _names([name_of(node) for node in busy])
+        return Decision(None, f"waiting for {who} to stop the workers of round {state.round}", busy=busy)
     if done and len(done) == len(state.participants):
         return _commit(_succeeded(state))
     if done:

@@ -80,6 +80,9 @@ class Outcome:
     short: bool = False
     """True while too few nodes are ready for a round, and nobody else is waited for."""
 
+    last: bool = False
+    """True if the round has ended, and no other node's workers of it are left."""
+
 
 class Rendezvous:
     """One node's side of the rendezvous in a run's directory."""
@@ -230,16 +233,17 @@ class Rendezvous:
         began = self._clock()
         version, state = self._read()
         read = read or self._must_read(state)
-        reason, short = standing(state), False
+        reason, short, busy = standing(state), False, None
         while read:
             decision = self._decide(version, state)
-            reason, short = decision.reason, decision.short
+            reason, short, busy = decision.reason, decision.short, decision.busy
             if decision.next is None or not self._commit(version, decision.next):
                 break
             version, state = self._read()
         rank = self._rested(began, state, read)
         first = rank == 0 and not state.phase.final
-        return Outcome(version.number, state, reason, self._lease_from, self._settled, first, short)
+        last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
+        return Outcome(version.number, state, reason, self._lease_from, self._settled, first, short, last)
 
     def _must_read(self, state: State) -> bool:
         """Whether the leases have to be read for what nobody else may see to."""

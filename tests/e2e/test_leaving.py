@@ -112,6 +112,29 @@ def test_who_saves_slowly_is_waited_for(slow: str, shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+MEETS = """
+import torch.distributed as dist
+def meet(what):
+    address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    dist.TCPStore(*address, is_master=False, wait_for_workers=False).set(what, rank)
+meet("up")
+"""
+
+
+@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "the store's node goes"])
+def test_who_serves_the_store_goes_last(goes: bool, shell: Shell) -> None:
+    saves = 'if rank == "1" and not finished():\n    time.sleep(1)\n    meet("saved")\nnote("saved")'
+    local = start(shell, MEETS + WAITS + saves, FOR_EVER)
+    if goes:
+        tell_to_go(shell, 0)
+    else:
+        local.run.checkpoint(anyway=True)  # they ask, but perhaps nobody has noted it yet
+    eventually(lambda: noted(local, "2.0.up"))
+    assert noted(local, "1.1.saved")
+    local.finish()
+    assert shell.processes() == {}
+
+
 ENDS = """
 note("up")
 while not finished():
@@ -132,7 +155,7 @@ def test_a_training_that_ends_meanwhile_is_not_begun_again(goes: bool, shell: Sh
     if goes:
         tell_to_go(shell, 1)
     else:
-        local.run.checkpoint()
+        local.run.checkpoint(anyway=True)  # they ask, but perhaps nobody has noted it yet
     eventually(lambda: asked(local))
     local.finish()
     assert local.run.status().round == 1

@@ -44,6 +44,12 @@ def formed(decision: Decision) -> str:
     return f"{ranks}+{standbys}" if standbys else ranks
 
 
+def awaiting(*names: str) -> Decision:
+    """The nodes must stop their workers of round 1."""
+    reason = f"waiting for {', '.join(names)} to stop the workers of round 1"
+    return Decision(None, reason, busy=tuple(f"{name}@0" for name in names))
+
+
 # Phase RUNNING: when a round goes on, and what ends it
 
 BEFORE_ITS_START = [ready("a", 0), ready("b", 0)]
@@ -384,14 +390,14 @@ def test_no_round_forms_beside_another(b: Seen, waits: bool, quorum_for: float, 
     seen = view(ready("a", 1), ready("c", 1), b=b, quorum_for=quorum_for)
     decision = decide(joining("ab", cause, given=settings(most=2)), seen)
     if waits:
-        assert decision == Decision(None, "waiting for b to stop the workers of round 1")
+        assert decision == awaiting("b")
     else:
         assert decision.next is not None
 
 
 def test_all_that_are_waited_for_are_named() -> None:
     decision = decide(joining("abc", Cause.NODE), view(runs("c", 1), ready("a", 1), runs("b", 1)))
-    assert decision == Decision(None, "waiting for b, c to stop the workers of round 1")
+    assert decision == awaiting("b", "c")
 
 
 def test_a_node_named_dead_by_its_successor_is_not_waited_for() -> None:
@@ -443,7 +449,7 @@ def test_a_round_goes_on_without_a_sign_of_life() -> None:
 
 def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
     decision = decide(joining("ab", Cause.NODE), view(unproved(ready("a", 1)), runs("b", 1)))
-    assert decision == Decision(None, "waiting for b to stop the workers of round 1")
+    assert decision == awaiting("b")
 
 
 # Phase JOINING: barrier

@@ -369,6 +369,18 @@ def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
     assert (state.phase, state.round, state.spent) == (Phase.RUNNING, 2, {"worker": 1})
 
 
+def test_a_node_knows_when_it_is_the_last_one_that_may_have_workers(tmp_path: Path) -> None:
+    _world, a, b = running_pair(tmp_path)
+    assert not a.step().last, "a round runs"
+    a.fail(1)
+    assert not a.step().last
+    b.say(Stand.READY, 1)
+    b.step()
+    assert a.step().last
+    a.say(Stand.READY, 1)
+    assert not a.step().last, "the next round runs"
+
+
 def test_a_requeued_node_needs_no_time_out(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
     again = world.node("b", "1-cd", order=1, round=-1, dead=(b.member.node,), **JOB)
