@@ -4,7 +4,7 @@
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     seed faults into the code, and show what finds each
 # make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
-# make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7
+# make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
 # make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
 # make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # make nightly     all of these, and the tests that make test leaves out for their length
@@ -59,7 +59,7 @@ filesystems: $(READY) system
 	$(BIN)/python -m tests.filesystems.table
 
 storm: $(READY) system
-	$(BIN)/python -m tests.slurm.scenario.storm --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.slurm.scenario.storm --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) $(if $(SHAPE),--shape $(SHAPE))
 
 scenarios: $(READY) system
 	$(BIN)/python -m tests.slurm.scenario.table
