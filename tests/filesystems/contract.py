@@ -93,9 +93,10 @@ def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
 
 
 def publish_and_read(directory: Path, place: int) -> dict[str, int]:
-    """The first process publishes documents under one name; the others read them."""
-    path, until, number, newest, torn = directory / "document.json", time.monotonic() + PUBLISHING, 0, 0, 0
-    while time.monotonic() < until:
+    """The first process publishes documents under one name; the others read them, until they have seen one of these."""
+    path, began, number, newest, torn = directory / "document.json", time.monotonic(), 0, 0, 0
+    waits = PUBLISHING if place == 0 else PATIENCE
+    while (passed := time.monotonic() - began) < PUBLISHING or (newest == 0 and passed < waits):
         number += 1
         try:
             if place == 0:
