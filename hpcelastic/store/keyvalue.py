@@ -15,7 +15,7 @@ import hashlib
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -68,14 +68,14 @@ class KeyValueStore:
     def set(self, key: str, value: str) -> None:
         """Give ``key`` a value, whatever it held; ConfigError if that is no string, or larger than `MAX_VALUE`."""
         checked = _checked(key, value)
-        self._change(key, lambda _: checked)
+        self.update(key, lambda _: checked)
 
     def add(self, key: str, amount: int) -> int:
         """Add to the number in ``key``, 0 if it has none, and return the sum; ConfigError if it holds something else.
 
         After a StoreError, whether ``amount`` was added is open: look before you add again.
         """
-        return int(self._change(key, lambda old: str(_number(key, old) + amount)) or 0)
+        return int(self.update(key, lambda old: str(_number(key, old) + amount)) or 0)
 
     def compare_set(self, key: str, expected: str | None, desired: str) -> str | None:
         """Set ``key`` to ``desired`` if it holds ``expected`` (None: nothing); return what it holds then."""
@@ -83,7 +83,7 @@ class KeyValueStore:
         old = self.get(key)
         if old != expected:
             return old
-        return self._change(key, lambda old: checked if old == expected else old)
+        return self.update(key, lambda old: checked if old == expected else old)
 
     def delete(self, key: str) -> bool:
         """Take the value away; False if there was none."""
@@ -94,7 +94,7 @@ class KeyValueStore:
         def clear(old: str | None) -> None:
             held.append(old)
 
-        self._change(key, clear)
+        self.update(key, clear)
         return held[-1] is not None
 
     def keys(self) -> list[str]:
@@ -105,15 +105,13 @@ class KeyValueStore:
 
     def wait(self, keys: Iterable[str], timeout: float) -> None:
         """Return once every key has a value; TimeoutError after ``timeout`` seconds names those that have none."""
-        missing, deadline, pace = sorted(frozenset(keys)), time.monotonic() + timeout, _PACE[0]
-        while missing := self._missing(missing):
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(f"waited {timeout:g} s in {self._directory} for {', '.join(missing)}")
-            time.sleep(min(random.uniform(pace / 2, pace), left))  # spread: a whole round waits for the same key
-            pace = min(pace * 2, _PACE[1])
+        missing = sorted(frozenset(keys))
+        for _ in looks(timeout):
+            if not (missing := self.missing(missing)):
+                return
+        raise TimeoutError(f"waited {timeout:g} s in {self._directory} for {', '.join(missing)}")
 
-    def _missing(self, keys: list[str]) -> list[str]:
+    def missing(self, keys: Sequence[str]) -> list[str]:
         """Those of ``keys`` that have no value: one listing answers for all that nobody has set."""
         there = frozenset(files.names(self._directory)) if keys else frozenset()
         return [key for key in keys if _name(key) not in there or self._held(_name(key)) is None]
@@ -121,7 +119,8 @@ class KeyValueStore:
     def _held(self, name: str) -> str | None:
         return _value(self._known(name).read().value)
 
-    def _change(self, key: str, change: Callable[[str | None], str | None]) -> str | None:
+    def update(self, key: str, change: Callable[[str | None], str | None]) -> str | None:
+        """Let ``key`` hold what ``change`` makes of its value, which may be called more than once; the new value."""
         document = self._made(_name(key)).update(lambda old: {"key": key, "value": change(_value(old))}).value
         return _value(document)
 
@@ -141,6 +140,16 @@ class KeyValueStore:
 
     def _register(self, name: str) -> Register:
         return Register(self._directory / name, self._writer, self._lock, _KEEP, files.FORGOTTEN, self._clock)
+
+
+def looks(timeout: float) -> Iterator[None]:
+    """Looks of a waiter, at the pace of `_PACE`: the first at once, the last when ``timeout`` seconds are over."""
+    deadline, pace = time.monotonic() + timeout, _PACE[0]
+    yield
+    while (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(random.uniform(pace / 2, pace), left))  # spread: a whole round waits for the same key
+        pace = min(pace * 2, _PACE[1])
+        yield
 
 
 def remove_stores(paths: RunPaths, until: int) -> None:

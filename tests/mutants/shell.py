@@ -35,7 +35,7 @@ _STOP_FIRST = """            else:
                 yield from self._stop(state.reason)
         if self.part is not None or self.leaving:
             return"""
-_ADD = "self._change(key, lambda old: str(_number(key, old) + amount))"
+_ADD = "self.update(key, lambda old: str(_number(key, old) + amount))"
 
 MUTANTS = {
     # files
@@ -193,7 +193,7 @@ MUTANTS = {
     ),
     # key-value store
     "a sum is made before it is compared": Patch(
-        KEYVALUE, _ADD, "self._change(key, lambda old, seen=self.get(key): str(_number(key, seen) + amount))"
+        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(_number(key, seen) + amount))"
     ),
     # publications of workers
     "no round is shut out": Patch(FENCE, "                _shut(path)\n", "                pass\n"),

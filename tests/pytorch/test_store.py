@@ -1,0 +1,251 @@
+"""One contract for TCPStore, torch's FileStore and ours; each difference is listed, with its reason."""
+
+import gc
+import multiprocessing
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from hpcelastic.pytorch import RunStore
+
+SHORT = timedelta(milliseconds=500)
+LONG = timedelta(seconds=60)
+Call = tuple[Any, ...]
+
+
+def tcp(_: Path) -> dist.Store:
+    return dist.TCPStore("127.0.0.1", 0, 1, True, timeout=SHORT)
+
+
+def file(directory: Path) -> dist.Store:
+    store = dist.FileStore(str(directory / "file"), 1)
+    store.set_timeout(SHORT)
+    return store
+
+
+def ours(directory: Path) -> dist.Store:
+    return RunStore(directory / "ours", SHORT)
+
+
+def ours_with_a_prefix(directory: Path) -> dist.Store:
+    return dist.PrefixStore("some", ours(directory))
+
+
+STORES = [tcp, file, ours, ours_with_a_prefix]
+
+WAITED = dist.DistStoreError
+CONTRACT: dict[str, list[tuple[Call, Any]]] = {
+    "a value": [(("set", "a", "1"), None), (("get", "a"), b"1"), (("set", "a", "2"), None), (("get", "a"), b"2")],
+    "bytes": [(("set", "b", b"\xff\x00\xed\xb3\xbf"), None), (("get", "b"), b"\xff\x00\xed\xb3\xbf")],
+    "no ASCII": [(("set", "ä/ö", "ü"), None), (("get", "ä/ö"), b"\xc3\xbc")],
+    "nothing": [(("set", "", ""), None), (("get", ""), b""), (("check", [""]), True)],
+    "a number": [(("add", "n", 2), 2), (("add", "n", -5), -3), (("add", "n", 0), -3), (("get", "n"), b"-3")],
+    "a number of digits": [(("set", "n", "41"), None), (("add", "n", 1), 42)],
+    "a text is no number": [(("set", "n", "x"), None), (("add", "n", 1), ValueError), (("get", "n"), b"x")],
+    "compare and set": [
+        (("compare_set", "c", "", "x"), b"x"),
+        (("compare_set", "c", "x", "y"), b"y"),
+        (("compare_set", "c", "x", "z"), b"y"),
+        (("compare_set", "c", "", "z"), b"y"),
+        (("get", "c"), b"y"),
+    ],
+    "compare what is absent": [(("compare_set", "c", "e", "x"), b"e"), (("check", ["c"]), False)],
+    "compare with an empty value": [(("set", "c", ""), None), (("compare_set", "c", "", "x"), b"x")],
+    "append": [(("append", "a", "1"), None), (("append", "a", b"\xff"), None), (("get", "a"), b"1\xff")],
+    "check": [
+        (("set", "a", "1"), None),
+        (("check", ["a"]), True),
+        (("check", ["a", "b"]), False),
+        (("check", []), True),
+    ],
+    "wait": [(("set", "a", "1"), None), (("wait", ["a"]), None), (("wait", []), None), (("wait", ["a"], LONG), None)],
+    "wait in vain": [(("wait", ["zz"]), WAITED), (("wait", ["zz"], SHORT), WAITED)],
+    "get in vain": [(("get", "zz"), WAITED)],
+    "delete": [
+        (("set", "a", "1"), None),
+        (("delete_key", "a"), True),
+        (("delete_key", "a"), False),
+        (("check", ["a"]), False),
+        (("get", "a"), WAITED),
+    ],
+    "a key comes back": [
+        (("set", "a", "1"), None),
+        (("delete_key", "a"), True),
+        (("compare_set", "a", "", "2"), b"2"),
+        (("get", "a"), b"2"),
+    ],
+    "several": [
+        (("multi_set", ["x", "y"], ["1", b"\xff"]), None),
+        (("multi_get", ["y", "x"]), [b"\xff", b"1"]),
+        (("multi_get", []), []),
+        (("multi_get", ["x", "zz"]), WAITED),
+    ],
+    "several that do not match": [(("multi_set", ["x"], ["1", "2"]), WAITED)],
+    "a queue": [
+        (("queue_push", "q", "1"), None),
+        (("queue_push", "q", b"\xff"), None),
+        (("queue_len", "q"), 2),
+        (("check", ["q"]), True),
+        (("wait", ["q"]), None),
+        (("queue_pop", "q"), b"1"),
+        (("queue_pop", "q", False), b"\xff"),
+        (("queue_len", "q"), 0),
+        (("check", ["q"]), False),
+        (("queue_pop", "q", False), dist.QueueEmptyError),
+        (("queue_pop", "q"), WAITED),
+    ],
+    "a queue beside a key": [
+        (("set", "q", "1"), None),
+        (("queue_push", "q", "a"), None),
+        (("get", "q"), b"1"),
+        (("delete_key", "q"), True),
+        (("queue_len", "q"), 1),
+    ],
+    "how many keys": [(("num_keys",), 0), (("set", "a", "1"), None), (("num_keys",), 1)],
+    "which keys": [(("set", "b", "1"), None), (("set", "a", "1"), None), (("list_keys",), ["a", "b"])],
+    "the extended interface": [(("has_extended_api",), True)],
+    "a barrier": [(("barrier", "b", 1), None)],
+    "a barrier in vain": [(("barrier", "b", 2, SHORT), WAITED)],
+}
+
+OTHERWISE = {
+    ("tcp", "a text is no number"): "its server drops the connection: nothing works from then on",
+    ("tcp", "how many keys"): "it counts a key of its own",
+    ("file", "how many keys"): "it counts a key of its own",
+    ("file", "which keys"): "it names one of its own as well",
+    ("file", "delete"): "it says that it has deleted what was not there",
+    ("file", "several that do not match"): "it sets as many as there are",
+    ("file", "a queue"): "it has no queues",
+    ("file", "a queue beside a key"): "it has no queues",
+    ("file", "the extended interface"): "it says no, though it has most of it",
+    ("ours_with_a_prefix", "a queue"): "torch's PrefixStore hands queues on to stores in C++ only",
+    ("ours_with_a_prefix", "a queue beside a key"): "the same",
+    ("ours_with_a_prefix", "which keys"): "the same of list_keys",
+}
+"""Where a store does not keep the contract, and why."""
+
+
+def answer(store: dist.Store, call: Call) -> Any:
+    """What the call returns, or the type of what it raises."""
+    name, *arguments = call
+    try:
+        found = getattr(store, name)(*arguments)
+        return sorted(found) if name == "list_keys" else found
+    except Exception as error:
+        return type(error)
+
+
+def kept(store: dist.Store, name: str) -> bool:
+    """Whether the store keeps this part of the contract; of FileStore a plain RuntimeError is taken for a time-out."""
+    for call, expected in CONTRACT[name]:
+        found = answer(store, call)
+        if isinstance(store, dist.FileStore) and found is RuntimeError:
+            found = WAITED
+        if found != expected:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("name", CONTRACT)
+@pytest.mark.parametrize("make", STORES, ids=lambda make: make.__name__)
+def test_the_contract(make: Callable[[Path], dist.Store], name: str, tmp_path: Path) -> None:
+    assert kept(make(tmp_path), name) == ((make.__name__, name) not in OTHERWISE)
+
+
+def test_ours_differs_in_nothing() -> None:
+    assert not [store for store, _ in OTHERWISE if store == "ours"]
+
+
+@pytest.mark.parametrize("make", [tcp, ours, ours_with_a_prefix], ids=lambda make: make.__name__)
+def test_who_waited_in_vain_is_told_for_what_and_how_long(make: Callable[[Path], dist.Store], tmp_path: Path) -> None:
+    with pytest.raises(dist.DistStoreError, match=r"wait timeout after 500ms, keys: /(some/)?x, /(some/)?y"):
+        make(tmp_path).wait(["x", "y"])
+
+
+def test_a_prefix_keeps_the_store_alive_that_it_stands_before(tmp_path: Path) -> None:
+    """torch keeps the C++ half only."""
+    prefixed = dist.PrefixStore("p", RunStore(tmp_path, SHORT))
+    gc.collect()
+    prefixed.set("a", "1")
+    assert prefixed.get("a") == b"1"
+    assert RunStore(tmp_path).get("p/a") == b"1"
+    assert prefixed.delete_key("a") and prefixed.num_keys() == 0
+
+
+def test_a_clone_is_on_the_same_directory_and_as_patient(tmp_path: Path) -> None:
+    store = RunStore(tmp_path, SHORT)
+    store.set("a", "1")
+    assert store.clone().get("a") == b"1"
+    assert store.clone().timeout == SHORT
+
+
+def test_a_value_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+    found: list[bytes] = []
+    waiters = [
+        threading.Thread(target=lambda: found.append(RunStore(tmp_path, LONG).get("late"))),
+        threading.Thread(target=lambda: found.append(RunStore(tmp_path, LONG).queue_pop("queue"))),
+    ]
+    for waiter in waiters:
+        waiter.start()
+    RunStore(tmp_path).set("late", "1")
+    RunStore(tmp_path).queue_push("queue", "2")
+    for waiter in waiters:
+        waiter.join(60)
+    assert sorted(found) == [b"1", b"2"]
+
+
+PROCESSES, EACH = 4, 25
+
+
+def crowd(directory: Path, rank: int) -> None:
+    store = RunStore(directory, LONG)
+    for number in range(EACH):
+        store.add("sum", 1)
+        store.append("letters", "abcd"[rank])
+        store.queue_push("queue", f"{rank}.{number}")
+    store.barrier("done", PROCESSES)
+    taken = [store.queue_pop("queue").decode() for _ in range(EACH)]
+    store.append(f"taken {rank}", ",".join(taken))
+
+
+@pytest.mark.slow
+def test_operations_of_many_processes_are_exact(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=crowd, args=(tmp_path, rank)) for rank in range(PROCESSES)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0] * PROCESSES
+    store = RunStore(tmp_path)
+    assert store.get("sum") == b"100"
+    assert sorted(store.get("letters").decode()) == sorted("abcd" * EACH)
+    taken = [item for rank in range(PROCESSES) for item in store.get(f"taken {rank}").decode().split(",")]
+    assert sorted(taken) == sorted(f"{rank}.{number}" for rank in range(PROCESSES) for number in range(EACH))
+
+
+def reduce(directory: Path, rank: int, world_size: int) -> None:
+    store = RunStore(directory, LONG)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)
+    total = torch.tensor([rank + 1])
+    dist.all_reduce(total)
+    dist.barrier(dist.new_group([0, 1]))
+    dist.destroy_process_group()
+    store.set(f"result {rank}", str(total.item()))
+
+
+@pytest.mark.slow
+def test_workers_meet_by_it(tmp_path: Path) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    processes = [spawn.Process(target=reduce, args=(tmp_path, rank, 2)) for rank in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert RunStore(tmp_path, SHORT).multi_get(["result 0", "result 1"]) == [b"3", b"3"]
