@@ -540,7 +540,7 @@ class Agent:
         return True
 
     def _end_workers(self, why: str) -> None:
-        """Stop the group, if one runs; on return no process of it is left that runs any more."""
+        """Stop the group, if one runs, and the store; on return no process of them is left that runs any more."""
         group, self._group = self._group, None
         self._stopped = False
         if group is None:
@@ -586,7 +586,6 @@ class Agent:
         self._log("agent ended")
         self._events.close(_PARTING)
         self._witness.close(_PARTING)
-        self._close_store()
 
     def _pause(self) -> float | None:
         """Seconds until something is due, whatever happens; None if nothing is."""

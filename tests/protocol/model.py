@@ -502,6 +502,8 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
         done = [by_node[n].said for n in nodes]
         succeeded = all((m.stand, m.round) == (Stand.SUCCEEDED, new.round) for m in done)
         _demand(succeeded, lambda: f"success without all: {done}")
+        well = old.phase is Phase.RUNNING or old.grace > 0
+        _demand(well, lambda: "success of a round with which something was wrong")
     _judge_budget(old, new, by_node, history)
 
 

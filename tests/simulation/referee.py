@@ -158,6 +158,7 @@ class Referee:
         if new.phase is Phase.SUCCEEDED:
             unfinished = [p.node for p in new.participants if (p.node, new.round) not in self.finished]
             _demand(not unfinished, f"success without {unfinished}")
+            _demand(old.phase is Phase.RUNNING or old.grace > 0, "success of a round with which something was wrong")
 
     def undisturbed(self, state: State) -> bool:
         """True if no member can have been lost in the round that runs or has just ended."""
