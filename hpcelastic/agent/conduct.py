@@ -150,11 +150,11 @@ class Conduct:
         """Seconds until workers that were asked to come to a step's end are stopped; None if none were."""
         return None if self._asked is None else max(0.0, self._asked - self._clock())
 
-    def lose_patience(self) -> Actions:
-        """They have not come to it in time."""
+    def lose_patience(self, why: str = "they took too long to a step's end") -> Actions:
+        """They have not come to it in time; or, with another ``why``, they are of no use any more."""
         assert self.part is not None
         round = self.part.round
-        yield from self._stop("they took too long to a step's end")
+        yield from self._stop(why)
         if not self.leaving:
             yield from self._ready(round)
 

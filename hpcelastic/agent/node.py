@@ -83,9 +83,13 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
     return tuple(dead)
 
 
-def already_here(name: str, pid: int) -> ConfigError:
+class NameTaken(ConfigError):
+    """Another agent takes part in the run under the name of this node."""
+
+
+def already_here(name: str, pid: int) -> NameTaken:
     """That process ``pid`` of this machine, 0 if it can't be seen from here, takes part as node ``name``."""
-    return ConfigError(
+    return NameTaken(
         f"node {name} is in this run already, as process {pid or 'of another container'} on this machine; "
         "stop that agent, or give this one another name with --node-name"
     )

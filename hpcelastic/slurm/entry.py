@@ -3,12 +3,13 @@
 A composition root: the place where an agent's environment is read.
 """
 
+import contextlib
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +32,7 @@ from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Phase
+from hpcelastic.protocol.state import Member, Phase, State
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.elsewhere import may_start_elsewhere, start_elsewhere
@@ -41,6 +42,7 @@ from hpcelastic.slurm.surroundings import SlurmSurroundings
 from hpcelastic.slurm.warnings import Policy
 from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
+from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths, safe_name
 
 
@@ -91,24 +93,56 @@ def place_here() -> Place:
     return place_of(task) if task else Place(os.uname().nodename.partition(".")[0])
 
 
+@dataclass(frozen=True)
+class Entered:
+    """A node that may take part in a run, and has said nothing there yet."""
+
+    member: Member
+    settings: Settings
+    """The run's, with the times that its filesystem needs."""
+
+    lock: LockKind
+    state: State
+    """The run as the node found it."""
+
+    report: Callable[[str], None]
+    """Tells a person a line."""
+
+
+@contextlib.contextmanager
+def entered(
+    paths: RunPaths, run_id: str, settings: Settings, place: Place, interface: str | None, workers: int
+) -> Iterator[Entered]:
+    """Set up the run in ``paths`` unless somebody has, and enter it at ``place``, with a name of its own for as long.
+
+    Raises ConfigError where the directory cannot be safe, or holds another run; StoreError where it does not work.
+    """
+    place = replace(place, address=place.address or own_address(interface, place.launcher))
+    for directory in (paths.root, paths.register, paths.leases, paths.incidents):
+        files.make_directory(directory)
+    with settled(paths, place) as place:
+        verdict = established(paths)
+        report = reporter(safe_name(place.name))
+        settings = _advised(paths, settings, verdict, place, report)
+        member = new_member(place, workers, dead_predecessors(paths, place))
+        if settings.nodes.wanted > 1:
+            check_race(paths, member.node)
+        yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
+
+
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
-    place = replace(place, address=place.address or own_address(task.agent.network.interface, place.launcher))
-    for directory in (task.paths.root, task.paths.register, task.paths.leases, task.paths.incidents):
-        files.make_directory(directory)
-    with settled(task.paths, place) as settled_place:
-        return _take_part(task, settled_place)
-
-
-def _take_part(task: Task, place: Place) -> int:
+    workers, interface = _workers(task.agent.workers, os.environ), task.agent.network.interface
     start = time.monotonic()
-    verdict = established(task.paths)
-    report = reporter(safe_name(place.name))
-    task = _on_the_ground(task, verdict, place, report)
-    member = new_member(place, _workers(task.agent.workers, os.environ), dead_predecessors(task.paths, place))
-    if task.settings.nodes.wanted > 1:
-        check_race(task.paths, member.node)
-    state = open_run(task.paths, task.run_id, task.settings, member.node)
+    with entered(task.paths, task.run_id, task.settings, place, interface, workers) as here:
+        if _on_one_machine(here.member.address):  # none is better than another
+            health = HealthSettings(check=False, exclude=False)
+            task = replace(task, agent=replace(task.agent, health=health))
+        return _take_part(replace(task, settings=here.settings), here, start)
+
+
+def _take_part(task: Task, here: Entered, start: float) -> int:
+    member, state, report = here.member, here.state, here.report
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
@@ -122,9 +156,7 @@ def _take_part(task: Task, place: Place) -> int:
     state = read_state(task.paths)  # the node may have stood aside for long
     around = _surroundings(task, slurm, member, report) if slurm else None
     aftermath = Aftermath(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
-    spec = AgentSpec(
-        task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, verdict.lock, around
-    )
+    spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, here.lock, around)
     try:
         agent = Agent(spec, report)
         status = agent.run()
@@ -176,18 +208,21 @@ def _limits(task: Task) -> Limits:
     return Limits(task.slurm.max_requeues, math.inf if limit is None else 60.0 * limit)
 
 
-def _on_the_ground(task: Task, verdict: Verdict, place: Place, report: Callable[[str], None]) -> Task:
-    """``task`` with the times that the run's filesystem needs; what a person should know of it is reported."""
-    settings = advise(task.settings, verdict)
-    # Who is reached at a loopback address has all others on this machine, as those that `hpcelastic run` starts.
-    alone = place.address.startswith("127.")
-    nodes = 1 if alone else task.settings.nodes.wanted
-    for line in (*remarks(task.paths, verdict, nodes=nodes), raised(task.settings, settings, verdict)):
+def _advised(
+    paths: RunPaths, settings: Settings, verdict: Verdict, place: Place, report: Callable[[str], None]
+) -> Settings:
+    """``settings`` with the times that the run's filesystem needs; what a person should know of it is reported."""
+    advised = advise(settings, verdict)
+    nodes = 1 if _on_one_machine(place.address) else settings.nodes.wanted
+    for line in (*remarks(paths, verdict, nodes=nodes), raised(settings, advised, verdict)):
         if line:
             report(line)
-    # Where all are one machine, none is better than another.
-    health = HealthSettings(check=False, exclude=False) if alone else task.agent.health
-    return replace(task, settings=settings, agent=replace(task.agent, health=health))
+    return advised
+
+
+def _on_one_machine(address: str) -> bool:
+    """Whether all agents are on this machine, as those that `hpcelastic run` starts: others can't reach it there."""
+    return address.startswith("127.")
 
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:

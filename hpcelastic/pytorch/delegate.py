@@ -1,0 +1,315 @@
+"""Takes part in a run for an agent that is not ours, and that starts and stops its workers itself.
+
+Such an agent asks for a round when no worker of its own is left, is handed its part, and asks now and then whether the
+round goes on. Whatever becomes of it, its workers are killed before anybody can go on without it: they carry the mark
+by which the guard knows them, for they are started with this process's environment.
+"""
+
+import atexit
+import contextlib
+import os
+import select
+import socket
+import threading
+from collections import deque
+from dataclasses import replace
+
+from hpcelastic.agent.address import interface_of
+from hpcelastic.agent.bell import Bell, heed
+from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
+from hpcelastic.agent.guard import MARKER, boottime, kill_marked
+from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.patience import Patience
+from hpcelastic.agent.store_port import StorePort
+from hpcelastic.errors import HpcElasticError, StoreError
+from hpcelastic.network import Network, News, shared_key
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.state import State
+from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
+from hpcelastic.rendezvous.thread import RendezvousThread
+from hpcelastic.slurm.entry import Entered
+from hpcelastic.store import files
+from hpcelastic.store.events import EventLog
+from hpcelastic.store.keyvalue import remove_stores
+from hpcelastic.store.paths import RunPaths
+
+_PARTING = 5.0
+"""Seconds that the last word of a node may take to reach the shared filesystem."""
+
+
+class Left(HpcElasticError):
+    """The node must take no part any more, though the run may go on."""
+
+
+class Delegate:
+    """A node of the run in ``paths``, from its first word to its last; its methods are for one thread.
+
+    What is decided is `Conduct`'s, carried out in a thread of its own; here the others wait for it.
+    """
+
+    def __init__(self, paths: RunPaths, here: Entered, doorbell: bool = True) -> None:
+        self._paths, self._report = paths, here.report
+        self._node, self._lease = here.member.node, here.settings.rendezvous.lease
+        files.make_directory(paths.events)
+        self._inbox: deque[Outcome | HpcElasticError | int] = deque()
+        """What comes to be dealt with: an int is the round whose workers have ended."""
+
+        self._wake, self._wake_end = socket.socketpair()
+        self._network = self._open_network(here) if doorbell else None
+        member = replace(here.member, bell=self._network.port if self._network else 0)
+        self._conduct = Conduct(member, self._lease, boottime)
+        self._patience = Patience(here.settings.rendezvous.join_timeout)
+        self._events = EventLog(paths.event_log(self._node), member.name)
+        bell = Bell(self._network) if self._network else None
+        rendezvous = Rendezvous(paths, self._node, here.settings, boottime, here.lock, bell)
+        self._port: StorePort | None = None
+        self._version, self._reason = 0, ""
+        self._changed = threading.Condition()
+        """Notified of every change of what follows."""
+
+        self._state = here.state
+        self._idle = True
+        """Whether no worker is left, and the agent waits for a round."""
+
+        self._part: Assignment | None = None
+        """What its workers are to do or do."""
+
+        self._over = ""
+        """Why they are to be stopped; empty if they are not."""
+
+        self._error: HpcElasticError | None = None
+        """What has ended our part in the run."""
+
+        self._closing = False
+        presence = (self._network.presence.fileno(),) if self._network else ()
+        self._guard = Guard(self._node, presence)  # before the mark is set, for it must not carry it
+        facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": member.name}
+        facts["INTERFACE"] = interface_of(member.address)
+        os.environ.update({MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}})
+        poll = here.settings.rendezvous.poll
+        self._rendezvous = RendezvousThread(rendezvous, member, poll, self._deliver, self._renewed)
+        self._thread = threading.Thread(target=self._run, name="delegate", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    # For the agent
+
+    @property
+    def state(self) -> State:
+        """The run as it was last seen."""
+        return self._state
+
+    @property
+    def name(self) -> str:
+        """Our node's name in the run."""
+        return self._conduct.member.name
+
+    @property
+    def parted(self) -> bool:
+        """Whether the others go on without us, by now or as soon as we have said goodbye."""
+        return bool(self._over) or isinstance(self._error, Left)
+
+    @property
+    def over(self) -> str:
+        """Why the workers are to be stopped, which the agent does before it asks for the next round; empty if not.
+
+        Raises what has ended our part in the run.
+        """
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            return self._over
+
+    def next_round(self) -> Assignment | None:
+        """Wait for a round, no worker of ours being left; our part of it, or None if the run has ended.
+
+        Raises Left if this node must take no part any more, RendezvousTimeout if no round formed in time, StoreError
+        if the run's directory could not be used for as long.
+        """
+        with self._changed:
+            ended = self._part.round if self._part else 0
+        self._free()
+        with self._changed:
+            self._idle, self._part, self._over = True, None, ""
+            self._changed.notify_all()
+        self._deliver(ended)
+        with self._changed:
+            self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
+            part = self._part
+        if part is None and self._error is not None:
+            raise self._error
+        if part is not None:
+            os.environ.update({"HPCELASTIC_ROUND": str(part.round), "HPCELASTIC_TOKEN": str(part.round)})
+            self._give_back_port()  # as late as possible: rank 0 is about to bind it
+        return part
+
+    def close(self) -> None:
+        """Say goodbye, no worker of ours being left, so that nobody waits for our lease."""
+        atexit.unregister(self.close)
+        if self._closing:
+            return
+        self._free()
+        with self._changed:
+            self._closing = self._idle = True
+            self._changed.notify_all()
+        self._ring()
+        self._thread.join()
+        self._do(self._conduct.say_goodbye())
+        if not self._rendezvous.stop(_PARTING):
+            self._report("could not say goodbye in the run's directory; the others will wait for the lease to run out")
+        self._events.close(_PARTING)
+        self._give_back_port()
+        if self._network:
+            self._network.close()
+        self._guard.__exit__(None, None, None)
+
+    def _free(self) -> None:
+        """See to it that no process is left of what the agent's workers have started, which is what we will say."""
+        if self._part is not None:
+            kill_marked(self._node, self._guard.pid)
+            self._guard.disarm()
+
+    # In its own thread
+
+    def _run(self) -> None:
+        try:
+            self._do(self._conduct.found(self._state))
+            self._rendezvous.start()
+            if self._network:
+                self._network.start()
+            self._events.write("agent started", address=self._conduct.member.address, pid=os.getpid())
+            while not self._closing and self._error is None:
+                self._turn()
+        except HpcElasticError as error:
+            self._fail(error)
+        except Exception as error:  # our mistake: the agent must hear of it rather than wait for ever
+            self._fail(HpcElasticError(f"internal error: {error!r}"))
+
+    def _turn(self) -> None:
+        left = self._patience.left(trains=self._conduct.part is not None)
+        ready, _, _ = select.select([self._wake_end.fileno(), self._guard.fileno()], [], [], left)
+        if self._guard.fileno() in ready and self._guard.heard():
+            self._patience.doubt()
+            where = self._paths.root
+            self._report(f"the lease ran out: the workers were killed; is the filesystem of {where} slow or stuck?")
+            self._events.write("fenced", round=self._conduct.member.round)
+            self._do(self._conduct.fenced())
+        if self._wake_end.fileno() in ready:
+            self._wake_end.recv(4096)
+        while self._inbox and not self._closing:
+            self._take(self._inbox.popleft())
+        if self._conduct.leaving and self._conduct.part is None:
+            notice = self._conduct.notice
+            raise Left(f"this node takes no part any more: {notice.reason if notice else ''}")
+        if self._patience.left(trains=self._conduct.part is not None) == 0.0:
+            raise self._patience.lost(self._paths.root, self._reason)
+
+    def _take(self, message: Outcome | HpcElasticError | int) -> None:
+        if isinstance(message, int):
+            part = self._conduct.part
+            if part is not None and part.round == message:
+                self._do(self._conduct.lose_patience("the agent has stopped them"))
+        elif isinstance(message, Outcome):
+            self._learned(message)
+        elif isinstance(message, StoreError):
+            if self._patience.failed(message):
+                self._report(f"{message}; trying again")
+                self._events.write("trouble", error=str(message))
+            self._do(self._conduct.troubled())
+        else:
+            raise message
+
+    def _learned(self, outcome: Outcome) -> None:
+        self._patience.learned(outcome)
+        state = outcome.state
+        if outcome.version != self._version:
+            self._events.write(
+                "state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason
+            )
+        if outcome.reason != self._reason and not state.phase.final:
+            self._report(outcome.reason)
+        self._version, self._reason = outcome.version, outcome.reason
+        with self._changed:
+            self._state = state
+            self._changed.notify_all()
+        self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
+
+    def _do(self, actions: Actions) -> None:
+        answer: int | None = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = self._act(actions.send(answer))
+
+    def _act(self, action: Action) -> int | None:
+        if isinstance(action, Reserve):
+            return self._reserve_port()
+        if isinstance(action, Say):
+            self._rendezvous.say(action.member)
+        elif isinstance(action, Start):
+            self._hand_over(action)
+        elif isinstance(action, Stop):
+            self._await_the_end(action.reason)
+        elif isinstance(action, Ask):
+            return 0  # such workers are stopped at once: their agent knows no other way
+        return None  # the run's end is in the state
+
+    def _hand_over(self, start: Start) -> None:
+        self._guard.arm(start.lease_from)
+        if start.part.group_rank == 0:
+            until = start.part.round - 2
+            threading.Thread(target=remove_stores, args=(self._paths, until), name="sweep", daemon=True).start()
+        with self._changed:
+            self._part, self._idle = start.part, False
+            self._changed.notify_all()
+
+    def _await_the_end(self, reason: str) -> None:
+        """Have the workers stopped; the lease is renewed meanwhile, in a thread of its own."""
+        with self._changed:
+            if not self._idle:
+                self._over = reason
+                if not self._state.phase.final:
+                    self._report(f"the workers are to be stopped: {reason}")
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._idle)
+
+    def _reserve_port(self) -> int:
+        self._give_back_port()
+        try:
+            self._port = StorePort.open()
+        except OSError as error:
+            raise HpcElasticError(f"{self._node}: no port for the workers' store: {error}") from error
+        return self._port.port
+
+    def _give_back_port(self) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            port.close()
+
+    def _fail(self, error: HpcElasticError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    # From other threads
+
+    def _open_network(self, here: Entered) -> Network | None:
+        try:
+            network = Network(shared_key(self._paths.key), here.member.node, here.member.address, self._heard)
+        except OSError as error:
+            self._report(f"no doorbell: {error}; others' news are found by looking in the run's directory")
+            return None
+        return network
+
+    def _heard(self, news: News) -> None:
+        self._rendezvous.hear(heed(news))
+
+    def _renewed(self, lease_from: float) -> None:
+        self._guard.until(lease_from + self._lease)
+
+    def _deliver(self, message: Outcome | HpcElasticError | int) -> None:
+        self._inbox.append(message)
+        self._ring()
+
+    def _ring(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake.send(b"!", socket.MSG_DONTWAIT)

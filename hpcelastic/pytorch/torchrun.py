@@ -1,0 +1,224 @@
+"""The rendezvous of plain torchrun, through files: ``torchrun --rdzv-backend=hpcelastic --rdzv-endpoint=DIR ...``.
+
+torch finds it by the entry point ``torchrun.handlers`` of this package. torchrun's agents go on as they are; what is
+agreed among them, and who may go on without whom, is decided as among agents of ours, and their workers are fenced as
+ours are. Options of ``--rdzv-conf``: see `OPTIONS`.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousGracefulExitError,
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.agent.node import NameTaken, Place
+from hpcelastic.errors import HpcElasticError
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
+from hpcelastic.pytorch.delegate import Delegate, Left
+from hpcelastic.pytorch.endpoint import run_directory
+from hpcelastic.pytorch.errors import translated
+from hpcelastic.pytorch.store import RunStore
+from hpcelastic.rendezvous.rendezvous import close_run, read_state
+from hpcelastic.slurm.entry import Entered, entered, place_here
+from hpcelastic.store.bounded import bounded
+from hpcelastic.store.paths import RunPaths
+
+BACKEND = "hpcelastic"
+
+OPTIONS = {
+    "join_timeout": "seconds to wait for a round before giving up",
+    "last_call": "seconds that a round with enough nodes waits for more, where it is unknown whether more can come",
+    "lease": "seconds without a sign of life after which a node's workers are killed there",
+    "margin": "seconds later at which the others call it dead",
+    "poll": "seconds between two looks at the directory",
+    "interface": "network interface, or network, at which others reach this node",
+    "doorbell": "false: never ring other agents, look in the directory only",
+}
+"""What ``--rdzv-conf`` takes."""
+
+_TORCH = {"last_call_timeout": "last_call"}
+"""Options of torch's own backends that mean the same as one of ours."""
+
+_UNNEEDED = {
+    *("timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt"),
+    *("read_timeout", "is_host", "store_type", "rank"),
+}
+"""Options of torch's own backends that a line may keep: here a lease says who lives, and there is no server."""
+
+_PATIENCE = 10.0
+"""Seconds that the shared filesystem may take to be told that the run is over."""
+
+_log = logging.getLogger(__name__)
+
+
+def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
+    """What torch asks the entry point for: a function that creates handlers."""
+    return create_handler
+
+
+def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":
+    """A handler for the run ``params.run_id`` in the directory ``params.endpoint``. ValueError names a wrong option."""
+    paths = RunPaths(run_directory(params))
+    settings = Settings(NodeRange(params.min_nodes, params.max_nodes), _timings(params.config))
+    interface = params.get("interface")
+    doorbell = params.get_as_bool("doorbell", True)
+    return FileRendezvousHandler(paths, params.run_id, settings, params.local_addr or "", interface, bool(doorbell))
+
+
+class FileRendezvousHandler(RendezvousHandler):
+    """One agent's side of the rendezvous in ``paths``; it takes no part before the first `next_rendezvous`."""
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        run_id: str,
+        settings: Settings,
+        address: str = "",
+        interface: str | None = None,
+        doorbell: bool = True,
+    ) -> None:
+        self._paths, self._run_id, self._settings = paths, run_id, settings
+        self._address, self._interface, self._doorbell = address, interface, doorbell
+        self._held = contextlib.ExitStack()
+        """Our name in the run."""
+
+        self._delegate: Delegate | None = None
+
+    def get_backend(self) -> str:
+        """The name that ``--rdzv-backend`` has."""
+        return BACKEND
+
+    @property
+    def use_agent_store(self) -> bool:
+        """False: rank 0 serves the workers' store, at an address and a fresh port that all have agreed on."""
+        return False
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the next round, no worker of this agent being left; its place there.
+
+        Raises RendezvousClosedError if the run has ended, RendezvousTimeoutError if no round formed in time,
+        RendezvousGracefulExitError if this node is to take no part any more, RendezvousConnectionError if the directory
+        can't be used, RendezvousStateError if what it holds makes no sense.
+        """
+        with translated():
+            if self._delegate is None:
+                self._delegate = self._enter()
+            try:
+                part = self._delegate.next_round()
+            except Left as error:
+                raise RendezvousGracefulExitError(str(error)) from error
+            if part is None:
+                raise self._closed()
+            store = RunStore(self._paths.store(part.round) / "agents")
+        bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
+        return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
+
+    def is_closed(self) -> bool:
+        """Whether the run has ended, so that no round will form any more."""
+        with translated():
+            if self._delegate is not None and self._delegate.state.phase.final:
+                return True
+            return self._paths.register.exists() and read_state(self._paths).phase.final
+
+    def set_closed(self) -> None:
+        """End the run for all nodes."""
+        with translated():
+            if self._delegate is None:
+                self._delegate = self._enter()
+            self._close(self._delegate)
+
+    def num_nodes_waiting(self) -> int:
+        """More than 0 once this agent is to stop its workers and ask for the next round, whatever the reason."""
+        with translated():
+            try:
+                return int(self._delegate is not None and bool(self._delegate.over))
+            except Left as error:
+                raise RendezvousGracefulExitError(str(error)) from error
+
+    def get_run_id(self) -> str:
+        """What ``--rdzv-id`` is."""
+        return self._run_id
+
+    def shutdown(self) -> bool:
+        """Take no part any more. The run ends with it, unless the others go on already; False if that failed."""
+        delegate, self._delegate = self._delegate, None
+        try:
+            with self._held:
+                if delegate is not None:
+                    if not delegate.parted:
+                        self._close(delegate)
+                    delegate.close()
+        except (HpcElasticError, OSError) as error:
+            _log.warning("the rendezvous %s could not be shut down: %s", self._run_id, error)
+            return False
+        return True
+
+    def _enter(self) -> Delegate:
+        for place in _places(replace(place_here(), address=self._address)):
+            with contextlib.suppress(NameTaken), contextlib.ExitStack() as held:
+                here = held.enter_context(
+                    entered(self._paths, self._run_id, self._settings, place, self._interface, workers=1)
+                )
+                delegate = self._begun(here)
+                self._held = held.pop_all()
+                return delegate
+        raise AssertionError("there is always another name")
+
+    def _begun(self, here: Entered) -> Delegate:
+        if here.state.phase.final:
+            raise self._closed(here.state.reason)
+        return Delegate(self._paths, here, self._doorbell)
+
+    def _close(self, delegate: Delegate) -> None:
+        name = delegate.name
+
+        def close() -> None:
+            with bell_from_outside(self._paths, name) as bell:
+                close_run(self._paths, name, f"torchrun has ended on {name}", bell)
+
+        bounded(close, _PATIENCE, str(self._paths.root))
+
+    def _closed(self, reason: str = "") -> RendezvousClosedError:
+        reason = reason or (self._delegate.state.reason if self._delegate else "")
+        return RendezvousClosedError(
+            f"{self._paths.root}: the run has ended ({reason}); for another one give another --rdzv-id"
+        )
+
+
+def _places(place: Place) -> Iterator[Place]:
+    """``place`` under every name that an agent there may have, where there are several on one machine."""
+    yield place
+    number = 2
+    while True:
+        yield replace(place, name=f"{place.name}.{number}", host=place.host or place.name)
+        number += 1
+
+
+def _timings(config: Mapping[str, Any]) -> RendezvousSettings:
+    given = {_TORCH.get(key, key): value for key, value in config.items() if key not in _UNNEEDED}
+    unknown = sorted(given.keys() - OPTIONS.keys())
+    if unknown:
+        raise ValueError(f"--rdzv-conf has {unknown[0]!r}; the backend {BACKEND} takes {', '.join(OPTIONS)}")
+    timings = {key: value for key, value in given.items() if key in RendezvousSettings.__dataclass_fields__}
+    try:
+        return RendezvousSettings(**{key: _seconds(key, value) for key, value in timings.items()})
+    except ValueError as error:
+        raise ValueError(str(error).replace("rendezvous.", "--rdzv-conf ")) from None
+
+
+def _seconds(key: str, value: Any) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        if math.isfinite(float(value)):
+            return float(value)
+    raise ValueError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5")
