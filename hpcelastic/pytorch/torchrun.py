@@ -33,6 +33,7 @@ from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm.entry import Entered, entered, place_here
 from hpcelastic.store.bounded import bounded
 from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Register
 
 BACKEND = "hpcelastic"
 
@@ -129,7 +130,8 @@ class FileRendezvousHandler(RendezvousHandler):
         with translated():
             if self._delegate is not None and self._delegate.state.phase.final:
                 return True
-            return self._paths.register.exists() and read_state(self._paths).phase.final
+            begun = Register(self._paths.register, writer="").numbers()
+            return bool(begun) and read_state(self._paths).phase.final
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
