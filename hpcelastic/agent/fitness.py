@@ -16,8 +16,8 @@ from hpcelastic.health.verdict import Verdict, in_words
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, Stand, State
 from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.bounded import bounded
-from hpcelastic.store.leases import OwnLease
 from hpcelastic.store.paths import RunPaths
 
 UNFIT = 3
@@ -79,7 +79,7 @@ def _tell(candidate: Candidate, incident: Incident | None) -> None:
             note(candidate.paths, incident)
         # Under a name of its own: who has left never comes back, and this node may yet join.
         away = replace(candidate.member, node=f"{candidate.member.node}-away", stand=Stand.LEFT)
-        OwnLease(candidate.paths.leases, away.node).renew(away)
+        backend_of(candidate.paths).lease(away.node).renew(away)
 
     with contextlib.suppress(StoreError, OSError):  # the others will find out by themselves, later
         bounded(tell, _PATIENCE, str(candidate.paths.root))

@@ -11,7 +11,7 @@ from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard import kill_marked
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.state import Member, Stand
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths, safe_name
 
 
@@ -72,7 +72,7 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
     ConfigError if one is still alive on this machine: two agents would fight for the same GPUs.
     """
     dead = []
-    for lease in read_leases(paths.leases, of=safe_name(place.name)).values():
+    for lease in backend_of(paths).leases(of=safe_name(place.name)).values():
         same_machine, alive = look_for(lease.member.process)
         if alive and lease.member.stand is not Stand.LEFT:
             raise already_here(place.name, int(lease.member.process.split(":")[2]))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hpcelastic.agent.node import Place, already_here
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths, safe_name
 
 
@@ -30,7 +30,7 @@ def settled(paths: RunPaths, place: Place) -> Iterator[Place]:
         if not _hold(held, ours):
             raise already_here(place.name, _holder(ours))
         own = f"{place.name}.j{place.job}"
-        if read_leases(paths.leases, of=safe_name(own)) or not _hold(held, name):
+        if backend_of(paths).leases(of=safe_name(own)) or not _hold(held, name):
             if not place.job:
                 raise already_here(place.name, _holder(name))
             place = replace(place, name=own, host=place.host or place.name)

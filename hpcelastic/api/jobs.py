@@ -23,7 +23,7 @@ from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.queue import Capacity, capacity_of
 from hpcelastic.slurm.scheduler import cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
 _OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
@@ -89,7 +89,7 @@ def capacity(paths: RunPaths) -> Capacity:
     jobs = [job for job in queue() if job.array in ours]
     there: dict[str, set[str]] = {}
     left: dict[str, set[str]] = {}
-    for member in (lease.member for lease in read_leases(paths.leases).values()):
+    for member in (lease.member for lease in backend_of(paths).leases().values()):
         (left if member.stand is Stand.LEFT else there).setdefault(member.job, set()).add(member.name)
     return capacity_of(jobs, {job: len(names - there.get(job, set())) for job, names in left.items()})
 
@@ -106,14 +106,14 @@ def _in_words(states: list[str], elements: int | None) -> str:
 
 def local_agents(paths: RunPaths) -> list[int]:
     """Process ids of the run's agents that live on this machine."""
-    members = [lease.member for lease in read_leases(paths.leases).values()]
+    members = [lease.member for lease in backend_of(paths).leases().values()]
     pids = (pid_here(m.process) for m in members if m.stand is not Stand.LEFT)
     return [pid for pid in pids if pid is not None]
 
 
 def all_local(paths: RunPaths) -> bool:
     """True if `LocalNodes` started all of the run's agents; a job script of the user's own could start others later."""
-    return all(lease.member.job.startswith(_LOCAL) for lease in read_leases(paths.leases).values())
+    return all(lease.member.job.startswith(_LOCAL) for lease in backend_of(paths).leases().values())
 
 
 def end_jobs(*runs: RunPaths) -> None:
@@ -172,7 +172,7 @@ class LocalNodes:
     def _members(self) -> list[Member]:
         """What the run's nodes have said of themselves; nothing if the directory does not tell."""
         try:
-            return [lease.member for lease in read_leases(self._paths.leases).values()]
+            return [lease.member for lease in backend_of(self._paths).leases().values()]
         except (OSError, StoreError):
             return []
 

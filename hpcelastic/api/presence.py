@@ -6,7 +6,7 @@ from hpcelastic.api.jobs import all_local, jobs_of, live_jobs, local_agents
 from hpcelastic.api.troubles import bad_nodes
 from hpcelastic.errors import RunFailed, SlurmError
 from hpcelastic.protocol.state import State
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
 _SCHEDULER_POLL = 30.0
@@ -27,7 +27,7 @@ class Presence:
         if now - self._looked < lease / 4:
             return
         self._looked = now
-        beats = {node: lease.beat for node, lease in read_leases(self._paths.leases).items()}
+        beats = {node: lease.beat for node, lease in backend_of(self._paths).leases().items()}
         if beats != self._beats:
             self._beats, self._moved = beats, now
         patience = lease + state.settings.rendezvous.margin

@@ -12,7 +12,8 @@ from hpcelastic.health.verdict import Verdict
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
 from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.leases import Lease, read_leases
+from hpcelastic.store.backend import backend_of
+from hpcelastic.store.leases import Lease
 from hpcelastic.store.paths import RunPaths
 
 
@@ -82,7 +83,7 @@ def read_status(paths: RunPaths) -> RunStatus:
 
 def status_of(paths: RunPaths, state: State) -> RunStatus:
     """The same, where its state has been read already."""
-    leases = read_leases(paths.leases)
+    leases = backend_of(paths).leases()
     return RunStatus(
         name=state.run_id,
         directory=paths.root,
@@ -102,7 +103,7 @@ def status_of(paths: RunPaths, state: State) -> RunStatus:
     )
 
 
-def _node_statuses(state: State, leases: dict[str, Lease]) -> Iterator[NodeStatus]:
+def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:
     """The members of the newest round in rank order, then those that want into the next."""
     members = [p.node for p in state.participants]
     waiting = [] if state.phase.final else [node for node in leases if node not in members]

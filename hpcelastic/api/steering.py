@@ -18,8 +18,8 @@ from hpcelastic.protocol.state import Member, Phase, Stand, State
 from hpcelastic.rendezvous.rendezvous import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.store import files
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 
 
@@ -82,7 +82,7 @@ def scale(paths: RunPaths, nodes: int) -> Scaled:
 
 def _on_other_nodes(paths: RunPaths, config: JobConfig) -> JobConfig:
     """The configuration for jobs that are to add nodes to an allocation, not to share those that it has."""
-    members = [lease.member for lease in read_leases(paths.leases).values()]
+    members = [lease.member for lease in backend_of(paths).leases().values()]
     taken = {member.machine for member in members if member.stand is not Stand.LEFT}
     exclude = ",".join([*([config.slurm.exclude] if config.slurm.exclude else []), *sorted(taken)])
     return replace(config, slurm=replace(config.slurm, exclude=exclude))
@@ -124,7 +124,7 @@ def _submit(paths: RunPaths, nodes: int, more: int) -> str:
 def drain(paths: RunPaths, nodes: Collection[str], *, undo: bool = False) -> tuple[str, ...]:
     """Keep nodes out of the run, or let them in again; all that are drained now. ConfigError for unknown ones."""
     state = _going_on(paths)
-    members = [lease.member for lease in read_leases(paths.leases).values()]
+    members = [lease.member for lease in backend_of(paths).leases().values()]
     machines = {member.name: member.machine for member in members}
     if undo:
         names = {one for one in state.drained if one in nodes or machines.get(one) in nodes}
@@ -193,7 +193,7 @@ def _steer(paths: RunPaths, wish: Callable[[State], Decision]) -> State:
 def _present(paths: RunPaths) -> dict[str, Member]:
     """What those nodes of the run say that are there, by name."""
     here = {node.name for node in read_status(paths).nodes if node.stand not in (Stand.LEFT.value, "silent")}
-    members = (lease.member for lease in read_leases(paths.leases).values())
+    members = (lease.member for lease in backend_of(paths).leases().values())
     return {member.name: member for member in members if member.name in here and member.stand is not Stand.LEFT}
 
 

@@ -16,7 +16,7 @@ from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
-from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.settings import TIMINGS, NodeRange, RendezvousSettings, RestartSettings, Settings, timed
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.paths import RunPaths
@@ -192,12 +192,12 @@ def _per_node(text: str) -> int | Literal["auto"]:
 
 
 def _rendezvous(text: str) -> RendezvousSettings:
-    values = {}
+    values: dict[str, float] = {}
     for pair in filter(None, text.split(",")):
         name, _, value = pair.partition("=")
         key = _TORCH_TIMINGS.get(name, name)
-        if key not in RendezvousSettings.__dataclass_fields__:
-            known = ", ".join(RendezvousSettings.__dataclass_fields__)
+        if key not in TIMINGS:
+            known = ", ".join(TIMINGS)
             raise ConfigError(f"--rdzv-conf has {key!r}; it takes {known}")
         try:
             values[key] = float(value)
@@ -205,7 +205,7 @@ def _rendezvous(text: str) -> RendezvousSettings:
             values[key] = math.nan
         if not math.isfinite(values[key]):
             raise ConfigError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5")
-    return RendezvousSettings(**values)
+    return timed(values)
 
 
 def _streams(flag: str, text: str) -> Streams:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from hpcelastic.health.incidents import Trouble, note_lost, read_incidents
 from hpcelastic.health.verdict import Verdict, verdicts
 from hpcelastic.protocol.state import Participant, Stand, State
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
 
@@ -23,7 +23,7 @@ def left_out(paths: RunPaths, half_life: float) -> tuple[str, ...]:
     out = [host for host, verdict in remembered(paths, half_life).items() if verdict.out]
     if not out:
         return ()
-    known = {lease.member.machine for lease in read_leases(paths.leases).values()}
+    known = {lease.member.machine for lease in backend_of(paths).leases().values()}
     return () if known <= set(out) else tuple(out)
 
 
@@ -33,7 +33,7 @@ def note_losses(paths: RunPaths, before: Sequence[Participant], state: State) ->
     Who has left has said so; all others that are neither in the new round nor standing by have died in the last one.
     A lease that ran out everywhere was the filesystem's fault, and no node's.
     """
-    leases, last = read_leases(paths.leases), state.round - 1
+    leases, last = backend_of(paths).leases(), state.round - 1
     here = {p.node for p in state.participants} | set(state.standbys)
     said = {node: lease.member for node, lease in leases.items()}
     gone = [p for p in before if p.node not in here and not (p.node in said and said[p.node].stand is Stand.LEFT)]

@@ -4,7 +4,15 @@ Pure: plain values, no clock, no file. All durations are float seconds.
 """
 
 import math
-from dataclasses import dataclass, field
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+FILE, STATIC = "file", "static"
+"""The backend that is files of the run's directory, and the one whose endpoint SLURM gives."""
+
+_BACKEND = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 RENEWALS = 3
 """How often a node renews its lease in its life."""
@@ -60,7 +68,25 @@ class RendezvousSettings:
     """How long workers that ask ``should_stop()`` may take to a step's end and a checkpoint, where a round ends for a
     newcomer, a drain or a change of size."""
 
+    backend: str = FILE
+    """What the rendezvous is kept in: ``file``, the run's directory, which needs no server; ``c10d``, a store of torch
+    that one agent serves; ``static``, the same with the ranks that SLURM gives; ``etcd`` or ``etcd-v2``, an etcd
+    server; or what another package adds."""
+
+    endpoint: str = ""
+    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore; nothing with ``file``, nor with
+    ``static`` under SLURM."""
+
     def __post_init__(self) -> None:
+        if not _BACKEND.fullmatch(self.backend):
+            raise ValueError(f"rendezvous.backend is {self.backend!r}; write file, c10d, static, etcd or etcd-v2")
+        if self.backend == FILE and self.endpoint:
+            raise ValueError(
+                f"rendezvous.endpoint is {self.endpoint!r}, and the backend is file, which needs none; leave it out, "
+                "or name another rendezvous.backend"
+            )
+        if self.backend not in (FILE, STATIC) and not self.endpoint:
+            raise ValueError(f"rendezvous.backend is {self.backend}; rendezvous.endpoint must name its HOST:PORT")
         for name in ("join_timeout", "last_call", "lease", "margin", "poll", "checkpoint_grace"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; write a number of seconds")
@@ -75,6 +101,16 @@ class RendezvousSettings:
                 f"rendezvous.poll is {self.poll} s; at most a quarter of rendezvous.lease ({self.lease} s) "
                 "keeps a living node from being called dead"
             )
+
+
+TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.name not in ("backend", "endpoint"))
+"""The settings of the rendezvous that are seconds."""
+
+
+def timed(seconds: Mapping[str, float]) -> RendezvousSettings:
+    """The settings with these of `TIMINGS`."""
+    given: dict[str, Any] = dict(seconds)
+    return replace(RendezvousSettings(), **given)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """The state of torch's own `DynamicRendezvousHandler` in files, and ``torchrun --rdzv-backend=hpcelastic-dynamic``.
 
-For those who want torch's protocol as it is, without a server. The backend ``hpcelastic`` does more: it fences, hears of
-a death at once, and forms a round as soon as nobody else can come.
+For those who want torch's protocol as it is, without a server. The backend ``hpcelastic`` does more: it fences, hears
+of a death at once, and forms a round as soon as nobody else can come.
 """
 
 import base64

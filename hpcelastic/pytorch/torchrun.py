@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.node import NameTaken, Place
 from hpcelastic.errors import HpcElasticError
-from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
+from hpcelastic.protocol.settings import TIMINGS, NodeRange, RendezvousSettings, Settings, timed
 from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
@@ -212,9 +212,9 @@ def _timings(config: Mapping[str, Any]) -> RendezvousSettings:
     unknown = sorted(given.keys() - OPTIONS.keys())
     if unknown:
         raise ValueError(f"--rdzv-conf has {unknown[0]!r}; the backend {BACKEND} takes {', '.join(OPTIONS)}")
-    timings = {key: value for key, value in given.items() if key in RendezvousSettings.__dataclass_fields__}
+    timings = {key: value for key, value in given.items() if key in TIMINGS}
     try:
-        return RendezvousSettings(**{key: _seconds(key, value) for key, value in timings.items()})
+        return timed({key: _seconds(key, value) for key, value in timings.items()})
     except ValueError as error:
         raise ValueError(str(error).replace("rendezvous.", "--rdzv-conf ")) from None
 

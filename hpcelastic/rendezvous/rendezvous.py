@@ -15,12 +15,10 @@ from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
-from hpcelastic.store import files
-from hpcelastic.store.lease_names import foremost
-from hpcelastic.store.leases import LeaseObserver, OwnLease
+from hpcelastic.store.backend import AnyRegister, backend_of
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register, Version
+from hpcelastic.store.register import Version
 
 Clock = Callable[[], float]
 
@@ -97,14 +95,14 @@ class Rendezvous:
         bell: Doorbell | None = None,
     ) -> None:
         self._node = node
-        self._leases = paths.leases
+        self._backend = backend_of(paths)
         self._poll = settings.rendezvous.poll
         self._clock = clock
         self._bell = bell or NoBell()
-        self._register = Register(paths.register, node, lock)
-        self._lease = OwnLease(paths.leases, node)
+        self._register = self._backend.register(node, lock)
+        self._lease = self._backend.lease(node)
         expiry = settings.rendezvous.lease + settings.rendezvous.margin
-        self._observer = LeaseObserver(paths.leases, expiry, clock)
+        self._observer = self._backend.observer(expiry, clock)
         self._lasts, self._margin = settings.rendezvous.lease, settings.rendezvous.margin
         self._beat = self._lasts / RENEWALS
         self._attention = Attention(settings.rendezvous, clock)
@@ -250,9 +248,9 @@ class Rendezvous:
         if state.phase.final:
             return False
         if self._looked is None and not state.participants:
-            names = files.names(self._leases)
-            first = {member.node: Seen(member, alive=True, proved=False) for member in foremost(names, COUNT)}
-            self._glance = _Glance(len(names), first)
+            count, foremost = self._backend.glance(COUNT)
+            first = {member.node: Seen(member, alive=True, proved=False) for member in foremost}
+            self._glance = _Glance(count, first)
         return self._rank() is not None or self._ends_the_round(state)
 
     def _ends_the_round(self, state: State) -> bool:
@@ -425,7 +423,7 @@ class _Look:
 
 def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
     """The state of the run, which is created if nobody has; ConfigError if it was created with other settings."""
-    register = Register(paths.register, writer)
+    register = backend_of(paths).register(writer)
     if register.read().number == 0:
         register.commit(0, encode(State(run_id, settings)))
     state = decode_state(register, register.read())
@@ -441,7 +439,7 @@ def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> S
 
 def read_state(paths: RunPaths) -> State:
     """The state of a run, for those that take no part in it; StoreError where there is none."""
-    return _newest(paths, Register(paths.register, writer=""))[1]
+    return _newest(paths, backend_of(paths).register(writer=""))[1]
 
 
 def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
@@ -463,7 +461,7 @@ def _change(
     paths: RunPaths, writer: str, change: Callable[[State], State | None], bell: Doorbell | None = None
 ) -> State:
     """Commit what ``change`` makes of the newest state, whoever else writes; None leaves it as it is."""
-    register = Register(paths.register, writer)
+    register = backend_of(paths).register(writer)
     while True:
         version, state = _newest(paths, register)
         changed = change(state)
@@ -475,20 +473,20 @@ def _change(
             return changed
 
 
-def _newest(paths: RunPaths, register: Register) -> tuple[Version, State]:
+def _newest(paths: RunPaths, register: AnyRegister) -> tuple[Version, State]:
     version = register.read()
     if version.number == 0:
         raise StoreError(f"{paths.root}: holds no run")
     return version, decode_state(register, version)
 
 
-def decode_state(register: Register, version: Version) -> State:
+def decode_state(register: AnyRegister, version: Version) -> State:
     """The state in a version of the register; StoreError names the file where it makes no sense."""
     try:
         return decode(State, version.value)
     except ValueError as error:
         what = f"version {version.number} makes no sense ({error}); was it written by a newer hpcelastic?"
-        raise StoreError(f"{register.directory}: {what}") from error
+        raise StoreError(f"{register.where}: {what}") from error
 
 
 def _differences(theirs: Settings, ours: Settings) -> str:

@@ -10,8 +10,9 @@ from hpcelastic.protocol.state import Member, Stand, State
 from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.bounded import bounded
-from hpcelastic.store.leases import Lease, read_leases
+from hpcelastic.store.leases import Lease
 from hpcelastic.store.paths import RunPaths
 
 _PATIENCE = 10.0
@@ -76,5 +77,5 @@ class Aftermath:
 
     def _leases(self) -> list[Lease]:
         """Those of our job's agents."""
-        leases = read_leases(self.paths.leases)
+        leases = backend_of(self.paths).leases()
         return [leases[node] for node in sorted(leases) if leases[node].member.job == self.member.job]

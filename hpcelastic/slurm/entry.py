@@ -31,7 +31,7 @@ from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
 from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
-from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.settings import STATIC, RendezvousSettings, Settings
 from hpcelastic.protocol.state import Member, Phase, State
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.aftermath import Aftermath
@@ -42,8 +42,12 @@ from hpcelastic.slurm.surroundings import SlurmSurroundings
 from hpcelastic.slurm.warnings import Policy
 from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
+from hpcelastic.store.backend import choose_backend, close_backend
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths, safe_name
+
+_STATIC_PORTS = 20000
+"""A job's static rendezvous is served at one of the 10,000 ports from here on, by the job's number."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,8 @@ def entered(
     place = replace(place, address=place.address or own_address(interface, place.launcher))
     for directory in (paths.root, paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
-    with settled(paths, place) as place:
+    settings = replace(settings, rendezvous=served_at(settings.rendezvous, place))
+    with closing_backend(paths, run_id, settings.rendezvous), settled(paths, place) as place:
         verdict = established(paths)
         report = reporter(safe_name(place.name))
         settings = _advised(paths, settings, verdict, place, report)
@@ -128,6 +133,28 @@ def entered(
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
         yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
+
+
+@contextlib.contextmanager
+def closing_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Iterator[None]:
+    """Keep the run's backend open."""
+    choose_backend(paths, run_id, settings)
+    try:
+        yield
+    finally:
+        close_backend(paths)
+
+
+def served_at(settings: RendezvousSettings, place: Place) -> RendezvousSettings:
+    """``settings`` with the endpoint of a static rendezvous, where SLURM gives it: the node that srun has started from.
+
+    ConfigError where there is none.
+    """
+    if settings.backend != STATIC or settings.endpoint:
+        return settings
+    if not place.launcher or not place.job.isdecimal():
+        raise ConfigError("rendezvous.backend is static: outside of SLURM, rendezvous.endpoint must name its HOST:PORT")
+    return replace(settings, endpoint=f"{place.launcher}:{_STATIC_PORTS + int(place.job) % 10000}")
 
 
 def take_part(task: Task, place: Place) -> int:

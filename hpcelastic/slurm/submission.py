@@ -29,7 +29,7 @@ from hpcelastic.slurm.container import python_command, step_words
 from hpcelastic.slurm.entry import run_agent
 from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.store import files
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
 _STEP = ("--ntasks-per-node=1",)
@@ -62,7 +62,7 @@ def _drained(paths: RunPaths) -> set[str]:
     if not files.names(paths.register):
         return set()  # there is no run yet
     state = read_state(paths)
-    members = (lease.member for lease in read_leases(paths.leases).values()) if state.drained else ()
+    members = (lease.member for lease in backend_of(paths).leases().values()) if state.drained else ()
     return {member.machine for member in members if state.drains(member)}
 
 

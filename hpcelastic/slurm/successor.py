@@ -20,7 +20,7 @@ from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
 from hpcelastic.store import files
-from hpcelastic.store.leases import LeaseObserver, read_leases
+from hpcelastic.store.backend import AnyObserver, backend_of
 from hpcelastic.store.paths import RunPaths
 
 _LOOK = 0.3
@@ -167,7 +167,7 @@ def _elsewhere(left: Left) -> Notice | None:
 
 
 def _record(left: Left, wish: Notice) -> Requeue:
-    furthest = max(lease.member.progress for lease in read_leases(left.paths.leases).values())
+    furthest = max(lease.member.progress for lease in backend_of(left.paths).leases().values())
     progress = None if furthest < 0 else furthest
     task, by_limit = left.task, wish.again == "limit"
     return Requeue(task.job_id, task.restart, wish.reason, left.elapsed, progress, by_limit, left.member.node)
@@ -176,7 +176,7 @@ def _record(left: Left, wish: Notice) -> Requeue:
 def _others_serve(left: Left) -> bool:
     """Whether other jobs serve the run, which may go on without ours."""
     members = {p.node for p in read_state(left.paths).participants}
-    leases = read_leases(left.paths.leases)
+    leases = backend_of(left.paths).leases()
     return any(leases[node].member.job != left.member.job for node in members & leases.keys())
 
 
@@ -220,7 +220,7 @@ def _await_mates(left: Left, turn: float) -> None:
     to requeue it."""
     start = time.monotonic()
     rendezvous = read_state(left.paths).settings.rendezvous
-    observer = LeaseObserver(left.paths.leases, rendezvous.lease + rendezvous.margin, time.monotonic)
+    observer = backend_of(left.paths).observer(rendezvous.lease + rendezvous.margin, time.monotonic)
     while not _claimed(left):
         passed = time.monotonic() - start
         if passed >= turn and (passed >= left.notice.seconds or not _busy_mates(left, observer)):
@@ -233,7 +233,7 @@ def _claimed(left: Left) -> bool:
     return left.paths.requeue(left.task.job_id, left.task.restart).name in files.names(left.paths.requeues)
 
 
-def _busy_mates(left: Left, observer: LeaseObserver) -> bool:
+def _busy_mates(left: Left, observer: AnyObserver) -> bool:
     members = {p.node for p in read_state(left.paths).participants}
     alive = [seen.member for seen in observer.observe(members).values() if seen.alive and seen.member]
     return any(m.stand is Stand.RUNNING and m.node in members for m in _of_our_job(left, alive))
@@ -241,7 +241,7 @@ def _busy_mates(left: Left, observer: LeaseObserver) -> bool:
 
 def _mates(left: Left) -> list[Member]:
     """The other agents of our job's incarnation."""
-    return _of_our_job(left, [lease.member for lease in read_leases(left.paths.leases).values()])
+    return _of_our_job(left, [lease.member for lease in backend_of(left.paths).leases().values()])
 
 
 def _of_our_job(left: Left, members: Iterable[Member]) -> list[Member]:

@@ -21,7 +21,7 @@ from hpcelastic.rendezvous.rendezvous import steer_run
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.queue import QueuedJob, held_back, outlook
-from hpcelastic.store.leases import read_leases
+from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
 _FORMING = (1.0, 4.0, 15.0, 60.0)
@@ -157,7 +157,7 @@ class Watch:
 
     def _agents(self) -> Counter[str]:
         """How many agents were seen of each incarnation of a job, dead ones too: those come no more."""
-        return Counter(lease.member.job for lease in read_leases(self._watched.paths.leases).values())
+        return Counter(lease.member.job for lease in backend_of(self._watched.paths).leases().values())
 
     def _spare_the_wait(self) -> None:
         """Start jobs that are held back twice in a row: the node that they left is free by then."""
@@ -179,7 +179,7 @@ class Watch:
 
     def _heed_drains(self, state: State) -> None:
         inside = {p.node for p in state.participants}
-        leases = read_leases(self._watched.paths.leases)
+        leases = backend_of(self._watched.paths).leases()
         hosts = {node: leases[node].member.machine for node in inside & leases.keys()}
         for host, why in scheduler.draining(sorted({*hosts.values()})).items():
             self._report(f"SLURM drains {host} ({why}): its workers come to a step's end, and the others go on")

@@ -29,6 +29,11 @@ class RunPaths:
         return self.root / "rendezvous" / "versions"
 
     @property
+    def backend(self) -> Path:
+        """Which server the rendezvous is kept in; absent if that is this directory."""
+        return self.root / "rendezvous" / "backend.json"
+
+    @property
     def leases(self) -> Path:
         """One lease for each node and incarnation."""
         return self.root / "rendezvous" / "nodes"

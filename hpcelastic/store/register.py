@@ -28,6 +28,9 @@ _BACKOFF = (0.01, 0.5)
 
 _WIDTH = 10
 
+FIRST = f"v{1:0{_WIDTH}d}.json"
+"""The file of version 1."""
+
 
 @dataclass(frozen=True)
 class Version:
@@ -60,6 +63,11 @@ class Register:
         self._clock = clock
         self._tail = None if keep is None else history.Tail(directory, keep, clock)
         self._newest = Version(0, None)
+
+    @property
+    def where(self) -> str:
+        """Where it is kept, for people."""
+        return str(self.directory)
 
     def read(self) -> Version:
         """The newest version. Never older than one this object has returned or committed before."""

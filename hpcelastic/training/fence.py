@@ -46,9 +46,9 @@ from pathlib import Path
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import decode
 from hpcelastic.store import files
+from hpcelastic.store.backend import backend_of, birth
 from hpcelastic.store.errnos import repeated
 from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
 
 from .context import context
 
@@ -192,21 +192,12 @@ class _Newest:
     round: int
 
 
-@dataclass(frozen=True)
-class _Version:
-    nonce: str
-
-
 def _newest_round(run_dir: Path) -> int:
-    version = Register(RunPaths(run_dir).register, writer="").read()
+    version = backend_of(RunPaths(run_dir)).register(writer="").read()
     return decode(_Newest, version.value).round if version.number else 0
 
 
 @cache  # a leftover of a run whose directory was made anew goes on under the old identity
 def _birth(run_dir: Path) -> str:
-    """What tells this run from one of the same name that was made anew: the nonce of its first version."""
-    path = RunPaths(run_dir).register / "v0000000001.json"
-    document = files.read_json(path)
-    if document is None:
-        raise StoreError(f"{path} is missing; HPCELASTIC_RUN_DIR must name the directory of a run")
-    return decode(_Version, document).nonce
+    """What tells this run from one of the same name that was made anew."""
+    return birth(RunPaths(run_dir))

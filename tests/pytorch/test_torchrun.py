@@ -58,9 +58,7 @@ class Torchruns:
     def start(self, *options: str, nodes: str = "2:3") -> "subprocess.Popen[str]":
         line = f"--nnodes {nodes} --max-restarts 3 --monitor-interval 0.05 --rdzv-backend hpcelastic --rdzv-id r"
         line += f" --rdzv-endpoint runs --rdzv-conf {QUICK} --local-addr 127.0.0.1"
-        return self.shell.start(
-            "-m", "torch.distributed.run", *line.split(), *options, "waiting.py", *ASKED
-        )
+        return self.shell.start("-m", "torch.distributed.run", *line.split(), *options, "waiting.py", *ASKED)
 
     def round(self, number: int, workers: int) -> list[dict[str, Any]]:
         """What the workers of a round say, by rank, once all have said it."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcelastic.protocol.assignment import assignment
-from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Failure, Member, Stand, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
+from hpcelastic.store.backend import choose_backend
 from hpcelastic.store.paths import RunPaths
 
 LEASE, MARGIN, LAST_CALL = 12.0, 2.0, 30.0
@@ -39,10 +40,16 @@ class World:
         return self.nodes[-1]
 
 
-def make_world(root: Path, minimum: int, maximum: int, restarts: int = 3) -> World:
-    world = World(RunPaths(root), settings(minimum, maximum, restarts))
+def make_world(
+    root: Path, minimum: int, maximum: int, restarts: int = 3, backend: str = FILE, endpoint: str = ""
+) -> World:
+    asked = settings(minimum, maximum, restarts)
+    asked = replace(asked, rendezvous=replace(asked.rendezvous, backend=backend, endpoint=endpoint))
+    world = World(RunPaths(root), asked)
     for directory in (world.paths.register, world.paths.leases):
         directory.mkdir(parents=True)
+    if backend != FILE:
+        choose_backend(world.paths, root.name, asked.rendezvous)
     open_run(world.paths, "run", world.settings, "test")
     return world
 

@@ -1,4 +1,4 @@
-"""Plain torchrun on a real cluster, its rendezvous in our files: by the plug-in, and by torch's own protocol over them."""
+"""Plain torchrun on a real cluster, its rendezvous in our files: by the plug-in, or torch's own protocol over them."""
 
 import json
 import os

@@ -235,7 +235,7 @@ def test_a_run_made_anew_is_another_and_its_predecessors_leftover_keeps_its_own(
 
 def test_a_directory_that_is_no_runs_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, tmp_path, 1)
-    with pytest.raises(StoreError, match="is missing; HPCELASTIC_RUN_DIR must name the directory of a run"):
+    with pytest.raises(StoreError, match="holds no run; HPCELASTIC_RUN_DIR must name the directory of one"):
         write(tmp_path / "latest", "")
 
 

@@ -1,0 +1,120 @@
+"""Records of a run in torch's own stores: a TCPStore that one agent serves, or a FileStore.
+
+``HOST:PORT`` is a TCPStore at that host: the agent that runs there serves it, the others connect; it must outlive all
+others, which is what the files of the run's directory do without. ``file:PATH`` is a FileStore.
+"""
+
+import contextlib
+import json
+import time
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # where torch has them
+from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname, parse_rendezvous_endpoint
+
+from hpcelastic.agent.address import interfaces
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.store.records import Record
+
+_PORT = 29400
+"""torchrun's."""
+
+_TIMEOUT = timedelta(seconds=10)
+_CONNECT = timedelta(seconds=60)
+"""How long an agent waits for the one that serves."""
+
+_PARTING = 15.0
+"""Seconds for which who serves waits for the others to have seen the end."""
+
+_INDEX = "index"
+
+
+class StoreRecords:
+    """Records in ``store``. Its keys are listed in one of them, for not every store of torch can list its own."""
+
+    def __init__(self, store: Store, run_id: str, *, serves: bool = False) -> None:
+        self._store, self._prefix, self._serves = store, f"hpcelastic/{run_id}/", serves
+        self._indexed: set[str] = set()
+
+    def get(self, key: str) -> Record | None:
+        with self._reached():
+            text = self._held(key)
+        return None if text is None else Record(text, text)
+
+    def compare_set(self, key: str, token: Any, text: str) -> bool:
+        with self._reached():
+            if token is None and self._held(key) is not None:
+                return False
+            return bool(self._store.compare_set(self._prefix + key, token or "", text) == text.encode())
+
+    def set(self, key: str, text: str) -> None:
+        with self._reached():
+            self._store.set(self._prefix + key, text)
+            while key not in self._indexed:
+                held = self._held(_INDEX)
+                keys = set(json.loads(held or "[]"))
+                wanted = json.dumps(sorted({*keys, key}))
+                if key in keys or self._store.compare_set(self._prefix + _INDEX, held or "", wanted) == wanted.encode():
+                    self._indexed.add(key)
+
+    def all(self, prefix: str) -> dict[str, str]:
+        with self._reached():
+            keys = [key for key in json.loads(self._held(_INDEX) or "[]") if key.startswith(prefix)]
+            return {key: self._store.get(self._prefix + key).decode() for key in keys}
+
+    def enter(self) -> None:
+        self._add("open")
+
+    def close(self) -> None:
+        """Say that we are gone; who serves goes last."""
+        deadline = time.monotonic() + _PARTING
+        with contextlib.suppress(StoreError):
+            self._add("gone")
+            while self._serves and self._count("gone") < self._count("open") and time.monotonic() < deadline:
+                time.sleep(0.05)
+
+    def _held(self, key: str) -> str | None:
+        name = self._prefix + key
+        text: str | None = self._store.get(name).decode() if self._store.check([name]) else None
+        return text
+
+    def _add(self, key: str) -> None:
+        with self._reached():
+            self._store.add(self._prefix + key, 1)
+
+    def _count(self, key: str) -> int:
+        with self._reached():
+            return int(self._store.add(self._prefix + key, 0))
+
+    @contextlib.contextmanager
+    def _reached(self) -> Any:
+        try:
+            yield
+        except (RuntimeError, OSError) as error:  # torch's DistErrors are RuntimeErrors
+            raise StoreError(f"torch's store does not answer: {error}") from error
+
+
+def connect(endpoint: str, run_id: str) -> StoreRecords:
+    """The records of a run in the store at ``endpoint``, served by this process if it is the one to do so."""
+    if endpoint.startswith("file:"):
+        # -1: nobody may remove the file as the last one, for another may come.
+        return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id)
+    try:
+        host, port = parse_rendezvous_endpoint(endpoint, _PORT)
+    except ValueError as error:
+        raise ConfigError(f"rendezvous.endpoint is {endpoint!r}: {error}") from error
+    if _matches_machine_hostname(host) or host in {one.address for one in interfaces()}:
+        with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
+            return StoreRecords(_tcp_store(host, port, serves=True), run_id, serves=True)
+    try:
+        return StoreRecords(_tcp_store(host, port, serves=False), run_id)
+    except (RuntimeError, OSError) as error:
+        raise StoreError(f"{endpoint}: no agent serves the store there ({error}); does one run on {host}?") from error
+
+
+def _tcp_store(host: str, port: int, *, serves: bool) -> TCPStore:
+    timeout = _TIMEOUT if serves else _CONNECT
+    store = TCPStore(host, port, None, serves, timeout, wait_for_workers=False, multi_tenant=True)
+    store.set_timeout(_TIMEOUT)
+    return store

@@ -1,0 +1,212 @@
+"""What a run's rendezvous is kept in: files of its directory, or a server that the user names.
+
+A backend supplies a register, leases and their observer; the protocol above is the same over all of them. Which one a
+run has is written in its directory, so that whoever knows the directory finds it. A server's backend is built from a
+few operations on records (`hpcelastic.store.records`), and who has another server adds it by an entry point:
+
+    [project.entry-points."hpcelastic.backends"]
+    mine = "my_package.module:connect"     # connect(endpoint: str, run_id: str) -> hpcelastic.store.records.Records
+"""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.settings import FILE, RendezvousSettings
+from hpcelastic.protocol.state import Member, Seen
+from hpcelastic.store import files
+from hpcelastic.store.lease_names import foremost
+from hpcelastic.store.leases import Lease, LeaseObserver, OwnLease, read_leases
+from hpcelastic.store.locks import LockKind
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.records import Records, RecordsBackend
+from hpcelastic.store.register import FIRST, Register, Version
+
+GROUP = "hpcelastic.backends"
+"""Entry points by which others add backends."""
+
+_OURS = {
+    "c10d": "hpcelastic.pytorch.c10d:connect",
+    "static": "hpcelastic.pytorch.c10d:connect",
+    "etcd-v2": "hpcelastic.store.etcd:connect_v2",
+    "etcd": "hpcelastic.store.etcd:connect",
+}
+"""Loaded once they are asked for: an agent needs none of them."""
+
+
+class AnyRegister(Protocol):
+    """A versioned value, changed by compare-and-set; see `Register`."""
+
+    @property
+    def where(self) -> str:
+        """Where it is kept, for people."""
+
+    def read(self) -> Version:
+        """The newest version."""
+
+    def commit(self, after: int, value: Any) -> bool:
+        """Make ``value`` version ``after`` + 1; False if that number is taken."""
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Keeps contention cheap; nothing rests on it."""
+
+
+class AnyLease(Protocol):
+    """The lease of this node; see `OwnLease`."""
+
+    def renew(self, member: Member) -> None:
+        """Publish the next beat."""
+
+
+class AnyObserver(Protocol):
+    """Watches the leases of all nodes; see `LeaseObserver`."""
+
+    def observe(self, expected: Iterable[str]) -> Mapping[str, Seen]:
+        """All nodes that have a lease, and those ``expected`` to have one."""
+
+    def expires(self, node: str) -> float:
+        """When a look that finds the node's lease unmoved proves it dead; infinite if it was never seen."""
+
+    def mark(self, node: str) -> str | None:
+        """What changes whenever the node's lease moves; None if it was never seen."""
+
+
+class Backend(Protocol):
+    """Where the rendezvous of one run is kept."""
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> AnyRegister:
+        """The register of the run's state."""
+
+    def lease(self, node: str) -> AnyLease:
+        """The lease of ``node``, for its owner."""
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> AnyObserver:
+        """Who watches the leases, each for ``expiry`` seconds."""
+
+    def leases(self, of: str = "") -> Mapping[str, Lease]:
+        """All leases, by node; with ``of``, those of the nodes that have that name."""
+
+    def glance(self, count: int) -> tuple[int, list[Member]]:
+        """How many leases there are, and the ``count`` first of the ready nodes by their order."""
+
+    def close(self) -> None:
+        """Nothing more is asked of it here."""
+
+
+class FileBackend:
+    """Files of the run's directory: no server, nobody who must stay alive."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> Register:
+        return Register(self._paths.register, writer, lock)
+
+    def lease(self, node: str) -> OwnLease:
+        return OwnLease(self._paths.leases, node)
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> LeaseObserver:
+        return LeaseObserver(self._paths.leases, expiry, clock)
+
+    def leases(self, of: str = "") -> dict[str, Lease]:
+        return read_leases(self._paths.leases, of)
+
+    def glance(self, count: int) -> tuple[int, list[Member]]:
+        names = files.names(self._paths.leases)
+        return len(names), foremost(names, count)
+
+    def close(self) -> None: ...
+
+
+_opened: dict[str, Backend] = {}
+"""By the run's directory: those that this process has opened. A server is connected to once."""
+
+
+def backend_of(paths: RunPaths) -> Backend:
+    """The backend of a run, as its directory says. StoreError where its server can't be reached."""
+    root = str(paths.root)
+    if root not in _opened:
+        chosen = _chosen(paths)
+        if chosen is None:
+            return FileBackend(paths)
+        _opened[root] = _connected(chosen["backend"], chosen["endpoint"], chosen["run_id"])
+    return _opened[root]
+
+
+def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Backend:
+    """Open the backend that ``settings`` name, for the run in ``paths``.
+
+    ConfigError if there is no such backend, or the run is kept in another one; StoreError where its server can't be
+    reached.
+    """
+    wanted = {"backend": settings.backend, "endpoint": settings.endpoint, "run_id": run_id}
+    chosen = _chosen(paths)
+    if settings.backend != FILE and chosen is None:
+        _factory(settings.backend)
+        if not files.names(paths.register):
+            files.publish_new(paths.backend, files.to_json({**wanted, "nonce": secrets.token_hex(8)}))
+            chosen = files.read_json(paths.backend)
+    if settings.backend == FILE and chosen is None:
+        backend: Backend = FileBackend(paths)
+    elif chosen is not None and {key: chosen[key] for key in wanted} == wanted:
+        backend = _connected(settings.backend, settings.endpoint, run_id)
+        backend.enter()
+    else:
+        theirs = f"{chosen['backend']} at {chosen['endpoint']}" if chosen else FILE
+        ours = f"{settings.backend} at {settings.endpoint}" if settings.backend != FILE else FILE
+        raise ConfigError(
+            f"{paths.root}: the rendezvous of this run is kept in {theirs}, not in {ours}; every agent of a run must "
+            "name the same backend and endpoint: repeat those, or use another run id"
+        )
+    _opened[str(paths.root)] = backend
+    return backend
+
+
+def close_backend(paths: RunPaths) -> None:
+    """This process takes no part in the run any more."""
+    backend = _opened.pop(str(paths.root), None)
+    if backend is not None:
+        backend.close()
+
+
+def backends() -> list[str]:
+    """The names of all backends that there are here."""
+    return sorted({FILE, *_OURS, *(point.name for point in entry_points(group=GROUP))})
+
+
+def _chosen(paths: RunPaths) -> Any:
+    """What is written of the run's backend; None if its files are that. By listing, for absence is remembered."""
+    there = paths.backend.name in files.names(paths.backend.parent)
+    return files.read_json(paths.backend) if there else None
+
+
+def birth(paths: RunPaths) -> str:
+    """What tells a run from one of the same name that was made anew: a nonce."""
+    document = _chosen(paths) or files.read_json(paths.register / FIRST)
+    if not isinstance(document, Mapping) or not isinstance(document.get("nonce"), str):
+        raise StoreError(f"{paths.root}: holds no run; HPCELASTIC_RUN_DIR must name the directory of one")
+    nonce: str = document["nonce"]
+    return nonce
+
+
+def _connected(name: str, endpoint: str, run_id: str) -> RecordsBackend:
+    connect = _factory(name)
+    try:
+        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id))
+    except OSError as error:
+        raise StoreError(f"rendezvous.backend {name}: {endpoint} can't be reached: {error}") from error
+
+
+def _factory(name: str) -> Callable[[str, str], Records]:
+    if name in _OURS:
+        module, _, function = _OURS[name].partition(":")
+        found: Callable[[str, str], Records] = getattr(import_module(module), function)
+        return found
+    for point in entry_points(group=GROUP, name=name):
+        theirs: Callable[[str, str], Records] = point.load()
+        return theirs
+    raise ConfigError(f"rendezvous.backend is {name!r}; there are {', '.join(backends())}")

@@ -1,0 +1,189 @@
+"""Records of a run in an etcd server, by its HTTP interfaces: those of version 2, and version 3's JSON gateway.
+
+Sources: etcd's documentation, "Client API v2" and "gRPC gateway". The clients for Python are no longer kept up; what is
+needed of the interfaces is four requests, for which the standard library does.
+"""
+
+import base64
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.store.records import Record
+
+_TIMEOUT = 5.0
+"""Seconds that a request may take."""
+
+_PORT = 2379
+
+_ABSENT, _EXISTS, _CHANGED = 100, 105, 101
+"""Error codes of version 2: key not found, key already exists, compare failed."""
+
+
+class _Server:
+    """Where requests go: the members of ``endpoint``, HOST[:PORT][,HOST[:PORT]...] with or without a scheme."""
+
+    def __init__(self, endpoint: str) -> None:
+        self._bases = [_base(part) for part in endpoint.split(",")]
+        self.where = endpoint
+        # Not by way of a proxy that the environment names: it stands in the same cluster.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def ask(self, method: str, path: str, data: bytes | None, kind: str) -> tuple[int, Any]:
+        """The answer of the first member that gives one: its status, and what it says."""
+        trouble: Exception | None = None
+        for base in list(self._bases):
+            request = urllib.request.Request(f"{base}{path}", data, {"Content-Type": kind}, method=method)
+            try:
+                with self._opener.open(request, timeout=_TIMEOUT) as answer:
+                    return answer.status, json.loads(answer.read())
+            except urllib.error.HTTPError as error:
+                with error:
+                    body = error.read()
+                if error.code < 500:
+                    return error.code, _loads(body)
+                trouble = error
+            except (OSError, ValueError) as error:
+                trouble = error
+            self._bases.append(self._bases.pop(0))  # the next one is asked first from now on
+        raise StoreError(f"etcd at {self.where} does not answer: {trouble}; is it running, and reached from this node?")
+
+
+class EtcdV2:
+    """Records under ``/v2/keys/hpcelastic/RUN_ID``."""
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        self._server = _Server(endpoint)
+        self._root = f"/v2/keys/hpcelastic/{urllib.parse.quote(run_id, safe='')}"
+
+    def get(self, key: str) -> Record | None:
+        node = self._node(key)
+        return None if node is None else Record(node["value"], node["modifiedIndex"])
+
+    def compare_set(self, key: str, token: Any, text: str) -> bool:
+        condition = {"prevExist": "false"} if token is None else {"prevIndex": str(token)}
+        status, said = self._put(key, text, condition)
+        if status in (200, 201):
+            return True
+        if isinstance(said, Mapping) and said.get("errorCode") in (_EXISTS, _CHANGED, _ABSENT):
+            return False
+        raise self._refused(status, said)
+
+    def set(self, key: str, text: str) -> None:
+        status, said = self._put(key, text, {})
+        if status not in (200, 201):
+            raise self._refused(status, said)
+
+    def all(self, prefix: str) -> dict[str, str]:
+        node = self._node(prefix.rstrip("/"), recursive="true")
+        found = {} if node is None else node.get("nodes", ())
+        return {prefix + urllib.parse.unquote(one["key"].rpartition("/")[2]): one["value"] for one in found}
+
+    def enter(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _node(self, key: str, **options: str) -> Any:
+        query = urllib.parse.urlencode({"quorum": "true", **options})
+        status, said = self._server.ask("GET", f"{self._path(key)}?{query}", None, "text/plain")
+        if status == 404 and isinstance(said, Mapping) and said.get("errorCode") == _ABSENT:
+            return None
+        if status != 200:
+            raise self._refused(status, said)
+        return said["node"]
+
+    def _put(self, key: str, text: str, condition: Mapping[str, str]) -> tuple[int, Any]:
+        form = urllib.parse.urlencode({"value": text, **condition}).encode()
+        return self._server.ask("PUT", self._path(key), form, "application/x-www-form-urlencoded")
+
+    def _path(self, key: str) -> str:
+        # Quoted twice: the server unquotes once, and what it lists must be one name for each node.
+        return f"{self._root}/{urllib.parse.quote(urllib.parse.quote(key, safe='/'), safe='/')}"
+
+    def _refused(self, status: int, said: Any) -> StoreError:
+        remedy = "start it with --enable-v2, or use the backend etcd" if status == 404 else ""
+        return StoreError(f"etcd at {self._server.where} answered {status}: {said}; {remedy}".rstrip("; "))
+
+
+class EtcdV3:
+    """Records under the keys ``hpcelastic/RUN_ID/``."""
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        self._server = _Server(endpoint)
+        self._root = f"hpcelastic/{run_id}/"
+
+    def get(self, key: str) -> Record | None:
+        found = self._ask("range", {"key": self._key(key)}).get("kvs", [])
+        return Record(_text(found[0]["value"]), found[0]["mod_revision"]) if found else None
+
+    def compare_set(self, key: str, token: Any, text: str) -> bool:
+        # A key that was never written has revision 0.
+        compare = {"key": self._key(key), "target": "MOD", "result": "EQUAL", "mod_revision": token or "0"}
+        put = {"requestPut": {"key": self._key(key), "value": _base64(text)}}
+        return bool(self._ask("txn", {"compare": [compare], "success": [put]}).get("succeeded", False))
+
+    def set(self, key: str, text: str) -> None:
+        self._ask("put", {"key": self._key(key), "value": _base64(text)})
+
+    def all(self, prefix: str) -> dict[str, str]:
+        start = f"{self._root}{prefix}"
+        end = start[:-1] + chr(ord(start[-1]) + 1)
+        answer = self._ask("range", {"key": _base64(start), "range_end": _base64(end)})
+        return {_text(one["key"]).removeprefix(self._root): _text(one["value"]) for one in answer.get("kvs", [])}
+
+    def enter(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def _key(self, key: str) -> str:
+        return _base64(f"{self._root}{key}")
+
+    def _ask(self, what: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        path, body = f"/v3/kv/{what}", json.dumps(request).encode()
+        status, said = self._server.ask("POST", path, body, "application/json")
+        if status != 200 or not isinstance(said, dict):
+            remedy = "; etcd before 3.4 has no such interface: use the backend etcd-v2" if status == 404 else ""
+            raise StoreError(f"etcd at {self._server.where} answered {status}: {said}{remedy}")
+        return said
+
+
+def connect(endpoint: str, run_id: str) -> EtcdV3:
+    """The records of a run in the etcd at ``endpoint``, by the interface of version 3."""
+    return EtcdV3(endpoint, run_id)
+
+
+def connect_v2(endpoint: str, run_id: str) -> EtcdV2:
+    """The records of a run in the etcd at ``endpoint``, by the interface of version 2."""
+    return EtcdV2(endpoint, run_id)
+
+
+def _base(part: str) -> str:
+    text = part if "//" in part else f"http://{part}"
+    parsed = urllib.parse.urlsplit(text)
+    try:
+        port = parsed.port or _PORT
+    except ValueError:
+        port = 0
+    if parsed.scheme not in ("http", "https") or not parsed.hostname or not port:
+        raise ConfigError(f"rendezvous.endpoint is {part!r}; write HOST:PORT of an etcd server, such as n1:{_PORT}")
+    host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname
+    return f"{parsed.scheme}://{host}:{port}"
+
+
+def _loads(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return body.decode(errors="replace").strip()
+
+
+def _base64(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _text(encoded: str) -> str:
+    return base64.b64decode(encoded).decode()

@@ -1,0 +1,44 @@
+"""Every backend, with a real server where it has one."""
+
+import secrets
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.store.backend import close_backend
+from hpcelastic.store.etcd_server import EtcdServer
+from hpcelastic.store.paths import RunPaths
+
+BACKENDS = ("file", "c10d", "c10d over a file", "static", "etcd", "etcd-v2")
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The name and the endpoint of a backend."""
+    name, _, file = request.param.partition(" over a ")
+    if name == "file":
+        return name, ""
+    if file:
+        return name, f"file:{tmp_path / 'store'}"
+    if name.startswith("etcd"):
+        return name, request.getfixturevalue("etcd").endpoint
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return name, f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Iterator[Path]:
+    """The directory of a run whose name no other run at the same server has."""
+    found = tmp_path / f"run-{secrets.token_hex(6)}"
+    yield found
+    close_backend(RunPaths(found))

@@ -1,0 +1,161 @@
+"""What a rendezvous promises, over every backend: nodes of one run, turn by turn, on a clock that the test moves."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import ConfigError
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.state import Cause, Phase, Stand
+from hpcelastic.rendezvous.rendezvous import close_run, open_run, read_state, reopen_run
+from hpcelastic.store.backend import backend_of, choose_backend, close_backend
+from hpcelastic.store.paths import RunPaths
+from tests.rendezvous.nodes import DEAD, LAST_CALL, Node, World, make_world, names, turns, wait
+
+JOB = {"job": "7.0", "job_nodes": 2}
+
+
+@pytest.fixture
+def world(backend: tuple[str, str], root: Path) -> partial[World]:
+    name, endpoint = backend
+    return partial(make_world, root, backend=name, endpoint=endpoint)
+
+
+def pair(make: partial[World], minimum: int = 1, maximum: int = 2) -> tuple[World, Node, Node]:
+    world = make(minimum, maximum)
+    a, b = world.node("a", order=0, **JOB), world.node("b", order=1, **JOB)
+    state = turns(a, b)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 1, ["a", "b"])
+    return world, a, b
+
+
+def test_barrier(world: partial[World]) -> None:
+    made = world(3, 3)
+    a, b = made.node("a"), made.node("b")
+    assert turns(a, b).phase is Phase.JOINING
+    assert "2 of at least 3" in a.step().reason
+    c = made.node("c")
+    assert names(turns(a, b, c)) == ["a", "b", "c"]
+
+
+def test_consistency(world: partial[World]) -> None:
+    made, a, b = pair(world)
+    assert a.step().state == b.step().state == read_state(made.paths)
+    assert {p.node for p in a.step().state.participants} == {a.member.node, b.member.node}
+
+
+def test_exclusivity_and_the_wait_list(world: partial[World]) -> None:
+    made, a, b = pair(world)
+    c = made.node("c", order=2)
+    state = turns(a, b, c)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 1, ["a", "b"])
+    b.say(Stand.LEFT, 1)
+    b.step()
+    state = turns(a, c, times=4)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "c"])
+
+
+def test_only_one_of_those_who_decide_on_the_same_version_wins(world: partial[World]) -> None:
+    made = world(1, 2)
+    ours, theirs = (backend_of(made.paths).register(name) for name in ("ours", "theirs"))
+    version = ours.read()
+    assert theirs.read() == version
+    assert ours.commit(version.number, {"by": "ours"})
+    assert not theirs.commit(version.number, {"by": "theirs"})
+    assert theirs.read().value == {"by": "ours"} and theirs.read().number == version.number + 1
+    assert theirs.commit(version.number + 1, {"by": "theirs"})
+
+
+def test_a_death_during_the_barrier(world: partial[World]) -> None:
+    made = world(2, 3)
+    a, b = made.node("a"), made.node("b")
+    a.step(), b.step()
+    wait(made, 2 * DEAD, a)
+    assert "1 of at least 2" in a.step().reason
+    c = made.node("c")
+    turns(a, c)
+    wait(made, LAST_CALL, a, c)
+    assert names(turns(a, c)) == ["a", "c"]
+
+
+def test_a_death_after_the_barrier(world: partial[World]) -> None:
+    made, a, _ = pair(world)
+    wait(made, DEAD / 2, a)
+    assert a.step().state.phase is Phase.RUNNING
+    wait(made, 3 * DEAD / 2, a)
+    state = turns(a)
+    assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a"])
+    assert state.spent == {Cause.NODE.value: 1}
+
+
+def test_a_failed_worker_spends_the_budget(world: partial[World]) -> None:
+    made, a, b = pair(partial(world, restarts=1))
+    a.fail(1, "ValueError: first")
+    assert b.step().state.phase is Phase.RUNNING
+    a.step()
+    turns(a, b)
+    state = turns(a, b)
+    assert (state.phase, state.round, state.restarts) == (Phase.RUNNING, 2, 1)
+    assert state.failures[0].message == "ValueError: first"
+    b.fail(2, "ValueError: second")
+    b.step()
+    state = turns(a, b)
+    assert state.phase is Phase.FAILED and "ValueError: second" in read_state(made.paths).reason
+
+
+def test_success(world: partial[World]) -> None:
+    _, a, b = pair(world)
+    a.say(Stand.SUCCEEDED, 1)
+    assert a.step().state.phase is Phase.RUNNING
+    b.say(Stand.SUCCEEDED, 1)
+    assert b.step().state.phase is Phase.SUCCEEDED
+    assert a.step().state.phase is Phase.SUCCEEDED
+
+
+def test_close_and_reopen(world: partial[World]) -> None:
+    made, a, b = pair(world)
+    close_run(made.paths, "user", "enough")
+    assert a.step().state.phase is Phase.CLOSED and b.step().state.reason == "enough"
+    reopen_run(made.paths, "user", made.settings)
+    assert turns(a, b, times=4).round == 2
+
+
+def test_the_waits_end(world: partial[World]) -> None:
+    made = world(1, 3)
+    a = made.node("a")
+    turns(a)
+    wait(made, LAST_CALL - 0.1, a)
+    assert "last call: 1 node ready" in a.step().reason
+    made.now += 0.2
+    assert a.step().state.phase is Phase.RUNNING
+
+
+def test_a_late_one_fences_nobody_out(world: partial[World]) -> None:
+    """A node whose lease ran out in the round finds another one going on, and a place in the next."""
+    made, a, b = pair(world)
+    wait(made, 2 * DEAD, a)
+    turns(a)
+    state = b.step().state
+    assert b.member.node not in {p.node for p in state.participants}
+    assert names(turns(b, a, times=4)) == ["a", "b"]
+
+
+def test_whoever_names_another_backend_is_refused(backend: tuple[str, str], world: partial[World]) -> None:
+    made = world(1, 2)
+    other = RendezvousSettings() if backend[0] != "file" else RendezvousSettings(backend="etcd", endpoint="n1:2379")
+    with pytest.raises(ConfigError, match=r"must name the same backend and endpoint"):
+        choose_backend(made.paths, made.paths.root.name, other)
+    with pytest.raises(ConfigError, match="the run was created with"):
+        open_run(made.paths, "run", replace(made.settings, rendezvous=RendezvousSettings(last_call=3)), "x")
+
+
+def test_who_knows_the_directory_finds_it(world: partial[World]) -> None:
+    made, a, _ = pair(world)
+    if made.settings.rendezvous.backend in ("c10d", "static"):
+        return  # the only one that serves it is this process, which would have to end first
+    close_backend(made.paths)
+    assert read_state(RunPaths(made.paths.root)) == a.step().state
+    assert set(backend_of(made.paths).leases()) == {node.member.node for node in made.nodes}
+    assert set(backend_of(made.paths).leases(of="b")) == {made.nodes[1].member.node}
