@@ -12,18 +12,19 @@ import signal
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed
-from hpcelastic.agent.binding import binding
+from hpcelastic.agent.binding import binding, ranges
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
@@ -70,6 +71,9 @@ class AgentSpec:
     lock: LockKind = LockKind.NATIVE
     """What keeps contention for the register cheap on the run's filesystem."""
 
+    processors: Sequence[Collection[int]] = ()
+    """What each worker is bound to, by local rank; see `Means`."""
+
     surroundings: Surroundings | None = None
     """Who knows what a signal means; None if there is nobody but a person."""
 
@@ -96,6 +100,8 @@ class Agent:
             spec.settings.restarts.max,
             self._board.name,
             interface_of(member.address),
+            spec.agent.workers.forward_signals,
+            spec.agent.workers.virtual_local_rank,
         )
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
@@ -140,8 +146,8 @@ class Agent:
         failed or was closed, RendezvousTimeout if no round formed in time, StoreError if the run's directory could
         not be used for as long.
         """
-        for directory in (self._spec.paths.events, self._spec.paths.logs):
-            files.make_directory(directory)
+        files.make_directory(self._spec.paths.events)
+        make_logs(self._spec.paths, self._spec.agent.logs)
         with contextlib.ExitStack() as stack:
             stack.callback(self._board.close)
             if self._network:
@@ -150,7 +156,8 @@ class Agent:
             stack.enter_context(self._signals())
             self._watch(self._bell_end, self._rung)
             self._watch(self._guard, self._guarded)
-            self._means = Means(self._guard, self._warm_parent(stack), self._inherited, self._board)
+            warm = self._warm_parent(stack)
+            self._means = Means(self._guard, warm, self._inherited, self._board, self._spec.processors)
             bell = Bell(self._network) if self._network else None
             rendezvous = Rendezvous(
                 self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock, bell
@@ -315,6 +322,8 @@ class Agent:
     def _born(self, group: WorkerGroup) -> None:
         if not group.births:
             part, given = group.part, binding(self._spec.environ)
+            if any(self._spec.processors):
+                given["bound"] = ";".join(ranges(cpus) for cpus in self._spec.processors)
             self._log("workers started", round=part.round, world_size=part.world_size, pids=group.pids, **given)
 
     def _offer_store(self, part: Assignment, lease_from: float) -> None:

@@ -13,6 +13,10 @@ from hpcelastic.protocol.state import name_of
 from hpcelastic.store.paths import RunPaths
 
 ROLE = "default"
+"""Role of workers that were given none."""
+
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""What torchrun handles unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,12 @@ class RunFacts:
     interface: str = ""
     """The network interface at which other nodes reach this one; empty if unknown."""
 
+    forwarded: tuple[str, ...] = ()
+    """Signals that the agent passes on to them."""
+
+    virtual_local_rank: bool = False
+    """Whether each sees its own GPU alone, as number 0."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -40,12 +50,12 @@ def worker_environment(
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "GROUP_RANK": str(part.group_rank),
-        "ROLE_RANK": str(rank),
-        "ROLE_NAME": ROLE,
+        "ROLE_RANK": str(part.role_first_rank + local_rank),
+        "ROLE_NAME": part.role or ROLE,
         "WORLD_SIZE": str(part.world_size),
         "LOCAL_WORLD_SIZE": str(part.local_world_size),
         "GROUP_WORLD_SIZE": str(part.group_world_size),
-        "ROLE_WORLD_SIZE": str(part.world_size),
+        "ROLE_WORLD_SIZE": str(part.role_world_size),
         "MASTER_ADDR": part.master_addr,
         "MASTER_PORT": str(part.master_port),
         # Counts every new round, the same number on all nodes: torch's own count, kept per agent, has left workers
@@ -55,12 +65,13 @@ def worker_environment(
         "TORCHELASTIC_RUN_ID": run.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client: see store_port.py
         "TORCHELASTIC_ERROR_FILE": error_file,
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(dict.fromkeys((*_SIGNALS, *run.forwarded))),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     ours = {
         "HPCELASTIC_ROUND": str(part.round),
         "HPCELASTIC_TOKEN": str(part.round),
+        "HPCELASTIC_LOCAL_RANK": str(local_rank),
         "HPCELASTIC_RUN_DIR": str(run.paths.root),
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
@@ -68,7 +79,8 @@ def worker_environment(
         "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
     }
-    return {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}
+    environ = {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}
+    return {**environ, **_one_gpu(environ, local_rank)} if run.virtual_local_rank else environ
 
 
 def common_environment(
@@ -76,6 +88,13 @@ def common_environment(
 ) -> dict[str, str]:
     """What is the same for all workers of a node in all rounds: that of the process which is forked into them."""
     return {**base, **_threads(base, local_world_size), **extra, MARKER: run.node}
+
+
+def _one_gpu(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """What makes the GPU of ``local_rank`` the only one; ROCm goes by CUDA's variable too."""
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    gpu = str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpu}
 
 
 def _threads(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:

@@ -1,7 +1,9 @@
 """What a node is: its name, its address, its place in the job, and which of its earlier incarnations are dead."""
 
+import contextlib
 import itertools
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,8 +49,8 @@ class Place:
     """SLURM's name of the node, where ``name`` is another; empty where it is not."""
 
 
-def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Member:
-    """A new incarnation of the node at ``place``, in no round yet."""
+def new_member(place: Place, local_world_size: int, dead: tuple[str, ...], role: str = "") -> Member:
+    """A new incarnation of the node at ``place``, in no round yet; ``role`` is empty for the default one."""
     return Member(
         node=f"{safe_name(place.name)}@{place.restart}-{secrets.token_hex(4)}",
         stand=Stand.READY,
@@ -61,6 +63,7 @@ def new_member(place: Place, local_world_size: int, dead: tuple[str, ...]) -> Me
         job_nodes=place.job_nodes,
         host=place.host,
         topology=place.topology,
+        role=role,
         process=this_process(),
         dead=dead,
     )
@@ -95,13 +98,23 @@ def already_here(name: str, pid: int) -> NameTaken:
     )
 
 
-def count_gpus(environ: Mapping[str, str]) -> int:
-    """GPUs that this process was given: by CUDA_VISIBLE_DEVICES, else those of the machine."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        valid = itertools.takewhile(lambda gpu: gpu.strip() not in ("", "-1", "NoDevFiles"), visible.split(","))
-        return len(list(valid))  # CUDA ignores what follows an invalid entry
-    return sum(1 for device in Path("/dev").glob("nvidia[0-9]*"))
+def count_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
+    """GPUs of NVIDIA or AMD that this process was given: by the environment, else those of the machine at ``root``."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+        if name in environ:
+            gpus = (gpu.strip() for gpu in environ[name].split(","))
+            valid = itertools.takewhile(lambda gpu: gpu not in ("", "-1", "NoDevFiles"), gpus)
+            return len(list(valid))  # CUDA ignores what follows an invalid entry
+    return sum(1 for _ in (root / "dev").glob("nvidia[0-9]*")) or _count_amd(root)
+
+
+def _count_amd(root: Path) -> int:
+    """Nodes with SIMD units that the kernel's driver shows; those of others' cgroups can't be read."""
+    count = 0
+    for properties in (root / "sys/class/kfd/kfd/topology/nodes").glob("*/properties"):
+        with contextlib.suppress(OSError):
+            count += re.search(r"^simd_count [1-9]", properties.read_text(), re.MULTILINE) is not None
+    return count
 
 
 def this_process() -> str:

@@ -1,27 +1,31 @@
 """The worker group of one node in one round: started, watched and ended together."""
 
-import itertools
+import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import IO, Protocol, TypeAlias
 
-from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.agent.binding import bound
+from hpcelastic.agent.environment import ROLE, RunFacts, worker_environment
 from hpcelastic.agent.guard import kill_group, kill_marked
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.output import Tee
-from hpcelastic.agent.settings import AgentSettings, Entrypoint, Streams
+from hpcelastic.agent.settings import AgentSettings, Entrypoint
 from hpcelastic.agent.warm import Birth, Order, Warm, shell_prefix
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.state import name_of
 from hpcelastic.store import files
 from hpcelastic.store.board import Board
 from hpcelastic.store.bounded import bounded
@@ -36,6 +40,9 @@ _LOGS_PATIENCE = 5.0
 
 _BIRTH_PATIENCE = 60.0
 """Seconds in which the warm parent gives birth, its own start included; then fresh interpreters start instead."""
+
+_NOWHERE = Path(os.devnull)
+"""Where goes what is neither kept nor shown."""
 
 _Logs: TypeAlias = dict[Path, IO[bytes]]
 
@@ -61,6 +68,12 @@ class Means:
     board: Board | None = None
     """What they are asked through to come to a step's end."""
 
+    processors: Sequence[Collection[int]] = ()
+    """What each may use, by local rank; all that the agent may where there are none."""
+
+    def bound_to(self, local_rank: int) -> Collection[int]:
+        return self.processors[local_rank] if self.processors else ()
+
 
 @dataclass(frozen=True)
 class Worker:
@@ -75,9 +88,11 @@ class Worker:
     """Where its standard error goes, if to a file."""
 
 
-def words(entrypoint: Entrypoint) -> list[str]:
-    """The command line of a worker, after ``python -u``."""
-    args = [str(arg) for arg in entrypoint.args]
+def words(entrypoint: Entrypoint, local_rank: int = 0) -> list[str]:
+    """The command line of a worker, after ``python -u`` unless it is a program."""
+    args = [Template(str(arg)).safe_substitute(local_rank=local_rank) for arg in entrypoint.args]
+    if entrypoint.program:
+        return [entrypoint.program, *args]
     if entrypoint.script:
         return [entrypoint.script, *args]
     if entrypoint.module:
@@ -86,8 +101,20 @@ def words(entrypoint: Entrypoint) -> list[str]:
 
 
 def can_be_warm(entrypoint: Entrypoint) -> bool:
-    """Whether a fork can become it: not so a directory, an archive or bytecode, which Python runs as well."""
+    """Whether a fork can become it: not so a program; nor a directory, an archive, bytecode, all Python's."""
+    if entrypoint.program:
+        return False
     return entrypoint.script is None or (entrypoint.script.endswith(".py") and Path(entrypoint.script).is_file())
+
+
+def program_problem(program: str, directory: Path) -> str:
+    """What is wrong with a program to run, empty if nothing; a path is looked for in ``directory``, a name in PATH."""
+    if "/" not in program:
+        return "" if shutil.which(program) else "no such program in PATH; give its path"
+    path = directory / program
+    if not path.is_file():
+        return f"there is no program {path}; check its path"
+    return "" if os.access(path, os.X_OK) else f"{path} is not executable; chmod +x it"
 
 
 def ignored_signals(forwarded: Collection[str]) -> list[str]:
@@ -98,9 +125,10 @@ def ignored_signals(forwarded: Collection[str]) -> list[str]:
     return [name for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded]
 
 
-def command(entrypoint: Entrypoint, forwarded: Collection[str] = ()) -> list[str]:
-    """The whole command line of a worker in a fresh interpreter."""
-    return [*shell_prefix(ignored_signals(forwarded)), sys.executable, "-u", *words(entrypoint)]
+def command(entrypoint: Entrypoint, forwarded: Collection[str] = (), local_rank: int = 0) -> list[str]:
+    """The whole command line of a worker in a fresh interpreter, or of one that needs none."""
+    python = [] if entrypoint.program else [sys.executable, "-u"]
+    return [*shell_prefix(ignored_signals(forwarded)), *python, *words(entrypoint, local_rank)]
 
 
 class WorkerGroup:
@@ -110,6 +138,7 @@ class WorkerGroup:
         self.part = part
         self._settings = settings
         self._run = run
+        self._means = means
         self._guard, self._warm, self._keep_fds, self._board = means.guard, means.warm, means.keep_fds, means.board
         self._tee = Tee()
         self._environ: Mapping[str, str] = {}
@@ -140,6 +169,8 @@ class WorkerGroup:
         """
         self._environ, self._lease_from = environ, lease_from
         self._logs = self._open()
+        if self._settings.logs.local_ranks:
+            self._logs[_NOWHERE] = _NOWHERE.open("ab")
         self._guard.arm(lease_from)
         try:
             for local_rank in range(self.part.local_world_size):
@@ -278,6 +309,9 @@ class WorkerGroup:
             return None
         self._guard.add(process.pid, self._lease_from)
         pidfd = os.pidfd_open(process.pid)
+        if cpus := self._means.bound_to(local_rank):
+            with contextlib.suppress(ProcessLookupError):  # then it takes no order either
+                os.sched_setaffinity(process.pid, cpus)
         if birth.order(self._what(local_rank)):
             return self._note(local_rank, process, pidfd)
         self._guard.remove(process.pid)
@@ -288,7 +322,7 @@ class WorkerGroup:
         stdout, stderr = (self._stream(local_rank, stream) for stream in ("out", "err"))
         settings = self._settings
         return Order(
-            words(settings.entrypoint),
+            words(settings.entrypoint, local_rank),
             self._environment(local_rank),
             1 if stdout is None else stdout.fileno(),
             2 if stderr is None else stderr.fileno(),
@@ -296,15 +330,16 @@ class WorkerGroup:
         )
 
     def _start_fresh(self, local_rank: int) -> Worker:
-        process = subprocess.Popen(
-            command(self._settings.entrypoint, self._settings.workers.forward_signals),
-            env=self._environment(local_rank),
-            stdin=subprocess.DEVNULL,
-            stdout=self._stream(local_rank, "out"),
-            stderr=self._stream(local_rank, "err"),
-            start_new_session=True,
-            pass_fds=self._keep_fds,
-        )
+        with bound(self._means.bound_to(local_rank)):
+            process = subprocess.Popen(
+                command(self._settings.entrypoint, self._settings.workers.forward_signals, local_rank),
+                env=self._environment(local_rank),
+                stdin=subprocess.DEVNULL,
+                stdout=self._stream(local_rank, "out"),
+                stderr=self._stream(local_rank, "err"),
+                start_new_session=True,
+                pass_fds=self._keep_fds,
+            )
         self._guard.add(process.pid, self._lease_from)
         return self._note(local_rank, process, os.pidfd_open(process.pid))
 
@@ -322,7 +357,11 @@ class WorkerGroup:
 
     def _stream(self, local_rank: int, stream: str) -> IO[bytes] | None:
         """The file that a stream goes to; None to share the agent's own."""
-        return self._logs.get(self._run.paths.log(self.part.round, self.part.first_rank + local_rank, stream))
+        log = self._logs.get(self._path(local_rank, stream))
+        return self._logs.get(_NOWHERE) if log is None and self._settings.logs.hides(local_rank) else log
+
+    def _path(self, local_rank: int, stream: str) -> Path:
+        return self._run.paths.log(self.part.round, self.part.first_rank + local_rank, stream)
 
     def _open(self) -> _Logs:
         """The files that streams go to; none if they can't be had: for want of a log no worker stays away."""
@@ -331,22 +370,29 @@ class WorkerGroup:
         except (OSError, StoreError) as error:
             print(f"no logs of round {self.part.round}: {error}; what its workers write goes here", file=sys.stderr)
             return {}
-        for rank, stream in itertools.product(self._ranks(), ("out", "err")):
-            path = self._run.paths.log(self.part.round, rank, stream)
-            if path in logs and _covers(self._settings.logs.tee, stream):
-                self._tee.follow(path, f"[{rank}] ", sys.stdout if stream == "out" else sys.stderr)
+        for local_rank, stream in self._kept():
+            self._copy(local_rank, stream)
         return logs
 
-    def _ranks(self) -> range:
-        return range(self.part.first_rank, self.part.first_rank + self.part.local_world_size)
+    def _copy(self, local_rank: int, stream: str) -> None:
+        """Have the tee follow what is to be seen elsewhere than in its log."""
+        logs, path, prefix = self._settings.logs, self._path(local_rank, stream), self._prefix(local_rank)
+        if logs.shown(local_rank, stream):
+            self._tee.follow(path, prefix, sys.stdout if stream == "out" else sys.stderr)
+        if texts := logs.matches(stream):
+            kept = self._run.paths.matches(self.part.round, name_of(self._run.node), stream)
+            self._tee.follow(path, prefix, kept, texts)
+
+    def _prefix(self, local_rank: int) -> str:
+        rank, role = self.part.first_rank + local_rank, self.part.role or ROLE
+        return Template(self._settings.logs.prefix).safe_substitute(rank=rank, local_rank=local_rank, role_name=role)
+
+    def _kept(self) -> list[tuple[int, str]]:
+        """Local ranks and streams that go to files."""
+        ranks, logs = range(self.part.local_world_size), self._settings.logs
+        return [(rank, stream) for rank in ranks for stream in ("out", "err") if logs.to_file(rank, stream)]
 
     def _open_logs(self) -> _Logs:
-        part, logs = self.part, self._settings.logs
-        files.make_directory(self._run.paths.round_logs(part.round))  # error files go there in any case
-        streams = [stream for stream in ("out", "err") if _covers(logs.tee, stream) or _covers(logs.redirect, stream)]
-        paths = [self._run.paths.log(part.round, rank, stream) for rank in self._ranks() for stream in streams]
+        files.make_directory(self._run.paths.round_logs(self.part.round))  # error files go there in any case
+        paths = [self._path(local_rank, stream) for local_rank, stream in self._kept()]
         return {path: path.open("ab") for path in paths}
-
-
-def _covers(streams: Streams, stream: str) -> bool:
-    return streams in (stream, "both")

@@ -8,6 +8,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.agent.workers import program_problem
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 
@@ -19,13 +20,15 @@ def check_job(config: JobConfig, directory: Path) -> None:
 
 
 def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:
-    """ConfigError if the script, module or function can't be started in ``directory``, as far as reading it tells."""
+    """ConfigError if what is to be run can't be started in ``directory``, as far as reading it tells."""
     if entrypoint.script:
         _parse(directory / entrypoint.script)
     elif entrypoint.module:
         _check_module(entrypoint.module, directory)
     elif entrypoint.function:
         _check_function(entrypoint.function, directory)
+    elif entrypoint.program and (problem := program_problem(entrypoint.program, directory)):
+        raise ConfigError(f"entrypoint.program: {problem}")
 
 
 def _check_function(spec: str, directory: Path) -> None:

@@ -84,8 +84,10 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     draft.root.mkdir(mode=0o700)
     try:
         _fill(draft, config, call)
-        for directory in (draft.register, draft.leases, draft.events, draft.logs):
+        for directory in (draft.register, draft.leases, draft.events):
             files.make_directory(directory)
+        if config.logs.directory is None:  # else there will be a link
+            files.make_directory(draft.logs)
         open_run(draft, str(config.run.name), _settings(draft, config), whoami())
         os.rename(draft.root, paths.root)
     except BaseException:
@@ -129,9 +131,12 @@ def _fill(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
 
 
 def _located(config: JobConfig) -> JobConfig:
-    """The configuration with a script that is found from every working directory."""
-    script = config.entrypoint.script
-    return replace(config, entrypoint=replace(config.entrypoint, script=script and str(Path(script).absolute())))
+    """The configuration with a script, or a program, that is found from every working directory."""
+    script, program = config.entrypoint.script, config.entrypoint.program
+    if program and "/" in program:
+        program = str(Path(program).absolute())
+    script = script and str(Path(script).absolute())
+    return replace(config, entrypoint=replace(config.entrypoint, script=script, program=program))
 
 
 def _in_the_way(paths: RunPaths, error: OSError) -> str:

@@ -4,14 +4,16 @@ import argparse
 import math
 import os
 import re
+import secrets
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
 
-from hpcelastic.agent.node import Place, count_gpus
+from hpcelastic.agent.node import Place
 from hpcelastic.agent.outlet import free_output
-from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, Streams, WorkerSettings
+from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.cli import torchrun
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
@@ -21,11 +23,9 @@ from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.paths import RunPaths
 
-_TORCH_STREAMS = dict(zip("0123", ("none", "out", "err", "both"), strict=True))
-
 _TORCH_TIMINGS = {"last_call_timeout": "last_call"}
 
-_UNNEEDED = ("--rdzv-backend", "--master-addr", "--master-port", "--monitor-interval", "--start-method")
+_UNNEEDED = ("--rdzv-backend", "--master-addr", "--master-port")
 """Flags that a torchrun line may keep: the backend is always the directory, and nobody has to name a host."""
 
 _NO_STEP = (
@@ -40,25 +40,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--run-dir", metavar="DIR", help="the run's directory, with its config.json")
     line = parser.add_argument_group("a run of its own, with torchrun's flags")
     line.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="number of nodes, or a range")
-    line.add_argument(
-        "--nproc-per-node", "--nproc_per_node", default="1", metavar="N", help="workers, or auto, gpu, cpu"
-    )
     line.add_argument("--max-restarts", "--max_restarts", type=int, default=0, metavar="N", help="failures to survive")
     line.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run; the SLURM job's id if not given")
     line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help="a directory that all nodes share")
     line.add_argument(
         "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
     )
-    line.add_argument("-r", "--redirects", default="none", metavar="WHAT", help="none, out, err or both go to files")
-    line.add_argument("-t", "--tee", default="none", metavar="WHAT", help="none, out, err or both go to files and here")
-    line.add_argument(
-        "--preload", default="torch", metavar="MODULE,...", help="imported once for all workers; '' for fresh ones"
-    )
-    line.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
-    line.add_argument("--standalone", action="store_true", help=argparse.SUPPRESS)
+    what = "a run on this node alone, in a new directory for temporary files; --rdzv-* are not looked at"
+    line.add_argument("--standalone", action="store_true", help=what)
     for flag in _UNNEEDED:
         line.add_argument(flag, flag[:2] + flag[2:].replace("-", "_"), help=argparse.SUPPRESS)
-    parser.epilog = f"Accepted, and not needed: --standalone, {', '.join(_UNNEEDED)}."
+    torchrun.add_options(parser)
+    parser.epilog = (
+        f"Accepted, and not needed: {', '.join(_UNNEEDED)}; docs/torchrun.md has every option of torchrun's."
+    )
     job = parser.add_argument_group("the SLURM job that it runs in; as the run's config.json says if not given")
     job.add_argument(
         "--total-time",
@@ -84,41 +79,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     where.add_argument("--job", type=_job, metavar="NAME:NODES", help=argparse.SUPPRESS)
     parser.add_argument("script", nargs="?", help="what each worker runs")
     parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
+    torchrun.take_defaults(parser, os.environ)
 
 
 def run(args: argparse.Namespace) -> int:
     with free_output():
         try:
-            task = task_of_run(args.run_dir) if args.run_dir else _from_flags(args)
-            task = _of_the_job(_unchecked(_networked(task, args), args), args)
+            task = task_of(args)
             if args.job is None and beside_the_steps(os.environ):
                 print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
-            return take_part(task, _place(args))
+            return take_part(task, place_of_flags(args))
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code
 
 
+def task_of(args: argparse.Namespace) -> Task:
+    """What the agent is to take part in. Raises ConfigError."""
+    task = _in_role(task_of_run(args.run_dir), args) if args.run_dir else _from_flags(args)
+    return _of_the_job(_unchecked(_networked(task, args), args), args)
+
+
 def _from_flags(args: argparse.Namespace) -> Task:
-    if not args.script:
-        raise ConfigError("nothing to run: give a script, -m and a module, or --run-dir with a run's directory")
-    if not args.module and not Path(args.script).is_file():
-        raise ConfigError(f"{Path(args.script).absolute()}: no such script")
-    directory = _endpoint(args.rdzv_endpoint)
+    torchrun.refuse(args)
+    entrypoint = torchrun.entrypoint(args)
+    for line in torchrun.unneeded(args):
+        print(f"hpcelastic agent: {line}", file=sys.stderr)
     try:
         settings = Settings(_nodes(args.nnodes), _rendezvous(args.rdzv_conf), RestartSettings(args.max_restarts))
-        args_ = tuple(args.script_args)
-        entrypoint = Entrypoint(module=args.script, args=args_) if args.module else Entrypoint(args.script, args=args_)
-        preload = tuple(filter(None, (name.strip() for name in args.preload.split(","))))
-        workers = WorkerSettings(_per_node(args.nproc_per_node), preload=preload)
-        logs = LogSettings(_streams("--redirects", args.redirects), _streams("--tee", args.tee))
+        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
     except ValueError as error:
-        raise ConfigError(str(error)) from error
-    run_id = args.rdzv_id or _default_id(settings.nodes)
+        raise ConfigError(torchrun.in_flags(str(error))) from error
+    directory = _alone(settings.nodes) if args.standalone else _endpoint(args.rdzv_endpoint)
+    run_id = (None if args.standalone else args.rdzv_id) or _default_id(settings.nodes)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
     paths = RunPaths(directory / run_id)
-    return Task(paths, run_id, settings, AgentSettings(entrypoint, workers, logs))
+    return Task(paths, run_id, settings, agent)
+
+
+def _in_role(task: Task, args: argparse.Namespace) -> Task:
+    """``task`` with the role that the flags give this node's workers."""
+    workers = task.agent.workers
+    return replace(task, agent=replace(task.agent, workers=replace(workers, role=args.role or workers.role)))
 
 
 def _networked(task: Task, args: argparse.Namespace) -> Task:
@@ -159,6 +162,15 @@ def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
     return replace(task, slurm=slurm, total_time=args.total_time or task.total_time)
 
 
+def _alone(nodes: NodeRange) -> Path:
+    """A new directory for a run that no other node shares; as torchrun's logs it is kept."""
+    if nodes.max > 1:
+        raise ConfigError(f"--standalone is a run on this node alone, and --nnodes allows {nodes.max}; leave one out")
+    directory = Path(tempfile.gettempdir(), f"hpcelastic-{secrets.token_hex(4)}")
+    print(f"hpcelastic agent: --standalone: this run is kept in {directory}", file=sys.stderr)
+    return directory
+
+
 def _endpoint(text: str | None) -> Path:
     remedy = "name a directory that all nodes share, such as /scratch/me/runs"
     if not text:
@@ -175,20 +187,6 @@ def _nodes(text: str) -> NodeRange:
     if not NODES.fullmatch(text):
         raise ConfigError(f"--nnodes is {text!r}; write a number of nodes, or MIN:MAX")
     return node_range(text)
-
-
-def _per_node(text: str) -> int | Literal["auto"]:
-    if text == "auto":
-        return "auto"
-    if text == "gpu":
-        if not count_gpus(os.environ):
-            raise ConfigError("--nproc-per-node is gpu, but this node has no GPU; give a number")
-        return "auto"
-    if text == "cpu":
-        return os.cpu_count() or 1
-    if not text.isdigit():
-        raise ConfigError(f"--nproc-per-node is {text!r}; write a number, auto, gpu or cpu")
-    return int(text)
 
 
 def _rendezvous(text: str) -> RendezvousSettings:
@@ -208,14 +206,6 @@ def _rendezvous(text: str) -> RendezvousSettings:
     return timed(values)
 
 
-def _streams(flag: str, text: str) -> Streams:
-    name = _TORCH_STREAMS.get(text, text)
-    for known in get_args(Streams):
-        if name == known:
-            return known  # type: ignore[no-any-return]  # one of Streams
-    raise ConfigError(f"{flag} is {text!r}; write none, out, err or both")
-
-
 def _default_id(nodes: NodeRange) -> str:
     task = slurm_task(os.environ)
     if task is None and nodes.max > 1:
@@ -223,7 +213,8 @@ def _default_id(nodes: NodeRange) -> str:
     return f"job-{task.job_id}" if task else f"alone-{os.getpid()}"
 
 
-def _place(args: argparse.Namespace) -> Place:
+def place_of_flags(args: argparse.Namespace) -> Place:
+    """Where this agent runs: as found out, or as the flags say."""
     place = place_here()
     job, nodes = args.job or (place.job, place.job_nodes)
     order = place.order if args.node_rank is None else args.node_rank

@@ -134,6 +134,8 @@ def _names(types: tuple[Any, ...]) -> Iterator[str]:
             yield from map(str, get_args(kind))
         elif get_origin(kind) is tuple:
             yield "a list"
+        elif get_origin(kind) is Mapping:
+            yield "lines KEY: VALUE below it"
         elif kind is not int:
             yield from names[kind]
         elif float not in types:

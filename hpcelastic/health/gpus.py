@@ -97,13 +97,13 @@ def _asked(environ: Mapping[str, str], given: list[str] | None, count: int, time
         return [Finding(CHECK, seen, "the driver hangs: drain the node, and let it be rebooted")]
     except OSError as error:
         return [Finding(CHECK, f"nvidia-smi: {error.strerror or error}", "check the installation of the driver")]
-    except _Refused as refused:
+    except Refused as refused:
         return [Finding(CHECK, f"nvidia-smi: {refused}", _REMEDY)]
     return [*judged(gpus, given, count), *_logged(gpus, given)]
 
 
-class _Refused(Exception):
-    """nvidia-smi has ended with another status than 0; its last words."""
+class Refused(Exception):
+    """The driver does not tell; why."""
 
 
 def _query(program: str, environ: Mapping[str, str], timeout: float) -> str:
@@ -122,7 +122,38 @@ def _query(program: str, environ: Mapping[str, str], timeout: float) -> str:
             return done.stdout
         if "not a valid field" not in said:
             break
-    raise _Refused(said.splitlines()[-1] if said else f"exit status {done.returncode}")
+    raise Refused(said.splitlines()[-1] if said else f"exit status {done.returncode}")
+
+
+def bus_addresses(environ: Mapping[str, str], timeout: float) -> list[str]:
+    """Addresses on PCI, as the kernel writes them, of the GPUs that this node was given, in their order.
+
+    Raises Refused where the driver does not tell within ``timeout`` seconds.
+    """
+    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    if program is None:
+        raise Refused("there is no nvidia-smi in PATH, which tells where the GPUs are")
+    try:
+        gpus = parse(_query(program, environ, timeout))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Refused(f"nvidia-smi: {error}") from error
+    given = given_gpus(environ)
+    ours = gpus if given is None else [_named(gpus, entry) for entry in given]
+    return [_address(gpu.bus) for gpu in ours]
+
+
+def _named(gpus: Sequence[Gpu], entry: str) -> Gpu:
+    """The GPU that an entry of CUDA_VISIBLE_DEVICES names."""
+    for gpu in gpus:
+        if gpu.index == entry or (not entry.isdigit() and gpu.uuid.startswith(entry)):
+            return gpu
+    raise Refused(f"CUDA_VISIBLE_DEVICES names {entry}, which nvidia-smi does not list as a GPU")
+
+
+def _address(bus: str) -> str:
+    """``0000:1b:00.0`` of nvidia-smi's ``00000000:1B:00.0``."""
+    domain, _, rest = bus.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
 
 
 def parse(csv: str) -> list[Gpu]:

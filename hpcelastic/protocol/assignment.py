@@ -20,6 +20,14 @@ class Assignment:
     world_size: int
     master_addr: str
     master_port: int
+    role: str
+    """Role of this node's workers; empty for the default one."""
+
+    role_first_rank: int
+    """Place of its first worker among those of its role, by rank."""
+
+    role_world_size: int
+    """Workers of its role on all nodes."""
 
 
 def assignment(state: State, node: str) -> Assignment | None:
@@ -30,6 +38,8 @@ def assignment(state: State, node: str) -> Assignment | None:
     if group_rank is None:
         return None
     sizes = [p.local_world_size for p in state.participants]
+    role = state.participants[group_rank].role
+    alike = [p.local_world_size if p.role == role else 0 for p in state.participants]
     return Assignment(
         round=state.round,
         group_rank=group_rank,
@@ -39,4 +49,7 @@ def assignment(state: State, node: str) -> Assignment | None:
         world_size=sum(sizes),
         master_addr=state.participants[0].address,
         master_port=state.participants[0].port,
+        role=role,
+        role_first_rank=sum(alike[:group_rank]),
+        role_world_size=sum(alike),
     )

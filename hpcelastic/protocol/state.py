@@ -128,6 +128,9 @@ class Member:
     topology: str = ""
     """The switches above the node, ``TOP.LEAF``, or its block; empty if unknown."""
 
+    role: str = ""
+    """Role of its workers; empty for the default one."""
+
     process: str = ""
     """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
 
@@ -168,6 +171,7 @@ class Participant:
     port: int
     bell: int = 0
     topology: str = ""
+    role: str = ""
 
     @property
     def name(self) -> str:
@@ -177,7 +181,7 @@ class Participant:
 def participant(member: Member) -> Participant:
     """What a round keeps of a member."""
     m = member
-    return Participant(m.node, m.local_world_size, m.address, m.port, m.bell, m.topology)
+    return Participant(m.node, m.local_world_size, m.address, m.port, m.bell, m.topology, m.role)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,10 @@ from pathlib import Path
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.agent.environment import ROLE
 from hpcelastic.agent.fitness import UNFIT, Candidate, refusal
 from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
+from hpcelastic.agent.numa import processors
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
@@ -115,7 +117,7 @@ class Entered:
 
 @contextlib.contextmanager
 def entered(
-    paths: RunPaths, run_id: str, settings: Settings, place: Place, interface: str | None, workers: int
+    paths: RunPaths, run_id: str, settings: Settings, place: Place, interface: str | None, workers: int, role: str = ""
 ) -> Iterator[Entered]:
     """Set up the run in ``paths`` unless somebody has, and enter it at ``place``, with a name of its own for as long.
 
@@ -129,7 +131,7 @@ def entered(
         verdict = established(paths)
         report = reporter(safe_name(place.name))
         settings = _advised(paths, settings, verdict, place, report)
-        member = new_member(place, workers, dead_predecessors(paths, place))
+        member = new_member(place, workers, dead_predecessors(paths, place), role)
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
         yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
@@ -159,16 +161,20 @@ def served_at(settings: RendezvousSettings, place: Place) -> RendezvousSettings:
 
 def take_part(task: Task, place: Place) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
-    workers, interface = _workers(task.agent.workers, os.environ), task.agent.network.interface
+    interface = task.agent.network.interface
+    count = _workers(task.agent.workers, os.environ)
+    cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
+    role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
-    with entered(task.paths, task.run_id, task.settings, place, interface, workers) as here:
+    with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role) as here:
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
-        return _take_part(replace(task, settings=here.settings), here, start)
+        return _take_part(replace(task, settings=here.settings), here, cpus, start)
 
 
-def _take_part(task: Task, here: Entered, start: float) -> int:
+def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float) -> int:
+    """``cpus`` has the processors of each worker, none where it is not bound."""
     member, state, report = here.member, here.state, here.report
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
@@ -183,7 +189,9 @@ def _take_part(task: Task, here: Entered, start: float) -> int:
     state = read_state(task.paths)  # the node may have stood aside for long
     around = _surroundings(task, slurm, member, report) if slurm else None
     aftermath = Aftermath(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
-    spec = AgentSpec(task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, here.lock, around)
+    spec = AgentSpec(
+        task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, here.lock, cpus, around
+    )
     try:
         agent = Agent(spec, report)
         status = agent.run()
@@ -253,4 +261,13 @@ def _on_one_machine(address: str) -> bool:
 
 
 def _workers(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
-    return (count_gpus(environ) or 1) if settings.per_node == "auto" else settings.per_node
+    """Workers of this node; ConfigError if each is to have a GPU of its own, and there are too few."""
+    gpus = count_gpus(environ)
+    count = (gpus or 1) if settings.per_node == "auto" else settings.per_node
+    if settings.virtual_local_rank and "CUDA_VISIBLE_DEVICES" in environ and count > gpus:
+        visible = environ["CUDA_VISIBLE_DEVICES"]
+        raise ConfigError(
+            f"workers.virtual_local_rank gives each of {count} workers a GPU of its own, and CUDA_VISIBLE_DEVICES is "
+            f"{visible!r}; ask for as many GPUs, or for fewer workers"
+        )
+    return count

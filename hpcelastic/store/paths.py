@@ -82,6 +82,10 @@ class RunPaths:
         """Log of one worker; ``stream`` is ``out`` or ``err``."""
         return self.round_logs(round) / f"rank-{rank:05d}.{stream}"
 
+    def matches(self, round: int, node: str, stream: str) -> Path:
+        """Lines of the workers of one node that have a text that is looked for."""
+        return self.round_logs(round) / f"match-{node}.{stream}"
+
     def error_file(self, round: int, rank: int) -> Path:
         """Where a worker writes its exception, in the format of torch's ``@record``."""
         return self.round_logs(round) / f"rank-{rank:05d}.error.json"

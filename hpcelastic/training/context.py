@@ -48,6 +48,11 @@ def context() -> Context:
     )
 
 
+def seat() -> int:
+    """Number of this worker on its node, which LOCAL_RANK is not where each worker sees one GPU alone."""
+    return _number("HPCELASTIC_LOCAL_RANK", context().local_rank)
+
+
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     if not (text.isascii() and text.isdigit()):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcelastic.store.board import Board, Wish, now
 
-from .context import context
+from .context import context, seat
 
 if TYPE_CHECKING:
     import torch
@@ -88,15 +88,14 @@ def report_progress(step: int) -> None:
     """
     board = _board()
     if board is not None:
-        board.report(context().local_rank, step)
+        board.report(seat(), step)
 
 
 class _Listener:
     """Asks for this rank, and with the others."""
 
     def __init__(self) -> None:
-        here = context()
-        self._seat, self._round = here.local_rank, here.round
+        self._seat, self._round = seat(), context().round
         self._board = _board()
         self._vote: _Vote | None = None
         self._stopping = False

@@ -4,7 +4,7 @@ import contextlib
 import os
 import select
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,13 +34,16 @@ class Node:
     keep_fds: tuple[int, ...] = ()
     reports: list[str] = field(default_factory=list)
     round: int = 0
+    processors: Sequence[Collection[int]] = ()
 
     def start(self, workers: int = 1) -> WorkerGroup:
         """Ask for a group in the next round."""
         self.round += 1
-        part = Assignment(self.round, 0, 1, 0, workers, workers, "127.0.0.1", 1)
+        part = Assignment(self.round, 0, 1, 0, workers, workers, "127.0.0.1", 1, "", 0, workers)
         settings = AgentSettings(self.entrypoint, self.workers, LogSettings("both"), self.variables)
-        group = WorkerGroup(part, settings, self.facts, Means(self.guard, self.warm, self.keep_fds))
+        group = WorkerGroup(
+            part, settings, self.facts, Means(self.guard, self.warm, self.keep_fds, processors=self.processors)
+        )
         group.start(self.environ, boottime())
         return group
 

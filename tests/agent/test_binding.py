@@ -1,10 +1,13 @@
 """What an agent says of the processors and GPUs that its workers have."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.binding import binding, ranges
+from hpcelastic.agent.binding import binding, bound, ranges
+from hpcelastic.agent.settings import Entrypoint
+from tests.agent.starting import node
 
 
 @pytest.mark.parametrize(
@@ -35,3 +38,27 @@ def test_processors_are_those_of_this_process() -> None:
 @pytest.mark.parametrize("gpus", ["", "2,3", "GPU-8932f937"])
 def test_gpus_are_told_as_they_were_given(gpus: str) -> None:
     assert binding({"CUDA_VISIBLE_DEVICES": gpus})["gpus"] == gpus
+
+
+def test_only_who_is_started_meanwhile_is_bound() -> None:
+    before = os.sched_getaffinity(0)
+    with bound({min(before)}):
+        assert os.sched_getaffinity(0) == {min(before)}
+    assert os.sched_getaffinity(0) == before
+    with bound(()):
+        assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize("preload", [(), ("json",)], ids=["fresh", "warm"])
+def test_each_worker_is_bound_before_its_first_line(preload: tuple[str, ...], tmp_path: Path) -> None:
+    some = sorted(os.sched_getaffinity(0))
+    script = tmp_path / "say.py"
+    script.write_text("import os\nprint(*sorted(os.sched_getaffinity(0)))\n")
+    with node(tmp_path, Entrypoint(script=str(script)), preload, workers=3) as here:
+        here.processors = ({some[0]}, {some[-1]}, ())
+        assert here.run(3) == [0, 0, 0]
+        assert [here.log("out", rank) for rank in range(3)] == [
+            f"{some[0]}\n",
+            f"{some[-1]}\n",
+            " ".join(map(str, some)) + "\n",
+        ]

@@ -9,7 +9,7 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store.paths import RunPaths
 
 # Three nodes with 2, 4 and 1 workers; this is the second, in round 5.
-PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500)
+PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
 RUN = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3, "/proc/9/fd/4", "ib0")
 
 CONTRACT = {
@@ -34,6 +34,7 @@ CONTRACT = {
     "OMP_NUM_THREADS": "1",
     "HPCELASTIC_ROUND": "5",
     "HPCELASTIC_TOKEN": "5",
+    "HPCELASTIC_LOCAL_RANK": "2",
     "HPCELASTIC_RUN_DIR": "/runs/r",
     "HPCELASTIC_RUN_ID": "r",
     "HPCELASTIC_NODE": "n1",
@@ -105,3 +106,27 @@ def test_the_surroundings_are_not_changed() -> None:
     base = {"PATH": "/bin"}
     environment(base)
     assert base == {"PATH": "/bin"}
+
+
+def test_roles_are_counted_for_themselves() -> None:
+    part = replace(PART, role="reader", role_first_rank=1, role_world_size=6)
+    found = environment(part=part)
+    assert [found[name] for name in ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "RANK")] == ["reader", "3", "6", "4"]
+
+
+VIRTUAL = {
+    "as SLURM has given them": ({"CUDA_VISIBLE_DEVICES": "4,5, 7"}, {}, "7"),
+    "all of the machine": ({}, {}, "2"),
+    "as the job file says": ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1,2,3"}, "3"),
+}
+
+
+@pytest.mark.parametrize(("base", "extra", "gpu"), VIRTUAL.values(), ids=VIRTUAL)
+def test_each_worker_may_see_its_gpu_alone(base: dict[str, str], extra: dict[str, str], gpu: str) -> None:
+    found = worker_environment(base, PART, 2, replace(RUN, virtual_local_rank=True), extra)
+    assert [found[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "HPCELASTIC_LOCAL_RANK")] == [gpu, "0", "2"]
+
+
+def test_signals_that_are_passed_on_are_named() -> None:
+    found = worker_environment({}, PART, 0, replace(RUN, forwarded=("SIGUSR1", "SIGHUP")), {})
+    assert found["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"

@@ -219,11 +219,17 @@ def test_gpus_are_those_that_the_process_was_given(visible: str, count: int) -> 
     assert count_gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
 
 
-def test_without_a_word_the_gpus_are_those_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_word_the_gpus_are_those_of_the_machine(tmp_path: Path) -> None:
+    nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
+    for index, units in enumerate((0, 0, 304, 304)):  # processors are nodes too
+        (nodes / str(index)).mkdir(parents=True)
+        (nodes / str(index) / "properties").write_text(f"cpu_cores_count 1\nsimd_count {units}\nmem_banks_count 1\n")
+    assert count_gpus({}, tmp_path) == 2
+    assert count_gpus({"ROCR_VISIBLE_DEVICES": "1"}, tmp_path) == 1
+    (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-caps", "null"):
-        (tmp_path / name).touch()
-    monkeypatch.setattr(node, "Path", lambda path: tmp_path if path == "/dev" else Path(path))
-    assert count_gpus({}) == 3
+        (tmp_path / "dev" / name).touch()
+    assert count_gpus({}, tmp_path) == 3
 
 
 def test_the_agent_side_needs_no_torch() -> None:

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent import output
-from hpcelastic.agent.output import LogTail, Tee
+from hpcelastic.agent.output import LogTail, Tee, make_logs
+from hpcelastic.agent.settings import LogSettings
+from hpcelastic.errors import ConfigError
+from hpcelastic.store.paths import RunPaths
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +117,45 @@ def test_stopping_twice_or_before_the_start_is_fine(tmp_path: Path) -> None:
     tee.start()
     tee.stop()
     tee.stop()
+
+
+def test_lines_with_a_text_are_kept_once_more(tmp_path: Path) -> None:
+    tee, out, path, kept = Tee(), Output(), tmp_path / "log", tmp_path / "match"
+    tee.follow(path, "[0] ", out)
+    tee.follow(path, "<0> ", kept, ["loss", "b,c"])
+    tee.start()
+    append(path, b"a\nthe loss\nb\nb,c\n")
+    tee.stop()
+    assert out.getvalue() == "[0] a\n[0] the loss\n[0] b\n[0] b,c\n"
+    assert kept.read_text() == "<0> the loss\n<0> b,c\n"
+
+
+def test_a_file_that_cannot_be_written_stops_no_other_copy(tmp_path: Path) -> None:
+    tee, out, path = Tee(), Output(), tmp_path / "log"
+    tee.follow(path, "", tmp_path / "no directory" / "match", ["a"])
+    tee.follow(path, "", out)
+    append(path, b"a\n")
+    tee.start()
+    tee.stop()
+    assert out.getvalue() == "a\n"
+
+
+# Their directory
+
+
+def test_logs_are_kept_in_the_runs_directory_or_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PLACE", "else where")
+    for name in ("a", "b"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    inside, outside = RunPaths(tmp_path / "runs/a"), RunPaths(tmp_path / "runs/b")
+    for _ in range(2):  # another agent, or a resumed run
+        make_logs(inside, LogSettings())
+        make_logs(outside, LogSettings(directory="$PLACE"))
+        make_logs(outside, LogSettings())
+    assert not inside.logs.is_symlink() and inside.logs.is_dir()
+    assert inside.logs.resolve() == inside.logs
+    assert outside.logs.resolve() == tmp_path / "else where" / "b"
+    for paths, kept in ((inside, inside.logs), (outside, tmp_path / "else where/b")):
+        with pytest.raises(ConfigError, match=f"logs.directory is other, but this run keeps its logs in {kept}; leave"):
+            make_logs(paths, LogSettings(directory="other"))

@@ -19,7 +19,7 @@ from hpcelastic.agent.workers import Means, WorkerGroup, command
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store.paths import RunPaths
 
-PART = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1)
+PART = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1, "", 0, 2)
 
 Start = Callable[[str], WorkerGroup]
 
@@ -158,13 +158,14 @@ def test_without_logs_the_output_goes_where_the_agents_goes(
 COMMANDS = {
     "script": (Entrypoint("a.py", args=("x", 1)), ["a.py", "x", "1"]),
     "module": (Entrypoint(module="a.b"), ["-m", "a.b"]),
+    "macro": (Entrypoint("a.py", args=("--gpu=${local_rank}", "$$", "${rank}")), ["a.py", "--gpu=3", "$", "${rank}"]),
     "function": (Entrypoint(function="a:b", args=(1, "x")), ["-m", "hpcelastic.worker", "a:b", '[1, "x"]']),
 }
 
 
 @pytest.mark.parametrize(("entrypoint", "end"), COMMANDS.values(), ids=COMMANDS)
 def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
-    assert command(entrypoint, ("SIGUSR1", "SIGUSR2")) == [
+    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"), 3) == [
         "/bin/sh",
         "-c",
         'exec "$@"',
@@ -173,7 +174,12 @@ def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
         "-u",
         *end,
     ]
-    assert command(entrypoint)[-len(end) :] == end
+    assert command(entrypoint, (), 3)[-len(end) :] == end
+
+
+def test_command_of_a_program() -> None:
+    entrypoint = Entrypoint(program="./work", args=(1, "${local_rank}"))
+    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"), 2)[3:] == ["sh", "./work", "1", "2"]
 
 
 def test_user_signals_that_are_not_forwarded_do_not_kill(start: Start, tmp_path: Path) -> None:

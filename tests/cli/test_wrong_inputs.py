@@ -18,6 +18,7 @@ FILES = {
     "mod.py": "import threading\n\ndef work():\n    return 1\n\ndef lock():\n    return threading.Lock()\n",
     "syntax.py": "def broken(:\n    pass\n",
     "three.py": "import sys\nsys.exit(3)\n",
+    "plain.sh": "exit 0\n",
     "raises.py": "raise ValueError('no data here')\n",
     "empty/keep": "",
 }
@@ -138,6 +139,7 @@ ENTRY_POINTS = [
         "run job.yaml entrypoint.script=trai.py",
         "there is no file … trai.py … did you mean train.py?",
     ),
+    Wrong("program-missing", "run wrong.yaml", "entrypoint.program: there is no program", entrypoint("program: ./no")),
     Wrong("script-syntax", "run job.yaml entrypoint.script=syntax.py", "syntax.py:1: invalid syntax"),
     Wrong(
         "module-missing", "run wrong.yaml", "entrypoint.module: there is no module 'nomod'", entrypoint("module: nomod")
@@ -208,9 +210,9 @@ AGENTS = [
     Wrong(
         "agent-nproc",
         f"{AGENT} --nproc-per-node many train.py",
-        "--nproc-per-node is 'many' … a number, auto, gpu or cpu",
+        "--nproc-per-node is 'many' … a number, auto, gpu, xpu, npu or cpu",
     ),
-    Wrong("agent-nproc-zero", f"{AGENT} --nproc-per-node 0 train.py", "per_node is 0 … 1 or more"),
+    Wrong("agent-nproc-zero", f"{AGENT} --nproc-per-node 0 train.py", "--nproc-per-node is 0 … 1 or more"),
     Wrong("agent-conf-key", f"{AGENT} --rdzv-conf wait=3 train.py", "--rdzv-conf has 'wait' … last_call"),
     Wrong("agent-conf-value", f"{AGENT} --rdzv-conf lease=nan train.py", "--rdzv-conf lease is 'nan' … lease=5"),
     Wrong("agent-restarts", f"{AGENT} --max-restarts some train.py", "--max-restarts … 'some'"),
@@ -229,6 +231,59 @@ AGENTS = [
         f"{AGENT} --total-time 60 --no-requeue train.py",
         "--total-time starts the job again, and --no-requeue forbids it; leave one",
     ),
+    Wrong(
+        "agent-redirects-rank",
+        f"{AGENT} --tee 0:1,1:all train.py",
+        "--tee is '0:1,1:all'; write none, out, err or both, or what by local rank: 0:out,1:both",
+    ),
+    Wrong("agent-local-ranks", f"{AGENT} --local-ranks-filter 0,x train.py", "--local-ranks-filter is '0,x' … 0,1,2"),
+    Wrong("agent-start-method", f"{AGENT} --start-method thread train.py", "is 'thread'; write spawn, fork or forkse"),
+    Wrong("agent-logs-specs", f"{AGENT} --logs-specs mine train.py", "--logs-specs is 'mine' … use --log-dir"),
+    Wrong(
+        "agent-signals", f"{AGENT} --signals-to-handle SIGXCPU train.py", "--signals-to-handle has 'SIGXCPU' … SIGUSR1"
+    ),
+    Wrong("agent-shutdown", f"{AGENT} --shutdown-timeout -1 train.py", "--shutdown-timeout is -1; it must be 0"),
+    Wrong(
+        "agent-shutdown-environment",
+        f"{AGENT} train.py",
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT is 'soon' in the environment; write seconds",
+        environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"},
+    ),
+    Wrong(
+        "agent-default-number",
+        f"{AGENT} train.py",
+        "PET_MAX_RESTARTS is 'x' in the environment; write a number, or unset it",
+        environ={"PET_MAX_RESTARTS": "x"},
+    ),
+    Wrong(
+        "agent-default-flag",
+        f"{AGENT} train.py",
+        "PET_STANDALONE is 'yes' in the environment; write 1 or 0",
+        environ={"PET_STANDALONE": "yes"},
+    ),
+    Wrong(
+        "agent-standalone-nodes",
+        "agent --standalone --nnodes 1:2 train.py",
+        "--standalone is a run on this node alone, and --nnodes allows 2",
+    ),
+    Wrong("agent-program-and-module", f"{AGENT} --no-python -m x", "--no-python … --module … leave one of them out"),
+    Wrong("agent-program-missing", f"{AGENT} --no-python ./no.sh", "./no.sh: there is no program … check its path"),
+    Wrong("agent-program-in-path", f"{AGENT} --no-python no-such-program", "no such program in PATH; give its path"),
+    Wrong("agent-program-rights", f"{AGENT} --no-python ./plain.sh", "plain.sh is not executable; chmod +x it"),
+    Wrong("agent-numa", f"{AGENT} --numa-binding near train.py", "--numa-binding is 'near'; write node, socket"),
+    Wrong(
+        "agent-numa-no-gpus",
+        f"{AGENT} --numa-binding node train.py",
+        "workers.numa is node: there is no nvidia-smi in PATH … leave out",
+        environ={"PATH": "/nowhere"},
+    ),
+    Wrong(
+        "agent-own-gpus",
+        f"{AGENT} --nproc-per-node 2 --virtual-local-rank train.py",
+        "each of 2 workers a GPU of its own, and CUDA_VISIBLE_DEVICES is '3'; ask for as many",
+        environ={"CUDA_VISIBLE_DEVICES": "3"},
+    ),
+    Wrong("agent-no-xpu", f"{AGENT} --nproc-per-node xpu train.py", "--nproc-per-node is xpu, but torch sees none"),
     Wrong("agent-script-missing", f"{AGENT} trai.py", "trai.py: no such script"),
     Wrong(
         "agent-unknown-flag", f"{AGENT} --nodes 2 train.py", "unrecognized arguments: --nodes … did you mean --nnodes?"

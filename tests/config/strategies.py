@@ -39,6 +39,7 @@ words = text | st.sampled_from(
 plain = words.filter(lambda text: not UNSAFE.search(text))
 seconds = st.floats(1e-3, 1e6) | st.integers(1, 10**6).map(float)
 streams = st.sampled_from(["none", "out", "err", "both"])
+rank_streams = streams | st.dictionaries(st.integers(0, 99).map(str), streams, max_size=3)
 values = words | st.integers() | st.booleans()
 
 options = st.dictionaries(
@@ -75,6 +76,9 @@ configs = st.builds(
     workers=st.builds(
         WorkerSettings,
         per_node=st.just("auto") | st.integers(1, 99),
+        role=words.filter(bool),
+        virtual_local_rank=st.booleans(),
+        numa=st.sampled_from(["none", "node", "core-complex"]),
         stop_grace=seconds,
         forward_signals=st.lists(st.sampled_from(["SIGUSR1", "SIGHUP"]), max_size=2).map(tuple),
         preload=st.lists(st.sampled_from(["torch", "numpy.random"]), max_size=2).map(tuple),
@@ -87,7 +91,15 @@ configs = st.builds(
         seconds,
     ),
     restarts=st.builds(RestartSettings, max=st.integers(0, 10**30)),
-    logs=st.builds(LogSettings, redirect=streams, tee=streams),
+    logs=st.builds(
+        LogSettings,
+        redirect=rank_streams,
+        tee=rank_streams,
+        prefix=words,
+        local_ranks=st.lists(st.integers(0, 99), max_size=2).map(tuple),
+        match_out=st.lists(words.filter(bool), max_size=2).map(tuple),
+        directory=maybe(words.filter(bool)),
+    ),
     network=st.builds(
         NetworkSettings, interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])), doorbell=st.booleans()
     ),

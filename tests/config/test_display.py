@@ -14,7 +14,7 @@ def test_each_value_stands_beside_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
-    assert [re.sub(r" +# ", "  # ", line) for line in shown[:16]] == [
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:20]] == [
         "run:",
         "  name: null  # default",
         "  directory: runs  # default",
@@ -23,10 +23,14 @@ def test_each_value_stands_beside_its_origin() -> None:
         "  script: train.py  # job.yaml:2",
         "  module: null  # default",
         "  function: null  # default",
+        "  program: null  # default",
         '  args: [-n, "5"]  # job.yaml:3',
         "nodes: 2..5  # job.yaml:4, override 1",
         "workers:",
         "  per_node: auto  # default",
+        "  role: default  # default",
+        "  virtual_local_rank: false  # default",
+        "  numa: none  # default",
         "  stop_grace: 15.0  # default",
         "  forward_signals: []  # default",
         "  preload: [torch]  # default",

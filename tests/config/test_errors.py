@@ -116,13 +116,15 @@ FILES = {
     "nothing like it": (RUNS + "quux: 3\n", f"job.yaml:2: quux: no such key; the keys here are {ALL_KEYS}"),
     "nothing like it in the group": (
         RUNS + "logs: {quux: 3}\n",
-        "job.yaml:2: logs.quux: no such key; the keys under logs are redirect, tee",
+        "job.yaml:2: logs.quux: no such key; the keys under logs are redirect, tee, prefix, local_ranks, "
+        "match_out, match_err, directory",
     ),
     # types
     "group is a number": (RUNS + "restarts: 3\n", "job.yaml:2: restarts: is 3; write its keys below it: max"),
     "group is text": (
         "entrypoint: train.py\n",
-        "job.yaml:1: entrypoint: is the text 'train.py'; write its keys below it: script, module, function, args",
+        "job.yaml:1: entrypoint: is the text 'train.py'; write its keys below it: script, module, function, "
+        "program, args",
     ),
     "quoted number": (
         RUNS + "workers: {stop_grace: '3'}\n",
@@ -141,7 +143,7 @@ FILES = {
     "truth value for text": (RUNS + "slurm: {partition: true}\n", "job.yaml:2: slurm.partition: is true; write text"),
     "not one of the choices": (
         RUNS + "logs: {tee: all}\n",
-        "job.yaml:2: logs.tee: is the text 'all'; write none, out, err or both",
+        "job.yaml:2: logs.tee: is the text 'all'; write none, out, err, both or lines KEY: VALUE below it",
     ),
     "text for a list": (
         RUNS + "slurm: {setup: module load cuda}\n",
@@ -173,11 +175,12 @@ FILES = {
     ),
     "two entry points": (
         "entrypoint: {script: train.py, module: a}\n",
-        "job.yaml:1: entrypoint: has script and module; give exactly one of script, module and function",
+        "job.yaml:1: entrypoint: has script and module; give exactly one of script, module, function and program",
     ),
     "no entry point": (
         "entrypoint: {args: [a]}\n",
-        "job.yaml:1: entrypoint: has no script, module or function; give exactly one of script, module and function",
+        "job.yaml:1: entrypoint: has no script, module, function or program; give exactly one of "
+        "script, module, function and program",
     ),
     "function without a module": (
         "entrypoint: {function: train}\n",
@@ -187,6 +190,23 @@ FILES = {
         RUNS + "workers:\n  stop_grace: 1\n  per_node: 0\n",
         "job.yaml:4: workers.per_node: is 0; it must be auto, or 1 or more",
     ),
+    "no local rank": (
+        RUNS + "logs: {redirect: {first: out}}\n",
+        "job.yaml:2: logs.redirect: has 'first', which is no local rank; write {0: out, 1: both}",
+    ),
+    "negative local rank": (
+        RUNS + "logs: {local_ranks: [0, -1]}\n",
+        "job.yaml:2: logs.local_ranks: has -1; local ranks begin with 0",
+    ),
+    "text that every line has": (
+        RUNS + "logs: {match_out: [a, '']}\n",
+        "job.yaml:2: logs.match_out: has '', which every line has; give a text to look for",
+    ),
+    "no directory of logs": (
+        RUNS + "logs: {directory: ''}\n",
+        "job.yaml:2: logs.directory: is ''; name a directory, or leave it out",
+    ),
+    "no role": (RUNS + "workers: {role: ''}\n", "job.yaml:2: workers.role: is ''; write a name, such as trainer"),
     "signal of the agent": (
         RUNS + "workers: {forward_signals: [SIGTERM]}\n",
         "job.yaml:2: workers.forward_signals: has 'SIGTERM': the agent needs it itself; "
@@ -374,7 +394,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
         "job.yaml:1: slurm.foo: no such key; if sbatch has this option, write slurm.options.foo",
         f"job.yaml:2: entrypoint.script: there is no file {Path('tran.py').absolute()}; did you mean train.py?",
         "job.yaml:4: nodes: given twice, first at line 3; keep one of them",
-        "job.yaml:5: logs.tee: is 1; write none, out, err or both",
+        "job.yaml:5: logs.tee: is 1; write none, out, err, both or lines KEY: VALUE below it",
         "job.yaml:6: restarts.max: is -1; it must be 0 or more",
         "override 1: nodse=1: no such key; did you mean nodes?",
     ]

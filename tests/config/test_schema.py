@@ -44,6 +44,7 @@ GOOD = {
     "mapping of nodes": {"nodes": {"min": 2, "max": 4}},
     "number for text": {"slurm": {"time": 90, "account": 12}},
     "variables": {"environment": {"A": 1, "B": True, "C": "c", "D": 1.5}},
+    "streams by local rank": {"logs": {"redirect": {"0": "out"}, "tee": "both"}},
     "options": {"slurm": {"options": {"mail-type": "END", "exclusive": True, "nice": 5}}},
 }
 
@@ -59,6 +60,7 @@ WRONG = {
     "nodes in words": {"nodes": "two"},
     "no nodes": {"nodes": 0},
     "wrong choice": {"logs": {"tee": "all"}},
+    "wrong choice for a rank": {"logs": {"tee": {"0": "all"}}},
     "quoted number": {"restarts": {"max": "3"}},
     "group is a number": {"restarts": 3},
 }

@@ -861,8 +861,20 @@ def test_an_assignment_has_all_that_workers_need() -> None:
     mixed = (Participant("b@0", 3, "host-b", 7), Participant("a@1", 1, "host-a", 8), Participant("c@0", 2, "host-c", 9))
     state = running("", round=5, participants=mixed)
     assert [assignment(state, p.node) for p in mixed] == [
-        Assignment(5, group_rank, 3, first_rank, local_world_size, 6, "host-b", 7)
+        Assignment(5, group_rank, 3, first_rank, local_world_size, 6, "host-b", 7, "", first_rank, 6)
         for group_rank, first_rank, local_world_size in [(0, 0, 3), (1, 3, 1), (2, 4, 2)]
+    ]
+
+
+def test_workers_of_a_role_are_counted_for_themselves() -> None:
+    sizes, roles = (2, 3, 1, 4), ("", "reader", "", "reader")
+    state = running("", participants=tuple(Participant(f"n{i}@0", sizes[i], "h", 1, role=roles[i]) for i in range(4)))
+    parts = [assignment(state, p.node) for p in state.participants]
+    assert [(p.role, p.role_first_rank, p.role_world_size, p.first_rank) for p in parts if p] == [
+        ("", 0, 3, 0),
+        ("reader", 0, 7, 2),
+        ("", 2, 3, 5),
+        ("reader", 3, 7, 6),
     ]
 
 

@@ -73,7 +73,7 @@ def test_any_text_is_a_name_or_none(text: str) -> None:
 def test_a_name_is_read_with_the_eye() -> None:
     member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0", host="n1", topology="top.s1")
     assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
-    assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,2,-1+0-01+0-02.json")
+    assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,,2,-1+0-01+0-02.json")
     assert member_of(said(member)) == (member, True)
 
 

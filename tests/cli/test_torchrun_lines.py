@@ -1,0 +1,149 @@
+"""Lines of torchrun's, with real agents and workers: what workers find, where their output goes, how they end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.shell import PATIENCE, Shell, eventually
+
+NOTES = """\
+import json, os, sys
+from pathlib import Path
+note = {"argv": sys.argv[1:], "orig": sys.orig_argv, **os.environ}
+Path(sys.argv[1], os.environ["RANK"] + ".json").write_text(json.dumps(note))
+"""
+
+SPEAKS = """\
+import os, sys
+me = os.environ["LOCAL_RANK"]
+print("out of", me)
+print("loss, or so, of", me)
+print("err of", me, file=sys.stderr)
+"""
+
+
+@pytest.fixture
+def notes(shell: Shell) -> Path:
+    for name in [name for name in shell.environ if name.startswith(("OMP_", "TORCH", "PET_", "CUDA_"))]:
+        del shell.environ[name]
+    shell.write({"notes.py": NOTES, "speaks.py": SPEAKS})
+    (shell.directory / "notes").mkdir()
+    return shell.directory / "notes"
+
+
+def finished(*agents: "subprocess.Popen[str]") -> tuple[str, str]:
+    """Wait for a success of all; standard output and error of the last."""
+    for agent in agents:
+        stdout, stderr = agent.communicate(timeout=2 * PATIENCE)
+        assert agent.returncode == 0, stderr
+    return stdout, stderr
+
+
+def by_rank(notes: Path) -> list[dict[str, Any]]:
+    found = [json.loads(path.read_text()) for path in notes.glob("*.json")]
+    return sorted(found, key=lambda note: int(note["RANK"]))
+
+
+@pytest.mark.parametrize("preload", ["", "json"], ids=["fresh", "warm"])
+def test_nodes_differ_in_size_and_role(preload: str, notes: Path, shell: Shell) -> None:
+    sizes, roles = ("1", "3", "2"), ("reader", "trainer", "reader")
+    for name in ("PET_NPROC_PER_NODE", "PET_ROLE"):
+        shell.environ[name] = "none of it"  # a flag goes before it
+    passed_on = "--signals-to-handle=SIGTERM,SIGUSR1"
+    script = (passed_on, "notes.py", "notes", "--rank=${local_rank}", "$$x${rank}")
+    agents = []
+    for i, (size, role) in enumerate(zip(sizes, roles, strict=True)):
+        mine = (f"--node-name=n{i}", f"--node-rank={i}", f"--nproc-per-node={size}", f"--role={role}")
+        agents.append(shell.agent("--nnodes=3", f"--preload={preload}", *mine, *script))
+    finished(*agents)
+    found = by_rank(notes)
+
+    def column(name: str) -> list[str]:
+        return [note[name] for note in found]
+
+    assert column("RANK") == ["0", "1", "2", "3", "4", "5"]
+    assert column("LOCAL_RANK") == ["0", "0", "1", "2", "0", "1"]
+    assert column("LOCAL_WORLD_SIZE") == ["1", "3", "3", "3", "2", "2"]
+    assert column("GROUP_RANK") == ["0", "1", "1", "1", "2", "2"]
+    assert column("WORLD_SIZE") == ["6"] * 6
+    assert column("ROLE_NAME") == ["reader", "trainer", "trainer", "trainer", "reader", "reader"]
+    assert column("ROLE_RANK") == ["0", "0", "1", "2", "1", "2"]
+    assert column("ROLE_WORLD_SIZE") == ["3"] * 6
+    assert column("TORCHELASTIC_SIGNALS_TO_HANDLE") == ["SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"] * 6
+    for note in found:
+        assert note["argv"] == ["notes", f"--rank={note['LOCAL_RANK']}", "$x${rank}"]
+        assert note["orig"] == [sys.executable, "-u", "notes.py", *note["argv"]]
+
+
+def test_output_by_local_rank(notes: Path, shell: Shell) -> None:
+    flags = ("--nproc-per-node=4", "--preload=", "-r", "0:1,2:3", "--tee=1:3,3:3", "--local-ranks-filter=0,1")
+    flags += (
+        "--duplicate-stdout-filters=nothing,loss,, or",
+        "--duplicate-stderr-filters",
+        "err of 3",
+        "--log-dir=logs",
+    )
+    prefix = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name} ${local_rank}/${rank}> "}
+    agent = shell.agent("--node-name=n", "--role=t", *flags, "speaks.py", environ=prefix)
+    stdout, stderr = finished(agent)
+    assert sorted(stdout.splitlines()) == ["<t 1/1> loss, or so, of 1", "<t 1/1> out of 1"]
+    assert sorted(line for line in stderr.splitlines() if "err of" in line) == ["<t 1/1> err of 1", "err of 0"]
+    logs = shell.directory / "logs/r/round-0001"
+    kept = {path.name: path.read_text() for path in logs.iterdir()}
+    assert kept.keys() == {
+        "rank-00000.out", "rank-00001.out", "rank-00001.err", "rank-00002.out", "rank-00002.err", "rank-00003.out",
+        "rank-00003.err", "match-n.out", "match-n.err",
+    }  # fmt: skip
+    assert kept["rank-00002.out"] == "out of 2\nloss, or so, of 2\n"
+    assert sorted(kept["match-n.out"].splitlines()) == [f"<t {i}/{i}> loss, or so, of {i}" for i in range(4)]
+    assert kept["match-n.err"] == "<t 3/3> err of 3\n"
+    assert "[1.2] err of 2" in shell.hpcelastic("logs", "r").stdout
+
+
+def test_a_program_alone_on_its_node(notes: Path, shell: Shell) -> None:
+    """--no-python, --standalone, a default of the environment; and how its failure is told."""
+    shell.write({"work.sh": '#!/bin/sh\necho "$0 $1 $RANK of $WORLD_SIZE, $ROLE_NAME"; exit "$2"\n'})
+    (shell.directory / "work.sh").chmod(0o755)
+    flags = ("-m", "hpcelastic", "agent", "--standalone", "--rdzv-endpoint=nowhere:29400", "--no-python", "-r", "1")
+    environ = {"PET_NPROC_PER_NODE": "2", "TMPDIR": str(shell.directory)}
+    stdout, stderr = finished(shell.start(*flags, "./work.sh", "${local_rank}", "0", environ=environ))
+    assert stdout == ""
+    (kept,) = shell.directory.glob("hpcelastic-*")
+    assert f"this run is kept in {kept}" in stderr
+    assert sorted(path.read_text() for path in kept.glob("*/logs/round-0001/*.out")) == [
+        "./work.sh 0 0 of 2, default\n",
+        "./work.sh 1 1 of 2, default\n",
+    ]
+    failed = shell.start(*flags, "./work.sh", "x", "3", environ=environ)
+    _, stderr = failed.communicate(timeout=2 * PATIENCE)
+    assert failed.returncode == 1
+    assert "exit status 3" in stderr
+
+
+def test_each_sees_its_own_gpu(notes: Path, shell: Shell) -> None:
+    given = {"CUDA_VISIBLE_DEVICES": "5, GPU-ab"}
+    flags = ("--virtual-local-rank", "--preload=json", "--no-health-check")
+    finished(shell.agent("--nproc-per-node=2", *flags, "notes.py", "notes", environ=given))
+    seen = [
+        (note["LOCAL_RANK"], note["HPCELASTIC_LOCAL_RANK"], note["CUDA_VISIBLE_DEVICES"]) for note in by_rank(notes)
+    ]
+    assert seen == [("0", "0", "5"), ("0", "1", "GPU-ab")]
+
+
+def test_signals_reach_workers_and_their_grace_is_kept(notes: Path, shell: Shell) -> None:
+    script = str(Path(__file__).parents[1] / "e2e/scripts/notes_signals.py")
+    listed = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+    agent = shell.agent(f"--signals-to-handle={listed}", "--shutdown-timeout=1", "--preload=", script, str(notes))
+    eventually(lambda: "0.ready" in os.listdir(notes))
+    agent.send_signal(signal.SIGUSR1)
+    eventually(lambda: "0.SIGUSR1" in os.listdir(notes))
+    agent.send_signal(signal.SIGTERM)
+    assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert "0.SIGTERM" in os.listdir(notes)
+    assert shell.processes() == {}

@@ -1,0 +1,135 @@
+"""docs/torchrun.md: each option of torchrun's parser is in the table, and is treated as the table says."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.node import Place
+from hpcelastic.cli import agent
+from hpcelastic.cli.parser import Parser
+from hpcelastic.config.keys import kind_at, split
+from hpcelastic.errors import ConfigError
+from hpcelastic.slurm.entry import Task
+
+run = pytest.importorskip("torch.distributed.run")
+argparse_util = pytest.importorskip("torch.distributed.argparse_util")
+
+PAGE = Path(__file__).parents[2] / "docs" / "torchrun.md"
+ROWS = {
+    cells[0].strip(" `"): (cells[1].strip(), cells[3].strip(" `"))
+    for line in PAGE.read_text().splitlines()
+    if line.startswith("| `--") and len(cells := line.strip("|").split("|")) == 4
+}
+"""Each option's treatment, and its key in a job file."""
+
+ACTIONS = [action for action in run.get_args_parser()._actions if action.option_strings and action.dest != "help"]
+NAMED = {max(action.option_strings, key=len).replace("_", "-"): action for action in ACTIONS}
+
+FROM_ENVIRONMENT = [o for o, a in NAMED.items() if isinstance(a, argparse_util.env | argparse_util.check_env)]
+
+VALUES = {
+    "--nnodes": "1:2",
+    "--nproc-per-node": "2",
+    "--rdzv-backend": "c10d",
+    "--rdzv-endpoint": "others",
+    "--rdzv-id": "other",
+    "--rdzv-conf": "join_timeout=5",
+    "--max-restarts": "2",
+    "--monitor-interval": "0.5",
+    "--start-method": "forkserver",
+    "--event-log-handler": "console",
+    "--role": "trainer",
+    "--log-dir": "elsewhere",
+    "--redirects": "0:1,1:3",
+    "--tee": "3",
+    "--local-ranks-filter": "0,1",
+    "--duplicate-stdout-filters": "loss,a,,b",
+    "--duplicate-stderr-filters": "warn",
+    "--node-rank": "3",
+    "--master-addr": "node1",
+    "--master-port": "29501",
+    "--local-addr": "10.0.0.1",
+    "--logs-specs": "mine",
+    "--numa-binding": "core-complex",
+    "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
+    "--shutdown-timeout": "7",
+}
+"""What an option is tried with, if it takes a value."""
+
+NEEDED = {"--rdzv-endpoint": "runs", "--rdzv-id": "r"}
+
+PROGRAMS = {"--module": "json.tool", "--no-python": "true"}
+"""What is run with it, in place of the script."""
+
+SILENT = {"--rdzv-backend", "--master-addr", "--master-port"}
+"""What almost every line of torchrun's has: accepted without a word."""
+
+
+@pytest.fixture(autouse=True)
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "json.tool", "true"):  # the same words for all, whatever is made of them
+        Path(name).touch()
+    monkeypatch.setattr(agent.secrets, "token_hex", lambda count: "0" * 2 * count)
+    return tmp_path
+
+
+def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, Place]:
+    """What an agent makes of a command line that has what every line needs, but for the option ``without``."""
+    needed = [f"{option}={value}" for option, value in NEEDED.items() if option != without]
+    parser = Parser()
+    agent.add_arguments(parser)
+    args = parser.parse_args([*needed, *words, program, "--lr", "1"])
+    return agent.task_of(args), agent.place_of_flags(args)
+
+
+def words_for(option: str, spelling: str) -> list[str]:
+    return [spelling, *([VALUES[option]] if takes_value(option) else [])]
+
+
+def takes_value(option: str) -> bool:
+    return NAMED[option].nargs != 0
+
+
+def test_the_table_has_every_option_and_no_other() -> None:
+    assert list(ROWS) == list(NAMED)
+    assert {treatment for treatment, _ in ROWS.values()} <= {"same", "better", "not needed", "refused"}
+
+
+def test_every_value_is_one_that_torchrun_takes() -> None:
+    assert VALUES.keys() == set(filter(takes_value, NAMED))
+    for option in NAMED:
+        run.get_args_parser().parse_args([*words_for(option, option), "train.py"])
+
+
+@pytest.mark.parametrize("option", NAMED)
+def test_an_option_is_treated_as_the_table_says(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program, (treatment, _) = PROGRAMS.get(option, "train.py"), ROWS[option]
+    for spelling in NAMED[option].option_strings:
+        if treatment == "refused":
+            with pytest.raises(ConfigError, match=f"^{option} "):
+                understood(words_for(option, spelling), program)
+            continue
+        before = understood([], program)
+        capsys.readouterr()
+        after = understood(words_for(option, spelling), program)
+        said = capsys.readouterr().err
+        if treatment == "not needed":
+            assert after == before
+            assert said.startswith(f"hpcelastic agent: {option} is not needed: ") != (option in SILENT)
+        else:
+            assert after != before
+            assert "not needed" not in said
+
+
+@pytest.mark.parametrize("option", FROM_ENVIRONMENT)
+def test_its_default_may_stand_in_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = PROGRAMS.get(option, "train.py")
+    given = understood(words_for(option, option), program)
+    monkeypatch.setenv(f"PET_{NAMED[option].dest.upper()}", VALUES.get(option, "1"))
+    assert understood([], program, without=option) == given
+
+
+def test_the_keys_in_the_table_exist() -> None:
+    for _, key in ROWS.values():
+        assert not key or kind_at(split(key)) is not None, key
