@@ -13,6 +13,10 @@ class ConfigError(HpcElasticError):
     exit_code = 2
 
 
+class NameTaken(ConfigError):
+    """An agent of this machine takes part in the run under the name that another one was to have."""
+
+
 class StoreError(HpcElasticError):
     """The run's directory cannot be used: missing rights, no space, a file that makes no sense."""
 

@@ -27,6 +27,7 @@ from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.signals import handled
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
 from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Outlook, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
@@ -47,6 +48,9 @@ from hpcelastic.store.events import EventLog
 from hpcelastic.store.keyvalue import remove_stores
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
+
+Observe = Callable[[str, Mapping[str, object]], None]
+"""Is told each event with its fields, as the event log is, in whatever thread it happens; it must return at once."""
 
 HEED = "workers ask should_stop"
 """The event that says so, once for each round."""
@@ -76,6 +80,9 @@ class AgentSpec:
 
     surroundings: Surroundings | None = None
     """Who knows what a signal means; None if there is nobody but a person."""
+
+    observe: Observe | None = None
+    """Who is told of each event beside the event log."""
 
 
 class Agent:
@@ -246,12 +253,8 @@ class Agent:
         """
         caught = [*(s for s in STOP if signal.getsignal(s) != signal.SIG_IGN), signal.SIGUSR1, signal.SIGUSR2]
         caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
-        before = {signum: signal.signal(signum, self._caught) for signum in caught}
-        try:
+        with handled(dict.fromkeys(caught, self._caught)):
             yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)
 
     def _caught(self, signum: int, _frame: object) -> None:
         if signum in STOP and self._conduct.leaving and not self._surroundings.repeats and self._ending is not None:
@@ -267,7 +270,8 @@ class Agent:
         self._patience.learned(outcome)
         state = outcome.state
         if outcome.version != self._version:
-            self._log("state", version=outcome.version, phase=state.phase.value, round=state.round, reason=state.reason)
+            stands = {"version": outcome.version, "phase": state.phase.value, "round": state.round}
+            self._log("state", **stands, restarts=state.restarts, reason=state.reason)
         if outcome.reason != self._reason and not state.phase.final:
             self._report(outcome.reason)
         self._version, self._reason = outcome.version, outcome.reason
@@ -324,7 +328,10 @@ class Agent:
             part, given = group.part, binding(self._spec.environ)
             if any(self._spec.processors):
                 given["bound"] = ";".join(ranges(cpus) for cpus in self._spec.processors)
-            self._log("workers started", round=part.round, world_size=part.world_size, pids=group.pids, **given)
+            of_group = {"group_rank": part.group_rank, "group_world_size": part.group_world_size}
+            of_role = {"role_rank": part.role_first_rank, "role_world_size": part.role_world_size}
+            told = {"round": part.round, "world_size": part.world_size, **of_group, **of_role}
+            self._log("workers started", **told, pids=group.pids, **given)
 
     def _offer_store(self, part: Assignment, lease_from: float) -> None:
         """Let the first client wake us if the store is ours to serve, else give the port back."""
@@ -616,3 +623,5 @@ class Agent:
 
     def _log(self, event: str, **fields: object) -> None:
         self._events.write(event, **fields)
+        if self._spec.observe is not None:
+            self._spec.observe(event, fields)

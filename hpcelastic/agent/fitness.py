@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from hpcelastic.agent.signals import Handler, handled
 from hpcelastic.errors import StoreError
 from hpcelastic.health.checks import Premises, check_node
 from hpcelastic.health.incidents import Incident, Trouble, note
@@ -136,10 +137,7 @@ def _signals_end_it() -> Iterator[None]:
     def end(signum: int, _frame: object) -> None:
         sys.exit(128 + signum)
 
-    before = {signum: signal.signal(signum, end) for signum in (signal.SIGTERM, signal.SIGINT)}
-    before |= {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGUSR1, signal.SIGUSR2)}
-    try:
+    handlers: dict[int, Handler] = dict.fromkeys((signal.SIGTERM, signal.SIGINT), end)
+    handlers |= dict.fromkeys((signal.SIGUSR1, signal.SIGUSR2), signal.SIG_IGN)
+    with handled(handlers):
         yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard import kill_marked
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import NameTaken
 from hpcelastic.protocol.state import Member, Stand
 from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths, safe_name
@@ -72,7 +72,7 @@ def new_member(place: Place, local_world_size: int, dead: tuple[str, ...], role:
 def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
     """Earlier incarnations of this node that can have no process left, so that nobody waits for their leases.
 
-    ConfigError if one is still alive on this machine: two agents would fight for the same GPUs.
+    NameTaken if one is still alive on this machine: two agents would fight for the same GPUs.
     """
     dead = []
     for lease in backend_of(paths).leases(of=safe_name(place.name)).values():
@@ -84,10 +84,6 @@ def dead_predecessors(paths: RunPaths, place: Place) -> tuple[str, ...]:
         if same_machine or _requeued(lease.member, place):
             dead.append(lease.member.node)
     return tuple(dead)
-
-
-class NameTaken(ConfigError):
-    """Another agent takes part in the run under the name of this node."""
 
 
 def already_here(name: str, pid: int) -> NameTaken:

@@ -33,6 +33,7 @@ class Outlet(io.RawIOBase):
         self._fd = fd
         self._pending = bytearray()
         self._lost = 0
+        self._closing = False
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name=f"outlet {fd}", daemon=True).start()
 
@@ -60,10 +61,18 @@ class Outlet(io.RawIOBase):
         with self._changed:
             return self._changed.wait_for(lambda: not self._pending, timeout)
 
+    def end(self) -> None:
+        """Let the thread end once all is written."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._pending)
+                self._changed.wait_for(lambda: self._pending or self._closing)
+                if not self._pending:
+                    return
                 chunk = bytes(self._pending[:65536])
             written = self._write(chunk)
             with self._changed:
@@ -99,6 +108,7 @@ def free_output() -> Iterator[None]:
         deadline = time.monotonic() + _LAST_WORDS
         for outlet in outlets:
             outlet.drain(max(0.0, deadline - time.monotonic()))
+            outlet.end()
 
 
 def _outlet(stream: TextIO) -> Outlet | None:

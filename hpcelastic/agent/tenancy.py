@@ -23,7 +23,7 @@ def settled(paths: RunPaths, place: Place) -> Iterator[Place]:
     """``place`` with a name that no other agent on this machine has in this run, as long as the context lasts.
 
     Where another job's agent has the node's name, it is ``NAME.jJOB``, and stays that when the job is requeued.
-    ConfigError if the other agent is of the same job: the two would fight for the same GPUs.
+    NameTaken if the other agent is of the same job: the two would fight for the same GPUs.
     """
     with contextlib.ExitStack() as held:
         ours, name = _address(paths, place.name, place.job), _address(paths, place.name)

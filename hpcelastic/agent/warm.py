@@ -194,6 +194,9 @@ class Warm:
         """Children of ours for which somebody waits."""
 
         self._parent: _Parent | None = None
+        self._before = _children()
+        """Children of this process that are no concern of the agent's, where it is not a process of its own."""
+
         self._adopted = True
         """Whether orphans became our children before there was a parent."""
 
@@ -277,7 +280,7 @@ class Warm:
 
     def reap_orphans(self, known: Iterable[int]) -> None:
         """Reap what workers have left to us; ``known`` are children that others wait for, as are all of our session."""
-        ours, session = {*known, *self._kin, self.pid or 0}, os.getsid(0)
+        ours, session = {*known, *self._before, *self._kin, self.pid or 0}, os.getsid(0)
         for pid in _children():
             if pid not in ours and _is_zombie_of_another_session(pid, session):
                 with contextlib.suppress(ChildProcessError):

@@ -22,8 +22,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.node import NameTaken, Place
-from hpcelastic.errors import HpcElasticError
+from hpcelastic.agent.node import Place
+from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import TIMINGS, NodeRange, RendezvousSettings, Settings, timed
 from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory

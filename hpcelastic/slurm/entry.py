@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from hpcelastic.agent.address import own_address
-from hpcelastic.agent.agent import Agent, AgentSpec
+from hpcelastic.agent.agent import Agent, AgentSpec, Observe
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.environment import ROLE
 from hpcelastic.agent.fitness import UNFIT, Candidate, refusal
@@ -159,8 +159,11 @@ def served_at(settings: RendezvousSettings, place: Place) -> RendezvousSettings:
     return replace(settings, endpoint=f"{place.launcher}:{_STATIC_PORTS + int(place.job) % 10000}")
 
 
-def take_part(task: Task, place: Place) -> int:
-    """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises."""
+def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
+    """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises.
+
+    ``observe`` is told what happens; see `Agent`.
+    """
     interface = task.agent.network.interface
     count = _workers(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
@@ -170,10 +173,10 @@ def take_part(task: Task, place: Place) -> int:
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
-        return _take_part(replace(task, settings=here.settings), here, cpus, start)
+        return _take_part(replace(task, settings=here.settings), here, cpus, start, observe)
 
 
-def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float) -> int:
+def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, observe: Observe | None) -> int:
     """``cpus`` has the processors of each worker, none where it is not bound."""
     member, state, report = here.member, here.state, here.report
     if state.phase.final:
@@ -190,7 +193,17 @@ def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float) ->
     around = _surroundings(task, slurm, member, report) if slurm else None
     aftermath = Aftermath(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
     spec = AgentSpec(
-        task.paths, task.run_id, task.settings, task.agent, member, state, os.environ, here.lock, cpus, around
+        task.paths,
+        task.run_id,
+        task.settings,
+        task.agent,
+        member,
+        state,
+        os.environ,
+        here.lock,
+        cpus,
+        around,
+        observe,
     )
     try:
         agent = Agent(spec, report)

@@ -108,6 +108,10 @@ class RunPaths:
         """The entry point, where it was given as a Python function."""
         return self.root / "function.pkl"
 
+    def call(self, name: str) -> Path:
+        """The entry point that one agent was given as a Python function, where each has its own."""
+        return self.root / "calls" / f"{name}.pkl"
+
     @property
     def point(self) -> Path:
         """What this run of a sweep has otherwise than the others."""

@@ -1,7 +1,7 @@
 """What a worker runs when the entry point is a function: call it, keep its return value or its exception.
 
 ``python -m hpcelastic.worker MODULE:FUNCTION ARGS`` with ARGS a JSON list, or ``python -m hpcelastic.worker --pickled``
-for a function that was submitted from Python.
+for a function that was submitted from Python, with a file's path if it is not where the run keeps it.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ PICKLED = "--pickled"
 
 def load(arguments: list[str], paths: RunPaths) -> Callable[[], Any]:
     """The call that the command line asks for."""
-    if arguments == [PICKLED]:
-        function, args = values.load_call(paths.function)
+    if arguments[0] == PICKLED:
+        function, args = values.load_call(Path(arguments[1]) if arguments[1:] else paths.function)
         return lambda: function(*args)
     spec, args_json = arguments
     module, _, name = spec.partition(":")
@@ -58,7 +58,9 @@ def main() -> int:
         _keep(result, paths)
     except Exception as error:
         print(told(error), end="", file=sys.stderr)
-        record(error, Path(os.environ["TORCHELASTIC_ERROR_FILE"]))
+        error_file = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
+        if not error_file.exists():  # torch's @record, which the function may have, has written it
+            record(error, error_file)
         _keep_exception(error, paths)
         return 1
     return 0

@@ -1,0 +1,32 @@
+"""Reports of failed ranks, as torch's `ChildFailedError` has them."""
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from hpcelastic.protocol.state import Failure
+from hpcelastic.store.events import read_events
+from hpcelastic.store.paths import RunPaths
+
+
+def process_failures(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[int, ProcessFailure]:
+    """The reports by global rank, the root cause first: torch finds it by the earliest time, and then the first."""
+    pids = _pids(paths)
+    return {failure.rank: _process_failure(paths, failure, pids) for failure in failures}
+
+
+def _process_failure(paths: RunPaths, failure: Failure, pids: dict[tuple[int, int], int]) -> ProcessFailure:
+    process = (failure.local_rank, pids.get((failure.round, failure.rank), 0), failure.exit_code)
+    error_file = str(paths.error_file(failure.round, failure.rank))
+    try:
+        made = ProcessFailure(*process, error_file)
+    except Exception:  # torch reads the file, which is the user's process's word
+        made = ProcessFailure(*process, "")
+    made.timestamp = int(failure.timestamp)
+    if made.error_file != error_file and failure.exit_code > 0:
+        made.message = failure.traceback or failure.message
+    return made
+
+
+def _pids(paths: RunPaths) -> dict[tuple[int, int], int]:
+    """The process of each rank of each round, on all nodes."""
+    started = [event for event in read_events(paths.events) if event["event"] == "workers started"]
+    return {(event["round"], int(rank)): pid for event in started for rank, pid in event["pids"].items()}
