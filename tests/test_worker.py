@@ -93,6 +93,22 @@ def test_a_pickled_function_is_called_with_its_arguments(paths: RunPaths) -> Non
     assert result(paths) == 42 + RANK
 
 
+def test_a_pickled_function_may_lie_elsewhere(paths: RunPaths) -> None:
+    (paths.root / "mine").mkdir(mode=0o700)
+    values.save_call(paths.root / "mine" / "call.pkl", max, (6, 7))
+    assert work(paths, "--pickled", str(paths.root / "mine" / "call.pkl")).returncode == 0
+    assert result(paths) == 7
+
+
+def test_what_the_function_has_recorded_itself_is_left_alone(paths: RunPaths) -> None:
+    own = (
+        "import os\ndef train():\n    open(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write('own')\n    raise OSError"
+    )
+    (paths.root.parent / "work" / "records.py").write_text(own)
+    assert work(paths, "records:train", "[]").returncode == 1
+    assert paths.error_file(ROUND, RANK).read_text() == "own"
+
+
 FAILURES = {
     "exception": (["my_training:fail", '["too\\nbad"]'], "ValueError: too", "in fail"),
     "no such module": (["no_such_module:train", "[]"], "ModuleNotFoundError: No module named 'no_such_module'", "load"),

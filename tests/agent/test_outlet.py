@@ -97,6 +97,26 @@ def test_prints_of_the_process_go_through_it_and_the_old_streams_come_back(capfd
     assert capfd.readouterr() == ("to stdout\n", "to stderr\n")
 
 
+def test_no_thread_stays() -> None:
+    before = set(threading.enumerate())
+    with free_output():
+        started = set(threading.enumerate()) - before
+        print("to stdout")
+    for thread in started:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def test_it_ends_only_once_all_is_written(disk: Disk) -> None:
+    made = Outlet(1)
+    disk.answers.clear()
+    made.write(b"told\n")
+    made.end()
+    disk.answers.set()
+    assert made.drain(PATIENCE)
+    assert disk.content == b"told\n"
+
+
 def test_streams_that_lead_to_no_file_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
     with free_output():
         print("to stdout")

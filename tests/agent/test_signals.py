@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartS
 from hpcelastic.protocol.state import Member, Notice, Stand
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.store import files
+from hpcelastic.store.events import read_events
 from hpcelastic.store.paths import RunPaths
 from tests.cli.shell import PATIENCE, eventually
 
@@ -229,3 +231,15 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
 
     assert lone.run(act) == 0
     assert lone.agent.notice is not None
+
+
+def test_who_observes_the_agent_is_told_what_the_event_log_is(tmp_path: Path) -> None:
+    told: list[tuple[str, dict[str, object]]] = []
+    lone = Lone(tmp_path, Alone(1.0))
+    spec = replace(lone.agent._spec, observe=lambda event, fields: told.append((event, dict(fields))))
+    lone.agent = Agent(spec, lone.said.append)
+    assert lone.run(lone.finish) == 0
+    logged = read_events(lone.paths.events)
+    assert [event for event, _ in told] == [event["event"] for event in logged]
+    (started,) = (fields for event, fields in told if event == "workers started")
+    assert started.items() >= {"round": 1, "world_size": 1, "group_rank": 0, "group_world_size": 1}.items()

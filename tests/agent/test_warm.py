@@ -92,6 +92,14 @@ def test_workers_are_children_of_the_agent(make: Make) -> None:
     assert made.log("out").split() == [str(group.pids[0]), str(os.getpid()), "0"]
 
 
+def test_children_from_before_are_left_to_who_waits_for_them(make: Make) -> None:
+    child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    made = make("pass")
+    assert made.run() == [0]
+    assert child.wait() == 7
+
+
 def test_exit_statuses_and_signals_of_workers_are_known(make: Make) -> None:
     made = make("import os, signal, sys\nif os.environ['RANK'] == '0': sys.exit(3)\nos.kill(os.getpid(), 9)", count=2)
     assert made.run(2) == [3, -signal.SIGKILL]

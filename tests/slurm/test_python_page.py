@@ -55,6 +55,7 @@ def test_every_snippet_does_what_it_says(
     ):
         assert words in shown
     assert names["losses"] == [2, 2]
+    assert names["returned"] == {0: {"rank": 0, "loss": 2}, 1: {"rank": 1, "loss": 2}}
     assert (names["first"][0]["loss"], names["second"][0]["loss"]) == (10, 5)
     assert [value[0]["loss"] for value in names["values"]] == [10, 2]
     assert [status.phase for status in names["runs"].status()] == ["succeeded", "succeeded"]
