@@ -7,7 +7,17 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-TESTED = ["demo.py", "digits/train.py", "function.py", "launch.py", "notebook.ipynb"]
+TESTED = [
+    "demo.py",
+    "digits/train.py",
+    "frameworks/train_accelerate.py",
+    "frameworks/train_fsdp.py",
+    "frameworks/train_lightning.py",
+    "frameworks/train_transformers.py",
+    "function.py",
+    "launch.py",
+    "notebook.ipynb",
+]
 
 
 def test_no_example_goes_untested() -> None:

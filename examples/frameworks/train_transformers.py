@@ -1,0 +1,132 @@
+"""Trains a tiny BERT with the Trainer of Transformers; started anew, with more or fewer ranks, it goes on with its last
+checkpoint. Which number occurs most often in a sequence is what it learns; nothing is downloaded.
+
+Nothing in it is hpcelastic's: `torchrun` runs it too.
+"""
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
+
+CLASSES, LENGTH = 4, 12
+WHOLE = "whole"
+"""The file that a checkpoint has when all of its files are there."""
+
+
+class Sequences(Dataset[dict[str, torch.Tensor]]):
+    """Sequences of small numbers, each with the number that occurs most often in it."""
+
+    def __init__(self, count: int) -> None:
+        self.numbers = torch.randint(CLASSES, (count, LENGTH), generator=torch.Generator().manual_seed(0))
+        self.most = torch.nn.functional.one_hot(self.numbers).sum(1).argmax(1)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"input_ids": self.numbers[index], "labels": self.most[index]}
+
+
+class Telling(TrainerCallback):
+    """Says how far the training is, and marks checkpoints that are whole."""
+
+    def __init__(self, test: Sequences, step_time: float) -> None:
+        self.test = test
+        self.step_time = step_time
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any
+    ) -> None:
+        if state.global_step:
+            self.tell(args, state, given["model"], "resumed at")
+
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        time.sleep(self.step_time)
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **given: Any) -> None:
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()  # each rank saves a part
+        if state.is_world_process_zero:
+            Path(args.output_dir, f"checkpoint-{state.global_step}", WHOLE).touch()
+        self.tell(args, state, given["model"], "saved")
+
+    @torch.no_grad()
+    def tell(self, args: TrainingArguments, state: TrainerState, model: torch.nn.Module, what: str) -> None:
+        if state.is_world_process_zero:
+            given = {"input_ids": self.test.numbers.to(args.device), "labels": self.test.most.to(args.device)}
+            training, _ = model.training, model.eval()
+            result = model(**given)
+            model.train(training)
+            accuracy = (result.logits.argmax(1) == given["labels"]).float().mean()
+            where = f"{args.world_size} ranks, loss {result.loss:.4f}, accuracy {accuracy:.3f}"
+            print(f"{what} step {state.global_step}: {where}", flush=True)
+
+
+def newest(output: Path) -> str | None:
+    """The newest checkpoint that is whole; one rank chooses, as all must have the same."""
+    found = [
+        (int(mark.parent.name.partition("-")[2]), str(mark.parent)) for mark in output.glob(f"checkpoint-*/{WHOLE}")
+    ]
+    chosen = [max(found)[1] if found else None]
+    broadcast_object_list(chosen)
+    return chosen[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--output", type=Path, default="output/transformers", help="on a filesystem of all nodes")
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--step-time", type=float, default=0, metavar="SECONDS", help="make each step this much longer")
+    args = parser.parse_args()
+
+    # Joins the other ranks, if there are any.
+    arguments = TrainingArguments(
+        str(args.output),
+        max_steps=args.steps,  # in steps, not in epochs, which are shorter where there are more ranks
+        per_device_train_batch_size=16,
+        learning_rate=2e-3,
+        lr_scheduler_type="constant",
+        save_steps=20,
+        ddp_find_unused_parameters=False,
+        logging_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=not torch.cuda.is_available(),
+    )
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=CLASSES,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=LENGTH,
+        num_labels=CLASSES,
+    )
+    telling = Telling(Sequences(256), args.step_time)
+    trainer = Trainer(
+        BertForSequenceClassification(config), arguments, train_dataset=Sequences(2048), callbacks=[telling]
+    )
+    trainer.train(resume_from_checkpoint=newest(args.output))
+    if trainer.is_world_process_zero():
+        print(f"trained {trainer.state.global_step} steps", flush=True)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

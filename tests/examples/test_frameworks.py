@@ -1,0 +1,196 @@
+"""The scripts of examples/frameworks: a node is lost, and they go on from their frameworks' own checkpoints.
+
+Nothing in the scripts is made for it; so these tests read what they print, as a person would.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.api.jobs import LocalNodes
+from hpcelastic.api.launch import resolve
+from hpcelastic.api.prepare import prepare
+from hpcelastic.api.run import Run
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.store.paths import RunPaths
+
+ROOT = Path(__file__).parents[2]
+CONFIG = ROOT / "configs" / "lightning.yaml"
+PATIENCE = 120.0
+"""Seconds within which what must happen has to happen, on a machine that is busy with other things."""
+
+SCRIPTS = {
+    "train_lightning.py": (["--epochs", 7], ["torch", "lightning.pytorch"]),
+    "train_accelerate.py": (["--epochs", 7], ["torch", "accelerate"]),
+    "train_transformers.py": (["--steps", 140], ["torch", "transformers.trainer"]),
+    "train_fsdp.py": (["--steps", 200], ["torch", "torch.distributed.checkpoint"]),
+}
+"""By script: how long it trains, and what its node imports."""
+
+
+class Mark(NamedTuple):
+    """A line by which a script says how far it is."""
+
+    round: int
+    resumed: bool
+    at: int
+    """Epoch or step."""
+
+    ranks: int
+    state: str
+    """The loss on all test data, say; equal where the model is."""
+
+
+class Stage:
+    """Two agents on this machine, each as if it were a node, with a script of the examples."""
+
+    def __init__(self, script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(ROOT)
+        length, preload = SCRIPTS[script]
+        args = ["--output", str(directory / "output"), *length, "--step-time", 0.05]
+        overrides = {
+            "run": {"name": "r", "directory": str(directory)},
+            "entrypoint": {"script": f"examples/frameworks/{script}", "args": args},
+            "workers": {"per_node": 1, "preload": preload},
+            "environment": {"OMP_NUM_THREADS": 1},
+            "rendezvous": {"last_call": 60},
+        }
+        paths = prepare(resolve(CONFIG, [f"{key}={json.dumps(value)}" for key, value in flat(overrides)]))
+        self.nodes = LocalNodes(paths, 2)
+        self.run = Run(paths.root)
+
+    def marks(self) -> list[Mark]:
+        found = (LINE.match(line) for line in self.run.logs())
+        return [Mark(int(m[1]), m[2] == "resumed", int(m[3]), int(m[4]), m[5]) for m in found if m]
+
+    def until(self, what: str, look: Callable[[], object]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not look():
+            log = "\n".join(self.run.logs())
+            assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{log}"
+            assert self.run.status().phase != "failed", f"{self.run.status().reason}:\n{log}"
+            time.sleep(0.05)
+
+    def until_trained(self, count: int, ranks: int, round: int) -> None:
+        """Until so many ranks have come so far in a round that ``count`` checkpoints are there, of its own."""
+
+        def come_so_far() -> bool:
+            return sum(not m.resumed and (m.round, m.ranks) == (round, ranks) for m in self.marks()) > count
+
+        self.until(f"checkpoint {count} of round {round}, of {ranks} ranks", come_so_far)
+
+
+LINE = re.compile(r"\[(\d+)\.0\] (resumed|epoch|saved) ?(?:after epoch |at step |step )?(\d+): (\d+) ranks, (.*)")
+
+
+SRUN = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_JOB_NAME": "train",
+    "SLURM_STEP_ID": "0",
+    "SLURM_NNODES": "3",
+    "SLURM_NTASKS": "3",
+    "SLURM_NTASKS_PER_NODE": "1",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURMD_NODENAME": "n1",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "3",
+}
+"""The second of three tasks, as `srun --mpi=pmi2` starts them: the agents."""
+
+ASKS = """
+import os
+
+from accelerate.utils.environment import get_cpu_distributed_information
+from lightning.pytorch import Trainer
+
+
+def lightning() -> None:
+    trainer = Trainer(accelerator="cpu", devices=4, num_nodes=3, strategy="ddp", logger=False, barebones=True)
+    found = trainer.strategy.cluster_environment
+    ranks = found.world_size(), found.global_rank(), found.local_rank(), found.node_rank()
+    print(type(found).__name__, *ranks, "starts none" if found.creates_processes_externally else "starts its own")
+
+
+lightning()
+cpu = get_cpu_distributed_information()
+print("Accelerate", cpu.world_size, cpu.rank, cpu.local_rank, cpu.local_world_size)
+del os.environ["TORCHELASTIC_RUN_ID"]
+lightning()
+"""
+
+
+@pytest.mark.slow
+def test_within_srun_they_ask_for_torchruns_variables() -> None:
+    """The last line shows what a worker would take itself for without TORCHELASTIC_RUN_ID: for its agent."""
+    part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500)
+    facts = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
+    environ = worker_environment({**os.environ, **SRUN}, part, 2, facts, {})
+    asked = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    assert asked.stdout.splitlines() == [
+        "TorchElasticEnvironment 7 4 2 1 starts none",
+        "Accelerate 7 4 2 4",
+        "SLURMEnvironment 3 1 0 1 starts none",
+    ], asked.stderr
+
+
+def flat(tree: dict[str, dict[str, object]]) -> Iterator[tuple[str, object]]:
+    for section, keys in tree.items():
+        yield from ((f"{section}.{key}", value) for key, value in keys.items())
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Stage]]:
+    made: list[Stage] = []
+
+    def start(script: str) -> Stage:
+        made.append(Stage(script, tmp_path, monkeypatch))
+        made[-1].nodes.start()
+        return made[-1]
+
+    yield start
+    for each in made:
+        for node in each.nodes.alive():
+            each.nodes.kill_node(node)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_it_goes_on_when_the_node_of_rank_0_is_lost(script: str, stage: Callable[[str], Stage]) -> None:
+    run = stage(script)
+    run.until_trained(1, ranks=2, round=1)
+    assert [node.ranks for node in run.run.status().nodes if node.name == "node0"] == ["0"]
+    run.nodes.kill_node(0)
+    if script == "train_fsdp.py":  # what one rank has saved is loaded by two
+        run.until_trained(1, ranks=1, round=2)
+        run.nodes.start_node(0)
+    run.until("the end", lambda: run.run.status().phase == "succeeded")
+    check(run.marks(), worlds=[2, 1, 2] if script == "train_fsdp.py" else [2, 1])
+    (_, length), _ = SCRIPTS[script]
+    assert any(re.search(rf"\.0\] trained {length} (epochs|steps)", line) for line in run.run.logs())
+    assert run.run.status().restarts == 0
+    assert not [log for log in run.run.directory.glob("agent-*.log") if "fresh interpreter" in log.read_text()]
+
+
+def check(marks: list[Mark], worlds: list[int]) -> None:
+    """Each round went on from what the one before had saved, with all values equal."""
+    rounds = sorted({mark.round for mark in marks})
+    assert [next(mark.ranks for mark in marks if mark.round == number) for number in rounds] == worlds
+    for before, number in pairwise(rounds):
+        first, second = [mark for mark in marks if mark.round == number][:2]
+        saved = {mark.at: mark.state for mark in marks if mark.round == before and not mark.resumed}
+        assert first.resumed
+        assert first.state == saved[first.at] != second.state
+        assert not second.resumed
+        assert second.at > first.at >= sorted(saved)[-2]  # what was printed last may have come to no checkpoint
