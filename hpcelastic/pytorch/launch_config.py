@@ -26,6 +26,7 @@ from hpcelastic.agent.workers import program_problem
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
+from hpcelastic.pytorch.rdzv_configs import timings
 from hpcelastic.pytorch.telemetry import About
 from hpcelastic.slurm.entry import Task, place_here
 from hpcelastic.slurm.environment import slurm_task
@@ -46,16 +47,6 @@ _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 
 _START_METHODS = ("spawn", "fork", "forkserver")
 """All lead to the same workers: forks of a process that has imported what they need, or fresh interpreters."""
-
-_TIMES = {"last_call_timeout": "last_call"}
-"""Times that torch has another name for."""
-
-_UNNEEDED = (
-    *("close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt", "read_timeout"),
-    *("is_host", "store_type", "use_libuv", "protocol", "cert", "key", "cacert", "ssl_cert", "ssl_cert_key"),
-    *("ca_cert", "etcd_prefix"),
-)
-"""Keys of ``rdzv_configs`` that are about the servers of torch's own backends."""
 
 _WARNS = "hpcelastic takes it for a warning of the batch system"
 _NOT_OURS = {
@@ -181,24 +172,12 @@ def _settings(config: LaunchConfig) -> Settings:
 
 
 def _rendezvous(given: Mapping[str, Any]) -> RendezvousSettings:
-    times = {}
-    if "timeout" in given:  # LaunchConfig sees to it that it is
-        times["join_timeout"] = _seconds("timeout", given["timeout"])
-    for key, value in given.items():
-        name = _TIMES.get(key, key)
-        if name in RendezvousSettings.__dataclass_fields__:
-            times[name] = _seconds(key, value)
-        elif key not in (*_UNNEEDED, "timeout", "rank"):
-            known = ", ".join(RendezvousSettings.__dataclass_fields__)
-            raise ConfigError(f"LaunchConfig.rdzv_configs has {key!r}; it takes timeout, rank, {known}")
-    return RendezvousSettings(**times)
-
-
-def _seconds(key: str, value: Any) -> float:
     try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"LaunchConfig.rdzv_configs: {key} is {value!r}; give seconds") from error
+        # LaunchConfig sees to it that there is a timeout.
+        waits = {"join_timeout": given["timeout"]} if "timeout" in given else {}
+        return timings({**waits, **given})
+    except ValueError as error:
+        raise ConfigError(f"LaunchConfig.rdzv_configs: {error}") from error
 
 
 def _agent(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> AgentSettings:

@@ -2,15 +2,13 @@
 
 torch finds it by the entry point ``torchrun.handlers`` of this package. torchrun's agents go on as they are; what is
 agreed among them, and who may go on without whom, is decided as among agents of ours, and their workers are fenced as
-ours are. Options of ``--rdzv-conf``: see `OPTIONS`.
+ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
 """
 
 import contextlib
 import logging
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
@@ -24,10 +22,11 @@ from torch.distributed.elastic.rendezvous import (
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.node import Place
 from hpcelastic.errors import HpcElasticError, NameTaken
-from hpcelastic.protocol.settings import TIMINGS, NodeRange, RendezvousSettings, Settings, timed
+from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
+from hpcelastic.pytorch.rdzv_configs import timings
 from hpcelastic.pytorch.store import RunStore
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm.entry import Entered, entered, place_here
@@ -36,26 +35,6 @@ from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
 
 BACKEND = "hpcelastic"
-
-OPTIONS = {
-    "join_timeout": "seconds to wait for a round before giving up",
-    "last_call": "seconds that a round with enough nodes waits for more, where it is unknown whether more can come",
-    "lease": "seconds without a sign of life after which a node's workers are killed there",
-    "margin": "seconds later at which the others call it dead",
-    "poll": "seconds between two looks at the directory",
-    "interface": "network interface, or network, at which others reach this node",
-    "doorbell": "false: never ring other agents, look in the directory only",
-}
-"""What ``--rdzv-conf`` takes."""
-
-_TORCH = {"last_call_timeout": "last_call"}
-"""Options of torch's own backends that mean the same as one of ours."""
-
-_UNNEEDED = {
-    *("timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval", "keep_alive_max_attempt"),
-    *("read_timeout", "is_host", "store_type", "rank"),
-}
-"""Options of torch's own backends that a line may keep: here a lease says who lives, and there is no server."""
 
 _PATIENCE = 10.0
 """Seconds that the shared filesystem may take to be told that the run is over."""
@@ -71,7 +50,11 @@ def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
 def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":
     """A handler for the run ``params.run_id`` in the directory ``params.endpoint``. ValueError names a wrong option."""
     paths = RunPaths(run_directory(params))
-    settings = Settings(NodeRange(params.min_nodes, params.max_nodes), _timings(params.config))
+    try:
+        times = timings(params.config, beside=("interface", "doorbell"))
+    except ValueError as error:
+        raise ValueError(f"--rdzv-conf: {error}") from None
+    settings = Settings(NodeRange(params.min_nodes, params.max_nodes), times)
     interface = params.get("interface")
     doorbell = params.get_as_bool("doorbell", True)
     return FileRendezvousHandler(paths, params.run_id, settings, params.local_addr or "", interface, bool(doorbell))
@@ -205,22 +188,3 @@ def _places(place: Place) -> Iterator[Place]:
     while True:
         yield replace(place, name=f"{place.name}.{number}", host=place.host or place.name)
         number += 1
-
-
-def _timings(config: Mapping[str, Any]) -> RendezvousSettings:
-    given = {_TORCH.get(key, key): value for key, value in config.items() if key not in _UNNEEDED}
-    unknown = sorted(given.keys() - OPTIONS.keys())
-    if unknown:
-        raise ValueError(f"--rdzv-conf has {unknown[0]!r}; the backend {BACKEND} takes {', '.join(OPTIONS)}")
-    timings = {key: value for key, value in given.items() if key in TIMINGS}
-    try:
-        return timed({key: _seconds(key, value) for key, value in timings.items()})
-    except ValueError as error:
-        raise ValueError(str(error).replace("rendezvous.", "--rdzv-conf ")) from None
-
-
-def _seconds(key: str, value: Any) -> float:
-    with contextlib.suppress(TypeError, ValueError):
-        if math.isfinite(float(value)):
-            return float(value)
-    raise ValueError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5")

@@ -224,9 +224,9 @@ def test_errors_are_torchs(tmp_path: Path) -> None:
     [
         ({"directory": "n1:29400"}, "takes a directory that all nodes share"),
         ({"run_id": "a/b"}, "it names a directory"),
-        ({"lease": "long"}, "lease is 'long'; write seconds"),
-        ({"leese": 3}, "has 'leese'; the backend hpcelastic takes join_timeout"),
-        ({"lease": 0}, "--rdzv-conf lease is 0.0; it must be more than 0"),
+        ({"lease": "long"}, "--rdzv-conf: lease is 'long'; write seconds"),
+        ({"leese": 3}, "'leese' is not known; it takes join_timeout, .* doorbell"),
+        ({"lease": 0}, "lease is 0.0; it must be more than 0"),
     ],
 )
 def test_a_wrong_flag_is_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
