@@ -19,8 +19,8 @@ from hpcelastic.config import JobConfig, encode
 from hpcelastic.doctor.ground import established
 from hpcelastic.doctor.verdict import advise
 from hpcelastic.errors import ConfigError, SlurmError
-from hpcelastic.protocol.settings import Settings
-from hpcelastic.rendezvous.rendezvous import open_run, read_state, reopen_run
+from hpcelastic.protocol.settings import FILE, Settings
+from hpcelastic.rendezvous.rendezvous import announce_run, open_run, read_state, reopen_run
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
@@ -88,7 +88,11 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
             files.make_directory(directory)
         if config.logs.directory is None:  # else there will be a link
             files.make_directory(draft.logs)
-        open_run(draft, str(config.run.name), _settings(draft, config), whoami())
+        settings = _settings(draft, config)
+        if settings.rendezvous.backend == FILE:
+            open_run(draft, str(config.run.name), settings, whoami())
+        else:
+            announce_run(draft, str(config.run.name), settings)
         os.rename(draft.root, paths.root)
     except BaseException:
         shutil.rmtree(draft.root, ignore_errors=True)

@@ -18,15 +18,25 @@ from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
-from hpcelastic.protocol.settings import TIMINGS, NodeRange, RendezvousSettings, RestartSettings, Settings, timed
+from hpcelastic.protocol.settings import (
+    FILE,
+    STATIC,
+    TIMINGS,
+    NodeRange,
+    RendezvousSettings,
+    RestartSettings,
+    Settings,
+    timed,
+)
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
+from hpcelastic.store.etcd_server import EMBEDDED
 from hpcelastic.store.paths import RunPaths
 
 _TORCH_TIMINGS = {"last_call_timeout": "last_call"}
 
-_UNNEEDED = ("--rdzv-backend", "--master-addr", "--master-port")
-"""Flags that a torchrun line may keep: the backend is always the directory, and nobody has to name a host."""
+_HOST = re.compile(r"[^/]*:\d*")
+"""A server as an endpoint."""
 
 _NO_STEP = (
     "in a SLURM job, but not started by srun: no warning before a preemption or the time limit reaches this agent, and "
@@ -42,18 +52,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="number of nodes, or a range")
     line.add_argument("--max-restarts", "--max_restarts", type=int, default=0, metavar="N", help="failures to survive")
     line.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run; the SLURM job's id if not given")
-    line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help="a directory that all nodes share")
+    what = "a directory that all nodes share; with another --rdzv-backend, HOST:PORT"
+    line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help=what)
+    what = "file (if not given), c10d, static, etcd or etcd-v2; no other than file where the endpoint is a directory"
+    line.add_argument("--rdzv-backend", "--rdzv_backend", metavar="NAME", help=what)
+    what = "where a run is kept whose endpoint is HOST:PORT: a directory that all nodes share"
+    line.add_argument("--runs", default="runs", metavar="DIR", help=what)
+    what = "endpoint of --rdzv-backend=static; SLURM's first node and a port by the job's number if not given"
+    line.add_argument("--master-addr", "--master_addr", metavar="HOST", help=what)
+    line.add_argument("--master-port", "--master_port", type=int, default=29500, metavar="PORT", help=argparse.SUPPRESS)
     line.add_argument(
         "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
     )
     what = "a run on this node alone, in a new directory for temporary files; --rdzv-* are not looked at"
     line.add_argument("--standalone", action="store_true", help=what)
-    for flag in _UNNEEDED:
-        line.add_argument(flag, flag[:2] + flag[2:].replace("-", "_"), help=argparse.SUPPRESS)
     torchrun.add_options(parser)
-    parser.epilog = (
-        f"Accepted, and not needed: {', '.join(_UNNEEDED)}; docs/torchrun.md has every option of torchrun's."
-    )
+    parser.epilog = "docs/torchrun.md has every option of torchrun's."
     job = parser.add_argument_group("the SLURM job that it runs in; as the run's config.json says if not given")
     job.add_argument(
         "--total-time",
@@ -105,12 +119,17 @@ def _from_flags(args: argparse.Namespace) -> Task:
     entrypoint = torchrun.entrypoint(args)
     for line in torchrun.unneeded(args):
         print(f"hpcelastic agent: {line}", file=sys.stderr)
+    directory, server = (None, (FILE, "")) if args.standalone else _kept(args)
     try:
-        settings = Settings(_nodes(args.nnodes), _rendezvous(args.rdzv_conf), RestartSettings(args.max_restarts))
+        timings = _rendezvous(args.rdzv_conf)
+        backend, endpoint = server
+        rendezvous = replace(timings, backend=backend, endpoint=endpoint)
+        settings = Settings(_nodes(args.nnodes), rendezvous, RestartSettings(args.max_restarts))
         agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
     except ValueError as error:
         raise ConfigError(torchrun.in_flags(str(error))) from error
-    directory = _alone(settings.nodes) if args.standalone else _endpoint(args.rdzv_endpoint)
+    if directory is None:
+        directory = _alone(settings.nodes)
     run_id = (None if args.standalone else args.rdzv_id) or _default_id(settings.nodes)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
@@ -171,15 +190,32 @@ def _alone(nodes: NodeRange) -> Path:
     return directory
 
 
-def _endpoint(text: str | None) -> Path:
+def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
+    """The directory of runs; the backend and its endpoint, which is a directory's files wherever one is named."""
+    text, backend = args.rdzv_endpoint or "", args.rdzv_backend or FILE
     remedy = "name a directory that all nodes share, such as /scratch/me/runs"
+    if not text and backend == STATIC:
+        text = f"{args.master_addr}:{args.master_port}" if args.master_addr else ""
+        return _directory("--runs", args.runs), (backend, text)
     if not text:
         raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")
+    if not _is_server(text):
+        return _directory("--rdzv-endpoint", text), (FILE, "")
+    if backend == FILE:
+        what = f"--rdzv-endpoint is {text!r}, a host and a port, of which no run needs any: {remedy}"
+        raise ConfigError(f"{what}; or say what runs there, such as --rdzv-backend=c10d")
+    return _directory("--runs", args.runs), (backend, text)
+
+
+def _is_server(text: str) -> bool:
+    servers = text == EMBEDDED or all(_HOST.fullmatch(part.partition("//")[2] or part) for part in text.split(","))
+    return text.startswith(("file:", "http://", "https://")) or (servers and not Path(text).expanduser().exists())
+
+
+def _directory(flag: str, text: str) -> Path:
     directory = Path(text).expanduser().absolute()
-    if re.fullmatch(r"[^/]*:\d*", text) and not directory.exists():
-        raise ConfigError(f"--rdzv-endpoint is {text!r}, a host and a port, of which no run needs any: {remedy}")
     if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"--rdzv-endpoint is {text!r}, and {directory} is a file: {remedy}")
+        raise ConfigError(f"{flag} is {text!r}, and {directory} is a file: name a directory that all nodes share")
     return directory
 
 

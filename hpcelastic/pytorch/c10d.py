@@ -24,6 +24,9 @@ _TIMEOUT = timedelta(seconds=10)
 _CONNECT = timedelta(seconds=60)
 """How long an agent waits for the one that serves."""
 
+_LOOK = timedelta(seconds=3)
+"""How long somebody does who only looks."""
+
 _PARTING = 15.0
 """Seconds for which who serves waits for the others to have seen the end."""
 
@@ -33,9 +36,11 @@ _INDEX = "index"
 class StoreRecords:
     """Records in ``store``. Its keys are listed in one of them, for not every store of torch can list its own."""
 
-    def __init__(self, store: Store, run_id: str, *, serves: bool = False) -> None:
-        self._store, self._prefix, self._serves = store, f"hpcelastic/{run_id}/", serves
+    def __init__(self, store: Store, run_id: str, *, agent: bool, serves: bool = False) -> None:
+        self._store, self._prefix, self._agent, self._serves = store, f"hpcelastic/{run_id}/", agent, serves
         self._indexed: set[str] = set()
+        if agent:
+            self._add("open")
 
     def get(self, key: str) -> Record | None:
         with self._reached():
@@ -63,11 +68,10 @@ class StoreRecords:
             keys = [key for key in json.loads(self._held(_INDEX) or "[]") if key.startswith(prefix)]
             return {key: self._store.get(self._prefix + key).decode() for key in keys}
 
-    def enter(self) -> None:
-        self._add("open")
-
     def close(self) -> None:
         """Say that we are gone; who serves goes last."""
+        if not self._agent:
+            return
         deadline = time.monotonic() + _PARTING
         with contextlib.suppress(StoreError):
             self._add("gone")
@@ -95,26 +99,27 @@ class StoreRecords:
             raise StoreError(f"torch's store does not answer: {error}") from error
 
 
-def connect(endpoint: str, run_id: str) -> StoreRecords:
-    """The records of a run in the store at ``endpoint``, served by this process if it is the one to do so."""
+def connect(endpoint: str, run_id: str, agent: bool) -> StoreRecords:
+    """The records of a run in the store at ``endpoint``, served by this process if it is the ``agent`` to do so."""
     if endpoint.startswith("file:"):
         # -1: nobody may remove the file as the last one, for another may come.
-        return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id)
+        return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
     try:
         host, port = parse_rendezvous_endpoint(endpoint, _PORT)
     except ValueError as error:
         raise ConfigError(f"rendezvous.endpoint is {endpoint!r}: {error}") from error
-    if _matches_machine_hostname(host) or host in {one.address for one in interfaces()}:
+    if agent and (_matches_machine_hostname(host) or host in {one.address for one in interfaces()}):
         with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
-            return StoreRecords(_tcp_store(host, port, serves=True), run_id, serves=True)
+            return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
     try:
-        return StoreRecords(_tcp_store(host, port, serves=False), run_id)
+        return StoreRecords(
+            _tcp_store(host, port, serves=False, wait=_CONNECT if agent else _LOOK), run_id, agent=agent
+        )
     except (RuntimeError, OSError) as error:
         raise StoreError(f"{endpoint}: no agent serves the store there ({error}); does one run on {host}?") from error
 
 
-def _tcp_store(host: str, port: int, *, serves: bool) -> TCPStore:
-    timeout = _TIMEOUT if serves else _CONNECT
-    store = TCPStore(host, port, None, serves, timeout, wait_for_workers=False, multi_tenant=True)
+def _tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> TCPStore:
+    store = TCPStore(host, port, None, serves, wait, wait_for_workers=False, multi_tenant=True)
     store.set_timeout(_TIMEOUT)
     return store

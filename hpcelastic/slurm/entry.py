@@ -45,6 +45,7 @@ from hpcelastic.slurm.warnings import Policy
 from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
 from hpcelastic.store.backend import choose_backend, close_backend
+from hpcelastic.store.etcd_server import EMBEDDED, EtcdServer
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths, safe_name
 
@@ -126,8 +127,11 @@ def entered(
     place = replace(place, address=place.address or own_address(interface, place.launcher))
     for directory in (paths.root, paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
-    settings = replace(settings, rendezvous=served_at(settings.rendezvous, place))
-    with closing_backend(paths, run_id, settings.rendezvous), settled(paths, place) as place:
+    with contextlib.ExitStack() as stack:
+        settings = replace(settings, rendezvous=_served(stack, paths, settings, place))
+        choose_backend(paths, run_id, settings.rendezvous)
+        stack.callback(close_backend, paths)
+        place = stack.enter_context(settled(paths, place))
         verdict = established(paths)
         report = reporter(safe_name(place.name))
         settings = _advised(paths, settings, verdict, place, report)
@@ -137,26 +141,23 @@ def entered(
         yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
 
 
-@contextlib.contextmanager
-def closing_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Iterator[None]:
-    """Keep the run's backend open."""
-    choose_backend(paths, run_id, settings)
-    try:
-        yield
-    finally:
-        close_backend(paths)
+def _served(stack: contextlib.ExitStack, paths: RunPaths, settings: Settings, place: Place) -> RendezvousSettings:
+    """The settings of the rendezvous with an endpoint, where that is not the user's to name; ConfigError if it is.
 
-
-def served_at(settings: RendezvousSettings, place: Place) -> RendezvousSettings:
-    """``settings`` with the endpoint of a static rendezvous, where SLURM gives it: the node that srun has started from.
-
-    ConfigError where there is none.
+    A static rendezvous is at the node that srun was started on; an embedded etcd is started here, until ``stack`` ends.
     """
-    if settings.backend != STATIC or settings.endpoint:
-        return settings
-    if not place.launcher or not place.job.isdecimal():
-        raise ConfigError("rendezvous.backend is static: outside of SLURM, rendezvous.endpoint must name its HOST:PORT")
-    return replace(settings, endpoint=f"{place.launcher}:{_STATIC_PORTS + int(place.job) % 10000}")
+    asked = settings.rendezvous
+    if asked.backend == STATIC and not asked.endpoint:
+        if not place.launcher or not place.job.isdecimal():
+            raise ConfigError("rendezvous.backend is static: outside of SLURM rendezvous.endpoint must be a HOST:PORT")
+        return replace(asked, endpoint=f"{place.launcher}:{_STATIC_PORTS + int(place.job) % 10000}")
+    if asked.endpoint == EMBEDDED:
+        if settings.nodes.wanted > 1:
+            raise ConfigError("rendezvous.endpoint is embedded, a server for one node, and nodes allows more: name one")
+        server = EtcdServer(paths.backend.with_name("etcd"))
+        stack.callback(server.stop)
+        return replace(asked, endpoint=server.endpoint)
+    return asked
 
 
 def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:

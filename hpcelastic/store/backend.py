@@ -5,7 +5,10 @@ run has is written in its directory, so that whoever knows the directory finds i
 few operations on records (`hpcelastic.store.records`), and who has another server adds it by an entry point:
 
     [project.entry-points."hpcelastic.backends"]
-    mine = "my_package.module:connect"     # connect(endpoint: str, run_id: str) -> hpcelastic.store.records.Records
+    mine = "my_package.module:connect"
+
+``connect(endpoint: str, run_id: str, agent: bool)`` returns `hpcelastic.store.records.Records`; ``agent`` is True for
+one of the run's agents, which may serve, and False for somebody who only looks.
 """
 
 import contextlib
@@ -122,6 +125,8 @@ class FileBackend:
     def close(self) -> None: ...
 
 
+Connect = Callable[[str, str, bool], Records]
+
 _opened: dict[str, Backend] = {}
 """By the run's directory: those that this process has opened. A server is connected to once."""
 
@@ -133,7 +138,7 @@ def backend_of(paths: RunPaths) -> Backend:
         chosen = _chosen(paths)
         if chosen is None:
             return FileBackend(paths)
-        _opened[root] = _connected(chosen["backend"], chosen["endpoint"], chosen["run_id"])
+        _opened[root] = _connected(paths, chosen["backend"], chosen["endpoint"], chosen["run_id"], agent=False)
     return _opened[root]
 
 
@@ -143,18 +148,15 @@ def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
     ConfigError if there is no such backend, or the run is kept in another one; StoreError where its server can't be
     reached.
     """
-    wanted = {"backend": settings.backend, "endpoint": settings.endpoint, "run_id": run_id}
+    wanted = _written(run_id, settings)
     chosen = _chosen(paths)
-    if settings.backend != FILE and chosen is None:
-        _factory(settings.backend)
-        if not files.names(paths.register):
-            files.publish_new(paths.backend, files.to_json({**wanted, "nonce": secrets.token_hex(8)}))
-            chosen = files.read_json(paths.backend)
+    if settings.backend != FILE and chosen is None and not files.names(paths.register):
+        note_backend(paths, run_id, settings)
+        chosen = files.read_json(paths.backend)
     if settings.backend == FILE and chosen is None:
         backend: Backend = FileBackend(paths)
     elif chosen is not None and {key: chosen[key] for key in wanted} == wanted:
-        backend = _connected(settings.backend, settings.endpoint, run_id)
-        backend.enter()
+        backend = _connected(paths, settings.backend, settings.endpoint, run_id, agent=True)
     else:
         theirs = f"{chosen['backend']} at {chosen['endpoint']}" if chosen else FILE
         ours = f"{settings.backend} at {settings.endpoint}" if settings.backend != FILE else FILE
@@ -164,6 +166,13 @@ def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
         )
     _opened[str(paths.root)] = backend
     return backend
+
+
+def note_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> None:
+    """Write in a run's directory which backend it has, unless somebody has. ConfigError if there is no such backend."""
+    _factory(settings.backend)
+    document = {**_written(run_id, settings), "nonce": secrets.token_hex(8)}
+    files.publish_new(paths.backend, files.to_json(document))
 
 
 def close_backend(paths: RunPaths) -> None:
@@ -193,20 +202,24 @@ def birth(paths: RunPaths) -> str:
     return nonce
 
 
-def _connected(name: str, endpoint: str, run_id: str) -> RecordsBackend:
+def _written(run_id: str, settings: RendezvousSettings) -> dict[str, str]:
+    return {"backend": settings.backend, "endpoint": settings.endpoint, "run_id": run_id}
+
+
+def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent: bool) -> RecordsBackend:
     connect = _factory(name)
     try:
-        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id))
+        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id, agent), paths.known)
     except OSError as error:
         raise StoreError(f"rendezvous.backend {name}: {endpoint} can't be reached: {error}") from error
 
 
-def _factory(name: str) -> Callable[[str, str], Records]:
+def _factory(name: str) -> Connect:
     if name in _OURS:
         module, _, function = _OURS[name].partition(":")
-        found: Callable[[str, str], Records] = getattr(import_module(module), function)
+        found: Connect = getattr(import_module(module), function)
         return found
     for point in entry_points(group=GROUP, name=name):
-        theirs: Callable[[str, str], Records] = point.load()
+        theirs: Connect = point.load()
         return theirs
     raise ConfigError(f"rendezvous.backend is {name!r}; there are {', '.join(backends())}")

@@ -83,8 +83,6 @@ class EtcdV2:
         found = {} if node is None else node.get("nodes", ())
         return {prefix + urllib.parse.unquote(one["key"].rpartition("/")[2]): one["value"] for one in found}
 
-    def enter(self) -> None: ...
-
     def close(self) -> None: ...
 
     def _node(self, key: str, **options: str) -> Any:
@@ -135,8 +133,6 @@ class EtcdV3:
         answer = self._ask("range", {"key": _base64(start), "range_end": _base64(end)})
         return {_text(one["key"]).removeprefix(self._root): _text(one["value"]) for one in answer.get("kvs", [])}
 
-    def enter(self) -> None: ...
-
     def close(self) -> None: ...
 
     def _key(self, key: str) -> str:
@@ -151,12 +147,12 @@ class EtcdV3:
         return said
 
 
-def connect(endpoint: str, run_id: str) -> EtcdV3:
+def connect(endpoint: str, run_id: str, agent: bool) -> EtcdV3:
     """The records of a run in the etcd at ``endpoint``, by the interface of version 3."""
     return EtcdV3(endpoint, run_id)
 
 
-def connect_v2(endpoint: str, run_id: str) -> EtcdV2:
+def connect_v2(endpoint: str, run_id: str, agent: bool) -> EtcdV2:
     """The records of a run in the etcd at ``endpoint``, by the interface of version 2."""
     return EtcdV2(endpoint, run_id)
 

@@ -34,6 +34,11 @@ class RunPaths:
         return self.root / "rendezvous" / "backend.json"
 
     @property
+    def known(self) -> Path:
+        """The first state of a run that is kept in a server, later its last: for whoever can't ask that server."""
+        return self.root / "rendezvous" / "known.json"
+
+    @property
     def leases(self) -> Path:
         """One lease for each node and incarnation."""
         return self.root / "rendezvous" / "nodes"

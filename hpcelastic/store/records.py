@@ -14,12 +14,14 @@ from typing import Any, Protocol
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.state import Member, Seen, Stand, name_of
+from hpcelastic.protocol.state import Member, Phase, Seen, Stand, name_of
+from hpcelastic.store import files
 from hpcelastic.store.leases import Lease
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.register import Version
 
 _STATE, _NODES = "state", "nodes/"
+_FINAL = {phase.value for phase in Phase if phase.final}
 
 
 @dataclass(frozen=True)
@@ -49,21 +51,18 @@ class Records(Protocol):
     def all(self, prefix: str) -> dict[str, str]:
         """What all keys hold that begin with ``prefix``, by key."""
 
-    def enter(self) -> None:
-        """This process is an agent of the run, until it says `close`."""
-
     def close(self) -> None:
         """Nothing more will be asked."""
 
 
 class RecordsBackend:
-    """The rendezvous of one run in ``records``, which are kept ``where``."""
+    """The rendezvous of one run in ``records``, which are kept ``where``; its last state is left in ``known`` too."""
 
-    def __init__(self, where: str, records: Records) -> None:
-        self._where, self._records = where, records
+    def __init__(self, where: str, records: Records, known: Path) -> None:
+        self._where, self._records, self._known = where, records, known
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "RecordRegister":
-        return RecordRegister(self._where, self._records, writer)
+        return RecordRegister(self._where, self._records, writer, self._known)
 
     def lease(self, node: str) -> "RecordLease":
         return RecordLease(self._records, node)
@@ -84,10 +83,6 @@ class RecordsBackend:
         ready = sorted((m for m in members if m.stand is Stand.READY), key=lambda member: member.order)
         return len(members), ready[:count]
 
-    def enter(self) -> None:
-        """This process is an agent of the run."""
-        self._records.enter()
-
     def close(self) -> None:
         self._records.close()
 
@@ -95,9 +90,9 @@ class RecordsBackend:
 class RecordRegister:
     """A `Register` whose newest version is a record; the ones before are gone."""
 
-    def __init__(self, where: str, records: Records, writer: str) -> None:
+    def __init__(self, where: str, records: Records, writer: str, known: Path) -> None:
         self.where = where
-        self._records, self._writer = records, writer
+        self._records, self._writer, self._known = records, writer, known
 
     def read(self) -> Version:
         """The newest version; number 0 before anything was written."""
@@ -111,12 +106,16 @@ class RecordRegister:
         nonce = secrets.token_hex(8)
         document = {"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value}
         try:
-            return self._records.compare_set(_STATE, found.token if found else None, json.dumps(document))
+            won = self._records.compare_set(_STATE, found.token if found else None, json.dumps(document))
         except StoreError:  # the reply may be lost, and the word written
             newest = self._records.get(_STATE)
-            if newest is not None and json.loads(newest.text).get("nonce") == nonce:
-                return True
-            raise
+            won = newest is not None and json.loads(newest.text).get("nonce") == nonce
+            if not won:
+                raise
+        if won and value["phase"] in _FINAL:
+            with contextlib.suppress(StoreError):  # it is for those who come when the server has gone
+                files.publish(self._known, files.to_json(document))
+        return won
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:

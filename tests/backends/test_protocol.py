@@ -62,10 +62,10 @@ def test_only_one_of_those_who_decide_on_the_same_version_wins(world: partial[Wo
     ours, theirs = (backend_of(made.paths).register(name) for name in ("ours", "theirs"))
     version = ours.read()
     assert theirs.read() == version
-    assert ours.commit(version.number, {"by": "ours"})
-    assert not theirs.commit(version.number, {"by": "theirs"})
-    assert theirs.read().value == {"by": "ours"} and theirs.read().number == version.number + 1
-    assert theirs.commit(version.number + 1, {"by": "theirs"})
+    assert ours.commit(version.number, {"phase": "joining", "by": "ours"})
+    assert not theirs.commit(version.number, {"phase": "joining", "by": "theirs"})
+    assert theirs.read().value == {"phase": "joining", "by": "ours"} and theirs.read().number == version.number + 1
+    assert theirs.commit(version.number + 1, {"phase": "joining", "by": "theirs"})
 
 
 def test_a_death_during_the_barrier(world: partial[World]) -> None:
