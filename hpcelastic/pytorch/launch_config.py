@@ -61,9 +61,8 @@ _FIELDS = {
     *("rdzv_configs", "rdzv_timeout", "max_restarts", "monitor_interval", "start_method", "log_line_prefix_template"),
     *("metrics_cfg", "local_addr", "event_log_handler", "numa_options", "signals_to_handle", "virtual_local_rank"),
     *("duplicate_stdout_filters", "duplicate_stderr_filters", "shutdown_timeout"),
-    *("tee", "redirects", "log_dir", "local_ranks_filter"),
 }
-"""Fields of LaunchConfig that are read here, in whatever version of torch."""
+"""Fields of LaunchConfig that are known here; older versions of torch lack some."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +87,7 @@ def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -
     settings, agent, place = _settings(config), _agent(config, entrypoint, args), _place(config)
     call = None if isinstance(entrypoint, str) else values.pickled_call(launched.call, (entrypoint, list(args)))
     more = _more_signals(config)
-    _check_handler(config.event_log_handler)
-    about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, config.event_log_handler)
+    about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, _handler(config))
     shared, logs = _shared_directory(config, run_id), log_directory(config.logs_specs)
 
     if shared is not None and logs is not None and not is_torchs_own(logs):
@@ -237,7 +235,8 @@ def _more_signals(config: LaunchConfig) -> tuple[signal.Signals, ...]:
     return tuple(signum for name in _signals(config) if (signum := signal.Signals[name]) not in STOP)
 
 
-def _check_handler(destination: str) -> None:
+def _handler(config: LaunchConfig) -> str:
+    destination: str = getattr(config, "event_log_handler", "null")
     try:
         get_logging_handler(destination)
     except KeyError as error:
@@ -245,6 +244,7 @@ def _check_handler(destination: str) -> None:
             f"LaunchConfig.event_log_handler is {destination!r}, and torch.distributed.elastic.events.handlers has no "
             "handler of that name"
         ) from error
+    return destination
 
 
 # Where it is run
