@@ -1,5 +1,6 @@
 """examples/launch.py, as its first lines say to start it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,14 +10,15 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def started(*more: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "examples/launch.py", *more]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+def started(runs: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "examples/launch.py", "--runs", str(runs), *more]
+    environ = {**os.environ, "TMPDIR": str(runs.parent.parent)}  # torch leaves a directory for logs there
+    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=200)
 
 
 @pytest.mark.slow
 def test_it_survives_the_first_attempt_and_its_handler_hears_of_that(runs: Path) -> None:
-    done = started("--runs", str(runs))
+    done = started(runs)
     assert done.returncode == 0, done.stdout + done.stderr
     values = [line.partition(", loss")[0] for line in done.stdout.splitlines() if ": y = " in line]
     assert values == ["rank 0: y = 3.000 x + 1.000", "rank 1: y = 3.000 x + 1.000"]
@@ -31,7 +33,7 @@ def test_it_survives_the_first_attempt_and_its_handler_hears_of_that(runs: Path)
 
 @pytest.mark.slow
 def test_without_a_restart_it_tells_the_root_cause(runs: Path) -> None:
-    done = started("--runs", str(runs), "--restarts", "0")
+    done = started(runs, "--restarts", "0")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         1,
         "rank 1 ended with 1: RuntimeError: the first attempt",

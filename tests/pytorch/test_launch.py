@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,15 @@ PATIENCE = 100.0
 pytestmark = pytest.mark.slow
 
 Make = Callable[..., Side]
+
+
+@pytest.fixture(autouse=True)
+def temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every LaunchConfig makes a directory among the temporary files, which nobody removes."""
+    with tempfile.TemporaryDirectory(prefix="launch-") as directory:
+        monkeypatch.setenv("TMPDIR", directory)
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield
 
 
 @pytest.fixture(autouse=True)
