@@ -6,6 +6,7 @@ others, which is what the files of the run's directory do without. ``file:PATH``
 
 import contextlib
 import json
+import socket
 import time
 from datetime import timedelta
 from typing import Any
@@ -111,12 +112,21 @@ def connect(endpoint: str, run_id: str, agent: bool) -> StoreRecords:
     if agent and (_matches_machine_hostname(host) or host in {one.address for one in interfaces()}):
         with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
             return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
+    if not agent:
+        _ask(host, port)
     try:
-        return StoreRecords(
-            _tcp_store(host, port, serves=False, wait=_CONNECT if agent else _LOOK), run_id, agent=agent
-        )
+        wait = _CONNECT if agent else _LOOK
+        return StoreRecords(_tcp_store(host, port, serves=False, wait=wait), run_id, agent=agent)
     except (RuntimeError, OSError) as error:
         raise StoreError(f"{endpoint}: no agent serves the store there ({error}); does one run on {host}?") from error
+
+
+def _ask(host: str, port: int) -> None:
+    """StoreError if nobody listens there, which torch would tell at length, and on its own."""
+    try:
+        socket.create_connection((host, port), _LOOK.total_seconds()).close()
+    except OSError as error:
+        raise StoreError(f"{host}:{port}: no agent serves the store there ({error})") from error
 
 
 def _tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> TCPStore:

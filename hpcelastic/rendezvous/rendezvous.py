@@ -425,7 +425,7 @@ class _Look:
 def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     """Prepare a run that its first agent will create, in the server that it is kept in."""
     value = encode(State(run_id, settings, reason="no agent has come yet"))
-    files.publish(paths.known, files.to_json({"value": value}))
+    files.publish(paths.known, files.to_json({"version": 1, "value": value}))
     if settings.rendezvous.endpoint:
         note_backend(paths, run_id, settings.rendezvous)
 
@@ -447,17 +447,8 @@ def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> S
 
 
 def read_state(paths: RunPaths) -> State:
-    """The state of a run, for those that take no part in it; StoreError where there is none.
-
-    Where its server can't be asked, or no agent has come there yet, what the run's directory knows of it.
-    """
-    try:
-        return _newest(paths, backend_of(paths).register(writer=""))[1]
-    except StoreError:
-        known = files.read_json(paths.known) if paths.known.name in files.names(paths.known.parent) else None
-        if known is None:
-            raise
-        return _decoded(Version(0, known["value"]), str(paths.known))
+    """The state of a run, for those that take no part in it; StoreError where there is none."""
+    return _newest(paths, backend_of(paths).register(writer=""))[1]
 
 
 def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
@@ -474,7 +465,7 @@ def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
     state = _change(paths, writer, lambda state: reopen(state, settings))
     if settings.rendezvous.backend != FILE:
-        files.publish(paths.known, files.to_json({"value": encode(state)}))
+        files.publish(paths.known, files.to_json({"version": 1, "value": encode(state)}))
     return state
 
 
@@ -503,15 +494,11 @@ def _newest(paths: RunPaths, register: AnyRegister) -> tuple[Version, State]:
 
 def decode_state(register: AnyRegister, version: Version) -> State:
     """The state in a version of the register; StoreError names the file where it makes no sense."""
-    return _decoded(version, register.where)
-
-
-def _decoded(version: Version, where: str) -> State:
     try:
         return decode(State, version.value)
     except ValueError as error:
         what = f"version {version.number} makes no sense ({error}); was it written by a newer hpcelastic?"
-        raise StoreError(f"{where}: {what}") from error
+        raise StoreError(f"{register.where}: {what}") from error
 
 
 def _differences(theirs: Settings, ours: Settings) -> str:

@@ -125,6 +125,43 @@ class FileBackend:
     def close(self) -> None: ...
 
 
+class KnownBackend:
+    """The first or the last state of a run that is kept in a server; nothing can be changed here."""
+
+    def __init__(self, paths: RunPaths, known: Mapping[str, Any]) -> None:
+        self.where = str(paths.known)
+        self._version = Version(known["version"], known["value"])
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "KnownBackend":
+        return self
+
+    def read(self) -> Version:
+        return self._version
+
+    def commit(self, after: int, value: Any) -> bool:
+        raise self._unreached()
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def lease(self, node: str) -> AnyLease:
+        raise self._unreached()
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> AnyObserver:
+        raise self._unreached()
+
+    def leases(self, of: str = "") -> dict[str, Lease]:
+        return {}
+
+    def glance(self, count: int) -> tuple[int, list[Member]]:
+        return 0, []
+
+    def close(self) -> None: ...
+
+    def _unreached(self) -> StoreError:
+        return StoreError(f"{self.where}: the server that keeps this run can't be reached, or knows nothing of it")
+
+
 Connect = Callable[[str, str, bool], Records]
 
 _opened: dict[str, Backend] = {}
@@ -132,14 +169,29 @@ _opened: dict[str, Backend] = {}
 
 
 def backend_of(paths: RunPaths) -> Backend:
-    """The backend of a run, as its directory says. StoreError where its server can't be reached."""
+    """The backend of a run, as its directory says.
+
+    Where its server can't be asked, or knows nothing of it, that which the directory knows; StoreError if it does not.
+    """
     root = str(paths.root)
-    if root not in _opened:
-        chosen = _chosen(paths)
-        if chosen is None:
-            return FileBackend(paths)
-        _opened[root] = _connected(paths, chosen["backend"], chosen["endpoint"], chosen["run_id"], agent=False)
-    return _opened[root]
+    if root in _opened:
+        return _opened[root]
+    chosen = _chosen(paths)
+    if chosen is None and files.names(paths.register):
+        return FileBackend(paths)
+    known = files.read_json(paths.known) if paths.known.name in files.names(paths.known.parent) else None
+    if chosen is None:
+        return KnownBackend(paths, known) if known else FileBackend(paths)
+    try:
+        backend = _connected(paths, chosen["backend"], chosen["endpoint"], chosen["run_id"], agent=False)
+        if backend.register("").read().number == 0 and known:
+            return KnownBackend(paths, known)
+    except StoreError:
+        if not known:
+            raise
+        return KnownBackend(paths, known)
+    _opened[root] = backend
+    return backend
 
 
 def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Backend:

@@ -117,8 +117,9 @@ class Referee:
         _demand(state.participants[part.group_rank].node == node, f"{node} started as group rank {part.group_rank}")
         parts[part.group_rank] = part
         everywhere = {
-            replace(p, group_rank=0, first_rank=0, local_world_size=0) for p in parts.values()
-        }  # but for these three, all nodes must have been told the same
+            replace(p, group_rank=0, first_rank=0, local_world_size=0, role="", role_first_rank=0, role_world_size=0)
+            for p in parts.values()
+        }  # but for these, all nodes must have been told the same
         _demand(len(everywhere) == 1, f"the nodes of round {part.round} disagree: {everywhere}")
         ranks = [rank for p in parts.values() for rank in range(p.first_rank, p.first_rank + p.local_world_size)]
         _demand(len(set(ranks)) == len(ranks), f"two workers of round {part.round} have one rank: {sorted(ranks)}")

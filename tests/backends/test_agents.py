@@ -1,0 +1,194 @@
+"""Real agents whose rendezvous is kept in a real server: they lose a worker, an agent, and the server itself."""
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.store.etcd_server import EtcdServer
+from tests.cli.shell import Shell, eventually, shell_in
+
+TIMES = "lease=3,margin=0.5,poll=0.05,last_call=1,join_timeout=20"
+
+WAITING = """\
+import json, os, pathlib, time
+facts = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "HPCELASTIC_ROUND", "HPCELASTIC_NODE")}
+path = pathlib.Path(f"said/{os.environ['HPCELASTIC_ROUND']}-{os.environ['RANK']}")
+path.with_suffix(".new").write_text(json.dumps(facts | {"pid": os.getpid()}))
+path.with_suffix(".new").rename(path)
+while not pathlib.Path("finish").exists():
+    time.sleep(0.05)
+"""
+
+
+class Line:
+    """Agents of one run in one backend."""
+
+    def __init__(self, shell: Shell, backend: str, endpoint: str) -> None:
+        self.shell = shell
+        self.run = f"run-{secrets.token_hex(6)}"
+        self._fixed = ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint or "runs", "--rdzv-id", self.run]
+        self._fixed += ["--local-addr", "127.0.0.1", "--rdzv-conf", TIMES, "--max-restarts", "3"]
+        self._fixed += ["--preload", "argparse"]
+        shell.write({"waiting.py": WAITING})
+        (shell.directory / "said").mkdir()
+
+    def start(self, name: str, nnodes: str = "1:3") -> "subprocess.Popen[str]":
+        named = ["--node-name", name, "--nnodes", nnodes]
+        return self.shell.start("-m", "hpcelastic", "agent", *self._fixed, *named, "waiting.py")
+
+    def round(self, number: int, workers: int) -> list[dict[str, Any]]:
+        """What the workers of a round say, by rank, once all have said it."""
+        said = self.shell.directory / "said"
+        eventually(lambda: len(list(said.glob(f"{number}-*[0-9]"))) == workers)
+        found = [json.loads((said / f"{number}-{rank}").read_text()) for rank in range(workers)]
+        assert {one["WORLD_SIZE"] for one in found} == {str(workers)}
+        return found
+
+    def finish(self) -> None:
+        (self.shell.directory / "finish").touch()
+
+    def status(self) -> str:
+        done = self.shell.hpcelastic("status", f"runs/{self.run}")
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        yield made
+
+
+def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
+    line = Line(shell, *backend)
+    first = line.start("a")
+    line.round(1, workers=1)
+    agents = {"a": first, "b": line.start("b"), "c": line.start("c")}
+    newest = eventually(
+        lambda: max((int(p.name.partition("-")[0]) for p in shell.directory.glob("said/*-2")), default=0)
+    )
+    said = line.round(newest, workers=3)
+    os.kill(said[1]["pid"], signal.SIGKILL)
+    said = line.round(newest + 1, workers=3)
+    # Not the first: where an agent serves, nothing goes on without it.
+    os.kill(agents["c"].pid, signal.SIGKILL)
+    said = line.round(newest + 2, workers=2)
+    assert {one["HPCELASTIC_NODE"] for one in said} == {"a", "b"}
+    assert "running" in line.status()
+    line.finish()
+    assert [agents[name].wait(30) for name in "ab"] == [0, 0]
+    assert "succeeded" in line.status()
+    late = line.start("d")
+    if backend[0] in ("c10d", "static") and not backend[1].startswith("file:"):
+        late.kill()  # it would serve a new one, which knows nothing of the run
+    else:
+        assert late.wait(30) == 0
+
+
+@pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
+def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str) -> None:
+    server = EtcdServer(tmp_path / "etcd")
+    try:
+        line = Line(shell, name, server.endpoint)
+        agents = [line.start("a", "2"), line.start("b", "2")]
+        said = line.round(1, workers=2)
+        server.stop(signal.SIGKILL)
+        server.start()
+        os.kill(said[0]["pid"], signal.SIGKILL)
+        said = line.round(2, workers=2)
+        server.stop(signal.SIGKILL)
+        # It stays away for longer than a lease: nobody trains on, for nobody can know who else does.
+        eventually(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in said))
+        server.start()
+        line.round(3, workers=2)
+        line.finish()
+        assert [agent.wait(30) for agent in agents] == [0, 0]
+    finally:
+        server.stop(signal.SIGKILL)
+
+
+def test_no_server_is_told_before_anything_starts(shell: Shell) -> None:
+    for name, words in {
+        "etcd": "etcd at 127.0.0.1:1 does not answer",
+        "etcd-v2": "etcd at 127.0.0.1:1 does not answer",
+        "ectd": "rendezvous.backend is 'ectd'; there are c10d, etcd, etcd-v2, file, static",
+    }.items():
+        agent = Line(shell_of(shell, name), name, "127.0.0.1:1").start("a")
+        _, stderr = agent.communicate(timeout=60)
+        assert agent.returncode in (1, 2) and words in stderr, stderr
+
+
+def shell_of(shell: Shell, name: str) -> Shell:
+    """The same one, in a directory of its own."""
+    shell.directory = shell.directory / name
+    shell.directory.mkdir()
+    return shell
+
+
+def test_an_embedded_server(shell: Shell) -> None:
+    line = Line(shell, "etcd", "embedded")
+    agent = line.start("a", "1")
+    line.round(1, workers=1)
+    line.finish()
+    assert agent.wait(30) == 0
+    assert "succeeded" in line.status()
+    assert not [words for words in shell.processes().values() if "etcd" in words]
+    two = line.start("b", "1:2")
+    assert two.wait(30) == 2 and two.stderr is not None and "a server for one node" in two.stderr.read()
+
+
+PLUGIN = """\
+import json, pathlib, fcntl
+from hpcelastic.store.records import Record
+
+class OneFile:
+    "All records in one file, under a lock."
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+    def _do(self, change):
+        with open(self.path, "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            file.seek(0)
+            records = json.loads(file.read() or "{}")
+            done = change(records)
+            file.seek(0), file.truncate(), file.write(json.dumps(records))
+            return done
+    def get(self, key):
+        text = self._do(lambda records: records.get(key))
+        return None if text is None else Record(text, text)
+    def compare_set(self, key, token, text):
+        def change(records):
+            fits = records.get(key) == token
+            records.update({key: text} if fits else {})
+            return fits
+        return self._do(change)
+    def set(self, key, text):
+        self._do(lambda records: records.update({key: text}))
+    def all(self, prefix):
+        return self._do(lambda records: {key: text for key, text in records.items() if key.startswith(prefix)})
+    def close(self): pass
+
+def connect(endpoint, run_id, agent):
+    return OneFile(endpoint.removeprefix("file:"))
+"""
+
+
+def test_a_third_party_adds_a_backend(shell: Shell) -> None:
+    info = "lib/theirs-1.0.dist-info"
+    points = "[hpcelastic.backends]\nonefile = theirs_backend:connect\n"
+    metadata = "Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n"
+    shell.write({"lib/theirs_backend.py": PLUGIN, f"{info}/entry_points.txt": points, f"{info}/METADATA": metadata})
+    shell.environ["PYTHONPATH"] = str(shell.directory / "lib")
+    line = Line(shell, "onefile", f"file:{shell.directory / 'records.json'}")
+    agents = [line.start("a", "2"), line.start("b", "2")]
+    os.kill(line.round(1, workers=2)[0]["pid"], signal.SIGKILL)
+    line.round(2, workers=2)
+    line.finish()
+    assert [agent.wait(30) for agent in agents] == [0, 0]
+    assert "succeeded" in line.status()
