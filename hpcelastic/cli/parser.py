@@ -13,5 +13,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (-[\w-]+)", message)
-        close = difflib.get_close_matches(unknown[1], self._option_string_actions, 1, 0.7) if unknown else []
-        raise ConfigError(f"{message}; " + (f"did you mean {close[0]}?" if close else f"see {self.prog} --help"))
+        raise ConfigError(f"{message}; {self._remedy(unknown[1] if unknown else '')}")
+
+    def _remedy(self, unknown: str) -> str:
+        """What to write in place of an option that there is not."""
+        from hpcelastic.config.keys import ALIASES
+
+        key = ALIASES.get(unknown.lstrip("-").replace("-", "_"))
+        if key and self.prog.split()[-1] in ("run", "submit", "sbatch"):
+            return f"give the key {key}=VALUE after the job file; options as torchrun's go with hpcelastic agent"
+        close = difflib.get_close_matches(unknown, self._option_string_actions, 1, 0.7)
+        return f"did you mean {close[0]}?" if close else f"see {self.prog} --help"

@@ -101,7 +101,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def _add(group: argparse._ActionsContainer, flag: str, **how: object) -> None:
     """An option in both of torchrun's spellings."""
-    group.add_argument(flag, flag[:2] + flag[2:].replace("-", "_"), **how)  # type: ignore[arg-type]  # passed on
+    spellings = dict.fromkeys((flag, flag[:2] + flag[2:].replace("-", "_")))
+    group.add_argument(*spellings, **how)  # type: ignore[arg-type]  # passed on
 
 
 def take_defaults(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:

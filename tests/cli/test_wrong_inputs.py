@@ -139,6 +139,11 @@ ENTRY_POINTS = [
         "run job.yaml entrypoint.script=trai.py",
         "there is no file … trai.py … did you mean train.py?",
     ),
+    Wrong(
+        "torchruns-option",
+        "run --nproc-per-node 4 job.yaml",
+        "--nproc-per-node … give the key workers.per_node=VALUE after the job file … go with hpcelastic agent",
+    ),
     Wrong("program-missing", "run wrong.yaml", "entrypoint.program: there is no program", entrypoint("program: ./no")),
     Wrong("script-syntax", "run job.yaml entrypoint.script=syntax.py", "syntax.py:1: invalid syntax"),
     Wrong(
