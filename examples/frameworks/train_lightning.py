@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins import TorchCheckpointIO
 from sklearn.datasets import load_digits
@@ -68,7 +68,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(train_images, train_labels), TensorDataset(test_images, test_labels)
 
 
-def main() -> None:
+def main(*more: Callback) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default="output/lightning", metavar="DIR", help="on a filesystem of all nodes")
     parser.add_argument("--epochs", type=int, default=20)
@@ -85,7 +85,7 @@ def main() -> None:
         # It changes how many there are: torchrun's variables say so, and Lightning does not read them by itself.
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
         num_nodes=int(os.environ.get("GROUP_WORLD_SIZE", 1)),
-        callbacks=[checkpoints],
+        callbacks=[checkpoints, *more],
         plugins=[WholeFiles()],
         logger=False,
         enable_progress_bar=False,

@@ -86,7 +86,7 @@ def newest(output: Path) -> str | None:
     return chosen[0]
 
 
-def main() -> None:
+def main(*more: TrainerCallback) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, default="output/transformers", help="on a filesystem of all nodes")
     parser.add_argument("--steps", type=int, default=200)
@@ -119,7 +119,7 @@ def main() -> None:
     )
     telling = Telling(Sequences(256), args.step_time)
     trainer = Trainer(
-        BertForSequenceClassification(config), arguments, train_dataset=Sequences(2048), callbacks=[telling]
+        BertForSequenceClassification(config), arguments, train_dataset=Sequences(2048), callbacks=[telling, *more]
     )
     trainer.train(resume_from_checkpoint=newest(args.output))
     if trainer.is_world_process_zero():

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[2]
 TESTED = [
     "demo.py",
     "digits/train.py",
+    "frameworks/stops_lightning.py",
+    "frameworks/stops_transformers.py",
     "frameworks/train_accelerate.py",
     "frameworks/train_fsdp.py",
     "frameworks/train_lightning.py",
