@@ -22,6 +22,7 @@ from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.api.timeline import timeline
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.store.paths import RunPaths
 
@@ -83,7 +84,7 @@ class Stage:
     def until(self, what: str, look: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
         while not look():
-            log = "\n".join(self.run.logs())
+            log = "\n".join([*timeline(self.run), *self.run.logs()])
             assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{log}"
             assert self.run.status().phase != "failed", f"{self.run.status().reason}:\n{log}"
             time.sleep(0.05)
@@ -211,6 +212,8 @@ def test_with_a_callback_no_step_is_lost_to_a_node_that_comes(script: str, stage
     first = next(mark for mark in run.marks() if mark.ranks == 2)
     assert first.resumed
     assert first.state == last.state
+    stops = [event["reason"] for event in run.run.events() if event["event"] == "workers stopped"]
+    assert stops == ["they were asked to"], timeline(run.run)
     workers = run.workers()
     assert len(workers) == 2
     for pid in workers:
