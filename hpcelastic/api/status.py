@@ -115,7 +115,10 @@ def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeSt
         silent = lease is None or _silent(lease, state)
         if silent and node in others:
             continue  # an incarnation that has gone
-        yield NodeStatus(name_of(node), "silent" if silent or lease is None else lease.member.stand.value, ranks)
+        stand = "silent" if silent or lease is None else lease.member.stand.value
+        if lease is None and state.phase is Phase.SUCCEEDED:
+            stand = Stand.SUCCEEDED.value  # kept in a server that is gone; without all of them it would not have
+        yield NodeStatus(name_of(node), stand, ranks)
 
 
 def _silent(lease: Lease, state: State) -> bool:

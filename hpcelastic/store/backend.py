@@ -12,8 +12,9 @@ one of the run's agents, which may serve, and False for somebody who only looks.
 """
 
 import contextlib
+import os
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -31,6 +32,12 @@ from hpcelastic.store.register import FIRST, Register, Version
 
 GROUP = "hpcelastic.backends"
 """Entry points by which others add backends."""
+
+_CHOICE = ("backend", "endpoint", "run_id")
+"""What is written of a run's backend."""
+
+_TORCHS_VOICE = "TORCH_CPP_LOG_LEVEL"
+"""Read by torch as it is imported, and not to be handed on to workers."""
 
 _OURS = {
     "c10d": "hpcelastic.pytorch.c10d:connect",
@@ -165,7 +172,9 @@ class KnownBackend:
 Connect = Callable[[str, str, bool], Records]
 
 _opened: dict[str, Backend] = {}
-"""By the run's directory: those that this process has opened. A server is connected to once."""
+_looked: dict[str, RecordsBackend] = {}
+"""By the run's directory: those that agents in this process have opened, and those through which somebody looks. A
+server is connected to once."""
 
 
 def backend_of(paths: RunPaths) -> Backend:
@@ -183,14 +192,14 @@ def backend_of(paths: RunPaths) -> Backend:
     if chosen is None:
         return KnownBackend(paths, known) if known else FileBackend(paths)
     try:
-        backend = _connected(paths, chosen["backend"], chosen["endpoint"], chosen["run_id"], agent=False)
+        backend = _looked.pop(root, None) or _connected(paths, *(chosen[key] for key in _CHOICE), agent=False)
         if backend.register("").read().number == 0 and known:
             return KnownBackend(paths, known)
     except StoreError:
         if not known:
             raise
         return KnownBackend(paths, known)
-    _opened[root] = backend
+    _looked[root] = backend
     return backend
 
 
@@ -255,7 +264,7 @@ def birth(paths: RunPaths) -> str:
 
 
 def _written(run_id: str, settings: RendezvousSettings) -> dict[str, str]:
-    return {"backend": settings.backend, "endpoint": settings.endpoint, "run_id": run_id}
+    return dict(zip(_CHOICE, (settings.backend, settings.endpoint, run_id), strict=True))
 
 
 def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent: bool) -> RecordsBackend:
@@ -266,10 +275,23 @@ def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent:
         raise StoreError(f"rendezvous.backend {name}: {endpoint} can't be reached: {error}") from error
 
 
+@contextlib.contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """torch, if it is imported here, will not tell on standard error, at length, what it raises as well."""
+    before = os.environ.get(_TORCHS_VOICE)
+    os.environ.setdefault(_TORCHS_VOICE, "FATAL")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_TORCHS_VOICE]
+
+
 def _factory(name: str) -> Connect:
     if name in _OURS:
         module, _, function = _OURS[name].partition(":")
-        found: Connect = getattr(import_module(module), function)
+        with _quiet_torch():
+            found: Connect = getattr(import_module(module), function)
         return found
     for point in entry_points(group=GROUP, name=name):
         theirs: Connect = point.load()

@@ -192,3 +192,21 @@ def test_a_third_party_adds_a_backend(shell: Shell) -> None:
     line.finish()
     assert [agent.wait(30) for agent in agents] == [0, 0]
     assert "succeeded" in line.status()
+
+
+def test_a_job_file(shell: Shell, backend: tuple[str, str]) -> None:
+    name, endpoint = backend
+    run = f"run-{secrets.token_hex(6)}"
+    shell.write(
+        {
+            "train.py": "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n",
+            "job.yaml": "entrypoint: {script: train.py}\nnodes: 2\nworkers: {per_node: 1, preload: []}\n"
+            f"rendezvous: {{backend: {name}, endpoint: '{endpoint}', last_call: 1}}\nrun: {{name: {run}}}\n",
+        }
+    )
+    done = shell.hpcelastic("run", "job.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "rank 1 of 2" in done.stdout and "succeeded" in done.stdout
+    assert done.stderr == ""
+    status = shell.hpcelastic("status", f"runs/{run}")
+    assert "phase      succeeded" in status.stdout and status.stdout.count("succeeded \n") == 2 and status.stderr == ""
