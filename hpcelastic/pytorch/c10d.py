@@ -12,7 +12,6 @@ from datetime import timedelta
 from typing import Any
 
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # where torch has them
-from torch.distributed.elastic.rendezvous.utils import _matches_machine_hostname, parse_rendezvous_endpoint
 
 from hpcelastic.agent.address import interfaces
 from hpcelastic.errors import ConfigError, StoreError
@@ -105,11 +104,8 @@ def connect(endpoint: str, run_id: str, agent: bool) -> StoreRecords:
     if endpoint.startswith("file:"):
         # -1: nobody may remove the file as the last one, for another may come.
         return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
-    try:
-        host, port = parse_rendezvous_endpoint(endpoint, _PORT)
-    except ValueError as error:
-        raise ConfigError(f"rendezvous.endpoint is {endpoint!r}: {error}") from error
-    if agent and (_matches_machine_hostname(host) or host in {one.address for one in interfaces()}):
+    host, port = _parsed(endpoint)
+    if agent and _is_here(host):
         with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
             return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
     if not agent:
@@ -119,6 +115,27 @@ def connect(endpoint: str, run_id: str, agent: bool) -> StoreRecords:
         return StoreRecords(_tcp_store(host, port, serves=False, wait=wait), run_id, agent=agent)
     except (RuntimeError, OSError) as error:
         raise StoreError(f"{endpoint}: no agent serves the store there ({error}); does one run on {host}?") from error
+
+
+def _parsed(endpoint: str) -> tuple[str, int]:
+    host, colon, port = endpoint.rpartition(":")
+    if not colon or "]" in port:
+        host, port = endpoint, str(_PORT)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ConfigError(f"rendezvous.endpoint is {endpoint!r}; write HOST:PORT, such as node1:{_PORT}, or file:PATH")
+    return host, int(port)
+
+
+def _is_here(host: str) -> bool:
+    """Whether a name or an address is this machine's."""
+    if host in ("localhost", socket.gethostname(), socket.getfqdn()):
+        return True
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return not found.isdisjoint(one.address for one in interfaces())
 
 
 def _ask(host: str, port: int) -> None:
