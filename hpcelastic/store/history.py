@@ -18,7 +18,6 @@ by the remover itself, on its own clock: both listings then show what the proof 
 
 import re
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -31,34 +30,45 @@ _TARGET = re.compile(r"v([0-9]+)\.json")
 
 
 class Tail:
-    """Keeps the last ``keep`` versions in ``directory``, and those superseded within `SETTLE` seconds of ``clock``."""
+    """Keeps the last ``keep`` versions in ``directory``, and those superseded within `SETTLE` seconds of ``clock``.
+
+    Threads may share it: what it has seen is replaced whole.
+    """
 
     def __init__(self, directory: Path, keep: int, clock: Callable[[], float]) -> None:
         self._directory = directory
         self._keep = max(1, keep)
         self._clock = clock
-        self._sights: deque[tuple[float, int]] = deque()
+        self._sights: tuple[tuple[float, int], ...] = ()
         """When some version was seen to be the newest, and its number; the first is the last that has settled."""
 
-    def cut(self, newest: int, numbers: list[int], path: Callable[[int], Path]) -> None:
-        """Remove what of the versions ``numbers`` (ascending), each at its ``path``, need not be kept.
+        self._cut = 0
+        """Up to this number nothing need be looked for."""
+
+    def cut(self, newest: int, look: Callable[[], list[int]], path: Callable[[int], Path]) -> None:
+        """Remove what need not be kept of the versions that ``look`` finds (ascending), each at its ``path``.
 
         Many at once, for each time costs a look. Raises StoreError where something can't be removed.
         """
         last = self._settled(newest) - self._keep
+        if last - self._cut < self._keep:
+            return
+        numbers = look()
         old = numbers[: bisect_right(numbers, last)]
         if len(old) >= self._keep:
             self._sweep(last)
             self._remove(path(number) for number in old)
             files.stamp(self._directory)
+        self._cut = last
 
     def _settled(self, newest: int) -> int:
         """The greatest number that was seen to be the newest `SETTLE` seconds ago or longer; 0 if none was."""
         now, sights = self._clock(), self._sights
         if not sights or now - sights[-1][0] >= SETTLE / 10:
-            sights.append((now, newest))
+            sights = (*sights, (now, newest))
         while len(sights) > 1 and now - sights[1][0] >= SETTLE:
-            sights.popleft()
+            sights = sights[1:]
+        self._sights = sights
         return sights[0][1] if now - sights[0][0] >= SETTLE else 0
 
     def _sweep(self, last: int) -> None:

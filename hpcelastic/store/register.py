@@ -8,6 +8,7 @@ slept through a change can never win. The lock keeps contention cheap; nothing r
 import contextlib
 import json
 import random
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +28,9 @@ _BACKOFF = (0.01, 0.5)
 """Seconds that the loser of a race waits at most, after the first and after many."""
 
 _WIDTH = 10
+"""Digits of a version's name: as names are ordered, so are numbers."""
+
+_NAME = re.compile(r"v[0-9]+\.json")
 
 FIRST = f"v{1:0{_WIDTH}d}.json"
 """The file of version 1."""
@@ -72,18 +76,18 @@ class Register:
     def read(self) -> Version:
         """The newest version. Never older than one this object has returned or committed before."""
         for pause in pauses(self._patience):
-            numbers = self.numbers()
-            if numbers and numbers[-1] > self._newest.number:
-                found = self._find(numbers[-1])
+            last = self._last()
+            if last > self._newest.number:
+                found = self._find(last)
                 if found is not None:
                     self._newest = found
                     return found
-            elif numbers or self._newest.number == 0:
+            elif last or self._newest.number == 0:
                 return self._newest
             elif not files.exists(self.directory):
                 break
             time.sleep(pause)  # it was removed under us, or this client doesn't see yet what is there
-        raise self._lost(numbers)
+        raise self._lost(last)
 
     def version(self, number: int) -> Version:
         """One version from the history; StoreError if it is not there or not whole."""
@@ -133,8 +137,7 @@ class Register:
         """Publish where versions are removed: `history` says why the draft comes before the look."""
         path = self._path(after + 1)
         with files.drafted(path, files.to_json(document)) as draft:
-            numbers = self._next_is_free(after)
-            if numbers is None:
+            if not self._next_is_free(after):
                 return False
             began = self._clock()
             claim = files.take(draft)
@@ -143,15 +146,23 @@ class Register:
             raise StoreError(f"{path}: the shared filesystem did not say whether this was written; look at the value")
         if claim is files.Claim.WON:
             with contextlib.suppress(StoreError):
-                tail.cut(after + 1, numbers, self._path)
+                tail.cut(after + 1, self.numbers, self._path)
         return claim is files.Claim.WON
 
-    def _next_is_free(self, after: int) -> list[int] | None:
-        """The versions there are, if ``after`` is still the newest."""
-        numbers = self.numbers()
-        if not numbers:
+    def _next_is_free(self, after: int) -> bool:
+        """Whether ``after`` is still the newest."""
+        last = self._last()
+        if not last:
             self.read()  # raises where there have been versions
-        return None if numbers and numbers[-1] > after else numbers
+        return last <= after
+
+    def _last(self) -> int:
+        """The number of the newest version that is listed; 0 if none is."""
+        names = files.names(self.directory)
+        newest = max(names, default="")  # of a thousand names, so much faster than to parse each
+        if not _NAME.fullmatch(newest):
+            newest = max(filter(_NAME.fullmatch, names), default="")
+        return int(newest[1:-5] or 0)
 
     def _find(self, number: int) -> Version | None:
         """One version; None if it is not there, StoreError if it is not whole."""
@@ -165,10 +176,10 @@ class Register:
     def _damage(self, number: int) -> str:
         return f"not version {number} of a register; the file was damaged, restore or remove it"
 
-    def _lost(self, numbers: list[int]) -> StoreError:
-        if numbers:
+    def _lost(self, last: int) -> StoreError:
+        if last:
             what = "is listed, and this node can't open it; it may have to forget first that the name was absent, or"
-            return StoreError(f"{self._path(numbers[-1])}: {what} {files.advice(None)}")
+            return StoreError(f"{self._path(last)}: {what} {files.advice(None)}")
         return StoreError(
             f"{self.directory}: its {self._newest.number} versions have gone; check that the shared filesystem is "
             "mounted on this node, and that nobody has removed the run"

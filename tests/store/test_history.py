@@ -164,18 +164,18 @@ def test_a_reader_whose_version_was_removed_looks_again(tmp_path: Path, monkeypa
     clock = Time()
     writer, reader = short(tmp_path, "a", clock), short(tmp_path, "b")
     write(writer, clock, 3, pause=0.0)
-    numbers = Register.numbers
+    last = Register._last
 
-    def slow(self: Register) -> list[int]:
-        found = numbers(self)
+    def slow(self: Register) -> int:
+        found = last(self)
         if self is reader:
             with monkeypatch.context() as patch:
-                patch.setattr(Register, "numbers", numbers)
+                patch.setattr(Register, "_last", last)
                 write(writer, clock, 10, pause=SETTLE)
-        monkeypatch.setattr(Register, "numbers", numbers)
+        monkeypatch.setattr(Register, "_last", last)
         return found
 
-    monkeypatch.setattr(Register, "numbers", slow)
+    monkeypatch.setattr(Register, "_last", slow)
     assert reader.read() == Version(13, 13)
 
 
@@ -238,7 +238,7 @@ def test_a_writer_that_sleeps_anywhere_never_wins_a_version_that_was_removed(
 
 
 def no_second_look(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Register, "_next_is_free", lambda self, after: self.numbers())
+    patch.setattr(Register, "_next_is_free", lambda self, after: True)
 
 
 def no_sweep(patch: pytest.MonkeyPatch) -> None:
@@ -247,14 +247,14 @@ def no_sweep(patch: pytest.MonkeyPatch) -> None:
 
 def look_before_the_draft(patch: pytest.MonkeyPatch) -> None:
     look, drafted = Register._next_is_free, files.drafted
-    seen: dict[str, list[int] | None] = {}
+    seen: dict[str, bool] = {}
 
     def early(path: Path, data: bytes) -> Any:
-        seen["numbers"] = look(Register(path.parent, ""), (number_of(path.name) or 0) - 1)
+        seen["free"] = look(Register(path.parent, ""), (number_of(path.name) or 0) - 1)
         return drafted(path, data)
 
     patch.setattr(files, "drafted", early)
-    patch.setattr(Register, "_next_is_free", lambda self, after: seen["numbers"])
+    patch.setattr(Register, "_next_is_free", lambda self, after: seen["free"])
 
 
 HOLES = [
