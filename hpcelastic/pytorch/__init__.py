@@ -2,12 +2,12 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .store import RunStore
+from .store import RunStore, run_store
 
 if TYPE_CHECKING:
     from .rendezvous_backend import FileRendezvousBackend
 
-__all__ = ["FileRendezvousBackend", "RunStore"]
+__all__ = ["FileRendezvousBackend", "RunStore", "run_store"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,8 @@ import torch.distributed as dist
 from hpcelastic.errors import ConfigError
 from hpcelastic.store import files
 from hpcelastic.store.keyvalue import KeyValueStore, looks
+from hpcelastic.store.paths import RunPaths
+from hpcelastic.training import context
 
 T = TypeVar("T")
 
@@ -164,6 +167,29 @@ class RunStore(dist.Store):  # type: ignore[name-defined, misc]  # torch imports
                 return found
         named = ", ".join(f"/{key}" for key in keys)
         raise dist.DistStoreError(f"wait timeout after {limit // timedelta(milliseconds=1)}ms, keys: {named}")
+
+
+def run_store() -> RunStore:
+    """The store of this worker's run, for small facts of your own: it outlives rounds, restarts, requeues and agents.
+
+    The same object at each call. What only the ranks of one round share is in `hpcelastic.training.store`. Workers may
+    meet by it, with a prefix for each round, so that none meets one of a round before::
+
+        here = dist.PrefixStore(f"round {os.environ['HPCELASTIC_ROUND']}", hpcelastic.store())
+        dist.init_process_group("gloo", store=here, rank=rank, world_size=world_size)
+
+    Raises ``ConfigError`` outside a run, ``StoreError`` where the run's directory can't be used.
+    """
+    directory = context().run_dir
+    if directory is None:
+        what = "hpcelastic.store() is for workers that an agent has started, and HPCELASTIC_RUN_DIR is not set"
+        raise ConfigError(f"{what}; elsewhere, hpcelastic.pytorch.RunStore('RUN/facts') opens the store of a run")
+    return _shared(RunPaths(directory).facts)
+
+
+@cache
+def _shared(directory: Path) -> RunStore:
+    return RunStore(directory)
 
 
 def _text(value: str | bytes) -> str:

@@ -96,6 +96,11 @@ class RunPaths:
         return self.round_logs(round) / f"rank-{rank:05d}.error.json"
 
     @property
+    def facts(self) -> Path:
+        """The store of the whole run, for the user's own facts."""
+        return self.root / "facts"
+
+    @property
     def results(self) -> Path:
         """Return values of the entry point, and exceptions."""
         return self.root / "results"

@@ -14,6 +14,7 @@ LAYOUT = {
     "rendezvous/nodes": PATHS.leases,
     "incidents": PATHS.incidents,
     "rendezvous/store/round-0012": PATHS.store(12),
+    "facts": PATHS.facts,
     "events/n1@0-ab.jsonl": PATHS.event_log("n1@0-ab"),
     "logs/round-0012/rank-00003.err": PATHS.log(12, 3, "err"),
     "logs/round-0012/rank-00003.error.json": PATHS.error_file(12, 3),

@@ -1,0 +1,71 @@
+"""The store of a run outlives its workers and its agents, and workers meet by it in every round."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from hpcelastic.pytorch import RunStore
+from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
+from tests.e2e.test_local_runs import LocalRun
+
+REMEMBERS = str(Path(__file__).with_name("scripts") / "remembers.py")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        made.write({"job.yaml": JOB})
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def in_the_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test asks of a worker's surroundings, it finds as a worker does."""
+    monkeypatch.setenv("HPCELASTIC_RUN_DIR", str(shell.directory / "runs" / "r"))
+
+
+def places(rounds: range, ranks: int) -> list[str]:
+    return [f"{round}.{rank}" for round in rounds for rank in range(ranks)]
+
+
+def taken(store: RunStore) -> list[str]:
+    """All that is in the queue, sorted."""
+    return sorted(store.queue_pop("places").decode() for _ in range(store.queue_len("places")))
+
+
+def test_what_is_set_before_a_worker_is_killed_is_there_in_the_next_round(shell: Shell) -> None:
+    local = LocalRun(shell, "restarts.max=1", script=REMEMBERS, nodes="3")
+    store = hpcelastic.store()
+    eventually(lambda: store.check(["met"]) and store.add("met", 0) >= 3)
+    assert store.multi_get(["died in", "last words"]) == [b"1", b"and so on"]
+    store.set("finish", "")
+    local.finish()
+    status = local.run.status()
+    assert (status.round, status.restarts) == (2, 1)
+    assert sorted(store.get("seen").decode().split()) == places(range(1, 3), 3)
+    assert taken(store) == places(range(1, 3), 3)
+    assert shell.processes() == {}
+
+
+def test_it_goes_on_while_every_agent_is_dead_and_another_one_comes(shell: Shell) -> None:
+    store = hpcelastic.store()
+    store.set("died in", "never")
+    first = shell.agent("--nnodes", "1:2", "--node-name", "n0", REMEMBERS)
+    eventually(lambda: store.check(["met"]))
+    os.kill(first.pid, signal.SIGKILL)
+    eventually(lambda: shell.processes() == {})
+    assert (store.get("seen"), store.add("while nobody lives", 1)) == (b"1.0 ", 1)
+    second = shell.agent("--nnodes", "1:2", "--node-name", "n1", REMEMBERS)
+    eventually(lambda: store.add("met", 0) == 2)
+    store.set("finish", "")
+    assert second.wait(PATIENCE) == 0, second.communicate()
+    assert store.get("seen") == b"1.0 2.0 "
+    assert store.add("while nobody lives", 1) == 2
+    assert taken(store) == places(range(1, 3), 1)
+    assert shell.processes() == {}

@@ -1,0 +1,65 @@
+"""`hpcelastic.store()`: one store for the whole run."""
+
+import subprocess
+import sys
+import threading
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+import hpcelastic
+from hpcelastic.pytorch import RunStore
+from hpcelastic.store import files
+from hpcelastic.store.paths import RunPaths
+from tests.training.workers import become, become_nobody
+
+
+def test_all_rounds_of_a_run_share_it_and_no_other_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    become(monkeypatch, tmp_path / "one", 1, 0)
+    hpcelastic.store().set("seed", "7")
+    assert hpcelastic.store() is hpcelastic.store()
+    become(monkeypatch, tmp_path / "one", 5, 3)
+    assert hpcelastic.store().get("seed") == b"7"
+    assert RunStore(RunPaths(tmp_path / "one").facts).get("seed") == b"7", "as others open it"
+    become(monkeypatch, tmp_path / "two", 5, 3)
+    assert not hpcelastic.store().check(["seed"])
+
+
+def test_outside_a_run_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    become_nobody(monkeypatch)
+    with pytest.raises(hpcelastic.ConfigError, match=r"HPCELASTIC_RUN_DIR is not set; elsewhere, .*RunStore\("):
+        hpcelastic.store()
+
+
+def test_where_the_runs_directory_cannot_be_used_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    become(monkeypatch, tmp_path / "file", 1)
+    with pytest.raises(hpcelastic.StoreError, match=str(tmp_path / "file" / "facts")):
+        hpcelastic.store()
+
+
+@pytest.mark.parametrize("first", ["hpcelastic.store()", "import hpcelastic.store.files"], ids=["call", "package"])
+def test_the_name_is_the_packages_too(first: str, tmp_path: Path) -> None:
+    code = f"import hpcelastic; {first}; hpcelastic.store().set('a', '1'); from hpcelastic.store import files"
+    subprocess.run([sys.executable, "-c", code], env={"HPCELASTIC_RUN_DIR": str(tmp_path)}, check=True)
+    assert RunStore(tmp_path / "facts").get("a") == b"1"
+    assert files.names(tmp_path) == ["facts"]
+
+
+THREADS, EACH = 8, 20
+
+
+def test_threads_share_one_exactly(tmp_path: Path) -> None:
+    """torch's watchdogs call it from threads of their own."""
+    store, sums = RunStore(tmp_path), [list[int]() for _ in range(THREADS)]
+
+    def add(mine: list[int]) -> None:
+        mine.extend(store.add("n", 1) for _ in range(EACH))
+
+    threads = [threading.Thread(target=add, args=(mine,)) for mine in sums]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(chain.from_iterable(sums)) == list(range(1, THREADS * EACH + 1))
