@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale, stopping
+from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale, stopping, torch_store
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import why_no_ft
 
@@ -153,6 +153,20 @@ def test_every_side_counts(sides: tuple[str, ...]) -> None:
     assert {race["side"]: race["won"] > 0 for race in results["races"]} == dict.fromkeys(sides, True)
     assert len(results["growth"]) == 10 * len(sides)
     assert len(register.tables(results)) == 2
+
+
+def test_every_torch_store_adds_sets_and_gets() -> None:
+    results = told(torch_store.measure, torch_store.Parameters(operations=600))
+    assert results["operations"] == 600
+    ours, memory, file, tcp = results["runs"]
+    assert all(len(run["seconds"]) == 100 and min(run["seconds"]) > 0 for run in results["runs"])
+    assert (ours["files"] > 0, memory["files"] > 0, file["files"], tcp["files"]) == (True, True, 1, 0)
+    assert len(torch_store.tables(results)[0].rows) == 4
+
+
+def test_too_few_operations_are_refused() -> None:
+    with pytest.raises(ValueError, match="599 operations are fewer than 100 parts of 6"):
+        torch_store.measure(torch_store.Parameters(operations=599), print)
 
 
 @pytest.mark.nightly

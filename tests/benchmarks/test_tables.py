@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import benchmarks.__main__ as bench
-from benchmarks import gpu, operations, plot, recovery, register, report, scale, stopping
+from benchmarks import gpu, operations, plot, recovery, register, report, scale, stopping, torch_store
 
 MACHINE = {
     "cpu": "a cpu", "cores": 2, "memory": 2**33, "system": "Linux", "filesystem": "ext4", "gpu": "none",
@@ -96,6 +96,20 @@ def test_rates_and_growth_of_registers() -> None:
     assert contention.rows == (("8", "20.0", "200", "0.100"),)
     assert grown.rows[1] == (register.OURS, "1,000", "5.00", "3", "2.00 KiB", "10.0")
     assert grown.rows[3] == (register.TCP, "1,000", "5.00", "-", "-", "10.0")
+
+
+def test_what_operations_on_torch_stores_cost_at_first_and_at_last() -> None:
+    seconds = [1e-4] + [2e-4] * 9 + [9e-4] * 80 + [3e-4] * 10
+    runs = [
+        {"side": side, "seconds": seconds, "newcomers": [1e-3, 2e-3], "files": 1234, "bytes": 2048}
+        for side in (torch_store.OURS, torch_store.TCP)
+    ]
+    (table,) = torch_store.tables({"operations": 99_600, "runs": runs})
+    paces, newcomers = ("100", "200", "300", "1.50"), ("1,000", "2,000")
+    assert table.rows == (
+        (torch_store.OURS, *paces, "1,234", "2.00 KiB", *newcomers),
+        (torch_store.TCP, *paces, "-", "-", *newcomers),
+    )
 
 
 def test_questions_by_ranks_and_steps() -> None:

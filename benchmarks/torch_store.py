@@ -1,0 +1,120 @@
+"""torch's stores over many operations: our RunStore in files, torch's FileStore in a file, its TCPStore in a server.
+
+One client adds, sets and gets, in turn, on four keys. RunStore makes each change durable before it counts, which costs
+nothing on tmpfs; FileStore and TCPStore make nothing so. A newcomer is a client that has just opened the store.
+"""
+
+import contextlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Table, significant, size
+from benchmarks.scale import tcp_store
+
+OURS, MEMORY, FILE, TCP = "RunStore", "RunStore on tmpfs", "FileStore", "TCPStore"
+_TMPFS = Path("/dev/shm")
+_PARTS = 100
+_TENTH = _PARTS // 10
+_TURN = 6
+"""Operations after which the same ones come again: of each kind one on each of two keys."""
+
+_NEWCOMERS = 5
+
+
+@dataclass(frozen=True)
+class Parameters:
+    operations: int = 100_000
+    sides: tuple[str, ...] = (OURS, MEMORY, FILE, TCP)
+
+
+QUICK = Parameters(operations=6_000)
+
+
+def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
+    """The time of each hundredth of the operations on one side after the other, and what is left on disk."""
+    turns = parameters.operations // _PARTS // _TURN
+    if not turns:
+        raise ValueError(f"{parameters.operations} operations are fewer than {_PARTS} parts of {_TURN}")
+    runs = []
+    for side in parameters.sides:
+        with _place(side) as where:
+            runs.append({"side": side, **_run(side, where, turns)})
+        per = runs[-1]["seconds"]
+        say(f"{side}: {significant(per[0] * 1e6)} µs an operation at first, {significant(per[-1] * 1e6)} at last")
+    return {"parameters": asdict(parameters), "operations": turns * _PARTS * _TURN, "runs": runs}
+
+
+@contextlib.contextmanager
+def _place(side: str) -> Iterator[str]:
+    """Where a side keeps its values: a directory, or the port of a server."""
+    if side == TCP:
+        with tcp_store() as port:
+            yield str(port)
+    else:
+        parent = _TMPFS if side == MEMORY else None
+        with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-", dir=parent) as directory:
+            yield directory
+
+
+def _client(side: str, where: str) -> Any:
+    """A client of its own, as a process would have."""
+    import torch.distributed as dist
+
+    from hpcelastic.pytorch import RunStore
+
+    if side in (OURS, MEMORY):
+        return RunStore(where)
+    if side == FILE:
+        return dist.FileStore(str(Path(where) / "store"), -1)
+    return dist.TCPStore("127.0.0.1", int(where), is_master=False, wait_for_workers=False)
+
+
+def _run(side: str, where: str, turns: int) -> dict[str, Any]:
+    """Seconds of an operation in each part, of a newcomer's first get before the last nine tenths and after them."""
+    store, seconds, newcomers, made = _client(side, where), list[float](), list[float](), 0
+    for part in range(1, _PARTS + 1):
+        since = time.monotonic()
+        for _ in range(turns):
+            made += 1
+            for key in ("a", "b"):
+                store.add(f"number {key}", 1)
+                store.set(f"word {key}", f"{made} times")
+                if int(store.get(f"number {key}")) != made:
+                    raise RuntimeError(f"{side} has lost an addition, or made one twice, at the {made}th")
+        seconds.append((time.monotonic() - since) / turns / _TURN)
+        if part in (_TENTH, _PARTS):
+            newcomers.append(statistics.median(_first_get(side, where) for _ in range(_NEWCOMERS)))
+    sizes = [] if side == TCP else [path.stat().st_size for path in Path(where).rglob("*") if path.is_file()]
+    return {"seconds": seconds, "newcomers": newcomers, "files": len(sizes), "bytes": sum(sizes)}
+
+
+def _first_get(side: str, where: str) -> float:
+    store = _client(side, where)
+    since = time.monotonic()
+    store.get("number a")
+    return time.monotonic() - since
+
+
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    rows = []
+    for run in results["runs"]:
+        seconds = run["seconds"]
+        first, last = statistics.median(seconds[:_TENTH]), statistics.median(seconds[-_TENTH:])
+        paces = (f"{pace * 1e6:,.0f}" for pace in (seconds[0], first, last))
+        disk = ("-", "-") if run["side"] == TCP else (f"{run['files']:,}", size(run["bytes"]))
+        newcomers = (f"{newcomer * 1e6:,.0f}" for newcomer in run["newcomers"])
+        rows.append((run["side"], *paces, significant(last / first), *disk, *newcomers))
+    head = ("side", "first hundredth", "first tenth", "last tenth", "last / first tenth", "files", "bytes")
+    note = (
+        f"Microseconds of an operation, of {results['operations']:,}: a third each are add, set and get; of ten "
+        "hundredths the median. Files and bytes are those left at the end: what RunStore has written in the last "
+        "seconds stays for so long, which is why its first hundredth is cheaper. A newcomer's first get, in "
+        "microseconds too, comes after the first tenth and after the last."
+    )
+    title = "add, set and get on torch's stores"
+    return [Table(title, (*head, "a newcomer's first get", "the same at the end"), tuple(rows), note)]
