@@ -99,13 +99,13 @@ def test_rates_and_growth_of_registers() -> None:
 
 
 def test_what_operations_on_torch_stores_cost_at_first_and_at_last() -> None:
-    seconds = [1e-4] + [2e-4] * 9 + [9e-4] * 80 + [3e-4] * 10
+    seconds = [1e-4] + [9e-4] * 9 + [2e-4] * 10 + [9e-4] * 70 + [3e-4] * 10
     runs = [
         {"side": side, "seconds": seconds, "newcomers": [1e-3, 2e-3], "files": 1234, "bytes": 2048}
         for side in (torch_store.OURS, torch_store.TCP)
     ]
     (table,) = torch_store.tables({"operations": 99_600, "runs": runs})
-    paces, newcomers = ("100", "200", "300", "1.50"), ("1,000", "2,000")
+    paces, newcomers = ("100", "200", "300", "3.00", "1.50"), ("1,000", "2,000")
     assert table.rows == (
         (torch_store.OURS, *paces, "1,234", "2.00 KiB", *newcomers),
         (torch_store.TCP, *paces, "-", "-", *newcomers),
