@@ -145,9 +145,7 @@ MUTANTS = {
     "any lease proves life": Patch(LEASES, "proved=proved)", "proved=True)"),
     "no lease proves life": Patch(LEASES, "proved=proved)", "proved=False)"),
     "a version may be written over": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
-    "a version is read once": Patch(
-        REGISTER, "if numbers and numbers[-1] > self._newest.number:", "if numbers and not self._newest.number:"
-    ),
+    "a version is read once": Patch(REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"),
 }
 
 UNSEEN = {

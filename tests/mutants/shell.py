@@ -24,10 +24,9 @@ _COMMIT = """            if newest.number != version.number:
                 return True  # somebody was faster: decide anew
             won = self._register.commit(version.number, encode(state))"""
 _PUBLISHED = "return files.publish_new(self._path(after + 1), files.to_json(document))"
-_LISTED = (
-    'found = (name[1:-5] for name in files.names(self.directory) if name.startswith("v") and name.endswith(".json"))'
-)
-_POLLED = "found = (str(n) for n in range(1, self._newest.number + 2) if files.read(self._path(n)) is not None)"
+_LISTED = "names = files.names(self.directory)"
+_POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
+        names = [path.name for path in paths if files.read(path) is not None]"""
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
 _EXPIRY = "expiry = settings.rendezvous.lease + settings.rendezvous.margin"
@@ -50,8 +49,8 @@ MUTANTS = {
     "versions are polled by name": Patch(REGISTER, _LISTED, _POLLED),
     "a stale listing is trusted": Patch(
         REGISTER,
-        "if numbers and numbers[-1] > self._newest.number:",
-        "if numbers and numbers[-1] != self._newest.number:",
+        "if last > self._newest.number:",
+        "if last and last != self._newest.number:",
     ),
     "the sweep is left out where versions are removed": Patch(HISTORY, "            self._sweep(last)\n", ""),
     "who removes versions does not let them settle": Patch(
