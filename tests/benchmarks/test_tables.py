@@ -99,7 +99,7 @@ def test_rates_and_growth_of_registers() -> None:
 
 
 def test_what_operations_on_torch_stores_cost_at_first_and_at_last() -> None:
-    seconds = [1e-4] + [9e-4] * 9 + [2e-4] * 10 + [9e-4] * 70 + [3e-4] * 10
+    seconds = [1e-4] + [1e-5] * 9 + [9e-4, 2e-4] * 5 + [1e-5] * 70 + [3e-4] * 10
     runs = [
         {"side": side, "seconds": seconds, "newcomers": [1e-3, 2e-3], "files": 1234, "bytes": 2048}
         for side in (torch_store.OURS, torch_store.TCP)
