@@ -36,8 +36,8 @@ class RunStore(dist.Store):  # type: ignore[name-defined, misc]  # torch imports
     """A store in ``directory``, shared by all processes on all nodes that name the same one.
 
     Keys and values are `str` or `bytes`, values of up to 1 MiB; a queue, all that is in it. Every operation is exact
-    whatever the mounts do, and costs no more after 100,000 of them than at first. Raises ``StoreError`` where the
-    directory can't be used, ``DistStoreError`` where a wait takes longer than ``timeout``.
+    whatever the mounts do, and none costs more for those that were before it. Threads may share one. Raises
+    ``StoreError`` where the directory can't be used, ``DistStoreError`` where a wait takes longer than ``timeout``.
     """
 
     def __init__(self, directory: str | os.PathLike[str], timeout: timedelta = DEFAULT_TIMEOUT) -> None:

@@ -1,5 +1,6 @@
 """`hpcelastic.store()`: one store for the whole run."""
 
+import re
 import subprocess
 import sys
 import threading
@@ -45,6 +46,17 @@ def test_the_name_is_the_packages_too(first: str, tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], env={"HPCELASTIC_RUN_DIR": str(tmp_path)}, check=True)
     assert RunStore(tmp_path / "facts").get("a") == b"1"
     assert files.names(tmp_path) == ["facts"]
+
+
+def test_every_snippet_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+    snippets = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shows = "print(first, shard, store.get('epochs'), store.check(['best']), dist.get_world_size())"
+    place = {"HPCELASTIC_RUN_DIR": str(tmp_path), "HPCELASTIC_ROUND": "1", "RANK": "0", "WORLD_SIZE": "1"}
+    code = "\n".join([*snippets, shows])
+    done = subprocess.run([sys.executable, "-c", code], env=place, capture_output=True, text=True)
+    assert done.stdout == "True b'shard-0001' b'1' True 1\n", done.stderr
+    assert any(key.startswith("round 1/") for key in RunStore(tmp_path / "facts").list_keys())
 
 
 THREADS, EACH = 8, 20

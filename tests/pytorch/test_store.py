@@ -2,6 +2,7 @@
 
 import gc
 import multiprocessing
+import os
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from hpcelastic.pytorch import RunStore
+from hpcelastic.store import history, keyvalue
 
 SHORT = timedelta(milliseconds=500)
 LONG = timedelta(seconds=60)
@@ -131,6 +133,15 @@ OTHERWISE = {
 """Where a store does not keep the contract, and why."""
 
 
+IN_OTHER_WORDS = {"the same", "the same of list_keys", "it names one of its own as well"}
+"""What the page puts in other words."""
+
+
+def test_the_page_tells_every_difference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
+    assert [reason for reason in OTHERWISE.values() if reason not in page and reason not in IN_OTHER_WORDS] == []
+
+
 def answer(store: dist.Store, call: Call) -> Any:
     """What the call returns, or the type of what it raises."""
     name, *arguments = call
@@ -198,6 +209,32 @@ def test_a_value_that_comes_late_is_waited_for(tmp_path: Path) -> None:
     for waiter in waiters:
         waiter.join(60)
     assert sorted(found) == [b"1", b"2"]
+
+
+def turn(store: RunStore, number: int) -> None:
+    """Every operation that changes something, on keys that are always the same."""
+    store.add("number", 1)
+    store.set("word", f"{number:06}")
+    store.multi_set(["one", "two"], [f"{number:06}", b"\xff"])
+    store.compare_set("word", f"{number:06}", "found")
+    store.append("text", "x")
+    store.delete_key("text")
+    store.queue_push("queue", "item")
+    assert store.queue_pop("queue") == b"item"
+    assert store.get("number") == str(number).encode()
+
+
+def test_neither_files_nor_bytes_grow_with_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
+    monkeypatch.setattr(history, "SETTLE", 0.0)  # else what was written in the last seconds stays for so long
+    store, sizes = RunStore(tmp_path), list[tuple[int, int]]()
+    for number in range(1, 301):
+        turn(store, number)
+        found = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
+        sizes.append((len(found), sum(found)))
+    keys = len(store.list_keys()) + 2  # and a deleted one, and the queue
+    assert max(files for files, _ in sizes) <= keys * (2 * keyvalue._KEEP + 1)
+    assert max(bytes for _, bytes in sizes[100:]) <= 1.1 * max(bytes for _, bytes in sizes[:100])
 
 
 PROCESSES, EACH = 4, 25
