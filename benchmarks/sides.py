@@ -16,11 +16,15 @@ from typing import Any, Protocol
 
 from benchmarks.processes import descendants, end_tree, free_port, listens, send
 from hpcelastic.agent.guard import marked
+from hpcelastic.agent.node import pid_here
 from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
+from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.store.events import read_events
+from hpcelastic.store.leases import Lease, read_leases
+from hpcelastic.store.paths import RunPaths
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "hpcelastic-bench"
 """Where ft_launcher is installed: never into the project's own environment."""
@@ -158,11 +162,14 @@ class _Torch:
         self._port = free_port()
         nodes = race.nodes.replace("..", ":")
         self._command = [sys.executable, "-m", self.module, "--nnodes", nodes, "--nproc-per-node", str(race.per_node)]
-        self._command += ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-id", "bench"]
-        self._command += ["--rdzv-endpoint", f"127.0.0.1:{self._port}", "--local-addr", "127.0.0.1", *self.extra]
+        self._command += ["--max-restarts", "3", "--rdzv-id", "bench", "--local-addr", "127.0.0.1"]
+        self._command += [*self._rendezvous(race), *self.extra]
         self._command += [str(race.script), str(race.notes), *race.script_args]
         self._environ = {**os.environ, **race.environment, "PYTHONPATH": self._path()}
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
+
+    def _rendezvous(self, race: Race) -> list[str]:
+        return ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}"]
 
     def _path(self) -> str:
         return os.environ.get("PYTHONPATH", "")
@@ -221,6 +228,35 @@ class Torchrun(_Torch):
     module = "torch.distributed.run"
 
 
+class PluggedIn(_Torch):
+    """torchrun, with its rendezvous in our files."""
+
+    module = "torch.distributed.run"
+
+    def _rendezvous(self, race: Race) -> list[str]:
+        self._paths = RunPaths(race.directory / "runs" / "bench")
+        times = dict((race.settings or {}).get("rendezvous", {}))
+        conf = ["--rdzv-conf", ",".join(f"{key}={value:g}" for key, value in times.items())] if times else []
+        return ["--rdzv-backend", "hpcelastic", "--rdzv-endpoint", str(race.directory / "runs"), *conf]
+
+    def processes(self, index: int) -> list[int]:
+        pids = super().processes(index)
+        names = [lease.member.node for lease in self._leases() if pid_here(lease.member.process) == self.agent(index)]
+        return list(dict.fromkeys([*(pid for name in names for pid in marked(name)), *pids]))
+
+    def first(self) -> int:
+        """The node of group rank 0."""
+        node = read_state(self._paths).participants[0].node
+        pid = next(pid_here(lease.member.process) for lease in self._leases() if lease.member.node == node)
+        return next(index for index, agent in self._agents.items() if agent.pid == pid)
+
+    def takes_part(self) -> bool:
+        return bool(self._leases())
+
+    def _leases(self) -> list[Lease]:
+        return list(read_leases(self._paths.leases).values()) if self._paths.leases.exists() else []
+
+
 class FtLauncher(_Torch):
     """NVIDIA's launcher: torchrun's, with a monitor process for each rank."""
 
@@ -233,7 +269,8 @@ class FtLauncher(_Torch):
 
 def sides(names: Sequence[str] = ()) -> tuple[dict[str, type], list[str]]:
     """The sides that can race here, by name, and why the others can't."""
-    everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "ft_launcher": FtLauncher}
+    everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "torchrun, plug-in": PluggedIn}
+    everyone["ft_launcher"] = FtLauncher
     chosen = {name: side for name, side in everyone.items() if not names or name in names}
     missing = why_no_ft() if "ft_launcher" in chosen else None
     if missing:

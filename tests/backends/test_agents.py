@@ -30,11 +30,11 @@ while not pathlib.Path("finish").exists():
 class Line:
     """Agents of one run in one backend."""
 
-    def __init__(self, shell: Shell, backend: str, endpoint: str) -> None:
+    def __init__(self, shell: Shell, backend: str, endpoint: str, times: str = TIMES) -> None:
         self.shell = shell
         self.run = f"run-{secrets.token_hex(6)}"
         self._fixed = ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint or "runs", "--rdzv-id", self.run]
-        self._fixed += ["--local-addr", "127.0.0.1", "--rdzv-conf", TIMES, "--max-restarts", "3"]
+        self._fixed += ["--local-addr", "127.0.0.1", "--rdzv-conf", times, "--max-restarts", "3"]
         self._fixed += ["--preload", "argparse"]
         shell.write({"waiting.py": WAITING})
         (shell.directory / "said").mkdir()
@@ -89,6 +89,13 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
         late.kill()  # it would serve a new one, which knows nothing of the run
     else:
         assert late.wait(30) == 0
+
+
+def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
+    agent = Line(shell, *backend, times=f"{TIMES},join_timeout=2").start("a", "2")
+    _, stderr = agent.communicate(timeout=60)
+    assert agent.returncode == 1
+    assert "waiting for nodes: 1 of at least 2 are ready; no round formed in 2 s" in stderr
 
 
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])

@@ -45,7 +45,7 @@ def test_phases_of_ours_make_up_the_whole() -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("side", ["torchrun", "ft_launcher"])
+@pytest.mark.parametrize("side", ["torchrun", "torchrun, plug-in", "ft_launcher"])
 def test_the_others_race_too(side: str) -> None:
     if side == "ft_launcher" and (reason := why_no_ft()):
         pytest.skip(reason)

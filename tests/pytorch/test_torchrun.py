@@ -130,6 +130,22 @@ def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     assert "give another --rdzv-id" in text
 
 
+def test_who_stands_still_is_fenced_and_comes_back(torchruns: Torchruns) -> None:
+    agents = [torchruns.start(nodes="1:2") for _ in range(2)]
+    number = read_round(torchruns, nodes=2)
+    said = torchruns.round(number, workers=2)
+    still, other = said
+    os.kill(still["agent"], signal.SIGSTOP)
+    (alone,) = torchruns.round(number + 1, workers=1)
+    assert alone["agent"] == other["agent"]
+    assert not is_alive(still["pid"]) and not is_alive(still["child"])
+    os.kill(still["agent"], signal.SIGCONT)
+    both = torchruns.round(number + 2, workers=2)
+    assert {one["agent"] for one in both} == {still["agent"], other["agent"]}
+    torchruns.finish()
+    assert [agent.wait(30) for agent in agents] == [0, 0]
+
+
 def read_round(torchruns: Torchruns, nodes: int) -> int:
     """The number of the round that has so many nodes, once it has formed."""
     number = [0]
