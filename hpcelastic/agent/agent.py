@@ -9,14 +9,13 @@ import os
 import select
 import selectors
 import signal
-import socket
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hpcelastic.agent.address import interface_of
-from hpcelastic.agent.bell import Bell, heed
+from hpcelastic.agent.bell import Bell, heed, open_network
 from hpcelastic.agent.binding import binding, ranges
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.environment import RunFacts, common_environment
@@ -24,6 +23,7 @@ from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.guard import boottime
 from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.settings import AgentSettings
@@ -36,7 +36,7 @@ from hpcelastic.agent.witness import Witness
 from hpcelastic.agent.workers import Means, Worker, WorkerGroup, can_be_warm, words
 from hpcelastic.errors import HpcElasticError, RunFailed, StoreError
 from hpcelastic.health.incidents import Trouble
-from hpcelastic.network import Network, News, shared_key
+from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
@@ -91,7 +91,8 @@ class Agent:
     def __init__(self, spec: AgentSpec, report: Callable[[str], None]) -> None:
         self._spec = spec
         self._report = report
-        self._network = self._open_network()
+        enabled = spec.agent.network.doorbell
+        self._network = open_network(spec.paths, spec.member, self._heard, report) if enabled else None
         self._inherited = (self._network.presence.fileno(),) if self._network else ()
         """What every process of this node holds open, so that others can tell when none is left."""
 
@@ -112,8 +113,7 @@ class Agent:
         )
         self._events = EventLog(spec.paths.event_log(spec.member.node), spec.member.name)
         self._witness = Witness(spec.paths, spec.member, enabled=spec.agent.health.exclude)
-        self._inbox: deque[Outcome | HpcElasticError | Meaning | Outlook | int] = deque()
-        self._bell, self._bell_end = socket.socketpair()
+        self._inbox: Inbox[Outcome | HpcElasticError | Meaning | Outlook | int] = Inbox()
         self._selector = selectors.DefaultSelector()
         self._store: StorePort | StoreHost | None = None
         """What this node offers the next round, or does for the one that it leads."""
@@ -131,7 +131,7 @@ class Agent:
         """The last round in which workers were seen to ask whether they should stop."""
 
         self._patience = Patience(spec.settings.rendezvous.join_timeout)
-        self._warned = Warned(self._surroundings, self._deliver, report)
+        self._warned = Warned(self._surroundings, self._inbox.deliver, report)
         self._exit_code: int | None = None
         self._leaving_code = 0
         """The exit status once this node has left."""
@@ -161,7 +161,7 @@ class Agent:
                 stack.callback(self._network.close)
             self._guard = stack.enter_context(Guard(self._spec.member.node, self._inherited))
             stack.enter_context(self._signals())
-            self._watch(self._bell_end, self._rung)
+            self._watch(self._inbox, self._inbox.heard)
             self._watch(self._guard, self._guarded)
             warm = self._warm_parent(stack)
             self._means = Means(self._guard, warm, self._inherited, self._board, self._spec.processors)
@@ -170,12 +170,12 @@ class Agent:
                 self._spec.paths, self._run.node, self._spec.settings, boottime, self._spec.lock, bell
             )
             poll = self._spec.settings.rendezvous.poll
-            self._rendezvous = RendezvousThread(rendezvous, self._member, poll, self._deliver, self._renewed)
+            self._rendezvous = RendezvousThread(rendezvous, self._member, poll, self._inbox.deliver, self._renewed)
             self._do(self._conduct.found(self._spec.state))
             self._rendezvous.start()
             if self._network:
                 self._network.start()
-            self._surroundings.start(self._deliver)
+            self._surroundings.start(self._inbox.deliver)
             stack.callback(self._surroundings.stop)
             stack.callback(self._say_goodbye)
             stack.callback(self._end_workers, "the agent ends")
@@ -196,7 +196,7 @@ class Agent:
         while self._inbox:
             if select.select([self._guard], [], [], 0)[0]:  # it may have spoken since
                 self._guarded()
-            message = self._inbox.popleft()
+            message = self._inbox.take()
             if isinstance(message, Outcome):
                 self._learned(message)
             elif isinstance(message, int):
@@ -233,18 +233,6 @@ class Agent:
         """Called in the network's thread."""
         self._rendezvous.hear(heed(news))
 
-    def _deliver(self, message: Outcome | HpcElasticError | Meaning | Outlook) -> None:
-        """Called in other threads than the main one."""
-        self._inbox.append(message)
-        self._ring()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._bell.send(b"!", socket.MSG_DONTWAIT)
-
-    def _rung(self) -> None:
-        self._bell_end.recv(4096)
-
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
         """Catch signals for as long as the agent runs, and put the old handlers back.
@@ -259,8 +247,7 @@ class Agent:
     def _caught(self, signum: int, _frame: object) -> None:
         if signum in STOP and self._conduct.leaving and not self._surroundings.repeats and self._ending is not None:
             self._ending.send(signal.SIGKILL)  # asked twice: no more grace
-        self._inbox.append(signum)
-        self._ring()
+        self._inbox.deliver(signum)
 
     # What the agent does about it
 
@@ -488,17 +475,6 @@ class Agent:
 
     # Its own means
 
-    def _open_network(self) -> Network | None:
-        """The doorbell, unless it is turned off or can't be had: the files alone carry a run as well."""
-        if not self._spec.agent.network.doorbell:
-            return None
-        try:
-            member = self._spec.member
-            return Network(shared_key(self._spec.paths.key), member.node, member.address, self._heard)
-        except OSError as error:
-            self._report(f"no doorbell: {error}; others' news are found by looking in the run's directory")
-            return None
-
     def _warm_parent(self, stack: contextlib.ExitStack) -> Warm | None:
         """The process that is forked into the workers, unless there is nothing to preload."""
         agent = self._spec.agent
@@ -612,7 +588,7 @@ class Agent:
         """Seconds until a wait gets too long; None if there is none: workers may still come to a step's end."""
         return self._patience.left(self._conduct.leaving or self._conduct.part is not None)
 
-    def _watch(self, source: socket.socket | Guard | Warm | StorePort | StoreHost, react: Callable[[], None]) -> None:
+    def _watch(self, source: Inbox[Any] | Guard | Warm | StorePort | StoreHost, react: Callable[[], None]) -> None:
         self._selector.register(source, selectors.EVENT_READ, react)
 
     def _watch_birth(self, line: int) -> None:

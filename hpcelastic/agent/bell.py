@@ -32,6 +32,17 @@ class Bell:
             self._network.watch([_peer(member) for member in members], version)
 
 
+def open_network(
+    paths: RunPaths, member: Member, heard: Callable[[News], None], report: Callable[[str], None]
+) -> Network | None:
+    """The network of an agent; None if it can't be had, which is told: the files alone carry a run as well."""
+    try:
+        return Network(shared_key(paths.key), member.node, member.address, heard)
+    except OSError as error:
+        report(f"no doorbell: {error}; others' news are found by looking in the run's directory")
+        return None
+
+
 @contextlib.contextmanager
 def bell_from_outside(paths: RunPaths, name: str) -> Iterator[Bell | None]:
     """A doorbell for somebody who takes no part in the run; None where there is none to be had."""

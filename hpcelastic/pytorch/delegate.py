@@ -9,20 +9,19 @@ import atexit
 import contextlib
 import os
 import select
-import socket
 import threading
-from collections import deque
 from dataclasses import replace
 
 from hpcelastic.agent.address import interface_of
-from hpcelastic.agent.bell import Bell, heed
+from hpcelastic.agent.bell import Bell, heed, open_network
 from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
 from hpcelastic.agent.guard import MARKER, boottime, kill_marked
 from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.store_port import StorePort
 from hpcelastic.errors import HpcElasticError, StoreError
-from hpcelastic.network import Network, News, shared_key
+from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
@@ -51,11 +50,10 @@ class Delegate:
         self._paths, self._report = paths, here.report
         self._node, self._lease = here.member.node, here.settings.rendezvous.lease
         files.make_directory(paths.events)
-        self._inbox: deque[Outcome | HpcElasticError | int] = deque()
+        self._inbox: Inbox[Outcome | HpcElasticError | int] = Inbox()
         """What comes to be dealt with: an int is the round whose workers have ended."""
 
-        self._wake, self._wake_end = socket.socketpair()
-        self._network = self._open_network(here) if doorbell else None
+        self._network = open_network(paths, here.member, self._heard, here.report) if doorbell else None
         member = replace(here.member, bell=self._network.port if self._network else 0)
         self._conduct = Conduct(member, self._lease, boottime)
         self._patience = Patience(here.settings.rendezvous.join_timeout)
@@ -87,7 +85,7 @@ class Delegate:
         facts["INTERFACE"] = interface_of(member.address)
         os.environ.update({MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}})
         poll = here.settings.rendezvous.poll
-        self._rendezvous = RendezvousThread(rendezvous, member, poll, self._deliver, self._renewed)
+        self._rendezvous = RendezvousThread(rendezvous, member, poll, self._inbox.deliver, self._renewed)
         self._thread = threading.Thread(target=self._run, name="delegate", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -132,7 +130,7 @@ class Delegate:
         with self._changed:
             self._idle, self._part, self._over = True, None, ""
             self._changed.notify_all()
-        self._deliver(ended)
+        self._inbox.deliver(ended)
         with self._changed:
             self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
             part = self._part
@@ -152,7 +150,7 @@ class Delegate:
         with self._changed:
             self._closing = self._idle = True
             self._changed.notify_all()
-        self._ring()
+        self._inbox.wake()
         self._thread.join()
         self._do(self._conduct.say_goodbye())
         if not self._rendezvous.stop(_PARTING):
@@ -187,17 +185,17 @@ class Delegate:
 
     def _turn(self) -> None:
         left = self._patience.left(trains=self._conduct.part is not None)
-        ready, _, _ = select.select([self._wake_end.fileno(), self._guard.fileno()], [], [], left)
+        ready, _, _ = select.select([self._inbox.fileno(), self._guard.fileno()], [], [], left)
         if self._guard.fileno() in ready and self._guard.heard():
             self._patience.doubt()
             where = self._paths.root
             self._report(f"the lease ran out: the workers were killed; is the filesystem of {where} slow or stuck?")
             self._events.write("fenced", round=self._conduct.member.round)
             self._do(self._conduct.fenced())
-        if self._wake_end.fileno() in ready:
-            self._wake_end.recv(4096)
+        if self._inbox.fileno() in ready:
+            self._inbox.heard()
         while self._inbox and not self._closing:
-            self._take(self._inbox.popleft())
+            self._take(self._inbox.take())
         if self._conduct.leaving and self._conduct.part is None:
             notice = self._conduct.notice
             raise Left(f"this node takes no part any more: {notice.reason if notice else ''}")
@@ -292,24 +290,8 @@ class Delegate:
 
     # From other threads
 
-    def _open_network(self, here: Entered) -> Network | None:
-        try:
-            network = Network(shared_key(self._paths.key), here.member.node, here.member.address, self._heard)
-        except OSError as error:
-            self._report(f"no doorbell: {error}; others' news are found by looking in the run's directory")
-            return None
-        return network
-
     def _heard(self, news: News) -> None:
         self._rendezvous.hear(heed(news))
 
     def _renewed(self, lease_from: float) -> None:
         self._guard.until(lease_from + self._lease)
-
-    def _deliver(self, message: Outcome | HpcElasticError | int) -> None:
-        self._inbox.append(message)
-        self._ring()
-
-    def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            self._wake.send(b"!", socket.MSG_DONTWAIT)
