@@ -1,0 +1,70 @@
+"""docs/backends.md and docs/plugin.md: what a reader would copy is understood."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.run import get_args_parser
+
+from hpcelastic.api.launch import resolve
+from hpcelastic.cli import agent
+from hpcelastic.cli.parser import Parser
+from hpcelastic.protocol.settings import TIMINGS
+from hpcelastic.pytorch.torchrun import create_handler
+from hpcelastic.store.backend import GROUP, backends
+
+DOCS = Path(__file__).parents[2] / "docs"
+BACKENDS, PLUGIN = ((DOCS / f"{name}.md").read_text() for name in ("backends", "plugin"))
+
+
+def block(page: str, language: str) -> str:
+    """The only one of its language."""
+    (found,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    return str(found)
+
+
+def words(page: str, command: str) -> list[str]:
+    line = block(page, "bash").replace("\\\n", " ").replace("$SLURM_JOB_ID", "7")
+    return shlex.split(line.removeprefix(command))
+
+
+def test_the_table_has_every_backend() -> None:
+    named = re.findall(r"^\| `([\w-]+)` \|", BACKENDS, re.MULTILINE)
+    assert sorted(set(named)) == backends()
+    assert f'[project.entry-points."{GROUP}"]' in block(BACKENDS, "toml")
+
+
+def test_the_job_loads_and_the_line_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    job = {"entrypoint": {"script": "train.py"}, **yaml.safe_load(block(BACKENDS, "yaml"))}
+    assert resolve(job, []).rendezvous.endpoint == "etcd1:2379,etcd2:2379"
+    parser = Parser()
+    agent.add_arguments(parser)
+    task = agent.task_of(parser.parse_args(words(BACKENDS, "hpcelastic agent")))
+    assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == ("c10d", "node1:29400")
+    assert task.paths.root == Path("/scratch/me/runs/r")
+
+
+def test_torchrun_takes_the_line(tmp_path: Path) -> None:
+    args = get_args_parser().parse_args(words(PLUGIN, "torchrun"))
+    assert (args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id) == ("hpcelastic", "/shared/runs", "7")
+    create_handler(RendezvousParameters(args.rdzv_backend, str(tmp_path), args.rdzv_id, 2, 4))
+
+
+def test_the_options_are_those_that_there_are(tmp_path: Path) -> None:
+    (listed,) = re.findall(r"^`--rdzv-conf` takes (.*?) \(seconds\), (.*?);", PLUGIN, re.MULTILINE)
+    named = set(re.findall(r"`(\w+)`", " ".join(listed)))
+    assert named == {*TIMINGS, "interface", "doorbell"} - {"checkpoint_grace"}  # torchrun's agents know no such end
+    conf = dict.fromkeys(named & {*TIMINGS}, "5") | {"poll": "0.5", "doorbell": "false", "interface": "lo"}
+    create_handler(RendezvousParameters("hpcelastic", str(tmp_path), "r", 1, 1, **conf))
+
+
+def test_the_example_of_torchs_own_protocol_runs(tmp_path: Path) -> None:
+    code = block(PLUGIN, "python").replace("/shared/runs/mine", str(tmp_path))
+    names = {"parameters": RendezvousParameters("hpcelastic-dynamic", "e", "mine", 1, 1, "localhost")}
+    exec(code, names)
+    assert names["handler"].get_backend() == "hpcelastic-dynamic"  # type: ignore[attr-defined]
