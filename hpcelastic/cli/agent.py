@@ -1,7 +1,6 @@
 """``hpcelastic agent``: take part in a run as one node."""
 
 import argparse
-import math
 import os
 import re
 import secrets
@@ -15,25 +14,22 @@ from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
 from hpcelastic.config.job import NODES, node_range
+from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import (
     FILE,
     STATIC,
-    TIMINGS,
     NodeRange,
     RendezvousSettings,
     RestartSettings,
     Settings,
-    timed,
 )
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.etcd_server import EMBEDDED
 from hpcelastic.store.paths import RunPaths
-
-_TORCH_TIMINGS = {"last_call_timeout": "last_call"}
 
 _HOST = re.compile(r"[^/]*:\d*")
 """A server as an endpoint."""
@@ -121,9 +117,8 @@ def _from_flags(args: argparse.Namespace) -> Task:
         print(f"hpcelastic agent: {line}", file=sys.stderr)
     directory, server = (None, (FILE, "")) if args.standalone else _kept(args)
     try:
-        timings = _rendezvous(args.rdzv_conf)
         backend, endpoint = server
-        rendezvous = replace(timings, backend=backend, endpoint=endpoint)
+        rendezvous = replace(_rendezvous(args.rdzv_conf), backend=backend, endpoint=endpoint)
         settings = Settings(_nodes(args.nnodes), rendezvous, RestartSettings(args.max_restarts))
         agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
     except ValueError as error:
@@ -226,20 +221,11 @@ def _nodes(text: str) -> NodeRange:
 
 
 def _rendezvous(text: str) -> RendezvousSettings:
-    values: dict[str, float] = {}
-    for pair in filter(None, text.split(",")):
-        name, _, value = pair.partition("=")
-        key = _TORCH_TIMINGS.get(name, name)
-        if key not in TIMINGS:
-            known = ", ".join(TIMINGS)
-            raise ConfigError(f"--rdzv-conf has {key!r}; it takes {known}")
-        try:
-            values[key] = float(value)
-        except ValueError:
-            values[key] = math.nan
-        if not math.isfinite(values[key]):
-            raise ConfigError(f"--rdzv-conf {key} is {value!r}; write seconds, such as {key}=5")
-    return timed(values)
+    pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
+    try:
+        return timings({name.strip(): value for name, _, value in pairs})
+    except ValueError as error:
+        raise ConfigError(f"--rdzv-conf: {error}") from error
 
 
 def _default_id(nodes: NodeRange) -> str:

@@ -23,10 +23,10 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
+from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
-from hpcelastic.pytorch.rdzv_configs import timings
 from hpcelastic.pytorch.telemetry import About
 from hpcelastic.slurm.entry import Task, place_here
 from hpcelastic.slurm.environment import slurm_task

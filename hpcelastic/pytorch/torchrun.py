@@ -21,12 +21,12 @@ from torch.distributed.elastic.rendezvous import (
 
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.node import Place
+from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
-from hpcelastic.pytorch.rdzv_configs import timings
 from hpcelastic.pytorch.store import RunStore
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm.entry import Entered, entered, place_here

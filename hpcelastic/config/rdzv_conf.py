@@ -1,4 +1,4 @@
-"""What ``--rdzv-conf``, or ``LaunchConfig.rdzv_configs``, says in torch's words."""
+"""What ``--rdzv-conf``, or ``LaunchConfig.rdzv_configs``, says in torch's words. Pure."""
 
 import math
 from collections.abc import Collection, Mapping
