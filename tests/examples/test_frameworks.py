@@ -156,7 +156,7 @@ lightning()
 
 def test_within_srun_they_ask_for_torchruns_variables() -> None:
     """The last line shows what a worker would take itself for without TORCHELASTIC_RUN_ID: for its agent."""
-    part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500)
+    part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
     facts = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
     environ = worker_environment({**os.environ, **SRUN}, part, 2, facts, {})
     asked = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=PATIENCE)
