@@ -1,18 +1,20 @@
-"""What PyTorch's own programs can use of hpcelastic: adaptors to torch's interfaces. Imports torch."""
+"""What PyTorch's own programs can use of hpcelastic: adaptors to torch's interfaces.
 
+The names here are loaded when they are first used: torchrun loads this package wherever it is installed.
+"""
+
+import importlib
 from typing import TYPE_CHECKING, Any
-
-from .store import RunStore, run_store
 
 if TYPE_CHECKING:
     from .rendezvous_backend import FileRendezvousBackend
+    from .store import RunStore, run_store
 
 __all__ = ["FileRendezvousBackend", "RunStore", "run_store"]
 
 
 def __getattr__(name: str) -> Any:
-    if name != "FileRendezvousBackend":
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .rendezvous_backend import FileRendezvousBackend  # a second of imports, for those who need it
-
-    return FileRendezvousBackend
+    module = "rendezvous_backend" if name == "FileRendezvousBackend" else "store"
+    return getattr(importlib.import_module(f"{__name__}.{module}"), name)

@@ -8,7 +8,6 @@ import base64
 import binascii
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,11 +72,6 @@ class FileRendezvousBackend(RendezvousBackend):
             return base64.b64decode(value, validate=True)
         except (TypeError, ValueError, binascii.Error) as error:
             raise RendezvousStateError(f"{self._register.directory}: holds no state of a rendezvous") from error
-
-
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torch asks the entry point for: a function that creates handlers."""
-    return create_dynamic_handler
 
 
 def create_dynamic_handler(params: RendezvousParameters) -> RendezvousHandler:

@@ -1,13 +1,13 @@
 """The rendezvous of plain torchrun, through files: ``torchrun --rdzv-backend=hpcelastic --rdzv-endpoint=DIR ...``.
 
-torch finds it by the entry point ``torchrun.handlers`` of this package. torchrun's agents go on as they are; what is
+torch finds it by this package's entry point (`hpcelastic.pytorch.plugin`). torchrun's agents go on as they are; what is
 agreed among them, and who may go on without whom, is decided as among agents of ours, and their workers are fenced as
 ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
 """
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import (
@@ -40,11 +40,6 @@ _PATIENCE = 10.0
 """Seconds that the shared filesystem may take to be told that the run is over."""
 
 _log = logging.getLogger(__name__)
-
-
-def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
-    """What torch asks the entry point for: a function that creates handlers."""
-    return create_handler
 
 
 def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -284,3 +285,12 @@ def test_what_is_no_state_is_said_to_be_none(tmp_path: Path) -> None:
         backend.get_state()
     with pytest.raises(RendezvousConnectionError):
         FileRendezvousBackend(tmp_path / "v0000000001.json")
+
+
+def test_torchrun_loads_next_to_nothing_of_us() -> None:
+    script = (
+        "import sys, torch.distributed.run; print(*(name for name in sys.modules if name.startswith('hpcelastic')))"
+    )
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
+    ours = {name for name in loaded if not name.startswith(("hpcelastic.store", "__editable__"))}
+    assert ours == {"hpcelastic", "hpcelastic.pytorch", "hpcelastic.pytorch.plugin"}
