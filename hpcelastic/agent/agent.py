@@ -17,7 +17,7 @@ from typing import Any
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed, open_network
 from hpcelastic.agent.binding import binding, ranges
-from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
+from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop, carry_out
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.agent.fitness import UNFIT
@@ -500,11 +500,7 @@ class Agent:
             self._rendezvous.hear(Rendezvous.look_again)  # a newcomer asks for its place now
 
     def _do(self, actions: Actions) -> None:
-        """Carry out what was decided, in order."""
-        answer: int | None = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                answer = self._act(actions.send(answer))
+        carry_out(actions, self._act)
 
     def _act(self, action: Action) -> int | None:
         if isinstance(action, Reserve):

@@ -5,6 +5,7 @@ over each, and what happens meanwhile waits; so the order of the actions is the 
 can let time pass, and faults come, between any two. Nothing here touches a file, a process or a signal.
 """
 
+import contextlib
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 
@@ -58,6 +59,14 @@ class End:
 Action = Say | Start | Stop | Ask | Reserve | End
 Actions = Generator[Action, int | None, None]
 """The answer to an action is a port for `Reserve`, whether they do for `Ask`, None for the others."""
+
+
+def carry_out(actions: Actions, act: Callable[[Action], int | None]) -> None:
+    """Do what was decided, in order; ``act`` does one action, and returns its answer."""
+    answer: int | None = None
+    with contextlib.suppress(StopIteration):
+        while True:
+            answer = act(actions.send(answer))
 
 
 class Conduct:

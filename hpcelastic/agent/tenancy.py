@@ -7,6 +7,7 @@ file that somebody could leave behind, and is free again when its holder has die
 
 import contextlib
 import hashlib
+import itertools
 import os
 import socket
 import struct
@@ -35,6 +36,12 @@ def settled(paths: RunPaths, place: Place) -> Iterator[Place]:
                 raise already_here(place.name, _holder(name))
             place = replace(place, name=own, host=place.host or place.name)
         yield place
+
+
+def names(first: str) -> Iterator[str]:
+    """What agents that start on one machine without knowing of each other are called, in turn."""
+    yield first
+    yield from (f"{first}.{number}" for number in itertools.count(2))
 
 
 def _address(paths: RunPaths, *words: str) -> bytes:

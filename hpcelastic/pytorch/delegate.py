@@ -6,7 +6,6 @@ by which the guard knows them, for they are started with this process's environm
 """
 
 import atexit
-import contextlib
 import os
 import select
 import threading
@@ -14,7 +13,7 @@ from dataclasses import replace
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed, open_network
-from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop
+from hpcelastic.agent.conduct import Action, Actions, Ask, Conduct, Reserve, Say, Start, Stop, carry_out
 from hpcelastic.agent.guard import MARKER, boottime, kill_marked
 from hpcelastic.agent.guarded import Guard
 from hpcelastic.agent.inbox import Inbox
@@ -233,10 +232,7 @@ class Delegate:
         self._do(self._conduct.learned(state, outcome.lease_from, outcome.settled))
 
     def _do(self, actions: Actions) -> None:
-        answer: int | None = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                answer = self._act(actions.send(answer))
+        carry_out(actions, self._act)
 
     def _act(self, action: Action) -> int | None:
         if isinstance(action, Reserve):

@@ -9,11 +9,10 @@ metrics what happens. docs/python.md says what differs. The agent runs in the th
 """
 
 import contextlib
-import itertools
 import os
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from hpcelastic.agent.agent import Observe
 from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.signals import Handler, handled
+from hpcelastic.agent.tenancy import names
 from hpcelastic.errors import HpcElasticError, NameTaken, RendezvousTimeout, RunFailed
 from hpcelastic.protocol.state import Failure, Phase
 from hpcelastic.pytorch.failures import process_failures
@@ -137,15 +137,10 @@ def _as_a_stop(came: list[int]) -> Handler:
 
 def _take_part(launch: Launch, observe: Observe) -> int:
     """Several agents of a run may be on a machine, as torch's: each takes the first name that is free."""
-    for name in _names(launch.place.name):
+    for name in names(launch.place.name):
         with contextlib.suppress(NameTaken):
             return take_part(launch.task, replace(launch.place, name=name), observe)
     raise AssertionError("names do not end")
-
-
-def _names(first: str) -> Iterator[str]:
-    yield first
-    yield from (f"{first}.{number}" for number in itertools.count(2))
 
 
 def _returned(paths: RunPaths, round: int, rank: int) -> Any:

@@ -7,7 +7,6 @@ ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
 
 import contextlib
 import logging
-from collections.abc import Iterator
 from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import (
@@ -20,7 +19,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.node import Place
+from hpcelastic.agent.tenancy import names
 from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
@@ -145,12 +144,14 @@ class FileRendezvousHandler(RendezvousHandler):
         return True
 
     def _enter(self) -> Delegate:
-        for place in _places(replace(place_here(), address=self._address)):
+        here = replace(place_here(), address=self._address)
+        for name in names(here.name):
+            place = here if name == here.name else replace(here, name=name, host=here.host or here.name)
             with contextlib.suppress(NameTaken), contextlib.ExitStack() as held:
-                here = held.enter_context(
+                node = held.enter_context(
                     entered(self._paths, self._run_id, self._settings, place, self._interface, workers=1)
                 )
-                delegate = self._begun(here)
+                delegate = self._begun(node)
                 self._held = held.pop_all()
                 return delegate
         raise AssertionError("there is always another name")
@@ -174,12 +175,3 @@ class FileRendezvousHandler(RendezvousHandler):
         return RendezvousClosedError(
             f"{self._paths.root}: the run has ended ({reason}); for another one give another --rdzv-id"
         )
-
-
-def _places(place: Place) -> Iterator[Place]:
-    """``place`` under every name that an agent there may have, where there are several on one machine."""
-    yield place
-    number = 2
-    while True:
-        yield replace(place, name=f"{place.name}.{number}", host=place.host or place.name)
-        number += 1

@@ -185,9 +185,9 @@ def backend_of(paths: RunPaths) -> Backend:
     root = str(paths.root)
     if root in _opened:
         return _opened[root]
-    chosen = _chosen(paths)
-    if chosen is None and files.names(paths.register):
+    if files.names(paths.register):  # no run in a server has versions here
         return FileBackend(paths)
+    chosen = _chosen(paths)
     known = files.read_json(paths.known) if paths.known.name in files.names(paths.known.parent) else None
     if chosen is None:
         return KnownBackend(paths, known) if known else FileBackend(paths)

@@ -252,7 +252,8 @@ def test_a_wrong_flag_is_named(tmp_path: Path, changed: dict[str, Any], message:
 
 
 def test_a_line_may_keep_what_torch_alone_needs(tmp_path: Path) -> None:
-    get_rendezvous_handler(params(tmp_path, timeout=900, read_timeout=60, is_host="false", last_call_timeout="3"))
+    given = params(tmp_path, timeout=900, read_timeout=60, is_host="false", last_call_timeout="3")
+    assert get_rendezvous_handler(given).get_run_id() == given.run_id
 
 
 # torch's own protocol over our files
