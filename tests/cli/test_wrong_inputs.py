@@ -446,6 +446,7 @@ def test_second_agent_of_the_same_name_is_refused_and_the_first_goes_on(shell: S
     assert first.wait(timeout=30) == 0, first.communicate()
 
 
+@pytest.mark.slow
 def test_resume_of_a_run_that_is_not_over_is_refused_and_does_not_disturb_it(shell: Shell) -> None:
     shell.write({"job.yaml": JOB, "train.py": STEADY})
     first = shell.start("-m", "hpcelastic", "run", "job.yaml")

@@ -28,6 +28,8 @@ from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 from tests.cli.shell import Shell, eventually, shell_in
 
+pytestmark = pytest.mark.slow
+
 QUICK = "lease=2,margin=0.5,poll=0.05,last_call=0.5"
 
 WAITING = """\
