@@ -135,6 +135,7 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_registry() == Registry(Path("/state/hpcelastic/runs"))
 
 
+@pytest.mark.slow
 def test_commands_find_a_run_from_anywhere(made: Shell) -> None:
     (made.directory / "elsewhere").mkdir()
     cd = ("-c", "import os, sys; os.chdir('elsewhere'); from hpcelastic.cli import main; sys.exit(main())")

@@ -72,6 +72,7 @@ def test_a_failed_run_among_others(shell: Shell) -> None:
     assert isinstance(failed, RunFailed)
 
 
+@pytest.mark.slow
 def test_found_again_by_name_and_cancelled(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.write({"train.py": WAITS, "elsewhere/keep": ""})
     sweep(job("w"), {"nodes": [1, "1..2"]}, executor="local")
@@ -122,6 +123,7 @@ def test_a_name_that_is_taken(shell: Shell) -> None:
     assert not (shell.directory / "runs" / "r-000").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", [SlurmError("too many jobs"), KeyboardInterrupt("")], ids=["refused", "interrupt"])
 def test_those_before_a_refused_one_are_cancelled(
     refusal: BaseException, shell: Shell, monkeypatch: pytest.MonkeyPatch

@@ -101,6 +101,7 @@ def test_ranks_of_two_nodes_agree(shell: Shell) -> None:
     assert all(Path(file).parent.is_dir() for file in column("TORCHELASTIC_ERROR_FILE"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "given", "expected"),
     [

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import os
 import signal
 import subprocess
@@ -69,16 +70,17 @@ def run(part: Part, title: str) -> Result:
 
 def _await(process: subprocess.Popen[bytes], part: Part, began: float, title: str) -> bool:
     """Wait for the end of a part; return whether it was ended for its budget."""
+    budget = 60 * part.budget or math.inf
     while True:
+        left = began + budget - time.monotonic()
         try:
-            process.wait(_STEP)
+            process.wait(max(0.0, min(_STEP, left)))
             return False
         except subprocess.TimeoutExpired:
-            passed = time.monotonic() - began
-            print(f"{title}: {passed:.0f} s{f' of {60 * part.budget:.0f} s' if part.budget else ''}", flush=True)
-        if part.budget and passed > 60 * part.budget:
-            _end(process)
-            return True
+            if left <= _STEP:
+                _end(process)
+                return True
+        print(f"{title}: {time.monotonic() - began:.0f} s of {budget:.0f} s", flush=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

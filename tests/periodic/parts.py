@@ -30,11 +30,11 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 3),
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly"), 48),
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly"), 46),
         Part("simulation", simulate(day * 100_000, "--minutes", "4"), 6),
-        Part("mutants", (sys.executable, "-m", "tests.mutants"), 10),
+        Part("mutants", (sys.executable, "-m", "tests.mutants"), 9),
         *(storm(shape, day, minutes=2, budget=5) for shape in SHAPES),
-        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 9),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 8),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 8),
     ]
 
