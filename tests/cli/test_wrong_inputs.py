@@ -62,35 +62,9 @@ def entrypoint(text: str) -> Mapping[str, str]:
     return yaml(JOB.replace("script: train.py", text))
 
 
-JOB_FILES = [
+JOB_FILES = [  # tests/config/test_errors.py has every message about the text of a file
     Wrong(
         "yaml-syntax", "run wrong.yaml", "wrong.yaml:2:2: is no YAML … close the bracket", yaml("run: {name: a\nx: 1\n")
-    ),
-    Wrong("yaml-tab", "run wrong.yaml", "wrong.yaml:2:1: is no YAML … indent with spaces", yaml("run:\n\tname: a\n")),
-    Wrong(
-        "yaml-unknown-key",
-        "run wrong.yaml",
-        "wrong.yaml:6: worker: no such key … did you mean workers?",
-        yaml(JOB + "worker: {}\n"),
-    ),
-    Wrong("yaml-torchrun-key", "run wrong.yaml", "wrong.yaml:6: nnodes … write nodes", yaml(JOB + "nnodes: 2\n")),
-    Wrong(
-        "yaml-wrong-type",
-        "run wrong.yaml",
-        "wrong.yaml:3: workers.per_node … 'two' … whole number or auto",
-        yaml(JOB.replace("per_node: 1", "per_node: two")),
-    ),
-    Wrong(
-        "yaml-min-over-max",
-        "run wrong.yaml",
-        "wrong.yaml:6: nodes.min … 3, more than nodes.max, 2",
-        yaml(JOB + "nodes: 3..2\n"),
-    ),
-    Wrong(
-        "yaml-duplicate-key",
-        "run wrong.yaml",
-        "wrong.yaml:6: run … given twice, first at line 1",
-        yaml(JOB + "run: {name: b}\n"),
     ),
     Wrong(
         "yaml-two-problems",
@@ -99,17 +73,6 @@ JOB_FILES = [
         yaml(JOB + "nodes: x\nworker: {}\n"),
         lines=2,
     ),
-    Wrong("yaml-empty", "run wrong.yaml", "wrong.yaml: is empty … entrypoint", yaml("")),
-    Wrong(
-        "yaml-no-entrypoint", "run wrong.yaml", "entrypoint: is missing … script: train.py", yaml("run: {name: r}\n")
-    ),
-    Wrong(
-        "yaml-two-entrypoints",
-        "run wrong.yaml",
-        "script and module … exactly one",
-        yaml(JOB.replace("train.py", "train.py, module: mod")),
-    ),
-    Wrong("yaml-list", "run wrong.yaml", "wrong.yaml:1: holds a list … KEY: VALUE", yaml("- a\n")),
     Wrong("file-missing", "run jo.yaml", "jo.yaml: no such file; did you mean job.yaml?"),
     Wrong("file-is-directory", "run .", "is a directory … job.yaml"),
     Wrong(
@@ -127,7 +90,6 @@ JOB_FILES = [
     ),
     Wrong("override-no-value", "run job.yaml nodes", "override 1: nodes … KEY=VALUE"),
     Wrong("override-unknown-key", "run job.yaml run.name=a nodess=3", "override 2: nodess=3 … did you mean nodes?"),
-    Wrong("override-wrong-type", "run job.yaml nodes=3..", "override 1: nodes=3.. … MIN..MAX"),
 ]
 
 ENTRY_POINTS = [
