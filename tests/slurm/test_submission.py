@@ -495,6 +495,7 @@ def wait_succeeded(run: Run) -> list[str]:
     return sorted(line.partition("] ")[2] for line in run.logs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["allocation", "pool"])
 def test_what_a_dry_run_prints_is_what_is_submitted(
     shape: str, shared: SlurmCluster, command: Command, capsys: pytest.CaptureFixture[str]
@@ -522,6 +523,7 @@ def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
     assert line == "env --unset=SLURM_NTASKS sbatch /runs/job/slurm/.submission_file_UUID.sh"
 
 
+@pytest.mark.slow
 def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
     run = hpcelastic.submit("job.yaml")
     assert wait_succeeded(run) == [f"{rank} 4 None None" for rank in range(4)]
@@ -540,6 +542,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["allocation", "pool"])
 def test_a_run_in_a_container(
     shape: str, shared: SlurmCluster, command: Command, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -561,12 +564,14 @@ def test_quotes_and_signs_reach_slurm(shared: SlurmCluster) -> None:
     assert f"Comment={comment} \n" in shared.run("scontrol", "show", "job", "1")
 
 
+@pytest.mark.slow
 def test_options_of_the_step_reach_srun(shared: SlurmCluster) -> None:
     Path("say.py").write_text("import os; print(os.environ.get('SLURM_CPU_BIND_TYPE'), os.environ['SLURM_JOB_NAME'])")
     options = {"cpu-bind": "none", "job-name": "agents", "mpi": "none"}
     assert wait_succeeded(hpcelastic.submit("job.yaml", nodes=1, slurm__srun_options=options)) == ["none agents"]
 
 
+@pytest.mark.slow
 def test_one_worker_for_each_gpu(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = login(fresh_cluster(nodes=2, gpus=2), monkeypatch)
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__gpus_per_node=2, slurm__cpus_per_node=3)
@@ -585,6 +590,7 @@ UNEQUAL: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", UNEQUAL.values(), ids=UNEQUAL)
 def test_each_node_has_workers_for_its_own_gpus(
     asked: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
