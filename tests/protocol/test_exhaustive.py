@@ -27,7 +27,9 @@ class Count(UserWarning):
         pytest.param(LOST, 20, id="two, a loss and a return"),
         pytest.param(Rules(nodes=3), None, id="three"),
         pytest.param(Rules(nodes=3, least=2, most=2, faults=(("fail", 1),)), None, id="three for two, a failure"),
-        pytest.param(Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss"),
+        pytest.param(
+            Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
+        ),
         pytest.param(Rules(nodes=3, least=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
         pytest.param(Rules(nodes=3, least=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
