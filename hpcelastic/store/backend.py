@@ -23,6 +23,7 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import FILE, RendezvousSettings
 from hpcelastic.protocol.state import Member, Seen
 from hpcelastic.store import files
+from hpcelastic.store.copies import StateCopies
 from hpcelastic.store.lease_names import foremost
 from hpcelastic.store.leases import Lease, LeaseObserver, OwnLease, read_leases
 from hpcelastic.store.locks import LockKind
@@ -133,11 +134,10 @@ class FileBackend:
 
 
 class KnownBackend:
-    """The first or the last state of a run that is kept in a server; nothing can be changed here."""
+    """The newest copy of the state of a run that is kept in a server; nothing can be changed here."""
 
-    def __init__(self, paths: RunPaths, known: Mapping[str, Any]) -> None:
-        self.where = str(paths.known)
-        self._version = Version(known["version"], known["value"])
+    def __init__(self, where: str, copy: Version) -> None:
+        self.where, self._version = where, copy
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "KnownBackend":
         return self
@@ -188,17 +188,18 @@ def backend_of(paths: RunPaths) -> Backend:
     if files.names(paths.register):  # no run in a server has versions here
         return FileBackend(paths)
     chosen = _chosen(paths)
-    known = files.read_json(paths.known) if paths.known.name in files.names(paths.known.parent) else None
+    copies = StateCopies(paths)
+    copy = copies.read()
     if chosen is None:
-        return KnownBackend(paths, known) if known else FileBackend(paths)
+        return KnownBackend(copies.where, copy) if copy else FileBackend(paths)
     try:
         backend = _looked.pop(root, None) or _connected(paths, *(chosen[key] for key in _CHOICE), agent=False)
-        if backend.register("").read().number == 0 and known:
-            return KnownBackend(paths, known)
+        if backend.register("").read().number == 0 and copy:
+            return KnownBackend(copies.where, copy)
     except StoreError:
-        if not known:
+        if not copy:
             raise
-        return KnownBackend(paths, known)
+        return KnownBackend(copies.where, copy)
     _looked[root] = backend
     return backend
 
@@ -270,7 +271,7 @@ def _written(run_id: str, settings: RendezvousSettings) -> dict[str, str]:
 def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent: bool) -> RecordsBackend:
     connect = _factory(name)
     try:
-        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id, agent), paths.known)
+        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id, agent), StateCopies(paths))
     except OSError as error:
         raise StoreError(f"rendezvous.backend {name}: {endpoint} can't be reached: {error}") from error
 

@@ -35,8 +35,13 @@ class RunPaths:
 
     @property
     def known(self) -> Path:
-        """The first state of a run that is kept in a server, later its last: for whoever can't ask that server."""
+        """The first state of a run that is kept in a server, once the run has ended its last: see `StateCopies`."""
         return self.root / "rendezvous" / "known.json"
+
+    @property
+    def newest(self) -> Path:
+        """The newest state of a run that is kept in a server: see `StateCopies`."""
+        return self.root / "rendezvous" / "newest.json"
 
     @property
     def leases(self) -> Path:

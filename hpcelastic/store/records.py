@@ -14,14 +14,13 @@ from typing import Any, Protocol
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.state import Member, Phase, Seen, Stand, name_of
-from hpcelastic.store import files
+from hpcelastic.protocol.state import Member, Seen, Stand, name_of
+from hpcelastic.store.copies import StateCopies
 from hpcelastic.store.leases import Lease
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.register import Version
 
 _STATE, _NODES = "state", "nodes/"
-_FINAL = {phase.value for phase in Phase if phase.final}
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,13 @@ class Records(Protocol):
 
 
 class RecordsBackend:
-    """The rendezvous of one run in ``records``, which are kept ``where``; its last state is left in ``known`` too."""
+    """The rendezvous of one run in ``records``, which are kept ``where``; its state is copied to ``copies``."""
 
-    def __init__(self, where: str, records: Records, known: Path) -> None:
-        self._where, self._records, self._known = where, records, known
+    def __init__(self, where: str, records: Records, copies: StateCopies) -> None:
+        self._where, self._records, self._copies = where, records, copies
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "RecordRegister":
-        return RecordRegister(self._where, self._records, writer, self._known)
+        return RecordRegister(self._where, self._records, writer, self._copies)
 
     def lease(self, node: str) -> "RecordLease":
         return RecordLease(self._records, node)
@@ -90,9 +89,9 @@ class RecordsBackend:
 class RecordRegister:
     """A `Register` whose newest version is a record; the ones before are gone."""
 
-    def __init__(self, where: str, records: Records, writer: str, known: Path) -> None:
+    def __init__(self, where: str, records: Records, writer: str, copies: StateCopies) -> None:
         self.where = where
-        self._records, self._writer, self._known = records, writer, known
+        self._records, self._writer, self._copies = records, writer, copies
 
     def read(self) -> Version:
         """The newest version; number 0 before anything was written."""
@@ -112,9 +111,9 @@ class RecordRegister:
             won = newest is not None and json.loads(newest.text).get("nonce") == nonce
             if not won:
                 raise
-        if won and value["phase"] in _FINAL:
-            with contextlib.suppress(StoreError):  # it is for those who come when the server has gone
-                files.publish(self._known, files.to_json(document))
+        if won:
+            with contextlib.suppress(StoreError):  # the server decides, with or without a copy
+                self._copies.write(document)
         return won
 
     @contextlib.contextmanager

@@ -1,17 +1,23 @@
 """What a rendezvous promises, over every backend: nodes of one run, turn by turn, on a clock that the test moves."""
 
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.api.status import read_status
+from hpcelastic.cli.status import lines
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Cause, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import close_run, open_run, read_state, reopen_run
 from hpcelastic.store.backend import backend_of, choose_backend, close_backend
+from hpcelastic.store.copies import StateCopies
+from hpcelastic.store.etcd_server import EtcdServer
 from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Version
 from tests.rendezvous.nodes import DEAD, LAST_CALL, Node, World, make_world, names, turns, wait
 
 JOB = {"job": "7.0", "job_nodes": 2}
@@ -157,3 +163,29 @@ def test_who_knows_the_directory_finds_it(world: partial[World]) -> None:
     assert read_state(RunPaths(made.paths.root)) == a.step().state
     assert set(backend_of(made.paths).leases()) == {node.member.node for node in made.nodes}
     assert set(backend_of(made.paths).leases(of="b")) == {made.nodes[1].member.node}
+
+
+def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path / "etcd")
+    try:
+        made, a, b = pair(partial(make_world, root, backend="etcd", endpoint=server.endpoint))
+        b.say(Stand.LEFT, 1)
+        b.step()
+        turns(a)
+        close_backend(made.paths)
+    finally:
+        server.stop(signal.SIGKILL)
+    status = read_status(RunPaths(root))
+    assert (status.phase, status.round, [node.name for node in status.nodes]) == ("running", 2, ["a"])
+    assert "server     does not answer" in "\n".join(lines(status, {}))
+
+
+def test_a_slow_copy_does_not_hide_that_the_run_has_ended(root: Path) -> None:
+    paths = RunPaths(root)
+    paths.known.parent.mkdir(parents=True)
+    copies = StateCopies(paths)
+    copies.write({"version": 5, "value": {"phase": Phase.SUCCEEDED.value}})
+    copies.write({"version": 4, "value": {"phase": Phase.RUNNING.value}})
+    assert copies.read() == Version(5, {"phase": "succeeded"})
+    copies.write({"version": 6, "value": {"phase": Phase.JOINING.value}})  # the run was resumed
+    assert copies.read() == Version(6, {"phase": "joining"})
