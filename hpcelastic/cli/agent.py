@@ -19,6 +19,7 @@ from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import (
+    EMBEDDED,
     FILE,
     STATIC,
     NodeRange,
@@ -28,7 +29,6 @@ from hpcelastic.protocol.settings import (
 )
 from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
-from hpcelastic.store.etcd_server import EMBEDDED
 from hpcelastic.store.paths import RunPaths
 
 _HOST = re.compile(r"[^/]*:\d*")

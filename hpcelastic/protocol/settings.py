@@ -10,7 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 FILE, STATIC = "file", "static"
-"""The backend that is files of the run's directory, and the one whose endpoint SLURM gives."""
+"""The backend that is files of the run's directory, and the one that needs no endpoint under SLURM."""
+
+EMBEDDED = "embedded"
+"""The endpoint that stands for an etcd server that the run's only agent starts."""
 
 _BACKEND = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -74,8 +77,13 @@ class RendezvousSettings:
     server; or what another package adds."""
 
     endpoint: str = ""
-    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore; nothing with ``file``, nor with
-    ``static`` under SLURM."""
+    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore, ``embedded`` for an etcd server that
+    the agent of a run on one node starts; nothing with ``file``, nor with ``static`` under SLURM."""
+
+    @property
+    def found(self) -> bool:
+        """Whether the server's address is found out while the run starts, because the user does not name it."""
+        return self.endpoint == EMBEDDED or (self.backend == STATIC and not self.endpoint)
 
     def __post_init__(self) -> None:
         if not _BACKEND.fullmatch(self.backend):

@@ -426,8 +426,7 @@ def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     """Prepare a run that its first agent will create, in the server that it is kept in."""
     value = encode(State(run_id, settings, reason="no agent has come yet"))
     StateCopies(paths).announce(value)
-    if settings.rendezvous.endpoint:
-        note_backend(paths, run_id, settings.rendezvous)
+    note_backend(paths, run_id, settings.rendezvous)
 
 
 def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:

@@ -30,6 +30,7 @@ from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.records import Records, RecordsBackend
 from hpcelastic.store.register import FIRST, Register, Version
+from hpcelastic.store.server_address import read_address
 
 GROUP = "hpcelastic.backends"
 """Entry points by which others add backends."""
@@ -193,7 +194,7 @@ def backend_of(paths: RunPaths) -> Backend:
     if chosen is None:
         return KnownBackend(copies.where, copy) if copy else FileBackend(paths)
     try:
-        backend = _looked.pop(root, None) or _connected(paths, *(chosen[key] for key in _CHOICE), agent=False)
+        backend = _looked.pop(root, None) or _looked_at(paths, chosen)
         if backend.register("").read().number == 0 and copy:
             return KnownBackend(copies.where, copy)
     except StoreError:
@@ -204,8 +205,8 @@ def backend_of(paths: RunPaths) -> Backend:
     return backend
 
 
-def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Backend:
-    """Open the backend that ``settings`` name, for the run in ``paths``.
+def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings, address: str = "") -> Backend:
+    """Open the backend that ``settings`` name, for the run in ``paths``; at ``address`` where they name no server.
 
     ConfigError if there is no such backend, or the run is kept in another one; StoreError where its server can't be
     reached.
@@ -218,10 +219,10 @@ def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
     if settings.backend == FILE and chosen is None:
         backend: Backend = FileBackend(paths)
     elif chosen is not None and {key: chosen[key] for key in wanted} == wanted:
-        backend = _connected(paths, settings.backend, settings.endpoint, run_id, agent=True)
+        backend = _connected(paths, settings.backend, address or settings.endpoint, run_id, agent=True)
     else:
-        theirs = f"{chosen['backend']} at {chosen['endpoint']}" if chosen else FILE
-        ours = f"{settings.backend} at {settings.endpoint}" if settings.backend != FILE else FILE
+        theirs = _in_words(chosen["backend"], chosen["endpoint"]) if chosen else FILE
+        ours = _in_words(settings.backend, settings.endpoint)
         raise ConfigError(
             f"{paths.root}: the rendezvous of this run is kept in {theirs}, not in {ours}; every agent of a run must "
             "name the same backend and endpoint: repeat those, or use another run id"
@@ -264,8 +265,23 @@ def birth(paths: RunPaths) -> str:
     return nonce
 
 
+def _in_words(backend: str, endpoint: str) -> str:
+    return f"{backend} at {endpoint}" if endpoint else backend
+
+
 def _written(run_id: str, settings: RendezvousSettings) -> dict[str, str]:
     return dict(zip(_CHOICE, (settings.backend, settings.endpoint, run_id), strict=True))
+
+
+def _looked_at(paths: RunPaths, chosen: Mapping[str, str]) -> RecordsBackend:
+    """The backend that a run's directory names, for a reader."""
+    name, endpoint, run_id = (chosen[key] for key in _CHOICE)
+    if RendezvousSettings(backend=name, endpoint=endpoint).found:
+        address = read_address(paths)
+        if address is None:
+            raise StoreError(f"{paths.root}: no server keeps this run now")
+        endpoint = address.address
+    return _connected(paths, name, endpoint, run_id, agent=False)
 
 
 def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent: bool) -> RecordsBackend:

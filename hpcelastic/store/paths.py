@@ -34,6 +34,11 @@ class RunPaths:
         return self.root / "rendezvous" / "backend.json"
 
     @property
+    def server(self) -> Path:
+        """The address of the run's server where the user does not name it: see `ServerAddress`."""
+        return self.root / "rendezvous" / "server.json"
+
+    @property
     def known(self) -> Path:
         """The first state of a run that is kept in a server, once the run has ended its last: see `StateCopies`."""
         return self.root / "rendezvous" / "known.json"
