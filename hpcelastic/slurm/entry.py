@@ -62,6 +62,9 @@ class Task:
     total_time: str | None = None
     """How long the run may go on, beyond the time limit of a job; None if it ends with that."""
 
+    is_host: bool | None = None
+    """Whether this agent serves the store of a run in ``c10d``; None if that is to be found out."""
+
 
 def run_agent(run_directory: str) -> None:
     """Take part, on this node, in the run set up in ``run_directory``; what submitit calls in every task.
@@ -115,7 +118,14 @@ class Entered:
 
 @contextlib.contextmanager
 def entered(
-    paths: RunPaths, run_id: str, settings: Settings, place: Place, interface: str | None, workers: int, role: str = ""
+    paths: RunPaths,
+    run_id: str,
+    settings: Settings,
+    place: Place,
+    interface: str | None,
+    workers: int,
+    role: str = "",
+    is_host: bool | None = None,
 ) -> Iterator[Entered]:
     """Set up the run in ``paths`` unless somebody has, and enter it at ``place``, with a name of its own for as long.
 
@@ -127,7 +137,7 @@ def entered(
     report = reporter(safe_name(place.name))
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(server_of(paths, settings, place, report))
-        choose_backend(paths, run_id, settings.rendezvous, address)
+        choose_backend(paths, run_id, settings.rendezvous, address, is_host)
         stack.callback(close_backend, paths)
         place = stack.enter_context(settled(paths, place))
         verdict = established(paths)
@@ -149,7 +159,7 @@ def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
-    with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role) as here:
+    with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role, task.is_host) as here:
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
