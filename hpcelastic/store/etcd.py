@@ -26,6 +26,9 @@ _TIMEOUT = 5.0
 
 _PORT = 2379
 
+_OPERATIONS = 100
+"""Operations in one transaction; a server takes 128 if it is not told otherwise."""
+
 _ABSENT, _EXISTS, _CHANGED = 100, 105, 101
 """Error codes of version 2: key not found, key already exists, compare failed."""
 
@@ -116,7 +119,7 @@ class EtcdV2:
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
         condition = {"prevExist": "false"} if token is None else {"prevIndex": str(token)}
-        status, said = self._put(key, text, condition)
+        status, said = self._put(key, {"value": text, **condition})
         if status in (200, 201):
             return True
         if isinstance(said, Mapping) and said.get("errorCode") in (_EXISTS, _CHANGED, _ABSENT):
@@ -124,7 +127,7 @@ class EtcdV2:
         raise self._refused(status, said)
 
     def set(self, key: str, text: str) -> None:
-        status, said = self._put(key, text, {})
+        status, said = self._put(key, {"value": text})
         if status not in (200, 201):
             raise self._refused(status, said)
 
@@ -132,6 +135,14 @@ class EtcdV2:
         node = self._node(prefix.rstrip("/"), recursive="true")
         found = {} if node is None else node.get("nodes", ())
         return {prefix + urllib.parse.unquote(one["key"].rpartition("/")[2]): one["value"] for one in found}
+
+    def expire(self, keys: Mapping[str, Any], seconds: float) -> None:
+        for key, token in keys.items():
+            condition = {} if token is None else {"prevIndex": str(token)}
+            form = {"ttl": str(int(seconds)), "refresh": "true", "prevExist": "true", **condition}
+            status, said = self._put(key, form)
+            if status != 200 and not (isinstance(said, Mapping) and said.get("errorCode") in (_CHANGED, _ABSENT)):
+                raise self._refused(status, said)
 
     def close(self) -> None: ...
 
@@ -144,9 +155,9 @@ class EtcdV2:
             raise self._refused(status, said)
         return said["node"]
 
-    def _put(self, key: str, text: str, condition: Mapping[str, str]) -> tuple[int, Any]:
-        form = urllib.parse.urlencode({"value": text, **condition}).encode()
-        return self._server.ask("PUT", self._path(key), form, "application/x-www-form-urlencoded")
+    def _put(self, key: str, form: Mapping[str, str]) -> tuple[int, Any]:
+        data = urllib.parse.urlencode(form).encode()
+        return self._server.ask("PUT", self._path(key), data, "application/x-www-form-urlencoded")
 
     def _path(self, key: str) -> str:
         # Quoted twice: the server unquotes once, and what it lists must be one name for each node.
@@ -165,31 +176,49 @@ class EtcdV3:
         self._root = f"{prefix.rstrip('/')}/{run_id}/"
 
     def get(self, key: str) -> Record | None:
-        found = self._ask("range", {"key": self._key(key)}).get("kvs", [])
+        found = self._ask("kv/range", {"key": self._key(key)}).get("kvs", [])
         return Record(_text(found[0]["value"]), found[0]["mod_revision"]) if found else None
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        # A key that was never written has revision 0.
-        compare = {"key": self._key(key), "target": "MOD", "result": "EQUAL", "mod_revision": token or "0"}
         put = {"requestPut": {"key": self._key(key), "value": _base64(text)}}
-        return bool(self._ask("txn", {"compare": [compare], "success": [put]}).get("succeeded", False))
+        return self._txn([self._unchanged(key, token)], [put])
 
     def set(self, key: str, text: str) -> None:
-        self._ask("put", {"key": self._key(key), "value": _base64(text)})
+        self._ask("kv/put", {"key": self._key(key), "value": _base64(text)})
 
     def all(self, prefix: str) -> dict[str, str]:
         start = f"{self._root}{prefix}"
         end = start[:-1] + chr(ord(start[-1]) + 1)
-        answer = self._ask("range", {"key": _base64(start), "range_end": _base64(end)})
+        answer = self._ask("kv/range", {"key": _base64(start), "range_end": _base64(end)})
         return {_text(one["key"]).removeprefix(self._root): _text(one["value"]) for one in answer.get("kvs", [])}
 
+    def expire(self, keys: Mapping[str, Any], seconds: float) -> None:
+        lease = self._ask("lease/grant", {"TTL": str(int(seconds))})["ID"]
+        fixed = {key: token for key, token in keys.items() if token is not None}
+        for key, token in fixed.items():
+            self._txn([self._unchanged(key, token)], [self._kept(key, lease)])
+        loose = [key for key in keys if key not in fixed]
+        for start in range(0, len(loose), _OPERATIONS):
+            self._txn([], [self._kept(key, lease) for key in loose[start : start + _OPERATIONS]])
+
     def close(self) -> None: ...
+
+    def _txn(self, compare: list[dict[str, Any]], success: list[dict[str, Any]]) -> bool:
+        return bool(self._ask("kv/txn", {"compare": compare, "success": success}).get("succeeded", False))
+
+    def _unchanged(self, key: str, token: Any) -> dict[str, Any]:
+        # A key that was never written has revision 0.
+        return {"key": self._key(key), "target": "MOD", "result": "EQUAL", "mod_revision": token or "0"}
+
+    def _kept(self, key: str, lease: str) -> dict[str, Any]:
+        """The key goes on to hold what it holds, for as long as the server's ``lease``."""
+        return {"requestPut": {"key": self._key(key), "ignore_value": True, "lease": lease}}
 
     def _key(self, key: str) -> str:
         return _base64(f"{self._root}{key}")
 
     def _ask(self, what: str, request: Mapping[str, Any]) -> dict[str, Any]:
-        path, body = f"/v3/kv/{what}", json.dumps(request).encode()
+        path, body = f"/v3/{what}", json.dumps(request).encode()
         status, said = self._server.ask("POST", path, body, "application/json")
         if status != 200 or not isinstance(said, dict):
             remedy = "; etcd before 3.4 has no such interface: use the backend etcd-v2" if status == 404 else ""
