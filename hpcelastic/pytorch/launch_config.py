@@ -23,7 +23,7 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
-from hpcelastic.config.rdzv_conf import timings
+from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
@@ -171,11 +171,12 @@ def _settings(config: LaunchConfig) -> Settings:
 
 def _rendezvous(given: Mapping[str, Any]) -> RendezvousSettings:
     try:
-        # LaunchConfig sees to it that there is a timeout.
-        waits = {"join_timeout": given["timeout"]} if "timeout" in given else {}
-        return timings({**waits, **given})
+        conf = read_conf(given, beside=("rank",))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig.rdzv_configs: {error}") from error
+    for line in conf.unneeded:
+        _log.warning("LaunchConfig.rdzv_configs: %s", line)
+    return conf.settings
 
 
 def _agent(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> AgentSettings:

@@ -20,7 +20,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.tenancy import names
-from hpcelastic.config.rdzv_conf import timings
+from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.pytorch.delegate import Delegate, Left
@@ -45,10 +45,12 @@ def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":
     """A handler for the run ``params.run_id`` in the directory ``params.endpoint``. ValueError names a wrong option."""
     paths = RunPaths(run_directory(params))
     try:
-        times = timings(params.config, beside=("interface", "doorbell"))
+        conf = read_conf(params.config, beside=("interface", "doorbell"))
     except ValueError as error:
         raise ValueError(f"--rdzv-conf: {error}") from None
-    settings = Settings(NodeRange(params.min_nodes, params.max_nodes), times)
+    for line in conf.unneeded:
+        _log.warning("--rdzv-conf: %s", line)
+    settings = Settings(NodeRange(params.min_nodes, params.max_nodes), conf.settings)
     interface = params.get("interface")
     doorbell = params.get_as_bool("doorbell", True)
     return FileRendezvousHandler(paths, params.run_id, settings, params.local_addr or "", interface, bool(doorbell))

@@ -12,11 +12,11 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, reopen, standing
 from hpcelastic.protocol.leaders import COUNT, leaders
-from hpcelastic.protocol.settings import FILE, RENEWALS, Settings
+from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
-from hpcelastic.store import files
 from hpcelastic.store.backend import AnyRegister, backend_of, note_backend
+from hpcelastic.store.copies import StateCopies
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Version
@@ -425,9 +425,8 @@ class _Look:
 def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     """Prepare a run that its first agent will create, in the server that it is kept in."""
     value = encode(State(run_id, settings, reason="no agent has come yet"))
-    files.publish(paths.known, files.to_json({"version": 1, "value": value}))
-    if settings.rendezvous.endpoint:
-        note_backend(paths, run_id, settings.rendezvous)
+    StateCopies(paths).announce(value)
+    note_backend(paths, run_id, settings.rendezvous)
 
 
 def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
@@ -463,10 +462,7 @@ def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], b
 
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
-    state = _change(paths, writer, lambda state: reopen(state, settings))
-    if settings.rendezvous.backend != FILE:
-        files.publish(paths.known, files.to_json({"version": 1, "value": encode(state)}))
-    return state
+    return _change(paths, writer, lambda state: reopen(state, settings))
 
 
 def _change(

@@ -85,11 +85,7 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     line.finish()
     assert [agents[name].wait(30) for name in "ab"] == [0, 0]
     assert "succeeded" in line.status()
-    late = line.start("d")
-    if backend[0] in ("c10d", "static") and not backend[1].startswith("file:"):
-        late.kill()  # it would serve a new one, which knows nothing of the run
-    else:
-        assert late.wait(30) == 0
+    assert line.start("d").wait(30) == 0
 
 
 @pytest.mark.slow
@@ -151,6 +147,21 @@ def test_an_embedded_server(shell: Shell) -> None:
     assert not [words for words in shell.processes().values() if "etcd" in words]
     two = line.start("b", "1:2")
     assert two.wait(30) == 2 and two.stderr is not None and "a server for one node" in two.stderr.read()
+
+
+def test_an_embedded_server_of_a_job_file(shell: Shell) -> None:
+    """The second job starts the server again, at another port."""
+    job = "rendezvous: {backend: etcd, endpoint: embedded}\nworkers: {preload: []}\nrestarts: {max: 0}\n"
+    shell.write({"job.yaml": f"{job}run: {{name: r}}\nentrypoint: {{script: train.py}}\n"})
+    shell.write({"train.py": "import os, sys; sys.exit(os.environ['HPCELASTIC_ROUND'] == '1')\n"})
+    done = shell.hpcelastic("run", "job.yaml")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "root cause: rank 0 on node0 in round 1: exit status 1",
+    )
+    done = shell.hpcelastic("run", "job.yaml", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "phase      succeeded" in shell.hpcelastic("status", "r").stdout
 
 
 PLUGIN = """\
