@@ -39,6 +39,20 @@ def submit(
     ``profile`` names settings of a cluster in your own file; ``"none"`` keeps those for this cluster out.
 
     Raises ConfigError if the job is wrong, SlurmError if SLURM refuses it; nothing is left behind then.
+
+    Examples:
+        A job file, with two of its keys set anew:
+
+        >>> run = hpcelastic.submit("job.yaml", nodes="1..2", slurm__time="2:00:00")
+        >>> run.wait().phase
+        'succeeded'
+
+        A function, on this machine; `Run.result` returns its values by rank:
+
+        >>> def train(lr):
+        ...     return {"lr": lr}
+        >>> hpcelastic.submit(train, 0.1, nodes=2, workers__per_node=1, executor="local").result()
+        [{'lr': 0.1}, {'lr': 0.1}]
     """
     if args and not callable(job):
         raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
