@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, choose_profile, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
+from hpcelastic.slurm.submission import remarks
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.worker.function import PICKLED
 
@@ -98,6 +100,8 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
                 shutil.rmtree(paths.root, ignore_errors=True)
             raise
     note(paths.root)
+    for line in remarks(config) if executor == "slurm" else ():
+        warnings.warn(line, stacklevel=3)
     return Run(paths.root)
 
 
