@@ -25,8 +25,12 @@ help:
 	@sed -n 's/^# //p' Makefile
 
 $(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; install Python 3.10 or newer, or make PYTHON=python3.x"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit("hpcelastic needs Python 3.10 or newer; make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
-	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	elif command -v uv >/dev/null; then uv venv --quiet --allow-existing --seed --python "$$(command -v $(PYTHON))" $(VENV); \
+	elif command -v virtualenv >/dev/null; then virtualenv --quiet --python "$$(command -v $(PYTHON))" $(VENV); \
+	else echo "$(PYTHON) has no module venv; on Debian or Ubuntu, as root: apt-get install python3-venv"; exit 1; fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[dev]"
 	@touch $@
 

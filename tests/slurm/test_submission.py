@@ -27,7 +27,7 @@ from hpcelastic.rendezvous.rendezvous import close_run
 from hpcelastic.slurm import entry, scheduler
 from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
-from hpcelastic.slurm.submission import minutes, sbatch_text, submit_job
+from hpcelastic.slurm.submission import minutes, remarks, sbatch_text, submit_job
 from hpcelastic.store.paths import RunPaths
 from tests.cluster import SlurmCluster
 from tests.protocol.builders import member
@@ -185,6 +185,29 @@ FURTHER = {
     "quote": ("slurm.options={comment: it's}", {"""--comment='it'"'"'s'"""}),
     "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
 }
+
+
+UNSAID = "slurm.cpus_per_node is not set"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        pytest.param("slurm.time=5", True, id="nothing asks for processors"),
+        pytest.param("slurm.options={exclusive: false}", True, id="whole nodes are not asked for"),
+        pytest.param("slurm.cpus_per_node=8", False, id="a number of them"),
+        pytest.param("slurm.options={exclusive: true}", False, id="whole nodes"),
+        pytest.param("slurm.options={cpus-per-gpu: 4}", False, id="some for each GPU"),
+    ],
+)
+def test_a_job_that_asks_for_no_processors_is_remarked_on(
+    override: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [UNSAID in line for line in remarks(resolve("job.yaml", [override]))] == [True] * told
+    assert main(["sbatch", "job.yaml", override]) == 0
+    said = capsys.readouterr()
+    assert (f"hpcelastic sbatch: {UNSAID}" in said.err) == told
+    assert UNSAID not in said.out
 
 
 def step_of(text: str) -> str:
@@ -423,6 +446,22 @@ def command(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 
 
 Command = Callable[[str, str], None]
+
+
+ACCEPTS = "echo Submitted batch job 7"
+
+
+def test_submit_says_that_a_job_asks_for_no_processors(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    command("sbatch", ACCEPTS)
+    assert main(["submit", "job.yaml"]) == 0
+    assert f"hpcelastic submit: {UNSAID}" in capsys.readouterr().err
+
+
+def test_python_warns_that_a_job_asks_for_no_processors(command: Command) -> None:
+    command("sbatch", ACCEPTS)
+    with pytest.warns(UserWarning, match=UNSAID) as told:
+        hpcelastic.submit("job.yaml")
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_states_of_the_jobs_that_are_known(command: Command) -> None:
