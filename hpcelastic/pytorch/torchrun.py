@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
-    RendezvousGracefulExitError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
@@ -86,8 +85,8 @@ class FileRendezvousHandler(RendezvousHandler):
         """Wait for the next round, no worker of this agent being left; its place there.
 
         Raises RendezvousClosedError if the run has ended, RendezvousTimeoutError if no round formed in time,
-        RendezvousGracefulExitError if this node is to take no part any more, RendezvousConnectionError if the directory
-        can't be used, RendezvousStateError if what it holds makes no sense.
+        RendezvousConnectionError if the directory can't be used, RendezvousStateError if what it holds makes no sense;
+        SystemExit with status 0 if this node has to leave the run.
         """
         with translated():
             if self._delegate is None:
@@ -95,7 +94,7 @@ class FileRendezvousHandler(RendezvousHandler):
             try:
                 part = self._delegate.next_round()
             except Left as error:
-                raise RendezvousGracefulExitError(str(error)) from error
+                raise _ended_well() from error
             if part is None:
                 raise self._closed()
             store = RunStore(self._paths.store(part.round) / "agents")
@@ -123,7 +122,7 @@ class FileRendezvousHandler(RendezvousHandler):
             try:
                 return int(self._delegate is not None and bool(self._delegate.over))
             except Left as error:
-                raise RendezvousGracefulExitError(str(error)) from error
+                raise _ended_well() from error
 
     def get_run_id(self) -> str:
         """What ``--rdzv-id`` is."""
@@ -175,3 +174,12 @@ class FileRendezvousHandler(RendezvousHandler):
         return RendezvousClosedError(
             f"{self._paths.root}: the run has ended ({reason}); for another one give another --rdzv-id"
         )
+
+
+def _ended_well() -> SystemExit:
+    """The end of an agent whose node leaves the run.
+
+    torch has RendezvousGracefulExitError for it. But its agent then returns None, which `launch_agent` takes for a
+    result: torchrun ends with AttributeError. SystemExit passes through both; `shutdown` is called on its way.
+    """
+    return SystemExit(0)
