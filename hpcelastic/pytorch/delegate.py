@@ -9,7 +9,7 @@ import atexit
 import os
 import select
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed, open_network
@@ -22,7 +22,7 @@ from hpcelastic.agent.store_port import StorePort
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import State
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.slurm.entry import Entered
@@ -33,6 +33,19 @@ from hpcelastic.store.paths import RunPaths
 
 _PARTING = 5.0
 """Seconds that the last word of a node may take to reach the shared filesystem."""
+
+
+_END_OF_RUN = 1.0
+"""Seconds for which a node that has succeeded waits to hear that the run has ended, before it leaves."""
+
+
+@dataclass(frozen=True)
+class WorkersEnded:
+    """No worker of ``round`` is left here."""
+
+    round: int
+    succeeded: bool
+    """Whether all have succeeded, so that the agent starts none again."""
 
 
 class Left(HpcElasticError):
@@ -49,8 +62,7 @@ class Delegate:
         self._paths, self._report = paths, here.report
         self._node, self._lease = here.member.node, here.settings.rendezvous.lease
         files.make_directory(paths.events)
-        self._inbox: Inbox[Outcome | HpcElasticError | int] = Inbox()
-        """What comes to be dealt with: an int is the round whose workers have ended."""
+        self._inbox: Inbox[Outcome | HpcElasticError | WorkersEnded] = Inbox()
 
         self._network = open_network(paths, here.member, self._heard, here.report) if doorbell else None
         member = replace(here.member, bell=self._network.port if self._network else 0)
@@ -102,9 +114,25 @@ class Delegate:
         return self._conduct.member.name
 
     @property
+    def node(self) -> str:
+        """Our node's id in the run."""
+        return self._node
+
+    @property
+    def part(self) -> Assignment | None:
+        """What its workers are to do or do; None before the first round, and while the agent waits for the next."""
+        return self._part
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the node has said that its workers have succeeded."""
+        return self._conduct.member.final
+
+    @property
     def parted(self) -> bool:
         """Whether the others go on without us, by now or as soon as we have said goodbye."""
-        return bool(self._over) or isinstance(self._error, Left)
+        standing_by = self._part is None and self._state.phase is Phase.RUNNING
+        return bool(self._over) or standing_by or isinstance(self._error, Left)
 
     @property
     def over(self) -> str:
@@ -129,7 +157,7 @@ class Delegate:
         with self._changed:
             self._idle, self._part, self._over = True, None, ""
             self._changed.notify_all()
-        self._inbox.deliver(ended)
+        self._inbox.deliver(WorkersEnded(ended, succeeded=False))
         with self._changed:
             self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
             part = self._part
@@ -139,6 +167,24 @@ class Delegate:
             os.environ.update({"HPCELASTIC_ROUND": str(part.round), "HPCELASTIC_TOKEN": str(part.round)})
             self._give_back_port()  # as late as possible: rank 0 is about to bind it
         return part
+
+    def finish(self) -> None:
+        """Say that the workers of this node have succeeded. The agent must not ask for another round."""
+        part = self._part
+        if part is None:
+            return
+        self._free()
+        with self._changed:
+            self._idle, self._part = True, None
+            self._changed.notify_all()
+        self._inbox.deliver(WorkersEnded(part.round, succeeded=True))
+        with self._changed:
+            self._changed.wait_for(lambda: self.succeeded or self._error)
+
+    def await_the_end(self) -> bool:
+        """Whether the run has ended, which takes a moment after the last node has succeeded."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state.phase.final, _END_OF_RUN)
 
     def close(self) -> None:
         """Say goodbye, no worker of ours being left, so that nobody waits for our lease."""
@@ -201,11 +247,9 @@ class Delegate:
         if self._patience.left(trains=self._conduct.part is not None) == 0.0:
             raise self._patience.lost(self._paths.root, self._reason)
 
-    def _take(self, message: Outcome | HpcElasticError | int) -> None:
-        if isinstance(message, int):
-            part = self._conduct.part
-            if part is not None and part.round == message:
-                self._do(self._conduct.lose_patience("the agent has stopped them"))
+    def _take(self, message: Outcome | HpcElasticError | WorkersEnded) -> None:
+        if isinstance(message, WorkersEnded):
+            self._ended(message)
         elif isinstance(message, Outcome):
             self._learned(message)
         elif isinstance(message, StoreError):
@@ -215,6 +259,19 @@ class Delegate:
             self._do(self._conduct.troubled())
         else:
             raise message
+
+    def _ended(self, ended: WorkersEnded) -> None:
+        part = self._conduct.part
+        if part is not None and part.round == ended.round:
+            if ended.succeeded:
+                self._do(self._conduct.workers_succeeded(final=True))
+                with self._changed:
+                    self._changed.notify_all()
+            else:
+                self._do(self._conduct.lose_patience("the agent has stopped them"))
+        elif ended.succeeded:  # others had ended the round before they heard of it
+            self._do(self._conduct.say_goodbye())
+            raise Left(f"the workers have succeeded after round {ended.round} had ended")
 
     def _learned(self, outcome: Outcome) -> None:
         self._patience.learned(outcome)

@@ -7,6 +7,7 @@ ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
 
 import contextlib
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch.distributed.elastic.rendezvous import (
@@ -22,11 +23,13 @@ from hpcelastic.agent.tenancy import names
 from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
+from hpcelastic.protocol.state import State
+from hpcelastic.pytorch.agent_store import AgentStore
 from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
-from hpcelastic.pytorch.store import RunStore
-from hpcelastic.rendezvous.rendezvous import close_run, read_state
+from hpcelastic.pytorch.failures import failure_in_flight
+from hpcelastic.rendezvous.rendezvous import Doorbell, close_run, conclude_run, fail_run, read_state
 from hpcelastic.slurm.entry import Entered, entered, place_here
 from hpcelastic.store.bounded import bounded
 from hpcelastic.store.paths import RunPaths
@@ -97,7 +100,7 @@ class FileRendezvousHandler(RendezvousHandler):
                 raise _ended_well() from error
             if part is None:
                 raise self._closed()
-            store = RunStore(self._paths.store(part.round) / "agents")
+            store = AgentStore(self._paths.store(part.round) / "agents", self._delegate.finish)
         bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
         return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
 
@@ -114,7 +117,8 @@ class FileRendezvousHandler(RendezvousHandler):
         with translated():
             if self._delegate is None:
                 self._delegate = self._enter()
-            self._close(self._delegate)
+            name = self._delegate.name
+            self._tell(lambda bell: close_run(self._paths, name, f"torchrun has ended on {name}", bell))
 
     def num_nodes_waiting(self) -> int:
         """More than 0 once this agent is to stop its workers and ask for the next round, whatever the reason."""
@@ -129,14 +133,16 @@ class FileRendezvousHandler(RendezvousHandler):
         return self._run_id
 
     def shutdown(self) -> bool:
-        """Take no part any more. The run ends with it, unless the others go on already; False if that failed."""
+        """Take no part any more; False if that failed.
+
+        The round goes on if the workers of this node have succeeded, and so does the run if others have gone on
+        without it already. Else the run ends.
+        """
         delegate, self._delegate = self._delegate, None
         try:
             with self._held:
                 if delegate is not None:
-                    if not delegate.parted:
-                        self._close(delegate)
-                    delegate.close()
+                    self._leave(delegate)
         except (HpcElasticError, OSError) as error:
             _log.warning("the rendezvous %s could not be shut down: %s", self._run_id, error)
             return False
@@ -160,14 +166,33 @@ class FileRendezvousHandler(RendezvousHandler):
             raise self._closed(here.state.reason)
         return Delegate(self._paths, here, self._doorbell)
 
-    def _close(self, delegate: Delegate) -> None:
-        name = delegate.name
+    def _leave(self, delegate: Delegate) -> None:
+        if not delegate.succeeded:
+            if not delegate.parted:
+                self._give_up(delegate)
+            delegate.close()
+            return
+        ended = delegate.await_the_end()
+        delegate.close()
+        if not ended:  # nobody else may be left to see that all have succeeded
+            self._tell(lambda bell: conclude_run(self._paths, delegate.name, bell))
 
-        def close() -> None:
-            with bell_from_outside(self._paths, name) as bell:
-                close_run(self._paths, name, f"torchrun has ended on {name}", bell)
+    def _give_up(self, delegate: Delegate) -> None:
+        name, part = delegate.name, delegate.part
+        failure = failure_in_flight(delegate.node, part.round) if part else None
+        reason = (
+            f"rank {failure.rank} failed on {name}: {failure.message}" if failure else f"torchrun has ended on {name}"
+        )
+        self._tell(lambda bell: fail_run(self._paths, name, reason, (failure,) if failure else (), bell))
 
-        bounded(close, _PATIENCE, str(self._paths.root))
+    def _tell(self, change: Callable[[Doorbell | None], State]) -> None:
+        """Change the run's state, in bounded time, and tell the other nodes."""
+
+        def tell() -> None:
+            with bell_from_outside(self._paths, "torchrun") as bell:
+                change(bell)
+
+        bounded(tell, _PATIENCE, str(self._paths.root))
 
     def _closed(self, reason: str = "") -> RendezvousClosedError:
         reason = reason or (self._delegate.state.reason if self._delegate else "")

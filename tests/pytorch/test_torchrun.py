@@ -123,7 +123,7 @@ def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     torchruns.finish()
     ends = {agent.pid: agent.wait(30) for agent in agents}
     assert {ends[one["agent"]] for one in said} == {0}
-    assert read_state(torchruns.paths).phase is Phase.CLOSED
+    assert read_state(torchruns.paths).phase is Phase.SUCCEEDED
 
     late = torchruns.start()
     assert late.wait(30) == 1
