@@ -2,7 +2,8 @@
 
 Such an agent asks for a round when no worker of its own is left, is handed its part, and asks now and then whether the
 round goes on. Whatever becomes of it, its workers are killed before anybody can go on without it: they carry the mark
-by which the guard knows them, for they are started with this process's environment.
+by which the guard knows them. They inherit it from this process's environment, where it is from when the agent is
+handed its part until it asks for the first time whether the round goes on.
 """
 
 import atexit
@@ -23,6 +24,7 @@ from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import Phase, State
+from hpcelastic.pytorch.marking import Exported
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.slurm.entry import Entered
@@ -91,10 +93,11 @@ class Delegate:
 
         self._closing = False
         presence = (self._network.presence.fileno(),) if self._network else ()
-        self._guard = Guard(self._node, presence)  # before the mark is set, for it must not carry it
+        self._guard = Guard(self._node, presence)
         facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": member.name}
         facts["INTERFACE"] = interface_of(member.address)
-        os.environ.update({MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}})
+        self._facts = {MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}}
+        self._exported = Exported()
         poll = here.settings.rendezvous.poll
         self._rendezvous = RendezvousThread(rendezvous, member, poll, self._inbox.deliver, self._renewed)
         self._thread = threading.Thread(target=self._run, name="delegate", daemon=True)
@@ -140,6 +143,7 @@ class Delegate:
 
         Raises what has ended our part in the run.
         """
+        self._exported.remove()
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -151,6 +155,7 @@ class Delegate:
         Raises Left if this node must take no part any more, RendezvousTimeout if no round formed in time, StoreError
         if the run's directory could not be used for as long.
         """
+        self._exported.remove()
         with self._changed:
             ended = self._part.round if self._part else 0
         self._free()
@@ -164,12 +169,14 @@ class Delegate:
         if part is None and self._error is not None:
             raise self._error
         if part is not None:
-            os.environ.update({"HPCELASTIC_ROUND": str(part.round), "HPCELASTIC_TOKEN": str(part.round)})
+            round = str(part.round)
+            self._exported.set({**self._facts, "HPCELASTIC_ROUND": round, "HPCELASTIC_TOKEN": round})
             self._give_back_port()  # as late as possible: rank 0 is about to bind it
         return part
 
     def finish(self) -> None:
         """Say that the workers of this node have succeeded. The agent must not ask for another round."""
+        self._exported.remove()
         part = self._part
         if part is None:
             return
@@ -191,6 +198,7 @@ class Delegate:
         atexit.unregister(self.close)
         if self._closing:
             return
+        self._exported.remove()
         self._free()
         with self._changed:
             self._closing = self._idle = True

@@ -7,6 +7,8 @@ ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
 
 import contextlib
 import logging
+import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -70,10 +72,12 @@ class FileRendezvousHandler(RendezvousHandler):
     ) -> None:
         self._paths, self._run_id, self._settings = paths, run_id, settings
         self._address, self._interface, self._doorbell = address, interface, doorbell
+        self._delegate: Delegate | None = None
         self._held = contextlib.ExitStack()
         """Our name in the run."""
 
-        self._delegate: Delegate | None = None
+        self._if_dropped: weakref.finalize[..., FileRendezvousHandler] | None = None
+        """Takes our part back should nobody call `shutdown`."""
 
     def get_backend(self) -> str:
         """The name that ``--rdzv-backend`` has."""
@@ -139,6 +143,8 @@ class FileRendezvousHandler(RendezvousHandler):
         without it already. Else the run ends.
         """
         delegate, self._delegate = self._delegate, None
+        if self._if_dropped is not None:
+            self._if_dropped.detach()
         try:
             with self._held:
                 if delegate is not None:
@@ -158,6 +164,8 @@ class FileRendezvousHandler(RendezvousHandler):
                 )
                 delegate = self._begun(node)
                 self._held = held.pop_all()
+                self._if_dropped = weakref.finalize(self, _take_back, delegate, self._held)
+                self._if_dropped.atexit = False  # the delegate says goodbye there itself
                 return delegate
         raise AssertionError("there is always another name")
 
@@ -168,9 +176,11 @@ class FileRendezvousHandler(RendezvousHandler):
 
     def _leave(self, delegate: Delegate) -> None:
         if not delegate.succeeded:
-            if not delegate.parted:
-                self._give_up(delegate)
-            delegate.close()
+            try:
+                if not delegate.parted:
+                    self._give_up(delegate)
+            finally:
+                delegate.close()
             return
         ended = delegate.await_the_end()
         delegate.close()
@@ -199,6 +209,17 @@ class FileRendezvousHandler(RendezvousHandler):
         return RendezvousClosedError(
             f"{self._paths.root}: the run has ended ({reason}); for another one give another --rdzv-id"
         )
+
+
+def _take_back(delegate: Delegate, held: contextlib.ExitStack) -> None:
+    """Leave the run for a handler that was dropped, without ending the run."""
+
+    def leave() -> None:
+        with held:
+            delegate.close()
+
+    # The garbage collector may call this in any thread, in one of the delegate's own too, and `close` waits for them.
+    threading.Thread(target=leave, name="leaves a run", daemon=True).start()
 
 
 def _ended_well() -> SystemExit:
