@@ -120,7 +120,7 @@ def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
 
 def test_an_id_that_is_taken_is_refused(shell: Shell) -> None:
     shell.write({"runs/.doctor-x/keep": ""})
-    done = shell.hpcelastic("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
+    done = shell.command("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
     assert done.returncode == 1
     assert "exists already" in done.stderr and "another --id" in done.stderr
     assert shell.listing() == {"runs", "runs/.doctor-x", "runs/.doctor-x/keep"}
@@ -146,7 +146,7 @@ WRONG = {
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG.keys())
 def test_wrong_input_is_refused(shell: Shell, flags: str, words: str) -> None:
     (shell.directory / "file").touch()
-    done = shell.hpcelastic("doctor", *flags.split())
+    done = shell.command("doctor", *flags.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert done.stderr.startswith("hpcelastic doctor: ") and done.stderr.count("\n") == 1
