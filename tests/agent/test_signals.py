@@ -176,6 +176,19 @@ def test_a_sigterm_is_asked_about_while_a_user_signal_is(tmp_path: Path) -> None
     assert lone.run(both) == 143
 
 
+def test_a_warning_that_came_before_the_agent_had_handlers_is_asked_about(tmp_path: Path) -> None:
+    told = Told(lambda: LEAVES)
+    lone = Lone(tmp_path, told)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        send(signal.SIGUSR2)
+        assert lone.agent.run() == 0
+        assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "as it was"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert told.asked == [signal.SIGUSR2]
+
+
 def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path: Path) -> None:
     told = Told(lambda: LEAVES)
     lone = Lone(tmp_path, told)

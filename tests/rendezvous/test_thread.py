@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
+from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, StoreError
 from hpcelastic.protocol.state import Member, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import Outcome, read_state
 from hpcelastic.rendezvous.thread import RendezvousThread
@@ -182,7 +182,7 @@ def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
     assert not thread._thread.is_alive()
     assert turns.members.qsize() == delivered.qsize() == 1
     error = delivered.get()
-    assert type(error) is HpcElasticError, "no StoreError, which an agent would wait out"
+    assert type(error) is InternalError, "no StoreError, which an agent would wait out"
     assert str(error).startswith("internal error: Traceback (most recent call last):\n")
     assert str(error).endswith("KeyError: 'n1'\n; 'n1'")
     assert thread.stop(0.01) is False
