@@ -7,6 +7,12 @@ class HpcElasticError(Exception):
     exit_code = 1
 
 
+class InternalError(HpcElasticError):
+    """A mistake in hpcelastic itself; the message has the traceback."""
+
+    exit_code = 70  # EX_SOFTWARE of sysexits.h; no other error has it
+
+
 class ConfigError(HpcElasticError):
     """The input is wrong and nothing was started: a job file, a flag, a script, a directory."""
 

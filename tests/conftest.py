@@ -1,10 +1,11 @@
-"""What all tests use: a registry of runs that is not the user's own; filesystems that take seconds to start, each
-started once for all tests that use it."""
+"""What all tests use: signals as a fresh login shell has them; a registry of runs that is not the user's own;
+filesystems that take seconds to start, each started once for all tests that use it."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,23 @@ from tests.filesystems.moosefs import MooseMountSet, moosefs_mounts
 from tests.filesystems.nfs import NfsMountSet, nfs_mounts
 
 pytest_plugins = ["tests.tiers"]
+
+
+def _default_signals() -> None:
+    """Undo what this process has inherited: signals that are ignored, and signals that are blocked.
+
+    A shell starts a background job with SIGINT ignored, nohup ignores SIGHUP, and some CI systems block signals. All
+    processes that a test starts would inherit that. Called as this file is imported: before any test, before xdist
+    starts its workers, and in each of these.
+    """
+    pythons_own = {signal.SIGPIPE, signal.SIGXFSZ}  # the interpreter ignores them; subprocess restores them in children
+    for signum in signal.valid_signals() - pythons_own:
+        if signal.getsignal(signum) == signal.SIG_IGN:
+            signal.signal(signum, signal.default_int_handler if signum == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+_default_signals()
 
 os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
 

@@ -84,6 +84,12 @@ class AgentSpec:
     observe: Observe | None = None
     """Who is told of each event beside the event log."""
 
+    restart: int = 0
+    """How often in a row the agent was started again on this node because it had died."""
+
+    died: str = ""
+    """What the agent before this one died of; empty where ``restart`` is 0."""
+
 
 class Agent:
     """Runs one node's part of a run, from joining to the run's end; ``report`` is given lines for a person."""
@@ -181,6 +187,9 @@ class Agent:
             stack.callback(self._end_workers, "the agent ends")
             member = self._member
             self._log("agent started", address=member.address, pid=os.getpid(), workers=member.local_world_size)
+            if self._spec.restart:
+                self._report(f"the agent on this node has died ({self._spec.died}) and was started again")
+                self._log("agent restarted", number=self._spec.restart, reason=self._spec.died)
             while self._exit_code is None:
                 self._turn()
             return self._exit_code
@@ -242,7 +251,11 @@ class Agent:
         caught = [*(s for s in STOP if signal.getsignal(s) != signal.SIG_IGN), *USER_SIGNALS]
         caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
         with handled(dict.fromkeys(caught, self._caught)):
-            yield
+            before = signal.pthread_sigmask(signal.SIG_UNBLOCK, caught)  # see slurm/restart.py
+            try:
+                yield
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _caught(self, signum: int, _frame: object) -> None:
         if signum in STOP and self._conduct.leaving and not self._surroundings.repeats and self._ending is not None:

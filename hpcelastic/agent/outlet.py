@@ -35,7 +35,8 @@ class Outlet(io.RawIOBase):
         self._lost = 0
         self._closing = False
         self._changed = threading.Condition()
-        threading.Thread(target=self._run, name=f"outlet {fd}", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name=f"outlet {fd}", daemon=True)
+        self._thread.start()
 
     def writable(self) -> bool:
         return True
@@ -61,11 +62,12 @@ class Outlet(io.RawIOBase):
         with self._changed:
             return self._changed.wait_for(lambda: not self._pending, timeout)
 
-    def end(self) -> None:
-        """Let the thread end once all is written."""
+    def end(self, timeout: float = 0.0) -> None:
+        """Let the thread end once all is written, and wait at most ``timeout`` seconds for its end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
+        self._thread.join(timeout)
 
     def _run(self) -> None:
         while True:
@@ -108,7 +110,7 @@ def free_output() -> Iterator[None]:
         deadline = time.monotonic() + _LAST_WORDS
         for outlet in outlets:
             outlet.drain(max(0.0, deadline - time.monotonic()))
-            outlet.end()
+            outlet.end(max(0.0, deadline - time.monotonic()))
 
 
 def _outlet(stream: TextIO) -> Outlet | None:

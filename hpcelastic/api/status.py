@@ -28,6 +28,9 @@ class NodeStatus:
     ranks: str
     """Its ranks in the round that runs, such as ``0..7``; empty if it is in none."""
 
+    agent_restarts: int = 0
+    """How often its agent was started again since SLURM started its job; 0 outside of SLURM."""
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -113,17 +116,26 @@ def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeSt
     members = [p.node for p in state.participants]
     waiting = [] if state.phase.final else [node for node in leases if node not in members]
     others = [node for node in waiting if leases[node].member.stand is not Stand.LEFT]
+    dead = {node for lease in leases.values() for node in lease.member.dead}
     for node in [*members, *others]:
         part = assignment(state, node)
         ranks = _range(part.first_rank, part.local_world_size) if part else ""
         lease = leases.get(node)
-        silent = lease is None or _silent(lease, state)
+        silent = lease is None or node in dead or _silent(lease, state)
         if silent and node in others:
             continue  # an incarnation that has gone
         stand = "silent" if silent or lease is None else lease.member.stand.value
         if lease is None and state.phase is Phase.SUCCEEDED:
             stand = Stand.SUCCEEDED.value  # kept in a server that is gone; without all of them it would not have
-        yield NodeStatus(name_of(node), stand, ranks)
+        yield NodeStatus(name_of(node), stand, ranks, _agent_restarts(node, leases))
+
+
+def _agent_restarts(node: str, leases: Mapping[str, Lease]) -> int:
+    """Agents that were there before it, on the same node in the same start of a job."""
+    if node not in leases or not (job := leases[node].member.job):
+        return 0
+    before = (leases[dead].member for dead in leases[node].member.dead if dead in leases)
+    return sum((member.job, member.name) == (job, name_of(node)) for member in before)
 
 
 def _silent(lease: Lease, state: State) -> bool:

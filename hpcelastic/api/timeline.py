@@ -32,6 +32,8 @@ def _told(events: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
             yield event, f"{event['phase']:9} round {event['round']}: {event['reason']}"
         elif kind == "agent started":
             yield event, f"{node} starts"
+        elif kind == "agent restarted":
+            yield event, f"{node}: its agent has died ({event['reason']}) and was started again"
         elif kind == "workers started":
             ranks = ", ".join(sorted(event["pids"], key=int))
             yield event, f"{node} runs rank {ranks} of {event['world_size']} in round {event['round']}"

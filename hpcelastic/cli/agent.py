@@ -1,11 +1,13 @@
 """``hpcelastic agent``: take part in a run as one node."""
 
 import argparse
+import contextlib
 import os
 import re
 import secrets
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +30,7 @@ from hpcelastic.protocol.settings import (
 )
 from hpcelastic.slurm.entry import Task, place_here, take_part, take_part_by_a_free_name, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
+from hpcelastic.slurm.restart import FIRST, start_agent
 from hpcelastic.store.paths import RunPaths
 
 _HOST = re.compile(r"[^/]*:\d*")
@@ -92,18 +95,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with free_output():
-        try:
-            task = task_of(args)
-            if args.job is None and beside_the_steps(os.environ):
-                print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
-            place = place_of_flags(args)
-            if args.node_name or place.job:
-                return take_part(task, place)
-            return take_part_by_a_free_name(task, place)
-        except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
-            print(f"hpcelastic agent: {error}", file=sys.stderr)
-            return error.exit_code
+    with free_output(), _errors_told() as failed:
+        task = task_of(args)
+        if args.job is None and beside_the_steps(os.environ):
+            print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
+    if failed:
+        return failed[0]
+    restart = start_agent() if args.job is None and slurm_task(os.environ) else FIRST
+    with free_output(), _errors_told() as failed:
+        place = place_of_flags(args)
+        if args.node_name or place.job:
+            return take_part(task, place, restart=restart)
+        return take_part_by_a_free_name(task, place)
+    return failed[0]
+
+
+@contextlib.contextmanager
+def _errors_told() -> Iterator[list[int]]:
+    """Print an error, and note the exit status; printed elsewhere, a full disk or a hung one could stop us."""
+    failed: list[int] = []
+    try:
+        yield failed
+    except HpcElasticError as error:
+        print(f"hpcelastic agent: {error}", file=sys.stderr)
+        failed.append(error.exit_code)
 
 
 def task_of(args: argparse.Namespace) -> Task:

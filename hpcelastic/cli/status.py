@@ -35,7 +35,8 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         rows.append("jobs       " + ", ".join(_job(job, jobs.get(job, "ended")) for job in status.jobs))
     for i, node in enumerate(status.nodes):
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
-        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}")
+        again = f"  agent restarts {node.agent_restarts}" if node.agent_restarts else ""
+        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}{again}")
     if status.scaled:
         rows.append(f"scaled     to {status.scaled} node{'s' * (status.scaled != 1)}")
     if status.drained:

@@ -5,7 +5,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 
-from hpcelastic.errors import HpcElasticError, StoreError
+from hpcelastic.errors import HpcElasticError, InternalError, StoreError
 from hpcelastic.protocol.state import Member
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 
@@ -71,7 +71,7 @@ class RendezvousThread:
             except HpcElasticError as error:
                 self._failed(error)
             except Exception as error:  # our mistake: the agent must end rather than be fenced and wait for ever
-                self._deliver(HpcElasticError(f"internal error: {traceback.format_exc()}; {error}"))
+                self._deliver(InternalError(f"internal error: {traceback.format_exc()}; {error}"))
                 return
             else:
                 if outcome is not None:

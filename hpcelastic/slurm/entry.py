@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -29,7 +30,7 @@ from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, NameTaken, RendezvousTimeout, RunFailed
+from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, NameTaken, RendezvousTimeout, RunFailed
 from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
@@ -39,6 +40,7 @@ from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.elsewhere import may_start_elsewhere, start_elsewhere
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
+from hpcelastic.slurm.restart import FIRST, Restart, start_agent
 from hpcelastic.slurm.serving import server_of
 from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
 from hpcelastic.slurm.surroundings import SlurmSurroundings
@@ -71,8 +73,14 @@ def run_agent(run_directory: str) -> None:
 
     Raises SystemExit where the agent did not end well: whatever is returned, submitit calls a success.
     """
+    task = task_of_run(run_directory)
+    restart = start_agent() if slurm_task(os.environ) else FIRST
     with free_output():
-        status = take_part(task_of_run(run_directory), place_here())
+        try:
+            status = take_part(task, place_here(), restart=restart)
+        except InternalError as error:
+            print(f"hpcelastic agent: {error}", file=sys.stderr)
+            status = error.exit_code
     if status:
         sys.exit(status)
 
@@ -149,10 +157,10 @@ def entered(
         yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
 
 
-def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
+def take_part(task: Task, place: Place, observe: Observe | None = None, restart: Restart = FIRST) -> int:
     """Run the agent at ``place`` until the run ends; the exit status. Raises what `Agent.run` raises.
 
-    ``observe`` is told what happens; see `Agent`.
+    ``observe`` is told what happens; see `Agent`. ``restart`` says whether an agent has died here before.
     """
     interface = task.agent.network.interface
     count = _workers(task.agent.workers, os.environ)
@@ -163,7 +171,7 @@ def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
-        return _take_part(replace(task, settings=here.settings), here, cpus, start, observe)
+        return _take_part(replace(task, settings=here.settings), here, cpus, start, observe, restart)
 
 
 def take_part_by_a_free_name(task: Task, place: Place, observe: Observe | None = None) -> int:
@@ -175,7 +183,9 @@ def take_part_by_a_free_name(task: Task, place: Place, observe: Observe | None =
     raise AssertionError("names do not end")
 
 
-def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, observe: Observe | None) -> int:
+def _take_part(
+    task: Task, here: Entered, cpus: list[set[int]], start: float, observe: Observe | None, restart: Restart
+) -> int:
     """``cpus`` has the processors of each worker, none where it is not bound."""
     member, state, report = here.member, here.state, here.report
     if state.phase.final:
@@ -203,10 +213,13 @@ def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, ob
         cpus,
         around,
         observe,
+        restart.number,
+        restart.reason,
     )
     try:
-        agent = Agent(spec, report)
-        status = agent.run()
+        with _mistakes_named():
+            agent = Agent(spec, report)
+            status = agent.run()
         if slurm is not None and agent.notice is not None:
             limits = _limits(task)
             elapsed = time.monotonic() - start
@@ -222,6 +235,17 @@ def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, ob
     finally:
         if aftermath is not None:
             aftermath.see_to_it()
+
+
+@contextlib.contextmanager
+def _mistakes_named() -> Iterator[None]:
+    """Raise InternalError for an exception that is none of ours."""
+    try:
+        yield
+    except HpcElasticError:
+        raise
+    except Exception as error:
+        raise InternalError(f"internal error: {traceback.format_exc()}; {error}") from error
 
 
 def _to_avoid(task: Task, me: Member) -> set[str]:

@@ -156,8 +156,9 @@ class Watch:
         return [job for job in scheduler.queue() if job.id in ours or job.array in ours]
 
     def _agents(self) -> Counter[str]:
-        """How many agents were seen of each incarnation of a job, dead ones too: those come no more."""
-        return Counter(lease.member.job for lease in backend_of(self._watched.paths).leases().values())
+        """On how many nodes an agent was seen of each incarnation of a job, a dead one too: those are not to come."""
+        seen = {(lease.member.job, lease.member.name) for lease in backend_of(self._watched.paths).leases().values()}
+        return Counter(job for job, _ in seen)
 
     def _spare_the_wait(self) -> None:
         """Start jobs that are held back twice in a row: the node that they left is free by then."""

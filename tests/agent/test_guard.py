@@ -566,9 +566,18 @@ def test_killing_reaches_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.
     assert killed == [7]
 
 
-def test_killing_nobody_is_fine(marker: str) -> None:
-    kill_marked(marker)
-    kill_group(4_000_001, signal.SIGKILL)
+def test_killing_kills_nobody_where_nobody_carries_the_marker(marker: str) -> None:
+    with sleeper(f"another-{marker}") as other, watched(other.pid) as (process,):
+        kill_marked(marker)
+        assert process.alive
+
+
+def test_a_group_that_has_gone_is_no_error() -> None:
+    gone = subprocess.Popen(["true"], start_new_session=True)
+    gone.wait()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(gone.pid, 0)
+    kill_group(gone.pid, 0)
 
 
 def test_a_group_is_signalled_whole() -> None:

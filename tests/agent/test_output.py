@@ -108,15 +108,16 @@ def test_nothing_to_follow_needs_no_thread() -> None:
     tee.stop()
 
 
-def test_stopping_twice_or_before_the_start_is_fine(tmp_path: Path) -> None:
-    tee = Tee()
-    tee.follow(tmp_path / "log", "", Output())
+@pytest.mark.parametrize(("started", "copied"), [(False, ""), (True, "line\n")], ids=["not started", "started"])
+def test_stopping_twice_copies_nothing_twice(tmp_path: Path, started: bool, copied: str) -> None:
+    tee, out, path = Tee(), Output(), tmp_path / "log"
+    path.write_text("line\n")
+    tee.follow(path, "", out)
+    if started:
+        tee.start()
     tee.stop()
-    tee = Tee()
-    tee.follow(tmp_path / "log", "", Output())
-    tee.start()
     tee.stop()
-    tee.stop()
+    assert out.getvalue() == copied
 
 
 def test_lines_with_a_text_are_kept_once_more(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings, WorkerSettings
-from hpcelastic.agent.surroundings import Alone
+from hpcelastic.agent.signals import handled
+from hpcelastic.agent.surroundings import STOP, Alone
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
@@ -177,6 +178,34 @@ def test_a_sigterm_is_asked_about_while_a_user_signal_is(tmp_path: Path) -> None
         goes_on.set()
 
     assert lone.run(both) == 143
+
+
+def test_a_warning_that_came_before_the_agent_had_handlers_is_asked_about(tmp_path: Path) -> None:
+    told = Told(lambda: LEAVES)
+    lone = Lone(tmp_path, told)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    try:
+        send(signal.SIGUSR2)
+        assert lone.agent.run() == 0
+        assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "as it was"
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert told.asked == [signal.SIGUSR2]
+
+
+def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path: Path) -> None:
+    told = Told(lambda: LEAVES)
+    lone = Lone(tmp_path, told)
+
+    def act() -> None:
+        for signum in STOP:
+            send(signum)
+        lone.finish()
+
+    with handled(dict.fromkeys(STOP, signal.SIG_IGN)):
+        assert lone.run(act) == 0
+    assert told.asked == []
+    assert "signal" not in [event["event"] for event in read_events(lone.paths.events)]
 
 
 def test_slurms_second_sigterm_takes_no_grace_away(tmp_path: Path) -> None:

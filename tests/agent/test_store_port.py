@@ -140,7 +140,8 @@ def test_without_ipv6_there_is_a_port_too(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("hpcelastic.agent.store_port.socket.socket", no_ipv6)
     with contextlib.closing(StorePort.open()) as port:
         monkeypatch.undo()
-        connect(port.port).close()
+        with connect(port.port):
+            assert select.select([port], [], [], PATIENCE)[0]
 
 
 def test_no_port_is_inherited(port: StorePort) -> None:

@@ -321,12 +321,13 @@ def test_signals_to_the_whole_task_do_not_end_the_parent(make: Make, signum: sig
     assert made.run() == [0] and made.reports == []
 
 
-def test_a_stop_that_follows_the_order_at_once_is_not_lost(make: Make) -> None:
+def test_a_signal_that_follows_the_order_at_once_is_not_lost(make: Make) -> None:
     made = make(WAIT, count=2)
     for _ in range(5):
         group = made.start(2)
         made.attend(group)
-        group.stop(grace=10_000)  # or the test takes for ever
+        group.send(signal.SIGTERM)
+        assert made.finish(group) == [-signal.SIGTERM, -signal.SIGTERM]
 
 
 # Parents whose forks are not to be trusted

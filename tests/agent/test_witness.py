@@ -1,5 +1,6 @@
 """What an agent notes of nodes that go wrong."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from hpcelastic.health.incidents import Trouble, read_incidents
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Participant, Phase, Stand, State
 from hpcelastic.store.paths import RunPaths
+from tests.agent.processes import PATIENCE
 
 HERE = Member("n1@0-a", Stand.READY, 0, 1, "10.0.0.1", 1)
 Watching = Callable[..., dict[str, tuple[str, int]]]
@@ -79,8 +81,12 @@ def test_of_agents_that_share_a_machine_the_machine_is_to_blame(tmp_path: Path) 
     assert [incident.host for incident in read_incidents(paths)] == ["n1"]
 
 
-def test_a_directory_that_cannot_be_written_is_no_concern_of_the_agent(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raised: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", raised.append)
     (tmp_path / "run").write_text("a file")
     witness = Witness(RunPaths(tmp_path / "run"), HERE, enabled=True)
-    witness.failed(failure("uncorrectable ECC error"))
-    witness.close(10.0)
+    assert witness.failed(failure("uncorrectable ECC error")) is Trouble.HARDWARE
+    witness.close(PATIENCE)
+    assert raised == []
+    assert not any(thread.name == "witness" for thread in threading.enumerate())

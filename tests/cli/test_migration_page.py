@@ -65,7 +65,7 @@ def test_the_page_is_read_whole() -> None:
 
 def test_every_script_is_one_that_a_shell_reads() -> None:
     for block in (*blocks("Before", "bash"), *blocks("After", "bash")):
-        subprocess.run(["bash", "-n"], input=block, text=True, check=True)
+        assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0, block
 
 
 def test_the_commands_are_understood(directory: Path) -> None:

@@ -987,4 +987,5 @@ def test_settings_that_make_no_sense_are_refused(make: object, message: str) -> 
 
 
 def test_settings_at_their_limits_are_accepted() -> None:
-    Settings(NodeRange(1, 1), RendezvousSettings(last_call=0.0, lease=4.0, poll=1.0), RestartSettings(0))
+    settings = Settings(NodeRange(1, 1), RendezvousSettings(last_call=0.0, lease=4.0, poll=1.0), RestartSettings(0))
+    assert (settings.nodes.wanted, settings.rendezvous.last_call, settings.restarts.max) == (1, 0.0, 0)

@@ -140,6 +140,31 @@ def test_user_signals_to_the_job(cluster: SlurmCluster, monkeypatch: pytest.Monk
     run.cancel()
 
 
+def test_an_agent_that_dies_is_started_again_on_its_node(
+    cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And SLURM's signals reach the new one, once."""
+    run = start(cluster, monkeypatch, entrypoint__args=LONG)
+    until("training", lambda: trained(run, 1), run)
+    (agent,) = (event["pid"] for event in run.events() if (event["event"], event["node"]) == ("agent started", "n3"))
+    pid = cluster.pid_of(3, agent)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    until("four nodes again", lambda: run.status().world_size == 4 and run.status().round > 1, run)
+    assert {node.name: node.agent_restarts for node in run.status().nodes} == {"n1": 0, "n2": 0, "n3": 1, "n4": 0}
+    (restarted,) = (event for event in run.events() if event["event"] == "agent restarted")
+    assert (restarted["node"], restarted["number"], restarted["reason"]) == ("n3", 1, "killed by SIGKILL")
+    assert "agent restarts 1" in command(cluster, "status", str(run.directory))
+    round = run.status().round
+    until("training again", lambda: trained(run, round), run)
+    cluster.run("scancel", "--signal=USR2", run.status().jobs[0])
+    until("the checkpoint's round", lambda: trained(run, round + 1), run)
+    signalled = sorted(event["node"] for event in run.events() if event["event"] == "signal")
+    assert signalled == ["n1", "n2", "n3", "n4"]
+    assert run.status().restarts == 0
+    run.cancel()
+
+
 def test_status_logs_and_cancel(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(cluster, monkeypatch, entrypoint__args=LONG)
     until("training", lambda: trained(run, 1), run)

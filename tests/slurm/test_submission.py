@@ -20,7 +20,7 @@ from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
-from hpcelastic.errors import ConfigError, RunFailed, SlurmError
+from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Stand
 from hpcelastic.rendezvous.rendezvous import close_run
@@ -428,6 +428,20 @@ def test_a_task_of_a_run_that_is_closed_does_not_count_as_a_success() -> None:
     with pytest.raises(SystemExit) as ended:
         entry.run_agent(str(paths.root))
     assert ended.value.code == 1
+
+
+def test_a_mistake_of_ours_ends_a_task_with_a_status_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a mistake")
+
+    paths = prepare(resolve("job.yaml", ()))
+    monkeypatch.setattr(entry, "Agent", fail)
+    with pytest.raises(SystemExit) as ended:
+        entry.run_agent(str(paths.root))
+    assert ended.value.code == InternalError.exit_code
+    assert "hpcelastic agent: internal error: Traceback (most recent call last)" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- what the scheduler says

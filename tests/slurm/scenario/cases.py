@@ -84,11 +84,7 @@ _LOOKS: Mapping[str, object] = {"poll": 1}
 
 CASES = {
     "worker crash": Case(faults.worker_crash, restarts=1),
-    "agent crash": Case(
-        faults.agent_crash,
-        world=3,
-        jobs={"allocation": frozenset({"FAILED"}), "pool": frozenset({"FAILED", "COMPLETED"})},
-    ),
+    "agent crash": Case(faults.agent_crash, nightly="pool"),
     "node killed": Case(faults.node_killed, world=3),
     "power loss": Case(faults.power_loss, world=3),
     "batch host lost": Case(faults.batch_host_lost, world=3, shapes=_ALLOCATION, jobs={"allocation": _CANCELLED}),

@@ -1,0 +1,43 @@
+"""What is told of a run's nodes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api.status import NodeStatus, read_status
+from hpcelastic.cli.status import lines
+from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, Phase, Stand, participant
+from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
+from hpcelastic.store import files
+from hpcelastic.store.leases import OwnLease
+from hpcelastic.store.paths import RunPaths
+
+OLD = Member("n1@0-aa", Stand.RUNNING, 1, 1, "10.0.0.1", 1, job="7.0")
+NEW = replace(OLD, node="n1@0-bb", dead=("n1@0-aa", "n2@0-cc"))
+OTHER = replace(OLD, node="n2@0-cc")
+
+
+@pytest.mark.parametrize(
+    ("before", "restarts"),
+    [
+        pytest.param(OLD, 1, id="died"),
+        pytest.param(replace(OLD, stand=Stand.LEFT), 1, id="ended by an internal error"),
+        pytest.param(replace(OLD, job="6.0"), 0, id="of another job"),
+        pytest.param(replace(OLD, job="7.1"), 0, id="of an earlier start of the job"),
+    ],
+)
+def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Member, restarts: int) -> None:
+    paths = RunPaths(tmp_path)
+    for directory in (paths.register, paths.leases, paths.incidents):
+        files.make_directory(directory)
+    open_run(paths, "r", Settings(), NEW.node)
+    running = replace(read_state(paths), phase=Phase.RUNNING, round=1, participants=(participant(NEW),))
+    steer_run(paths, NEW.node, lambda state: Decision(running, "for the test"))
+    for member in (before, OTHER, NEW):
+        OwnLease(paths.leases, member.node).renew(member)
+    status = read_status(paths)
+    assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "who is known to be dead is left out"
+    assert ("agent restarts 1" in "\n".join(lines(status, {}))) == bool(restarts)

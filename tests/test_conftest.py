@@ -1,0 +1,22 @@
+"""A test session does not depend on how it was started."""
+
+import json
+import subprocess
+import sys
+
+INHERITED = """
+import json, signal, sys
+for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD):
+    signal.signal(signum, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1])
+import tests.conftest, subprocess
+fields = subprocess.run(["cat", "/proc/self/status"], capture_output=True, text=True, check=True).stdout.splitlines()
+print(json.dumps([line.split() for line in fields if line.startswith(("SigBlk", "SigIgn"))]))
+signal.raise_signal(signal.SIGINT)
+"""
+
+
+def test_what_the_session_starts_inherits_no_ignored_and_no_blocked_signal() -> None:
+    session = subprocess.run([sys.executable, "-c", INHERITED], capture_output=True, text=True)
+    assert json.loads(session.stdout) == [["SigBlk:", "0" * 16], ["SigIgn:", "0" * 16]]
+    assert session.stderr.rstrip().endswith("KeyboardInterrupt")
