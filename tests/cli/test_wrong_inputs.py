@@ -399,7 +399,8 @@ def test_run_that_fails_says_why_and_ends(command: str, words: str, shell: Shell
     assert_says(done.stderr, words)
     assert not re.search(r"^Traceback", done.stderr, re.MULTILINE), "a traceback of our own"
     assert {path for path in shell.listing() - before if not path.startswith("runs/r/")} == {"runs", "runs/r"}
-    assert shell.hpcelastic("status", "r").stdout.count("failed: rank 0 failed on") == 1
+    status = shell.hpcelastic("status", "r")
+    assert status.returncode == 1 and status.stdout.count("failed: rank 0 failed on") == 1
     assert shell.processes() == {}
 
 
