@@ -229,6 +229,7 @@ AGENTS = [
         "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
     ),
     Wrong("agent-total-time", f"{AGENT} --total-time 3d train.py", "--total-time is '3d'; write MINUTES … UNLIMITED"),
+    Wrong("agent-no-time", f"{AGENT} --total-time 0:00 train.py", "--total-time is '0:00', which leaves no time"),
     Wrong("agent-max-requeues", f"{AGENT} --max-requeues -1 train.py", "--max-requeues is -1; it must be 0 or more"),
     Wrong("agent-warning", f"{AGENT} --warning 0 train.py", "--warning is 0.0; it must be 1 second or more"),
     Wrong(
