@@ -5,7 +5,7 @@ import argparse
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
 from hpcelastic.cli import sbatch
-from hpcelastic.cli.job import add_job, add_resume
+from hpcelastic.cli.job import add_job, add_resume, warn_of_shortages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return sbatch.run(args, command=True)
-    started = start(resolve(args.file, args.overrides, args.profile), resume=args.resume)
+    config = resolve(args.file, args.overrides, args.profile)
+    warn_of_shortages("submit", config)
+    started = start(config, resume=args.resume)
     print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
     if args.wait:
         return wait(started)
