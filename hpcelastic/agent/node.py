@@ -104,6 +104,22 @@ def count_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
     return sum(1 for _ in (root / "dev").glob("nvidia[0-9]*")) or _count_amd(root)
 
 
+def overcommitment(workers: int, gpus: int, cpus: int) -> list[str]:
+    """A line for each kind of resource of which this node has fewer than ``workers``; of no GPUs at all, none."""
+    lines = []
+    if 0 < gpus < workers:
+        lines.append(
+            f"{workers} workers and {gpus} GPU{'s' * (gpus != 1)} on this node: a script that gives each worker the "
+            "GPU of its LOCAL_RANK fails; ask for more GPUs, or for fewer workers"
+        )
+    if cpus < workers:
+        lines.append(
+            f"{workers} workers share {cpus} processor{'s' * (cpus != 1)} on this node; ask for more (srun "
+            "--cpus-per-task, slurm.cpus_per_node), or for fewer workers"
+        )
+    return lines
+
+
 def _count_amd(root: Path) -> int:
     """Nodes with SIMD units that the kernel's driver shows; those of others' cgroups can't be read."""
     count = 0

@@ -17,7 +17,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
-from hpcelastic.config.slurm import TIME
+from hpcelastic.config.slurm import check_time
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import (
@@ -175,9 +175,11 @@ def _unchecked(task: Task, args: argparse.Namespace) -> Task:
 
 def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
     """``task`` with what the flags say of this agent's job, which may be another than that which began the run."""
-    if args.total_time is not None and not TIME.fullmatch(args.total_time):
-        form = "MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED"
-        raise ConfigError(f"--total-time is {args.total_time!r}; write {form}")
+    if args.total_time is not None:
+        try:
+            check_time("--total-time", args.total_time)
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     if args.total_time is not None and args.no_requeue:
         raise ConfigError("--total-time starts the job again, and --no-requeue forbids it; leave one of them out")
     slurm = task.slurm

@@ -2,9 +2,11 @@
 
 import argparse
 import os
+import sys
 
 from hpcelastic.cli.job import add_job
 from hpcelastic.config import choose_profile, load, show
+from hpcelastic.config.shortages import shortages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,5 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(show(load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))), end="")
+    resolved = load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))
+    for line in shortages(resolved.config):
+        print(f"hpcelastic config: {line}", file=sys.stderr)
+    print(show(resolved), end="")
     return 0

@@ -7,7 +7,7 @@ from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
 from hpcelastic.health.verdict import in_words
-from hpcelastic.protocol.state import name_of
+from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.store.paths import RunPaths
 
 
@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     status = find_run(args).status()
     print("\n".join(lines(status, _jobs(status))))
-    return 0
+    return 1 if status.ended and status.phase != Phase.SUCCEEDED.value else 0
 
 
 def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:

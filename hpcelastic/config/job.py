@@ -12,7 +12,7 @@ from pathlib import PurePath
 from typing import Any, ClassVar
 
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
-from hpcelastic.config.slurm import TIME, SlurmSettings
+from hpcelastic.config.slurm import SlurmSettings, check_time
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
@@ -42,8 +42,8 @@ class RunSettings:
                 f"run.name is {self.name!r}; use up to 100 letters, digits, '.', '_' and '-', "
                 "beginning with a letter or digit, for it names a directory and a job"
             )
-        if self.total_time is not None and not TIME.fullmatch(self.total_time):
-            raise ValueError(f"run.total_time is {self.total_time!r}; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED")
+        if self.total_time is not None:
+            check_time("run.total_time", self.total_time)
         if not self.directory:
             raise ValueError(
                 "run.directory is ''; name a directory that every node sees, or . for the working directory"

@@ -72,6 +72,14 @@ def minutes(time: str) -> int | None:
     return int(days or 0) * 1440 + hours * 60 + mins + (seconds > 0)
 
 
+def check_time(name: str, time: str) -> None:
+    """ValueError if ``time``, the value of ``name``, is no time limit, or is zero, by which SLURM means no limit."""
+    if not TIME.fullmatch(time):
+        raise ValueError(f"{name} is {time!r}; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED")
+    if minutes(time) == 0:
+        raise ValueError(f"{name} is {time!r}, which leaves no time; write UNLIMITED for no limit, or leave it out")
+
+
 @dataclass(frozen=True)
 class SlurmSettings:
     """What to ask SLURM for. Whatever has no key of its own goes under ``options``, verbatim."""
@@ -136,8 +144,9 @@ class SlurmSettings:
     """The same for the job step that starts the agents: ``cpu-bind: none``, ``mpi: none``."""
 
     def __post_init__(self) -> None:
+        if self.time is not None:
+            check_time("slurm.time", self.time)
         for name, pattern, form in (
-            ("time", TIME, "MINUTES, HH:MM:SS or D-HH:MM:SS"),
             ("memory", MEMORY, "a number and a unit, such as 64G"),
             ("gpus_per_node", GPUS, "a number, or TYPE:NUMBER such as a100:4"),
         ):

@@ -7,7 +7,10 @@ others, which is what the files of the run's directory do without. ``file:PATH``
 import contextlib
 import json
 import socket
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +28,13 @@ _CONNECT = timedelta(seconds=60)
 """How long an agent waits for the one that serves."""
 
 _LOOK = timedelta(seconds=3)
-"""How long somebody does who only looks."""
+"""How long one attempt to connect may take."""
+
+_AGAIN = 0.2
+"""Seconds between two attempts."""
+
+_SILENT = 3.0
+"""Seconds after which an agent that waits says so."""
 
 _PARTING = 15.0
 """Seconds for which who serves waits for the others to have seen the end."""
@@ -108,16 +117,15 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
         # -1: nobody may remove the file as the last one, for another may come.
         return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
     host, port = _parsed(endpoint)
-    if agent and (_is_here(host) if is_host is None else is_host):
-        with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
-            return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
     if not agent:
-        _ask(host, port)
-    try:
-        wait = _CONNECT if agent else _LOOK
-        return StoreRecords(_tcp_store(host, port, serves=False, wait=wait), run_id, agent=agent)
-    except (RuntimeError, OSError) as error:
-        raise StoreError(f"{endpoint}: no agent serves the store there ({error}); does one run on {host}?") from error
+        _ask(host, port, _LOOK)
+        return StoreRecords(_client(host, port), run_id, agent=False)
+    with _told_of_the_wait(host, port):
+        if _is_here(host) if is_host is None else is_host:
+            with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
+                return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
+        _await_server(host, port)
+        return StoreRecords(_client(host, port), run_id, agent=True)
 
 
 def _parsed(endpoint: str) -> tuple[str, int]:
@@ -141,12 +149,53 @@ def _is_here(host: str) -> bool:
     return not found.isdisjoint(one.address for one in interfaces())
 
 
-def _ask(host: str, port: int) -> None:
-    """StoreError if nobody listens there, which torch would tell at length, and on its own."""
+@contextlib.contextmanager
+def _told_of_the_wait(host: str, port: int) -> Iterator[None]:
+    """Tell the user, if the block takes long, what this agent waits for."""
+    limit = f"for up to {_CONNECT.total_seconds():g} s"
+    text = f"waiting {limit} for the store at {host}:{port}, which the agent on {host} serves"
+    timer = threading.Timer(_SILENT, _tell, (text,))
+    timer.daemon = True
+    timer.start()
     try:
-        socket.create_connection((host, port), _LOOK.total_seconds()).close()
+        yield
+    finally:
+        timer.cancel()
+
+
+def _await_server(host: str, port: int) -> None:
+    """Return once a server listens there; StoreError if that takes too long."""
+    deadline, unresolved = time.monotonic() + _CONNECT.total_seconds(), False
+    while True:
+        try:
+            return _ask(host, port, _LOOK)
+        except StoreError as error:
+            if time.monotonic() > deadline:
+                raise
+            if isinstance(error.__cause__, socket.gaierror) and not unresolved:
+                unresolved = True  # the name may be new, and still on its way to this node
+                _tell(f"{host} does not resolve ({error.__cause__.strerror}); trying again; check --rdzv-endpoint")
+        time.sleep(_AGAIN)
+
+
+def _tell(text: str) -> None:
+    print(f"hpcelastic agent: {text}", file=sys.stderr, flush=True)
+
+
+def _ask(host: str, port: int, limit: timedelta) -> None:
+    """StoreError if nobody listens there; torch would say so at length, on standard error."""
+    try:
+        socket.create_connection((host, port), limit.total_seconds()).close()
     except OSError as error:
-        raise StoreError(f"{host}:{port}: no agent serves the store there ({error})") from error
+        why = f"{host}:{port}: no agent serves the store there ({error}); does one run on {host}?"
+        raise StoreError(why) from error
+
+
+def _client(host: str, port: int) -> TCPStore:
+    try:
+        return _tcp_store(host, port, serves=False, wait=_TIMEOUT)
+    except (RuntimeError, OSError) as error:
+        raise StoreError(f"{host}:{port}: what listens there is no store of torch ({error})") from error
 
 
 def _tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> TCPStore:

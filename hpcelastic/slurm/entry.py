@@ -20,7 +20,7 @@ from hpcelastic.agent.agent import Agent, AgentSpec, Observe
 from hpcelastic.agent.bell import bell_from_outside
 from hpcelastic.agent.environment import ROLE
 from hpcelastic.agent.fitness import UNFIT, Candidate, refusal
-from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member
+from hpcelastic.agent.node import Place, count_gpus, dead_predecessors, new_member, overcommitment
 from hpcelastic.agent.numa import processors
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
@@ -168,6 +168,8 @@ def take_part(task: Task, place: Place, observe: Observe | None = None, restart:
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
     with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role, task.is_host) as here:
+        for line in overcommitment(count, count_gpus(os.environ), len(os.sched_getaffinity(0))):
+            here.report(line)
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))

@@ -21,6 +21,7 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError
 
 from hpcelastic.config import JobConfig, SlurmSettings
 from hpcelastic.config.options import as_words, flags
+from hpcelastic.config.shortages import shortages
 from hpcelastic.config.slurm import minutes
 from hpcelastic.errors import SlurmError
 from hpcelastic.health.memory import left_out
@@ -71,12 +72,13 @@ def _drained(paths: RunPaths) -> set[str]:
 
 def remarks(config: JobConfig) -> list[str]:
     """What a person should know of a request before it is submitted, a line each."""
-    slurm = config.slurm
+    slurm, lines = config.slurm, shortages(config)
     if slurm.cpus_per_node or _GIVES_PROCESSORS & {*flags(slurm.options)}:
-        return []
+        return lines
     return [
+        *lines,
         "slurm.cpus_per_node is not set: SLURM gives the agent of a node and all of its workers one processor, unless "
-        "the partition gives more; set it, or slurm.options.exclusive: true for whole nodes"
+        "the partition gives more; set it, or slurm.options.exclusive: true for whole nodes",
     ]
 
 

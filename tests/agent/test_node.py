@@ -14,6 +14,7 @@ from hpcelastic.agent.node import (
     count_gpus,
     dead_predecessors,
     new_member,
+    overcommitment,
     pid_here,
     this_process,
 )
@@ -236,3 +237,18 @@ def test_the_agent_side_needs_no_torch() -> None:
     """What runs on every node starts in tens of milliseconds."""
     code = "import sys, hpcelastic.agent.agent; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "cpus", "words"),
+    [
+        (4, 4, 4, ""),
+        (4, 0, 8, ""),
+        (4, 2, 8, "4 workers and 2 GPUs on this node: a script that gives each worker the GPU of its LOCAL_RANK fails"),
+        (2, 1, 2, "2 workers and 1 GPU on this node"),
+        (4, 0, 1, "4 workers share 1 processor on this node; ask for more"),
+    ],
+)
+def test_workers_that_share_a_resource_are_told_of(workers: int, gpus: int, cpus: int, words: str) -> None:
+    said = " ".join(overcommitment(workers, gpus, cpus))
+    assert words in said and bool(words) is bool(said)

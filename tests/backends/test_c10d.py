@@ -46,5 +46,25 @@ def test_the_agent_that_serves(host: str, is_host: bool | None, served: bool, mo
         return HashStore()
 
     monkeypatch.setattr(c10d, "_tcp_store", tcp_store)
+    monkeypatch.setattr(c10d, "_ask", lambda host, port, limit: None)
     connect(f"{host}:29400", "r", True, is_host=is_host)
     assert asked == [served]
+
+
+def test_a_name_that_does_not_resolve_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(c10d, "_CONNECT", timedelta(seconds=0.5))
+    with pytest.raises(StoreError, match="no agent serves the store there"):
+        connect("no-such-host.invalid:29400", "r", True)
+    assert capsys.readouterr().err.count("no-such-host.invalid does not resolve (") == 1
+
+
+def test_an_agent_that_waits_for_the_one_that_serves_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(c10d, "_SILENT", 0.0)
+    monkeypatch.setattr(c10d, "_CONNECT", timedelta(seconds=0.5))
+    with pytest.raises(StoreError, match="no agent serves the store there"):
+        connect("127.0.0.1:1", "r", True, is_host=False)
+    assert "for the store at 127.0.0.1:1, which the agent on 127.0.0.1 serves" in capsys.readouterr().err

@@ -177,6 +177,7 @@ AGENTS = [
         "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
     ),
     Wrong("agent-total-time", f"{AGENT} --total-time 3d train.py", "--total-time is '3d'; write MINUTES … UNLIMITED"),
+    Wrong("agent-no-time", f"{AGENT} --total-time 0:00 train.py", "--total-time is '0:00', which leaves no time"),
     Wrong("agent-max-requeues", f"{AGENT} --max-requeues -1 train.py", "--max-requeues is -1; it must be 0 or more"),
     Wrong("agent-warning", f"{AGENT} --warning 0 train.py", "--warning is 0.0; it must be 1 second or more"),
     Wrong(
@@ -381,7 +382,8 @@ def test_run_that_fails_says_why_and_ends(command: str, words: str, shell: Shell
     assert_says(done.stderr, words)
     assert not re.search(r"^Traceback", done.stderr, re.MULTILINE), "a traceback of our own"
     assert {path for path in shell.listing() - before if not path.startswith("runs/r/")} == {"runs", "runs/r"}
-    assert shell.hpcelastic("status", "r").stdout.count("failed: rank 0 failed on") == 1
+    status = shell.hpcelastic("status", "r")
+    assert status.returncode == 1 and status.stdout.count("failed: rank 0 failed on") == 1
     assert shell.processes() == {}
 
 

@@ -241,7 +241,16 @@ FILES = {
     ),
     "time in hours": (
         RUNS + "slurm: {time: 1h}\n",
-        "job.yaml:2: slurm.time: is '1h'; write MINUTES, HH:MM:SS or D-HH:MM:SS",
+        "job.yaml:2: slurm.time: is '1h'; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED",
+    ),
+    "no time at all": (
+        RUNS + "slurm: {time: 0}\n",
+        "job.yaml:2: slurm.time: is '0', which leaves no time; write UNLIMITED for no limit, or leave it out",
+    ),
+    "no time at all for the run": (
+        RUNS + "run: {total_time: 0-00:00:00}\n",
+        "job.yaml:2: run.total_time: is '0-00:00:00', which leaves no time; "
+        "write UNLIMITED for no limit, or leave it out",
     ),
     "memory in words": (
         RUNS + "slurm: {memory: lots}\n",

@@ -1,0 +1,26 @@
+"""Commands that are given a job tell what it asks too little for."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.cli import main
+
+JOB = "entrypoint: {script: train.py}\nworkers: {per_node: 4}\nslurm: {gpus_per_node: 2}\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [(["config", "show"], "config"), (["sbatch"], "sbatch"), (["submit", "--dry-run"], "submit")],
+    ids=["config", "sbatch", "submit"],
+)
+def test_more_workers_than_gpus(
+    command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    Path("job.yaml").write_text(JOB)
+    assert main([*command, "job.yaml"]) == 0
+    assert capsys.readouterr().err.startswith(
+        f"hpcelastic {name}: workers.per_node is 4, more than slurm.gpus_per_node"
+    )
