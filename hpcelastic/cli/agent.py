@@ -26,7 +26,7 @@ from hpcelastic.protocol.settings import (
     RestartSettings,
     Settings,
 )
-from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
+from hpcelastic.slurm.entry import Task, place_here, take_part, take_part_by_a_free_name, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.paths import RunPaths
 
@@ -97,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
             task = task_of(args)
             if args.job is None and beside_the_steps(os.environ):
                 print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
-            return take_part(task, place_of_flags(args))
+            place = place_of_flags(args)
+            if args.node_name or place.job:
+                return take_part(task, place)
+            return take_part_by_a_free_name(task, place)
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code

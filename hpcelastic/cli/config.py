@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from hpcelastic.cli.job import add_job, warn_of_shortages
+from hpcelastic.cli.job import add_job
 from hpcelastic.config import choose_profile, load, show
 
 
@@ -15,7 +15,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    resolved = load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))
-    warn_of_shortages("config", resolved.config)
-    print(show(resolved), end="")
+    print(show(load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))), end="")
     return 0

@@ -1,10 +1,6 @@
 """How commands are given a job: a file, and keys to set otherwise."""
 
 import argparse
-import sys
-
-from hpcelastic.config import JobConfig
-from hpcelastic.config.shortages import shortages
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +15,3 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 def add_resume(parser: argparse.ArgumentParser) -> None:
     """The flag that lets an ended run go on."""
     parser.add_argument("--resume", action="store_true", help="continue a run that has ended, in its directory")
-
-
-def warn_of_shortages(command: str, config: JobConfig) -> None:
-    """Tell the user what the job asks too little of SLURM for."""
-    for line in shortages(config):
-        print(f"hpcelastic {command}: {line}", file=sys.stderr)

@@ -10,10 +10,10 @@ from typing import Protocol
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.decide import Decision, close, decide, reopen, standing
+from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen, standing
 from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.settings import RENEWALS, Settings
-from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
+from hpcelastic.protocol.state import Failure, Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
 from hpcelastic.store.backend import AnyRegister, backend_of, note_backend
 from hpcelastic.store.copies import StateCopies
@@ -453,6 +453,28 @@ def read_state(paths: RunPaths) -> State:
 def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
     """End a run for good, whatever it is doing; return how it ended, which may have been before."""
     return _change(paths, writer, lambda state: close(state, reason).next, bell)
+
+
+def fail_run(
+    paths: RunPaths, writer: str, reason: str, failures: tuple[Failure, ...] = (), bell: Doorbell | None = None
+) -> State:
+    """End a run that cannot succeed any more; return how it ended, which may have been before."""
+    return _change(paths, writer, lambda state: fail(state, reason, failures).next, bell)
+
+
+def conclude_run(paths: RunPaths, writer: str, bell: Doorbell | None = None) -> State:
+    """End a run whose members have all said that they have succeeded; others are left as they are.
+
+    The agent that says so last may be the only one left, and about to end too.
+    """
+    said = {lease.member.node: Seen(lease.member, alive=True) for lease in backend_of(paths).leases().values()}
+
+    def change(state: State) -> State | None:
+        unseen = {p.node: Seen(None, alive=True) for p in state.participants}
+        decided = decide(state, View(unseen | said)).next
+        return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
+
+    return _change(paths, writer, change, bell)
 
 
 def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], bell: Doorbell | None = None) -> State:

@@ -24,12 +24,12 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
-from hpcelastic.agent.tenancy import settled
+from hpcelastic.agent.tenancy import names, settled
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
+from hpcelastic.errors import ConfigError, NameTaken, RendezvousTimeout, RunFailed
 from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
@@ -166,6 +166,15 @@ def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
         return _take_part(replace(task, settings=here.settings), here, cpus, start, observe)
+
+
+def take_part_by_a_free_name(task: Task, place: Place, observe: Observe | None = None) -> int:
+    """`take_part` by the first name that no other agent of the run on this machine has: ``n1``, ``n1.2``, ``n1.3``."""
+    for name in names(place.name):
+        free = place if name == place.name else replace(place, name=name, host=place.host or place.name)
+        with contextlib.suppress(NameTaken):
+            return take_part(task, free, observe)
+    raise AssertionError("names do not end")
 
 
 def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, observe: Observe | None) -> int:

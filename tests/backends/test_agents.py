@@ -65,6 +65,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
+@pytest.mark.slow
 def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     line = Line(shell, *backend)
     first = line.start("a")
@@ -87,6 +88,7 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     assert line.start("d").wait(30) == 0
 
 
+@pytest.mark.slow
 def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
     agent = Line(shell, *backend, times=f"{TIMES},join_timeout=2").start("a", "2")
     _, stderr = agent.communicate(timeout=60)
@@ -94,6 +96,7 @@ def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
     assert "waiting for nodes: 1 of at least 2 are ready; no round formed in 2 s" in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
 def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str) -> None:
     server = EtcdServer(tmp_path / "etcd")
@@ -212,6 +215,7 @@ def test_a_third_party_adds_a_backend(shell: Shell) -> None:
     assert "succeeded" in line.status()
 
 
+@pytest.mark.slow
 def test_a_job_file(shell: Shell, backend: tuple[str, str]) -> None:
     name, endpoint = backend
     run = f"run-{secrets.token_hex(6)}"
