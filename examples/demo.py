@@ -50,6 +50,17 @@ def wait_for_end(run: Run) -> RunStatus:
             print(f"    {[line for line in run.logs() if 'epoch' in line][-1]}", flush=True)
 
 
+def what_happened(run: Run, killed: float) -> list[str]:
+    """The run's timeline with the kill, which happened at the time ``killed``, and what that cost."""
+    events = run.events()
+    at = killed - events[0]["time"]
+    lines = [*timeline(run), f"{at:8.2f} s  SIGKILL of node{VICTIM}: its agent, its workers, everything"]
+    lost_in = max(event["round"] for event in events if event["event"] == "state" and event["time"] < killed)
+    again = max(e["time"] for e in events if e["event"] == "workers started" and e["round"] == lost_in + 1)
+    cost = f"{again - killed:.2f} s after the SIGKILL, the workers of round {lost_in + 1} had started"
+    return [*sorted(lines, key=lambda line: float(line.split()[0])), "", cost]
+
+
 def main() -> None:
     runs = Path(sys.argv[1]) if len(sys.argv) > 1 else HERE.parent / "runs"
     shutil.rmtree(runs / "demo", ignore_errors=True)
@@ -65,6 +76,7 @@ def main() -> None:
         nodes.start()
         step = wait_for(run, "three nodes train", nodes=3, after_step=0)
         print(f"*** SIGKILL of node{VICTIM}: its agent, its workers, everything", flush=True)
+        killed = time.time()
         nodes.kill_node(VICTIM)
         step = wait_for(run, "the other two go on from the checkpoint", nodes=2, after_step=step)
         print(f"*** node{VICTIM} comes back", flush=True)
@@ -78,7 +90,7 @@ def main() -> None:
         sys.exit(f"the run has {status.phase}: {status.reason}")
     accuracy = json.loads((run.directory / "result.json").read_text())["test_accuracy"]
     print("\nWhat happened:")
-    print("\n".join(timeline(run)))
+    print("\n".join(what_happened(run, killed)))
     print(f"\ntest accuracy {accuracy:.3f}; everything that was written is in {run.directory}")
     if accuracy <= 0.95:
         sys.exit("the accuracy is too low")

@@ -16,10 +16,10 @@ _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add 
 @cache
 def why_unavailable() -> str | None:
     """None if a cluster can start here, else the reason and the remedy."""
+    if os.geteuid() != 0:  # first, for others than root may not have the programs of /usr/sbin in their PATH
+        return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
     if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
         return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
-    if os.geteuid() != 0:
-        return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
     probe = subprocess.run(["unshare", *namespaces, "sh", "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode:

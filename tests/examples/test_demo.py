@@ -18,9 +18,11 @@ def test_a_node_dies_and_comes_back_and_the_training_ends_well(tmp_path: Path) -
     told = ended.stdout
     for line in (
         r"running +round 1: round 1 formed on 3 nodes",
+        r"s  SIGKILL of node0: its agent, its workers, everything\n",
         r"running +round 2: round 2 formed on 2 nodes, without node0",
         r"running +round 3: round 3 formed on 3 nodes",
         r"succeeded +round 3: all workers of round 3 succeeded",
+        r"\n\n\d+\.\d\d s after the SIGKILL, the workers of round 2 had started\n",
     ):
         assert re.search(line, told), told
     accuracy = re.search(r"test accuracy (\S+);", told)

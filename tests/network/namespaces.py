@@ -14,10 +14,10 @@ _HOLD = "ip link set lo up && echo ready && read -r _"
 @cache
 def why_no_namespaces() -> str | None:
     """None if they can be made here, else the reason and the remedy."""
+    if os.geteuid() != 0:  # first, for others than root may not have the programs of /usr/sbin in their PATH
+        return "network namespaces need root: run pytest as root"
     if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
         return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
-    if os.geteuid() != 0:
-        return "network namespaces need root: run pytest as root"
     probe = subprocess.run(
         ["unshare", "--net", "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"],
         capture_output=True,

@@ -1,0 +1,78 @@
+"""Pictures and recorded output show what was measured last."""
+
+import html
+import json
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import recovery
+from benchmarks.report import significant
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+MADE = "run python docs/make_picture.py on a machine that does nothing else"
+BENCHMARK = json.loads((DOCS / "performance" / "recovery.json").read_text())["results"]
+
+
+@pytest.fixture(scope="module")
+def maker() -> dict[str, Any]:
+    return runpy.run_path(str(DOCS / "make_picture.py"))
+
+
+def texts(picture: str) -> str:
+    """What an SVG that rich has drawn shows, line by line."""
+    shown = re.findall(r"<text [^>]*>(.*?)</text>", picture)
+    return "\n".join(html.unescape(text).replace("\xa0", " ").rstrip() for text in shown)
+
+
+def test_the_picture_of_the_demo_shows_what_a_loss_costs_today(maker: dict[str, Any]) -> None:
+    seconds = maker["cost"](texts((DOCS / "recovery.svg").read_text()))
+    assert maker["agrees"](seconds), f"{seconds} s in the picture, {maker['measured']()} s measured: {MADE}"
+
+
+def test_the_picture_of_the_demo_shows_the_run_that_is_kept(maker: dict[str, Any]) -> None:
+    record = json.loads((DOCS / "recovery.json").read_text())
+    assert texts(maker["picture"](record)) == texts((DOCS / "recovery.svg").read_text()), MADE
+
+
+def test_the_output_of_digits_is_of_the_same_run(maker: dict[str, Any]) -> None:
+    record, page = json.loads((DOCS / "recovery.json").read_text()), (ROOT / "examples/digits/README.md").read_text()
+    assert maker["written"](page, record) == page, MADE
+
+
+@pytest.mark.parametrize(
+    ("factor", "agrees"),
+    [
+        pytest.param(1.0, True, id="as measured"),
+        pytest.param(1.9, True, id="a bit more"),
+        pytest.param(2.1, False, id="a picture from before it became faster"),
+        pytest.param(0.4, False, id="a picture from before it became slower"),
+    ],
+)
+def test_a_picture_that_is_older_than_the_benchmark_is_found(
+    factor: float, agrees: bool, maker: dict[str, Any]
+) -> None:
+    line = f"{factor * maker['measured']():.4f} s after the SIGKILL, the workers of round 2 had started"
+    assert maker["agrees"](maker["cost"](line)) == agrees
+
+
+def test_a_picture_that_says_nothing_of_the_cost_is_found(maker: dict[str, Any]) -> None:
+    assert not maker["agrees"](maker["cost"]("10.64 s  running   round 2: round 2 formed on 2 nodes"))
+
+
+def test_the_figure_is_the_benchmarks_without_what_a_script_loads(maker: dict[str, Any]) -> None:
+    phases = recovery.phases(BENCHMARK, "SIGKILL of the first node")
+    about = sum(phases[name] for name in ("detect", "stop", "rendezvous"))
+    assert maker["measured"]() == pytest.approx(about, abs=0.1)
+
+
+def test_the_picture_of_the_race_shows_every_figure_of_the_benchmark() -> None:
+    drawn = (DOCS / "performance" / "recovery.svg").read_text()
+    for scenario in dict.fromkeys(run["scenario"] for run in BENCHMARK["runs"]):
+        whole = sum(recovery.phases(BENCHMARK, scenario).values())
+        for text in (scenario, f"{significant(whole)} s"):
+            assert f"<!-- {text} -->" in drawn, "run python -m benchmarks --render recovery"
