@@ -13,6 +13,7 @@ from hpcelastic.agent.node import Place
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
+from hpcelastic.cli.error_file import record_cause
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.config.slurm import TIME
@@ -30,6 +31,8 @@ from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.store.etcd_server import EMBEDDED
 from hpcelastic.store.paths import RunPaths
+
+C10D = "c10d"
 
 _HOST = re.compile(r"[^/]*:\d*")
 """A server as an endpoint."""
@@ -94,6 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with free_output():
+        task = None
         try:
             task = task_of(args)
             if args.job is None and beside_the_steps(os.environ):
@@ -101,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
             return take_part(task, place_of_flags(args))
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
+            record_cause(error, task.paths if task else None, os.environ)
             return error.exit_code
 
 
@@ -115,7 +120,8 @@ def _from_flags(args: argparse.Namespace) -> Task:
     entrypoint = torchrun.entrypoint(args)
     for line in torchrun.unneeded(args):
         print(f"hpcelastic agent: {line}", file=sys.stderr)
-    directory, server = (None, (FILE, "")) if args.standalone else _kept(args)
+    alone = args.standalone or _is_alone(args)
+    directory, server = (None, (FILE, "")) if alone else _kept(args)
     try:
         backend, endpoint = server
         rendezvous = replace(_rendezvous(args.rdzv_conf), backend=backend, endpoint=endpoint)
@@ -176,18 +182,27 @@ def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
     return replace(task, slurm=slurm, total_time=args.total_time or task.total_time)
 
 
+def _is_alone(args: argparse.Namespace) -> bool:
+    """Whether the line names one node and nothing where it meets others; torchrun makes it a --standalone too."""
+    if args.rdzv_endpoint or args.master_addr or _nodes(args.nnodes).max > 1:
+        return False
+    if args.rdzv_backend == STATIC:
+        return slurm_task(os.environ) is None  # SLURM names the endpoint
+    return args.rdzv_backend in (None, FILE, C10D)
+
+
 def _alone(nodes: NodeRange) -> Path:
     """A new directory for a run that no other node shares; as torchrun's logs it is kept."""
     if nodes.max > 1:
         raise ConfigError(f"--standalone is a run on this node alone, and --nnodes allows {nodes.max}; leave one out")
     directory = Path(tempfile.gettempdir(), f"hpcelastic-{secrets.token_hex(4)}")
-    print(f"hpcelastic agent: --standalone: this run is kept in {directory}", file=sys.stderr)
+    print(f"hpcelastic agent: this run is kept in {directory}", file=sys.stderr)
     return directory
 
 
 def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
     """The directory of runs; the backend and its endpoint, which is a directory's files wherever one is named."""
-    text, backend = args.rdzv_endpoint or "", args.rdzv_backend or FILE
+    text, backend = args.rdzv_endpoint or "", args.rdzv_backend or (STATIC if args.master_addr else FILE)
     remedy = "name a directory that all nodes share, such as /scratch/me/runs"
     if not text and backend == STATIC:
         text = f"{args.master_addr}:{args.master_port}" if args.master_addr else ""

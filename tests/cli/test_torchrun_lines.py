@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -124,6 +125,36 @@ def test_a_program_alone_on_its_node(notes: Path, shell: Shell) -> None:
     _, stderr = failed.communicate(timeout=2 * PATIENCE)
     assert failed.returncode == 1
     assert "exit status 3" in stderr
+
+
+FAILS = """\
+import json, os, sys
+error = {"message": "ValueError: diverged", "extraInfo": {"py_callstack": "", "timestamp": "1"}}
+if sys.argv[1:]:
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump({"message": error}, file)
+sys.exit(3)
+"""
+"""A worker that fails; with an argument it tells why, as ``@record`` does."""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["fails.py", "tell"], "ValueError: diverged", id="what the worker has told"),
+        pytest.param(["fails.py"], "exit status 3", id="how the worker ended"),
+        pytest.param(["nowhere.py"], "ConfigError: .*nowhere.py: no such script", id="what is wrong with the line"),
+    ],
+)
+def test_what_started_the_agent_finds_the_root_cause(words: list[str], message: str, shell: Shell) -> None:
+    shell.write({"fails.py": FAILS})
+    outer = shell.directory / "outer.json"
+    agent = shell.agent("--preload=", *words, environ={"TORCHELASTIC_ERROR_FILE": str(outer)})
+    agent.communicate(timeout=2 * PATIENCE)
+    assert agent.returncode != 0
+    told = json.loads(outer.read_text())["message"]
+    assert re.match(message, told["message"])
+    assert told.get("errorCode", 3) == 3
 
 
 def test_each_sees_its_own_gpu(notes: Path, shell: Shell) -> None:

@@ -140,6 +140,34 @@ def test_the_keys_in_the_table_exist() -> None:
         assert not key or kind_at(split(key)) is not None, key
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["--nproc-per-node=2"], id="workers"),
+        pytest.param(["--master-port=29501"], id="a port"),
+        pytest.param(["--rdzv-backend=c10d"], id="a backend without an endpoint"),
+        pytest.param(["--rdzv-backend=static"], id="torchrun's default"),
+    ],
+)
+def test_a_line_for_one_node_needs_no_endpoint(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(NEEDED, "--rdzv-endpoint", "")
+    task, _ = understood(words, "train.py")
+    assert (task.settings.rendezvous.backend, task.settings.nodes.max) == ("file", 1)
+    assert f"this run is kept in {task.paths.root.parent}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["not named", "named"])
+def test_a_line_may_name_the_master_in_place_of_the_endpoint(backend: list[str], directory: Path) -> None:
+    words = ["--nnodes=2", "--rdzv-endpoint=", *backend, "--node-rank=1", "--master-addr=n1", "--master-port=29501"]
+    task, place = understood(words, "train.py")
+    rendezvous = task.settings.rendezvous
+    assert (rendezvous.backend, rendezvous.endpoint, place.order) == ("static", "n1:29501", 1)
+    assert task.paths.root == directory / "runs" / "r"
+
+
 def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     before = understood([], "train.py")
     assert understood(["--exit-barrier-timeout", "600"], "train.py") == before

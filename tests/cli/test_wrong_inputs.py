@@ -201,7 +201,7 @@ RUNS = [
 
 AGENTS = [
     Wrong("agent-no-script", "agent", "nothing to run … script … --run-dir"),
-    Wrong("agent-no-endpoint", "agent train.py", "--rdzv-endpoint is missing: name a directory"),
+    Wrong("agent-no-endpoint", "agent --nnodes 2 train.py", "--rdzv-endpoint is missing: name a directory"),
     Wrong(
         "agent-endpoint-host",
         "agent --rdzv-endpoint node1:29400 train.py",
