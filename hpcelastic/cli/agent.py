@@ -14,6 +14,7 @@ from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
+from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.config.slurm import TIME
@@ -209,6 +210,10 @@ def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
         return _directory("--runs", args.runs), (backend, text)
     if not text:
         raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")
+    if is_bare_name(text) and text != EMBEDDED:
+        if backend == FILE:
+            raise ConfigError(bare_name_refused("--rdzv-endpoint", text))
+        return _directory("--runs", args.runs), (backend, text)
     if not _is_server(text):
         return _directory("--rdzv-endpoint", text), (FILE, "")
     if backend == FILE:

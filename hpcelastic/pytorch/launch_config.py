@@ -23,6 +23,7 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
+from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
 from hpcelastic.config.rdzv_conf import timings
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
@@ -297,6 +298,8 @@ def _server(config: LaunchConfig) -> tuple[str, str] | None:
     endpoint = config.rdzv_endpoint.strip()
     if config.max_nodes == 1 or not endpoint or _names_a_directory(endpoint):
         return None
+    if is_bare_name(endpoint) and config.rdzv_backend != "c10d":
+        raise ConfigError(bare_name_refused("LaunchConfig.rdzv_endpoint", endpoint))
     if config.rdzv_backend not in backends():
         have = ", ".join(backends())
         raise ConfigError(f"LaunchConfig.rdzv_backend is {config.rdzv_backend!r}; there are {have}")

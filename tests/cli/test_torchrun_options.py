@@ -31,7 +31,7 @@ VALUES = {
     "--nnodes": "1:2",
     "--nproc-per-node": "2",
     "--rdzv-backend": "c10d",
-    "--rdzv-endpoint": "others",
+    "--rdzv-endpoint": "./others",
     "--rdzv-id": "other",
     "--rdzv-conf": "join_timeout=5",
     "--max-restarts": "2",
@@ -56,7 +56,7 @@ VALUES = {
 }
 """What an option is tried with, if it takes a value."""
 
-NEEDED = {"--rdzv-endpoint": "runs", "--rdzv-id": "r"}
+NEEDED = {"--rdzv-endpoint": "./runs", "--rdzv-id": "r"}
 
 PROGRAMS = {"--module": "json.tool", "--no-python": "true"}
 """What is run with it, in place of the script."""
@@ -166,6 +166,11 @@ def test_a_line_may_name_the_master_in_place_of_the_endpoint(backend: list[str],
     rendezvous = task.settings.rendezvous
     assert (rendezvous.backend, rendezvous.endpoint, place.order) == ("static", "n1:29501", 1)
     assert task.paths.root == directory / "runs" / "r"
+
+
+def test_a_host_of_a_server_needs_no_port(directory: Path) -> None:
+    task, _ = understood(["--rdzv-backend=c10d", "--rdzv-endpoint=n1"], "train.py")
+    assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == ("c10d", "n1")
 
 
 def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:

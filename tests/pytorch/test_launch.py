@@ -503,6 +503,7 @@ LOCK = threading.Lock()
         ({}, "no-such-program", "no-such-program: no such program"),
         ({}, "no-such-script.py", "no such script"),
         ({}, LOCK.acquire, "cannot be pickled"),
+        ({"max_nodes": 2, "rdzv_endpoint": "runs"}, entries.echoes, "'runs', which is no directory here; write ./runs"),
         ({"max_nodes": 2, "rdzv_endpoint": ""}, entries.echoes, "name a directory that all nodes share"),
         (
             {"max_nodes": 2, "rdzv_endpoint": "n1:1", "rdzv_backend": "mine"},
@@ -528,6 +529,7 @@ LOCK = threading.Lock()
 def test_what_cannot_be_is_said_before_anything_starts(
     fields: dict[str, Any], entrypoint: Any, message: str, ours: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     with pytest.raises(ConfigError) as caught:

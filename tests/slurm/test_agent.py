@@ -6,7 +6,7 @@ from tests.slurm.test_templates import ENDED, Desk, busy_desk, desk
 
 __all__ = ["busy_desk", "desk"]
 
-AGENT = "hpcelastic agent --rdzv-endpoint runs"
+AGENT = "hpcelastic agent --rdzv-endpoint ./runs"
 PREEMPTED = {
     "as it is": ("", "PENDING", "requeueing job {job}: SLURM preempts the job"),
     "not at all": ("--no-requeue", "FAILED", "SLURM preempts the job"),

@@ -44,7 +44,7 @@ JOB = """\
 #SBATCH --no-requeue
 #SBATCH --output=%x-%j.log
 srun torchrun --nnodes 2:4 --nproc-per-node 1 --max-restarts 5 --monitor-interval 0.1 \\
-    --rdzv-backend {backend} --rdzv-endpoint runs --rdzv-id lines --rdzv-conf {conf} train.py
+    --rdzv-backend {backend} --rdzv-endpoint ./runs --rdzv-id lines --rdzv-conf {conf} train.py
 """
 
 
