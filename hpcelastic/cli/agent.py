@@ -35,6 +35,9 @@ from hpcelastic.store.paths import RunPaths
 
 C10D = "c10d"
 
+_MASTER_PORT = 29500
+"""torchrun's default."""
+
 _HOST = re.compile(r"[^/]*:\d*")
 """A server as an endpoint."""
 
@@ -60,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--runs", default="runs", metavar="DIR", help=what)
     what = "endpoint of --rdzv-backend=static; SLURM's first node and a port by the job's number if not given"
     line.add_argument("--master-addr", "--master_addr", metavar="HOST", help=what)
-    line.add_argument("--master-port", "--master_port", type=int, default=29500, metavar="PORT", help=argparse.SUPPRESS)
+    line.add_argument("--master-port", "--master_port", type=int, metavar="PORT", help=argparse.SUPPRESS)
     line.add_argument(
         "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
     )
@@ -127,7 +130,8 @@ def _from_flags(args: argparse.Namespace) -> Task:
         backend, endpoint = server
         rendezvous = replace(_rendezvous(args.rdzv_conf), backend=backend, endpoint=endpoint)
         settings = Settings(_nodes(args.nnodes), rendezvous, RestartSettings(args.max_restarts))
-        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
+        port = 0 if backend == STATIC else args.master_port or 0  # there it is the port of the rendezvous
+        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args), store_port=port)
     except ValueError as error:
         raise ConfigError(torchrun.in_flags(str(error))) from error
     if directory is None:
@@ -206,7 +210,7 @@ def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
     text, backend = args.rdzv_endpoint or "", args.rdzv_backend or (STATIC if args.master_addr else FILE)
     remedy = "name a directory that all nodes share, such as /scratch/me/runs"
     if not text and backend == STATIC:
-        text = f"{args.master_addr}:{args.master_port}" if args.master_addr else ""
+        text = f"{args.master_addr}:{args.master_port or _MASTER_PORT}" if args.master_addr else ""
         return _directory("--runs", args.runs), (backend, text)
     if not text:
         raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -178,3 +179,25 @@ def test_signals_reach_workers_and_their_grace_is_kept(notes: Path, shell: Shell
     assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
     assert "0.SIGTERM" in os.listdir(notes)
     assert shell.processes() == {}
+
+
+OWN_PORT = """\
+import os, sys
+import torch.distributed as dist
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=size)
+dist.barrier()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(rank)
+"""
+"""Workers that meet at a port of their own in each round, the first of which fails."""
+
+
+def test_workers_meet_at_the_port_that_the_line_names(shell: Shell) -> None:
+    shell.write({"own_port.py": OWN_PORT})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    flags = ("--master-port", port, "--nproc-per-node=2", "--max-restarts=1")
+    _, stderr = finished(shell.agent(*flags, "own_port.py", port, environ={"GLOO_SOCKET_IFNAME": "lo"}))
+    assert [line.rpartition(":")[2] for line in stderr.splitlines() if "store at" in line] == [port, port]
