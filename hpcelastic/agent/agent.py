@@ -562,13 +562,21 @@ class Agent:
 
     def _reserve_port(self) -> int:
         self._close_store()
+        wanted = self._spec.agent.store_port
         try:
-            self._store = StorePort.open()
+            self._store = self._port_wanted(wanted) or StorePort.open()
         except OSError as error:
             raise HpcElasticError(f"{self._member.name}: no port for the workers' store: {error}") from error
         if self._means.warm is not None:
             self._means.warm.park(self._member.local_world_size + 1)  # one may become the host of the store
         return self._store.port
+
+    def _port_wanted(self, port: int) -> StorePort | None:
+        try:
+            return StorePort.open(port) if port else None
+        except OSError as error:  # with env:// any other does
+            self._report(f"port {port} is not free ({error}); the store of the next round is at another one")
+            return None
 
     def _close_store(self) -> None:
         store, self._store = self._store, None

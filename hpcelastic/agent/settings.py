@@ -165,3 +165,5 @@ class AgentSettings:
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+    store_port: int = 0
+    """Port of the store of every round, which workers find as MASTER_PORT; 0 for another free one in each."""

@@ -71,12 +71,12 @@ class StorePort:
         self.port: int = listener.getsockname()[1]
 
     @classmethod
-    def open(cls) -> "StorePort":
-        """Listen on a free port, at all addresses of this node. OSError if there is none."""
+    def open(cls, port: int = 0) -> "StorePort":
+        """Listen on ``port``, a free one if that is 0, at all addresses of this node. OSError if it can't be had."""
         try:
-            return cls(_listen(socket.AF_INET6))
+            return cls(_listen(socket.AF_INET6, port))
         except OSError:  # a kernel without IPv6
-            return cls(_listen(socket.AF_INET))
+            return cls(_listen(socket.AF_INET, port))
 
     def fileno(self) -> int:
         return self._listener.fileno()
@@ -91,13 +91,18 @@ class StorePort:
         self._listener.close()
 
 
-def _listen(family: socket.AddressFamily) -> socket.socket:
-    """A socket without SO_REUSEADDR, which would let others who have it bind our port until we listen."""
+def _listen(family: socket.AddressFamily, port: int) -> socket.socket:
+    """A socket without SO_REUSEADDR, which would let others who have it bind our port until we listen.
+
+    With a ``port`` that every round uses it is needed: connections of the last round may not have timed out.
+    """
     with contextlib.ExitStack() as stack:
         listener = stack.enter_context(socket.socket(family, socket.SOCK_STREAM))
         if family is socket.AF_INET6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(("", 0))
+        if port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", port))
         listener.listen(_BACKLOG)
         stack.pop_all()
         return listener

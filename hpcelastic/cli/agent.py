@@ -15,6 +15,8 @@ from hpcelastic.agent.node import Place
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
+from hpcelastic.cli.error_file import record_cause
+from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
@@ -32,6 +34,11 @@ from hpcelastic.slurm.entry import Task, place_here, take_part, take_part_by_a_f
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
 from hpcelastic.slurm.restart import FIRST, start_agent
 from hpcelastic.store.paths import RunPaths
+
+C10D = "c10d"
+
+_MASTER_PORT = 29500
+"""torchrun's default."""
 
 _HOST = re.compile(r"[^/]*:\d*")
 """A server as an endpoint."""
@@ -58,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--runs", default="runs", metavar="DIR", help=what)
     what = "endpoint of --rdzv-backend=static; SLURM's first node and a port by the job's number if not given"
     line.add_argument("--master-addr", "--master_addr", metavar="HOST", help=what)
-    line.add_argument("--master-port", "--master_port", type=int, default=29500, metavar="PORT", help=argparse.SUPPRESS)
+    line.add_argument("--master-port", "--master_port", type=int, metavar="PORT", help=argparse.SUPPRESS)
     line.add_argument(
         "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
     )
@@ -102,7 +109,7 @@ def run(args: argparse.Namespace) -> int:
     if failed:
         return failed[0]
     restart = start_agent() if args.job is None and slurm_task(os.environ) else FIRST
-    with free_output(), _errors_told() as failed:
+    with free_output(), _errors_told(task.paths) as failed:
         place = place_of_flags(args)
         if args.node_name or place.job:
             return take_part(task, place, restart=restart)
@@ -111,13 +118,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 @contextlib.contextmanager
-def _errors_told() -> Iterator[list[int]]:
-    """Print an error, and note the exit status; printed elsewhere, a full disk or a hung one could stop us."""
+def _errors_told(paths: RunPaths | None = None) -> Iterator[list[int]]:
+    """Print an error, note the exit status, and write the error file that an outer launcher asks for.
+
+    Printed elsewhere, a full disk or a hung one could stop us. ``paths`` are those of the run, once they are known.
+    """
     failed: list[int] = []
     try:
         yield failed
     except HpcElasticError as error:
         print(f"hpcelastic agent: {error}", file=sys.stderr)
+        record_cause(error, paths, os.environ)
         failed.append(error.exit_code)
 
 
@@ -132,12 +143,14 @@ def _from_flags(args: argparse.Namespace) -> Task:
     entrypoint = torchrun.entrypoint(args)
     for line in torchrun.unneeded(args):
         print(f"hpcelastic agent: {line}", file=sys.stderr)
-    directory, server = (None, (FILE, "")) if args.standalone else _kept(args)
+    alone = args.standalone or _is_alone(args)
+    directory, server = (None, (FILE, "")) if alone else _kept(args)
     try:
         backend, endpoint = server
         conf = _conf(args.rdzv_conf, backend, endpoint)
         settings = Settings(_nodes(args.nnodes), conf.settings, RestartSettings(args.max_restarts))
-        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
+        port = 0 if backend == STATIC else args.master_port or 0  # there it is the port of the rendezvous
+        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args), store_port=port)
     except ValueError as error:
         raise ConfigError(torchrun.in_flags(str(error))) from error
     if directory is None:
@@ -195,24 +208,37 @@ def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
     return replace(task, slurm=slurm, total_time=args.total_time or task.total_time)
 
 
+def _is_alone(args: argparse.Namespace) -> bool:
+    """Whether the line names one node and nothing where it meets others; torchrun makes it a --standalone too."""
+    if args.rdzv_endpoint or args.master_addr or _nodes(args.nnodes).max > 1:
+        return False
+    if args.rdzv_backend == STATIC:
+        return slurm_task(os.environ) is None  # SLURM names the endpoint
+    return args.rdzv_backend in (None, FILE, C10D)
+
+
 def _alone(nodes: NodeRange) -> Path:
     """A new directory for a run that no other node shares; as torchrun's logs it is kept."""
     if nodes.max > 1:
         raise ConfigError(f"--standalone is a run on this node alone, and --nnodes allows {nodes.max}; leave one out")
     directory = Path(tempfile.gettempdir(), f"hpcelastic-{secrets.token_hex(4)}")
-    print(f"hpcelastic agent: --standalone: this run is kept in {directory}", file=sys.stderr)
+    print(f"hpcelastic agent: this run is kept in {directory}", file=sys.stderr)
     return directory
 
 
 def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
     """The directory of runs; the backend and its endpoint, which is a directory's files wherever one is named."""
-    text, backend = args.rdzv_endpoint or "", args.rdzv_backend or FILE
+    text, backend = args.rdzv_endpoint or "", args.rdzv_backend or (STATIC if args.master_addr else FILE)
     remedy = "name a directory that all nodes share, such as /scratch/me/runs"
     if not text and backend == STATIC:
-        text = f"{args.master_addr}:{args.master_port}" if args.master_addr else ""
+        text = f"{args.master_addr}:{args.master_port or _MASTER_PORT}" if args.master_addr else ""
         return _directory("--runs", args.runs), (backend, text)
     if not text:
         raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")
+    if is_bare_name(text) and text != EMBEDDED:
+        if backend == FILE:
+            raise ConfigError(bare_name_refused("--rdzv-endpoint", text))
+        return _directory("--runs", args.runs), (backend, text)
     if not _is_server(text):
         return _directory("--rdzv-endpoint", text), (FILE, "")
     if backend == FILE:

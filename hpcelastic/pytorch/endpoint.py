@@ -4,6 +4,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
+from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
 from hpcelastic.store.paths import safe_name
 
 
@@ -15,6 +16,8 @@ def run_directory(params: RendezvousParameters) -> Path:
             f"--rdzv-endpoint is {params.endpoint!r}; the backend {params.backend} takes a directory that all nodes "
             "share, such as /scratch/me/runs, and no host"
         )
+    if is_bare_name(params.endpoint):
+        raise ValueError(bare_name_refused("--rdzv-endpoint", params.endpoint))
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--rdzv-endpoint is {params.endpoint!r}, a file; name a directory that all nodes share")
     if not params.run_id or params.run_id != safe_name(params.run_id) or params.run_id.startswith("."):

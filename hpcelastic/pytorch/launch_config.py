@@ -23,14 +23,16 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
+from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import ConfigError
-from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
 from hpcelastic.pytorch.telemetry import About
 from hpcelastic.slurm.entry import Task, place_here
 from hpcelastic.slurm.environment import slurm_task
 from hpcelastic.store import files
+from hpcelastic.store.backend import backends
 from hpcelastic.store.paths import RunPaths, safe_name
 from hpcelastic.worker import launched
 from hpcelastic.worker.function import PICKLED
@@ -44,6 +46,9 @@ _RECORD = "torch.distributed.elastic.multiprocessing.errors"
 _TORCHS_GRACE = 30.0
 _SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """What versions of torch do that have no field for it."""
+
+_RUNS = "runs"
+"""Where runs are kept whose rendezvous is in a server, as those of ``hpcelastic agent``."""
 
 _START_METHODS = ("spawn", "fork", "forkserver")
 """All lead to the same workers: forks of a process that has imported what they need, or fresh interpreters."""
@@ -84,11 +89,12 @@ def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -
     """What ``config`` asks for; the run's directory is made, and the function is kept there."""
     _refuse_unknown(config)
     run_id = config.run_id or _default_id(config.max_nodes)
-    settings, agent, place = _settings(config), _agent(config, entrypoint, args), _place(config)
+    server = _server(config)
+    settings, agent, place = _settings(config, server), _agent(config, entrypoint, args), _place(config)
     call = None if isinstance(entrypoint, str) else _pickled(entrypoint, args)
     more = _more_signals(config)
     about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, _handler(config))
-    shared, logs = _shared_directory(config, run_id), log_directory(config.logs_specs)
+    shared, logs = _shared_directory(config, run_id, server), log_directory(config.logs_specs)
 
     if shared is not None and logs is not None and not is_torchs_own(logs):
         agent = replace(agent, logs=replace(agent.logs, directory=str(logs)))
@@ -169,10 +175,12 @@ def _refuse_unknown(config: LaunchConfig) -> None:
             raise ConfigError(f"LaunchConfig.{name} is not known to hpcelastic; leave it at its default")
 
 
-def _settings(config: LaunchConfig) -> Settings:
+def _settings(config: LaunchConfig, server: tuple[str, str] | None) -> Settings:
+    backend, endpoint = server or (FILE, "")
     try:
         nodes = NodeRange(config.min_nodes, config.max_nodes)
-        return Settings(nodes, _rendezvous(config.rdzv_configs), RestartSettings(config.max_restarts))
+        rendezvous = replace(_rendezvous(config.rdzv_configs), backend=backend, endpoint=endpoint)
+        return Settings(nodes, rendezvous, RestartSettings(config.max_restarts))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig: {error}") from error
 
@@ -280,11 +288,30 @@ def _place(config: LaunchConfig) -> Place:
     return replace(place, address=config.local_addr or "", order=order)
 
 
-def _shared_directory(config: LaunchConfig, run_id: str) -> Path | None:
-    """Where the run is kept for all nodes to see; None if it has one node, and nobody has said where."""
+def _names_a_directory(endpoint: str) -> bool:
+    if not endpoint or "://" in endpoint or endpoint.startswith("file:"):
+        return False
+    return "/" in endpoint or Path(endpoint).expanduser().is_dir()
+
+
+def _server(config: LaunchConfig) -> tuple[str, str] | None:
+    """The backend and its endpoint, where a server keeps the rendezvous of several nodes; None for files."""
     endpoint = config.rdzv_endpoint.strip()
+    if config.max_nodes == 1 or not endpoint or _names_a_directory(endpoint):
+        return None
+    if is_bare_name(endpoint) and config.rdzv_backend != "c10d":
+        raise ConfigError(bare_name_refused("LaunchConfig.rdzv_endpoint", endpoint))
+    if config.rdzv_backend not in backends():
+        have = ", ".join(backends())
+        raise ConfigError(f"LaunchConfig.rdzv_backend is {config.rdzv_backend!r}; there are {have}")
+    return config.rdzv_backend, endpoint
+
+
+def _shared_directory(config: LaunchConfig, run_id: str, server: tuple[str, str] | None) -> Path | None:
+    """Where the run is kept for all nodes to see; None if it has one node, and nobody has said where."""
+    endpoint = _RUNS if server else config.rdzv_endpoint.strip()
     directory = Path(endpoint).expanduser().absolute()
-    if not endpoint or "://" in endpoint or ("/" not in endpoint and not directory.is_dir()):
+    if not server and not _names_a_directory(endpoint):
         if config.max_nodes > 1:
             raise ConfigError(f"LaunchConfig.rdzv_endpoint is {endpoint!r}: name a directory that all nodes share")
         return None

@@ -46,9 +46,13 @@ def told(error: Exception) -> str:
 
 def record(error: Exception, path: Path) -> None:
     """Write the exception as torch's ``@record`` does; source: torch/distributed/elastic/multiprocessing/errors."""
+    files.publish(path, files.to_json({"message": described(error)}))
+
+
+def described(error: Exception) -> dict[str, Any]:
+    """The exception as it stands in an error file of torch's."""
     extra = {"py_callstack": told(error), "timestamp": str(time.time())}
-    message = {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
-    files.publish(path, files.to_json({"message": message}))
+    return {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
 
 
 def main() -> int:

@@ -108,6 +108,18 @@ def test_the_port_is_refused_to_everybody_else(port: StorePort) -> None:
                 other.listen()
 
 
+def test_a_port_that_is_wanted_is_had_in_round_after_round() -> None:
+    with contextlib.closing(StorePort.open()) as free:
+        number = free.port
+    for _ in range(2):
+        with contextlib.closing(StorePort.open(number)) as port, connect(number) as client:
+            assert port.port == number
+            assert select.select([port], [], [], PATIENCE)[0]
+            with pytest.raises(OSError, match="in use"):
+                StorePort.open(number)
+        client.close()
+
+
 def test_every_port_is_another() -> None:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(contextlib.closing(StorePort.open())).port for _ in range(100)]

@@ -33,7 +33,7 @@ class Line:
     def __init__(self, shell: Shell, backend: str, endpoint: str, times: str = TIMES) -> None:
         self.shell = shell
         self.run = f"run-{secrets.token_hex(6)}"
-        self._fixed = ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint or "runs", "--rdzv-id", self.run]
+        self._fixed = ["--rdzv-backend", backend, "--rdzv-endpoint", endpoint or "./runs", "--rdzv-id", self.run]
         self._fixed += ["--local-addr", "127.0.0.1", "--rdzv-conf", times, "--max-restarts", "3"]
         self._fixed += ["--preload", "argparse"]
         shell.write({"waiting.py": WAITING})

@@ -101,7 +101,7 @@ class Shell:
     def agent(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
         """Start an agent with quick timings that keeps its run in ``runs``."""
         timings = "lease=2,margin=0.5,poll=0.05,last_call=1"
-        fixed = ("--rdzv-endpoint", "runs", "--rdzv-id", "r", "--local-addr", "127.0.0.1", "--rdzv-conf", timings)
+        fixed = ("--rdzv-endpoint", "./runs", "--rdzv-id", "r", "--local-addr", "127.0.0.1", "--rdzv-conf", timings)
         return self.start("-m", "hpcelastic", "agent", *fixed, *arguments, environ=environ)
 
     def listing(self) -> set[str]:

@@ -26,7 +26,7 @@ class Taken:
     def __init__(self, names: set[str]) -> None:
         self.names, self.asked = names, list[Place]()
 
-    def take_part(self, _task: object, place: Place, _observe: object = None) -> int:
+    def take_part(self, _task: object, place: Place, _observe: object = None, **_more: object) -> int:
         self.asked.append(place)
         if place.name in self.names:
             raise NameTaken(f"node {place.name} is in this run already")

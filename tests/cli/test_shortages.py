@@ -11,8 +11,8 @@ JOB = "entrypoint: {script: train.py}\nworkers: {per_node: 4}\nslurm: {gpus_per_
 
 @pytest.mark.parametrize(
     ("command", "name"),
-    [(["sbatch"], "sbatch"), (["submit", "--dry-run"], "submit")],
-    ids=["sbatch", "submit"],
+    [(["config", "show"], "config"), (["sbatch"], "sbatch"), (["submit", "--dry-run"], "submit")],
+    ids=["config", "sbatch", "submit"],
 )
 def test_more_workers_than_gpus(
     command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

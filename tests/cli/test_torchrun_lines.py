@@ -2,7 +2,9 @@
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -127,6 +129,36 @@ def test_a_program_alone_on_its_node(notes: Path, shell: Shell) -> None:
     assert "exit status 3" in stderr
 
 
+FAILS = """\
+import json, os, sys
+error = {"message": "ValueError: diverged", "extraInfo": {"py_callstack": "", "timestamp": "1"}}
+if sys.argv[1:]:
+    with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
+        json.dump({"message": error}, file)
+sys.exit(3)
+"""
+"""A worker that fails; with an argument it tells why, as ``@record`` does."""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param(["fails.py", "tell"], "ValueError: diverged", id="what the worker has told"),
+        pytest.param(["fails.py"], "exit status 3", id="how the worker ended"),
+        pytest.param(["nowhere.py"], "ConfigError: .*nowhere.py: no such script", id="what is wrong with the line"),
+    ],
+)
+def test_what_started_the_agent_finds_the_root_cause(words: list[str], message: str, shell: Shell) -> None:
+    shell.write({"fails.py": FAILS})
+    outer = shell.directory / "outer.json"
+    agent = shell.agent("--preload=", *words, environ={"TORCHELASTIC_ERROR_FILE": str(outer)})
+    agent.communicate(timeout=2 * PATIENCE)
+    assert agent.returncode != 0
+    told = json.loads(outer.read_text())["message"]
+    assert re.match(message, told["message"])
+    assert told.get("errorCode", 3) == 3
+
+
 def test_each_sees_its_own_gpu(notes: Path, shell: Shell) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "5, GPU-ab"}
     flags = ("--virtual-local-rank", "--preload=json", "--no-health-check")
@@ -148,3 +180,25 @@ def test_signals_reach_workers_and_their_grace_is_kept(notes: Path, shell: Shell
     assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
     assert "0.SIGTERM" in os.listdir(notes)
     assert shell.processes() == {}
+
+
+OWN_PORT = """\
+import os, sys
+import torch.distributed as dist
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[1]}", rank=rank, world_size=size)
+dist.barrier()
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    sys.exit(rank)
+"""
+"""Workers that meet at a port of their own in each round, the first of which fails."""
+
+
+def test_workers_meet_at_the_port_that_the_line_names(shell: Shell) -> None:
+    shell.write({"own_port.py": OWN_PORT})
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    flags = ("--master-port", port, "--nproc-per-node=2", "--max-restarts=1")
+    _, stderr = finished(shell.agent(*flags, "own_port.py", port, environ={"GLOO_SOCKET_IFNAME": "lo"}))
+    assert [line.rpartition(":")[2] for line in stderr.splitlines() if "store at" in line] == [port, port]

@@ -31,7 +31,7 @@ VALUES = {
     "--nnodes": "1:2",
     "--nproc-per-node": "2",
     "--rdzv-backend": "c10d",
-    "--rdzv-endpoint": "others",
+    "--rdzv-endpoint": "./others",
     "--rdzv-id": "other",
     "--rdzv-conf": "join_timeout=5",
     "--max-restarts": "2",
@@ -56,7 +56,7 @@ VALUES = {
 }
 """What an option is tried with, if it takes a value."""
 
-NEEDED = {"--rdzv-endpoint": "runs", "--rdzv-id": "r"}
+NEEDED = {"--rdzv-endpoint": "./runs", "--rdzv-id": "r"}
 
 PROGRAMS = {"--module": "json.tool", "--no-python": "true"}
 """What is run with it, in place of the script."""
@@ -138,6 +138,39 @@ def test_its_default_may_stand_in_the_environment(option: str, monkeypatch: pyte
 def test_the_keys_in_the_table_exist() -> None:
     for _, key in ROWS.values():
         assert not key or kind_at(split(key)) is not None, key
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([], id="nothing"),
+        pytest.param(["--nproc-per-node=2"], id="workers"),
+        pytest.param(["--master-port=29501"], id="a port"),
+        pytest.param(["--rdzv-backend=c10d"], id="a backend without an endpoint"),
+        pytest.param(["--rdzv-backend=static"], id="torchrun's default"),
+    ],
+)
+def test_a_line_for_one_node_needs_no_endpoint(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(NEEDED, "--rdzv-endpoint", "")
+    task, _ = understood(words, "train.py")
+    assert (task.settings.rendezvous.backend, task.settings.nodes.max) == ("file", 1)
+    assert f"this run is kept in {task.paths.root.parent}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["not named", "named"])
+def test_a_line_may_name_the_master_in_place_of_the_endpoint(backend: list[str], directory: Path) -> None:
+    words = ["--nnodes=2", "--rdzv-endpoint=", *backend, "--node-rank=1", "--master-addr=n1", "--master-port=29501"]
+    task, place = understood(words, "train.py")
+    rendezvous = task.settings.rendezvous
+    assert (rendezvous.backend, rendezvous.endpoint, place.order) == ("static", "n1:29501", 1)
+    assert task.paths.root == directory / "runs" / "r"
+
+
+def test_a_host_of_a_server_needs_no_port(directory: Path) -> None:
+    task, _ = understood(["--rdzv-backend=c10d", "--rdzv-endpoint=n1"], "train.py")
+    assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == ("c10d", "n1")
 
 
 def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,7 @@ NodeName=n1
 PartitionName=p Nodes=n1 Default=YES
 """
 
-AGENT = "agent --rdzv-endpoint runs --rdzv-id r --local-addr 127.0.0.1"
+AGENT = "agent --rdzv-endpoint ./runs --rdzv-id r --local-addr 127.0.0.1"
 QUICK = "--rdzv-conf lease=2,margin=0.5,poll=0.05,last_call=1"
 
 
@@ -149,15 +149,22 @@ RUNS = [
 
 AGENTS = [
     Wrong("agent-no-script", "agent", "nothing to run … script … --run-dir"),
-    Wrong("agent-no-endpoint", "agent train.py", "--rdzv-endpoint is missing: name a directory"),
+    Wrong("agent-no-endpoint", "agent --nnodes 2 train.py", "--rdzv-endpoint is missing: name a directory"),
     Wrong(
         "agent-endpoint-host",
         "agent --rdzv-endpoint node1:29400 train.py",
         "'node1:29400', a host and a port … name a directory",
     ),
+    Wrong(
+        "agent-endpoint-name",
+        "agent --rdzv-endpoint node1 train.py",
+        "--rdzv-endpoint is 'node1', which is no directory here; write ./node1 for a new one, or HOST:PORT",
+    ),
     Wrong("agent-endpoint-file", "agent --rdzv-endpoint mod.py train.py", "'mod.py' … is a file: name a directory"),
-    Wrong("agent-no-id", "agent --rdzv-endpoint runs --nnodes 2 train.py", "--rdzv-id is missing"),
-    Wrong("agent-bad-id", "agent --rdzv-endpoint runs --rdzv-id a/b train.py", "--rdzv-id is 'a/b' … letters, digits"),
+    Wrong("agent-no-id", "agent --rdzv-endpoint ./runs --nnodes 2 train.py", "--rdzv-id is missing"),
+    Wrong(
+        "agent-bad-id", "agent --rdzv-endpoint ./runs --rdzv-id a/b train.py", "--rdzv-id is 'a/b' … letters, digits"
+    ),
     Wrong("agent-nnodes", f"{AGENT} --nnodes two train.py", "--nnodes is 'two' … MIN:MAX"),
     Wrong("agent-nnodes-reversed", f"{AGENT} --nnodes 3:2 train.py", "is 3, more than nodes.max, 2"),
     Wrong(
@@ -173,7 +180,7 @@ AGENTS = [
     Wrong("agent-interface", f"{AGENT} --interface 10.1.0.0/40 train.py", "--interface is '10.1.0.0/40' … ib0"),
     Wrong(
         "agent-interface-missing",
-        "agent --rdzv-endpoint runs --rdzv-id r --interface ib99 train.py",
+        "agent --rdzv-endpoint ./runs --rdzv-id r --interface ib99 train.py",
         "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
     ),
     Wrong("agent-total-time", f"{AGENT} --total-time 3d train.py", "--total-time is '3d'; write MINUTES … UNLIMITED"),

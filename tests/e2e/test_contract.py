@@ -298,5 +298,5 @@ def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
 def test_agent_imports_no_torch(shell: Shell) -> None:
     shell.write({"quiet.py": ""})
     code = "import sys; from hpcelastic.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"
-    agent = shell.start("-c", code, "agent", "--rdzv-endpoint", "runs", "quiet.py")
+    agent = shell.start("-c", code, "agent", "--rdzv-endpoint", "./runs", "quiet.py")
     assert finish(agent)[0] == "False\n"

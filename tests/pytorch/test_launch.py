@@ -503,7 +503,13 @@ LOCK = threading.Lock()
         ({}, "no-such-program", "no-such-program: no such program"),
         ({}, "no-such-script.py", "no such script"),
         ({}, LOCK.acquire, "cannot be pickled"),
-        ({"max_nodes": 2, "rdzv_endpoint": "localhost:29400"}, entries.echoes, "name a directory that all nodes share"),
+        ({"max_nodes": 2, "rdzv_endpoint": "runs"}, entries.echoes, "'runs', which is no directory here; write ./runs"),
+        ({"max_nodes": 2, "rdzv_endpoint": ""}, entries.echoes, "name a directory that all nodes share"),
+        (
+            {"max_nodes": 2, "rdzv_endpoint": "n1:1", "rdzv_backend": "mine"},
+            entries.echoes,
+            "LaunchConfig.rdzv_backend is 'mine'; there are",
+        ),
         ({"run_id": "a/b"}, entries.echoes, "LaunchConfig.run_id is 'a/b'"),
         ({"rdzv_endpoint": __file__}, entries.echoes, "which is a file"),
         ({"min_nodes": 2}, entries.echoes, "nodes.min is 2, more than nodes.max"),
@@ -523,12 +529,34 @@ LOCK = threading.Lock()
 def test_what_cannot_be_is_said_before_anything_starts(
     fields: dict[str, Any], entrypoint: Any, message: str, ours: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     with pytest.raises(ConfigError) as caught:
         ours(**fields).launch(entrypoint)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("backend", "endpoint", "expected"),
+    [
+        pytest.param("etcd", "DIR", ("file", ""), id="a directory"),
+        pytest.param("c10d", "DIR", ("file", ""), id="a directory, and a backend that needs none"),
+        pytest.param("c10d", "n1:29400", ("c10d", "n1:29400"), id="c10d"),
+        pytest.param("static", "n1:29500", ("static", "n1:29500"), id="static"),
+        pytest.param("etcd-v2", "n1:2379", ("etcd-v2", "n1:2379"), id="etcd"),
+    ],
+)
+def test_a_run_is_kept_where_the_backend_says(
+    backend: str, endpoint: str, expected: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    endpoint = endpoint.replace("DIR", str(tmp_path / "runs"))
+    config = LaunchConfig(2, 2, 1, run_id="r", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs={"rank": 1})
+    task = translated(config, entries.echoes, []).task
+    assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == expected
+    assert task.paths.root == tmp_path / "runs" / "r"
 
 
 @dataclass

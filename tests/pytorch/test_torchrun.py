@@ -60,7 +60,7 @@ class Torchruns:
 
     def start(self, *options: str, nodes: str = "2:3") -> "subprocess.Popen[str]":
         line = f"--nnodes {nodes} --max-restarts 3 --monitor-interval 0.05 --rdzv-backend hpcelastic --rdzv-id r"
-        line += f" --rdzv-endpoint runs --rdzv-conf {QUICK} --local-addr 127.0.0.1"
+        line += f" --rdzv-endpoint ./runs --rdzv-conf {QUICK} --local-addr 127.0.0.1"
         return self.shell.start("-m", "torch.distributed.run", *line.split(), *options, "waiting.py", *ASKED)
 
     def round(self, number: int, workers: int) -> list[dict[str, Any]]:
@@ -233,6 +233,7 @@ def test_errors_are_torchs(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"directory": "n1:29400"}, "takes a directory that all nodes share"),
+        ({"directory": "node1"}, "'node1', which is no directory here; write ./node1 for a new one"),
         ({"run_id": "a/b"}, "it names a directory"),
         ({"lease": "long"}, "--rdzv-conf: lease is 'long'; write seconds"),
         ({"leese": 3}, "'leese' is not known; it takes join_timeout, .* doorbell"),

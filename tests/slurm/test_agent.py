@@ -8,7 +8,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["busy_desk", "desk"]
 
-AGENT = "hpcelastic agent --rdzv-endpoint runs"
+AGENT = "hpcelastic agent --rdzv-endpoint ./runs"
 PREEMPTED = {
     "as it is": ("", "PENDING", "requeueing job {job}: SLURM preempts the job"),
     "not at all": ("--no-requeue", "FAILED", "SLURM preempts the job"),

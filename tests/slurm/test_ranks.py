@@ -52,7 +52,7 @@ class Site:
     def submit(self, flags: str, *options: str) -> str:
         """A job with one agent on each of its nodes."""
         step = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0"
-        agent = f"{sys.executable} -m hpcelastic agent --rdzv-id shared --rdzv-endpoint runs {flags} worker.py"
+        agent = f"{sys.executable} -m hpcelastic agent --rdzv-id shared --rdzv-endpoint ./runs {flags} worker.py"
         return self.cluster.submit(f"{step} {agent}", f"--chdir={self.work}", "--no-kill", *options)
 
     def until_round(self, holds: Callable[[State], object]) -> State:

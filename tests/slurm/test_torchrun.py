@@ -27,8 +27,9 @@ dist.init_process_group("gloo", timeout=timedelta(seconds=20))
 said, rank = pathlib.Path("said"), dist.get_rank()
 facts = {"rank": rank, "of": dist.get_world_size(), "pid": os.getpid(), "node": os.environ["SLURMD_NODENAME"]}
 path = said / f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}-{rank}"
-path.with_suffix(".new").write_text(json.dumps(facts))
-path.with_suffix(".new").rename(path)
+draft = path.with_name(f"{path.name}.new")
+draft.write_text(json.dumps(facts))
+draft.rename(path)
 over = torch.zeros(1)
 while not over.item():
     over += rank == 0 and pathlib.Path("finish").exists()
@@ -44,7 +45,7 @@ JOB = """\
 #SBATCH --no-requeue
 #SBATCH --output=%x-%j.log
 srun torchrun --nnodes 2:4 --nproc-per-node 1 --max-restarts 5 --monitor-interval 0.1 \\
-    --rdzv-backend {backend} --rdzv-endpoint runs --rdzv-id lines --rdzv-conf {conf} train.py
+    --rdzv-backend {backend} --rdzv-endpoint ./runs --rdzv-id lines --rdzv-conf {conf} train.py
 """
 
 
