@@ -1,5 +1,7 @@
 # make demo        train on this machine, lose a node, recover
-# make test        check the code, then run every test, on a real SLURM cluster too
+# make test        check the code, then run the tests of each change, on a real SLURM cluster too: minutes
+# make nightly     all other tests, and a part of the checks below, each with a budget: 90 minutes on two cores
+# make weekly      all of the checks below, in parts that go on where they stopped; make weekly PARTS="busy tests"
 # make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 fewer
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     seed faults into the code, and show what finds each
@@ -7,7 +9,6 @@
 # make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
 # make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
 # make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
-# make nightly     all of these, and the tests that make test leaves out for their length
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
 PYTHON ?= python3
@@ -17,15 +18,19 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly
 .DEFAULT_GOAL := help
 
 help:
 	@sed -n 's/^# //p' Makefile
 
 $(READY): pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found; install Python 3.10 or newer, or make PYTHON=python3.x"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit("hpcelastic needs Python 3.10 or newer; make PYTHON=python3.x" if sys.version_info < (3, 10) else 0)'
-	@$(PYTHON) -m venv $(VENV) || { echo "cannot make a virtual environment; on Debian: apt-get install python3-venv"; exit 1; }
+	@if $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then $(PYTHON) -m venv $(VENV); \
+	elif command -v uv >/dev/null; then uv venv --quiet --allow-existing --seed --python "$$(command -v $(PYTHON))" $(VENV); \
+	elif command -v virtualenv >/dev/null; then virtualenv --quiet --python "$$(command -v $(PYTHON))" $(VENV); \
+	else echo "$(PYTHON) has no module venv; on Debian or Ubuntu, as root: apt-get install python3-venv"; exit 1; fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$(TORCH)" --editable ".[dev]"
 	@touch $@
 
@@ -64,8 +69,8 @@ storm: $(READY) system
 scenarios: $(READY) system
 	$(BIN)/python -m tests.slurm.scenario.table
 
-nightly: check system simulate exhaustive mutants filesystems scenarios storm
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "nightly or not nightly"
+nightly weekly: $(READY) system
+	$(BIN)/python -m tests.periodic $@ $(PARTS)
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -4,14 +4,12 @@ The names here are loaded when they are first used: an agent starts in milliseco
 """
 
 import importlib
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpcelastic.api import Run, Runs, RunStatus, executor, submit, sweep
     from hpcelastic.errors import ConfigError, HpcElasticError, RunFailed, SlurmError, StoreError
     from hpcelastic.pytorch import RunStore
-    from hpcelastic.pytorch import run_store as store
 
 __version__ = "0.1.0"
 __all__ = [
@@ -39,12 +37,23 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module("hpcelastic.api" if name in _API else "hpcelastic.errors"), name)
 
 
-class _Store(ModuleType):
-    """The package `hpcelastic.store`, which can be called too: whoever imports it takes the name from the function."""
-
-    def __call__(self) -> "RunStore":
-        run_store: RunStore = importlib.import_module("hpcelastic.pytorch").run_store()
-        return run_store
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
-importlib.import_module("hpcelastic.store").__class__ = _Store
+importlib.import_module("hpcelastic.store")  # first, because the import gives the package the name of the function
+
+
+def store() -> "RunStore":
+    """The store of this worker's run, for small facts of your own: it outlives rounds, restarts, requeues and agents.
+
+    The same object at each call. What only the ranks of one round share is in `hpcelastic.training.store`. Workers may
+    meet by it, with a prefix for each round, so that none meets one of a round before::
+
+        here = dist.PrefixStore(f"round {os.environ['HPCELASTIC_ROUND']}", hpcelastic.store())
+        dist.init_process_group("gloo", store=here, rank=rank, world_size=world_size)
+
+    Raises ``ConfigError`` outside a run, ``StoreError`` where the run's directory can't be used.
+    """
+    run_store: RunStore = importlib.import_module("hpcelastic.pytorch").run_store()
+    return run_store

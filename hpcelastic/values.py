@@ -58,7 +58,16 @@ def pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 def load_call(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The function and the arguments that `save_call` kept. StoreError as `load_pickle`."""
-    places, call = load_pickle(path)
+    return _called(load_pickle(path))
+
+
+def loaded_call(pickled: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """The call in what `pickled_call` returned, which was in a pickle that `load_pickle` has checked."""
+    return _called(pickle.loads(pickled))  # noqa: S301  # see load_pickle
+
+
+def _called(kept: tuple[list[str], bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    places, call = kept
     sys.path.extend(place for place in places if place not in sys.path)
     function, args = pickle.loads(call)  # noqa: S301  # part of what load_pickle has checked
     return function, args

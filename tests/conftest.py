@@ -13,6 +13,8 @@ from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
 from tests.filesystems.moosefs import MooseMountSet, moosefs_mounts
 from tests.filesystems.nfs import NfsMountSet, nfs_mounts
 
+pytest_plugins = ["tests.tiers"]
+
 os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
 
 

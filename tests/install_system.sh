@@ -3,14 +3,15 @@
 set -euo pipefail
 
 # SLURM; namespaces and their networks; filesystems in user space; NFS, with kernels of its own; MooseFS. The compiler
-# is for a small library that those kernels need on some processors. etcd, a server that the rendezvous may be kept in.
+# is for a small library that those kernels need on some processors. etcd, a server that the rendezvous may be kept in, and
+# openssl, which makes certificates for it.
 packages=(
     slurmctld slurmd slurm-client
     iproute2 util-linux
     fuse3
     user-mode-linux kmod nfs-kernel-server nfs-common rpcbind gcc libc6-dev
     moosefs-master moosefs-chunkserver moosefs-client
-    etcd-server
+    etcd-server openssl
 )
 programs=(
     slurmctld slurmd srun sbatch scontrol squeue sinfo scancel
@@ -18,7 +19,7 @@ programs=(
     fusermount3
     linux.uml modprobe exportfs rpc.nfsd rpc.mountd mount.nfs rpc.statd rpcbind cc
     mfsmaster mfschunkserver mfsmount
-    etcd
+    etcd openssl
 )
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -35,7 +36,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "missing: $(missing)" >&2
     echo "On Debian or Ubuntu, as root: apt-get install ${packages[*]}" >&2
     echo "Elsewhere: install SLURM's controller, node daemon and commands, iproute2, util-linux, fuse3, user-mode Linux," >&2
-    echo "kmod, NFS's server and client tools, a C compiler, MooseFS's master, chunk server and client, and etcd." >&2
+    echo "kmod, NFS's server and client tools, a C compiler, MooseFS's master, chunk server and client, etcd and openssl." >&2
     exit 1
 fi
 

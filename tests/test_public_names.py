@@ -1,5 +1,6 @@
 """The names of the package: what users find, and what an agent need not load for it."""
 
+import pydoc
 import subprocess
 import sys
 
@@ -11,6 +12,23 @@ import hpcelastic
 @pytest.mark.parametrize("name", hpcelastic.__all__)
 def test_every_public_name_is_there(name: str) -> None:
     assert getattr(hpcelastic, name) is not None
+
+
+def test_dir_lists_every_public_name() -> None:
+    assert set(hpcelastic.__all__) <= set(dir(hpcelastic))
+
+
+@pytest.mark.parametrize("first", ["", "import hpcelastic.store.files; "], ids=["alone", "after the package"])
+def test_the_store_is_a_function_that_help_explains(first: str) -> None:
+    code = f"import hpcelastic; {first}help(hpcelastic.store)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said.splitlines()[0] == "Help on function store in module hpcelastic:"
+    assert "PACKAGE CONTENTS" not in said
+
+
+@pytest.mark.parametrize("name", ["Run", "store", "submit", "sweep"])
+def test_help_of_the_package_shows_a_public_name(name: str) -> None:
+    assert f"\n    {name}(" in pydoc.plain(pydoc.render_doc(hpcelastic)).replace("class ", "")
 
 
 def test_other_names_are_not() -> None:

@@ -29,7 +29,7 @@ from hpcelastic.agent.patience import Patience
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signals import handled
 from hpcelastic.agent.store_port import StoreHost, StorePort, host_environment, spawner
-from hpcelastic.agent.surroundings import STOP, WARNINGS, Alone, Outlook, Surroundings
+from hpcelastic.agent.surroundings import STOP, USER_SIGNALS, WARNINGS, Alone, Outlook, Surroundings
 from hpcelastic.agent.warm import Warm, WarmSettings
 from hpcelastic.agent.warned import Meaning, Warned
 from hpcelastic.agent.witness import Witness
@@ -239,7 +239,7 @@ class Agent:
 
         What would stop it is not caught if whoever started it had it ignored, as nohup does.
         """
-        caught = [*(s for s in STOP if signal.getsignal(s) != signal.SIG_IGN), signal.SIGUSR1, signal.SIGUSR2]
+        caught = [*(s for s in STOP if signal.getsignal(s) != signal.SIG_IGN), *USER_SIGNALS]
         caught += [signal.Signals[name] for name in self._spec.agent.workers.forward_signals]
         with handled(dict.fromkeys(caught, self._caught)):
             yield

@@ -145,12 +145,15 @@ class Conduct:
         yield self._say(Stand.FAILED, failure.round, failure=failure, fenced=fenced)
         yield from self._stop(f"rank {failure.rank} failed")
 
-    def workers_succeeded(self, early: bool = False) -> Actions:
-        """The last worker of the node has ended, all with status 0; ``early`` if one did so because it was asked to."""
+    def workers_succeeded(self, early: bool = False, final: bool = False) -> Actions:
+        """The last worker of the node has ended, all with status 0; ``early`` if one did so because it was asked to.
+
+        ``final`` if the agent starts no workers again, whatever becomes of the round.
+        """
         assert self.part is not None
         round, self.part, self._asked = self.part.round, None, None
         if not early:
-            yield self._say(Stand.SUCCEEDED, round)
+            yield self._say(Stand.SUCCEEDED, round, final=final)
         elif not self.leaving:
             yield from self._ready(round)
 
@@ -200,6 +203,8 @@ class Conduct:
             else:
                 yield from self._stop(state.reason)
         if self.part is not None or self.leaving:
+            return
+        if self.member.final:
             return
         if part is None:
             if state.is_surplus(self.member.node):

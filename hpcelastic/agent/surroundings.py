@@ -8,7 +8,10 @@ from typing import Protocol
 from hpcelastic.protocol.state import Notice, State
 
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-WARNINGS = (*STOP, signal.SIGUSR2)
+USER_SIGNALS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals by which a batch system warns of an end to come, or a person asks for a checkpoint."""
+
+WARNINGS = (*STOP, *USER_SIGNALS)
 """Signals that may mean that the node must go."""
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpcelastic.agent.surroundings import STOP, Surroundings
+from hpcelastic.agent.surroundings import STOP, USER_SIGNALS, Surroundings
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Cause, Notice, State
 
@@ -56,7 +56,7 @@ class Warned:
         """
         if self.signum is None or not state.grace or not self._surroundings.turn:
             return None
-        if state.cause is Cause.CHECKPOINT and self.signum == signal.SIGUSR2:
+        if state.cause is Cause.CHECKPOINT and self.signum in USER_SIGNALS:
             self.signum = None
         return Notice(state.reason, state.grace) if state.cause is Cause.LEAVE else None
 

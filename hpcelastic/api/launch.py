@@ -3,6 +3,7 @@
 import itertools
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -16,6 +17,7 @@ from hpcelastic.api.run import Run
 from hpcelastic.config import JobConfig, choose_profile, default_name, from_mapping, load, overrides_from_keywords
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
+from hpcelastic.slurm.submission import remarks
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.worker.function import PICKLED
 
@@ -39,6 +41,20 @@ def submit(
     ``profile`` names settings of a cluster in your own file; ``"none"`` keeps those for this cluster out.
 
     Raises ConfigError if the job is wrong, SlurmError if SLURM refuses it; nothing is left behind then.
+
+    Examples:
+        A job file, with two of its keys set anew:
+
+        >>> run = hpcelastic.submit("job.yaml", nodes="1..2", slurm__time="2:00:00")
+        >>> run.wait().phase
+        'succeeded'
+
+        A function, on this machine; `Run.result` returns its values by rank:
+
+        >>> def train(lr):
+        ...     return {"lr": lr}
+        >>> hpcelastic.submit(train, 0.1, nodes=2, workers__per_node=1, executor="local").result()
+        [{'lr': 0.1}, {'lr': 0.1}]
     """
     if args and not callable(job):
         raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
@@ -84,6 +100,8 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
                 shutil.rmtree(paths.root, ignore_errors=True)
             raise
     note(paths.root)
+    for line in remarks(config) if executor == "slurm" else ():
+        warnings.warn(line, stacklevel=3)
     return Run(paths.root)
 
 

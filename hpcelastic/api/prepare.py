@@ -19,8 +19,9 @@ from hpcelastic.config import JobConfig, encode
 from hpcelastic.doctor.ground import established
 from hpcelastic.doctor.verdict import advise
 from hpcelastic.errors import ConfigError, SlurmError
-from hpcelastic.protocol.settings import FILE, Settings
+from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.rendezvous import announce_run, open_run, read_state, reopen_run
+from hpcelastic.slurm.serving import embedded_server
 from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 
@@ -108,7 +109,9 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
             f"{paths.root}: is not over, {served} serves it; end it first: hpcelastic cancel {paths.root}"
         )
     _fill(paths, config, call)
-    reopen_run(paths, whoami(), _settings(paths, config))
+    settings = _settings(paths, config)
+    with embedded_server(paths, settings) if settings.rendezvous.endpoint == EMBEDDED else contextlib.nullcontext():
+        reopen_run(paths, whoami(), settings)
 
 
 def _settings(paths: RunPaths, config: JobConfig) -> Settings:

@@ -30,7 +30,18 @@ from hpcelastic.store.paths import RunPaths
 
 
 class Run:
-    """A run, known by its directory; it lives on whatever becomes of this object."""
+    """A run, known by its directory; it lives on whatever becomes of this object.
+
+    Examples:
+        A run that was started before, in whatever process:
+
+        >>> run = hpcelastic.Run.open("digits")
+        >>> run.status().phase
+        'succeeded'
+        >>> for line in run.logs(rank=0):
+        ...     print(line)
+        [1.0] trained
+    """
 
     def __init__(self, directory: str | PathLike[str]) -> None:
         self._paths = RunPaths(Path(directory).absolute())

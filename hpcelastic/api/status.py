@@ -12,7 +12,7 @@ from hpcelastic.health.verdict import Verdict
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
 from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.backend import backend_of
+from hpcelastic.store.backend import KnownBackend, backend_of
 from hpcelastic.store.leases import Lease
 from hpcelastic.store.paths import RunPaths
 
@@ -60,6 +60,9 @@ class RunStatus:
     troubles: Mapping[str, Verdict] = field(default_factory=dict)
     """What went wrong on nodes, by node, and whether it keeps them out."""
 
+    copied: bool = False
+    """True where the server that keeps the run does not answer, and this is the newest copy in its directory."""
+
     @property
     def ended(self) -> bool:
         """True where no further round will come, unless the run is resumed."""
@@ -83,7 +86,8 @@ def read_status(paths: RunPaths) -> RunStatus:
 
 def status_of(paths: RunPaths, state: State) -> RunStatus:
     """The same, where its state has been read already."""
-    leases = backend_of(paths).leases()
+    backend = backend_of(paths)
+    leases = backend.leases()
     return RunStatus(
         name=state.run_id,
         directory=paths.root,
@@ -100,6 +104,7 @@ def status_of(paths: RunPaths, state: State) -> RunStatus:
         drained=state.drained,
         scaled=state.target,
         troubles=troubles(paths),
+        copied=isinstance(backend, KnownBackend),
     )
 
 

@@ -14,21 +14,20 @@ from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
 from hpcelastic.config.job import NODES, node_range
-from hpcelastic.config.rdzv_conf import timings
+from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import TIME
 from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import (
+    EMBEDDED,
     FILE,
     STATIC,
     NodeRange,
-    RendezvousSettings,
     RestartSettings,
     Settings,
 )
-from hpcelastic.slurm.entry import Task, place_here, take_part, task_of_run
+from hpcelastic.slurm.entry import Task, place_here, take_part, take_part_by_a_free_name, task_of_run
 from hpcelastic.slurm.environment import beside_the_steps, slurm_task
-from hpcelastic.store.etcd_server import EMBEDDED
 from hpcelastic.store.paths import RunPaths
 
 _HOST = re.compile(r"[^/]*:\d*")
@@ -98,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
             task = task_of(args)
             if args.job is None and beside_the_steps(os.environ):
                 print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
-            return take_part(task, place_of_flags(args))
+            place = place_of_flags(args)
+            if args.node_name or place.job:
+                return take_part(task, place)
+            return take_part_by_a_free_name(task, place)
         except HpcElasticError as error:  # told here, for elsewhere a full disk or a hung one could stop us
             print(f"hpcelastic agent: {error}", file=sys.stderr)
             return error.exit_code
@@ -118,8 +120,8 @@ def _from_flags(args: argparse.Namespace) -> Task:
     directory, server = (None, (FILE, "")) if args.standalone else _kept(args)
     try:
         backend, endpoint = server
-        rendezvous = replace(_rendezvous(args.rdzv_conf), backend=backend, endpoint=endpoint)
-        settings = Settings(_nodes(args.nnodes), rendezvous, RestartSettings(args.max_restarts))
+        conf = _conf(args.rdzv_conf, backend, endpoint)
+        settings = Settings(_nodes(args.nnodes), conf.settings, RestartSettings(args.max_restarts))
         agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args))
     except ValueError as error:
         raise ConfigError(torchrun.in_flags(str(error))) from error
@@ -129,7 +131,7 @@ def _from_flags(args: argparse.Namespace) -> Task:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
         raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
     paths = RunPaths(directory / run_id)
-    return Task(paths, run_id, settings, agent)
+    return Task(paths, run_id, settings, agent, is_host=conf.is_host)
 
 
 def _in_role(task: Task, args: argparse.Namespace) -> Task:
@@ -220,12 +222,16 @@ def _nodes(text: str) -> NodeRange:
     return node_range(text)
 
 
-def _rendezvous(text: str) -> RendezvousSettings:
+def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
+    """What --rdzv-conf says; what it says in vain is told."""
     pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
     try:
-        return timings({name.strip(): value for name, _, value in pairs})
+        conf = read_conf({name.strip(): value for name, _, value in pairs}, backend, endpoint)
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf: {error}") from error
+    for line in conf.unneeded:
+        print(f"hpcelastic agent: --rdzv-conf: {line}", file=sys.stderr)
+    return conf
 
 
 def _default_id(nodes: NodeRange) -> str:

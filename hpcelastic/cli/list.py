@@ -12,8 +12,13 @@ Row = tuple[str, str]
 """The name of a run, and how it stands."""
 
 
+_RUNS = "runs"
+"""Written into the help as it is: until Python 3.12 argparse raises KeyError at a %(default)s of a positional argument
+while it parses options and positional arguments intermixed."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("directory", nargs="?", default="runs", metavar="DIR", help="where runs are kept (%(default)s)")
+    parser.add_argument("directory", nargs="?", default=_RUNS, metavar="DIR", help=f"where runs are kept ({_RUNS})")
     parser.add_argument(
         "--all", action="store_true", help="those too that you have started elsewhere, with directories"
     )

@@ -2,13 +2,14 @@
 
 import argparse
 import shlex
+import sys
 from pathlib import Path
 
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import run_paths
 from hpcelastic.cli.job import add_job
-from hpcelastic.slurm.submission import sbatch_command, sbatch_text
+from hpcelastic.slurm.submission import remarks, sbatch_command, sbatch_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,8 @@ def run(args: argparse.Namespace, *, command: bool = False) -> int:
     config = resolve(args.file, args.overrides, args.profile)
     check_job(config, Path.cwd())
     paths = run_paths(config)
+    for line in remarks(config):
+        print(f"hpcelastic {'submit' if command else 'sbatch'}: {line}", file=sys.stderr)
     if command:
         print(shlex.join(sbatch_command(config, paths)), end="\n\n")
     print(sbatch_text(config, paths), end="")

@@ -29,6 +29,8 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         f"round      {status.round}, world size {status.world_size}",
         f"restarts   {status.restarts} of {status.max_restarts}",
     ]
+    if status.copied and not status.ended and status.round:
+        rows.append(f"server     does not answer; this is the newest copy of the run's state in {status.directory}")
     if status.jobs:
         rows.append("jobs       " + ", ".join(_job(job, jobs.get(job, "ended")) for job in status.jobs))
     for i, node in enumerate(status.nodes):

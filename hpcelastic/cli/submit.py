@@ -1,6 +1,8 @@
 """``hpcelastic submit``: submit a job file to SLURM."""
 
 import argparse
+import sys
+import warnings
 
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
@@ -19,7 +21,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return sbatch.run(args, command=True)
-    started = start(resolve(args.file, args.overrides, args.profile), resume=args.resume)
+    config = resolve(args.file, args.overrides, args.profile)
+    with warnings.catch_warnings(record=True) as told:
+        started = start(config, resume=args.resume)
+    for warning in told:
+        print(f"hpcelastic submit: {warning.message}", file=sys.stderr)
     print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
     if args.wait:
         return wait(started)

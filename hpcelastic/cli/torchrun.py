@@ -23,6 +23,7 @@ OPTIONS = (
     "monitor-interval", "start-method", "event-log-handler", "role", "module", "no-python", "run-path", "log-dir",
     "redirects", "tee", "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank",
     "master-addr", "master-port", "local-addr", "signals-to-handle", "shutdown-timeout", "virtual-local-rank",
+    "exit-barrier-timeout",
 )  # fmt: skip
 """Those of torchrun's options whose default may stand in the environment."""
 
@@ -36,6 +37,7 @@ _UNNEEDED = {
     "start_method": "workers are forked from a process that has imported torch: see --preload",
     "run_path": "workers are forked from a process that has imported torch: see --preload",
     "event_log_handler": "what an agent does is noted in the run's directory, in events",
+    "exit_barrier_timeout": "every agent stays until the run has ended",
 }
 """What is accepted without effect, with the reason."""
 
@@ -96,6 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for flag in ("--event-log-handler", "--logs-specs", "--start-method"):
         _add(parser, flag, help=argparse.SUPPRESS)
     _add(parser, "--monitor-interval", type=float, help=argparse.SUPPRESS)
+    _add(parser, "--exit-barrier-timeout", type=float, help=argparse.SUPPRESS)
     _add(parser, "--run-path", action="store_true", help=argparse.SUPPRESS)
 
 

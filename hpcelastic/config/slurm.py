@@ -95,7 +95,8 @@ class SlurmSettings:
     """GPUs on each node: a number, or TYPE:NUMBER."""
 
     cpus_per_node: int | None = None
-    """CPUs for the agent of each node and all of its workers."""
+    """CPUs for the agent of each node and all of its workers. Where not given, SLURM gives one, unless its partition or
+    ``options: {exclusive: true}`` gives more."""
 
     memory: str | None = None
     """Memory on each node, such as 64G."""

@@ -14,6 +14,9 @@ all members have been heard of, because a lost node makes the workers of the oth
 Where nothing is wrong, as when a node joins or has been warned that it must leave, workers that ask for it have the
 state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace. Should all of them have come to
 their end meanwhile, the run has succeeded.
+
+Some agents start no workers again once theirs have succeeded (`Member.final`). Then no round can follow: nodes that
+come and changes of size no longer end the round, and if something else does, the run has failed.
 """
 
 from collections.abc import Collection, Iterable
@@ -79,6 +82,13 @@ def close(state: State, reason: str) -> Decision:
     )
 
 
+def fail(state: State, reason: str, failures: tuple[Failure, ...] = ()) -> Decision:
+    """End a run whose round cannot succeed any more because an agent has given up; without a round, close the run."""
+    if state.phase is not Phase.RUNNING:
+        return close(state, reason)
+    return _commit(checked(Mover.FAIL, state, replace(state, phase=Phase.FAILED, failures=failures, reason=reason)))
+
+
 def reopen(state: State, settings: Settings) -> State:
     """Let a run that has ended go on, with a fresh restart budget.
 
@@ -138,7 +148,7 @@ def _running(state: State, view: View) -> Decision:
     done = _done(state, view)
     if len(done) == len(state.participants):
         return _commit(_succeeded(state))
-    parting = _parting(state, view)
+    parting = None if _finished(state, view) else _parting(state, view)
     if parting is not None:
         return _commit(_ended(state, *parting))
     comer = None if done else _newcomer(state, view)
@@ -151,6 +161,11 @@ def _running(state: State, view: View) -> Decision:
 def _done(state: State, view: View) -> set[str]:
     """The members of the round whose workers have all succeeded. Their records stay, whatever becomes of the nodes."""
     return {p.node for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)}
+
+
+def _finished(state: State, view: View) -> set[str]:
+    """The members of the round whose workers have succeeded, and whose agents start none again."""
+    return {node for node in _done(state, view) if (member := view.nodes[node].member) is not None and member.final}
 
 
 def _succeeded(state: State) -> State:
@@ -219,7 +234,8 @@ def _joining(state: State, view: View) -> Decision:
         return Decision(None, f"waiting for {who} to stop the workers of round {state.round}", busy=busy)
     if done and len(done) == len(state.participants):
         return _commit(_succeeded(state))
-    if done:
+    finished = _finished(state, view)
+    if done and not finished:
         return _commit(replace(state, grace=0.0, reason=f"not all had succeeded when round {state.round} was to end"))
     # A lease that nobody has renewed before our eyes may be that of a node that is long dead.
     unproved = [s.member.name for s in view.nodes.values() if s.member and not s.proved and _is_ready(state, view, s)]
@@ -228,6 +244,8 @@ def _joining(state: State, view: View) -> Decision:
     state = _charge(state, view)
     if state.restarts > state.settings.restarts.max:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
+    if finished:
+        return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
     ready = _ready(state, view)
     nodes = state.settings.nodes
     if len(ready) < nodes.min:
@@ -264,6 +282,8 @@ def _stopped(state: State, member: Member | None) -> bool:
     """True if the node has said that no worker of the round is left."""
     if member is None:
         return False
+    if member.stand is Stand.SUCCEEDED:
+        return member.final and member.round == state.round
     return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)
 
 
@@ -271,7 +291,7 @@ def _charge(state: State, view: View) -> State:
     """Book the round that has ended under its true cause: a failure beside a lost or leaving node is its echo."""
     if state.cause is None:
         return state
-    back = {m.node for m in _ready(state, view) if m.fenced != state.round}
+    back = {m.node for m in _ready(state, view) if m.fenced != state.round} | _finished(state, view)
     cause = state.cause
     if cause is Cause.WORKER and any(p.node not in back for p in state.participants):
         cause = Cause.NODE
@@ -285,6 +305,11 @@ def _exhausted(state: State) -> str:
     first = state.failures[0] if state.failures else None
     what = f"rank {first.rank} failed on {name_of(first.node)}: {first.message}" if first else "a worker failed"
     return f"{what} (restarts.max is {budget}, all spent)" if budget else f"{what} (restarts.max is 0)"
+
+
+def _unfinished(state: State, finished: Collection[str]) -> str:
+    have = "has" if len(finished) == 1 else "have"
+    return f"{state.reason}; {_names(map(name_of, finished))} {have} succeeded already, so no round can follow"
 
 
 def _still_coming(state: State, view: View) -> int | None:

@@ -5,12 +5,19 @@ Pure: plain values, no clock, no file. All durations are float seconds.
 
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields
 
 FILE, STATIC = "file", "static"
-"""The backend that is files of the run's directory, and the one whose endpoint SLURM gives."""
+"""The backend that is files of the run's directory, and the one that needs no endpoint under SLURM."""
+
+EMBEDDED = "embedded"
+"""The endpoint that stands for an etcd server that the run's only agent starts."""
+
+PREFIX = "hpcelastic"
+"""The default of ``rendezvous.prefix``."""
+
+_FILES = ("cacert", "cert", "key")
+"""The settings of a server that ask for TLS."""
 
 _BACKEND = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
@@ -74,8 +81,31 @@ class RendezvousSettings:
     server; or what another package adds."""
 
     endpoint: str = ""
-    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore; nothing with ``file``, nor with
-    ``static`` under SLURM."""
+    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore, ``embedded`` for an etcd server that
+    the agent of a run on one node starts; nothing with ``file``, nor with ``static`` under SLURM."""
+
+    prefix: str = PREFIX
+    """What the names of an etcd server's keys begin with; the run's name follows."""
+
+    cacert: str = ""
+    """Path of the certificates of the authorities that may vouch for an etcd server; those of the system where not
+    given. With it the server is asked by TLS, as with ``https://`` in the endpoint."""
+
+    cert: str = ""
+    """Path of the certificate that an etcd server asks its clients for."""
+
+    key: str = ""
+    """Path of the key of ``cert``, where that does not hold it; not encrypted."""
+
+    @property
+    def tls(self) -> tuple[str, ...]:
+        """The names of those settings that ask for TLS."""
+        return tuple(name for name in _FILES if getattr(self, name))
+
+    @property
+    def found(self) -> bool:
+        """Whether the server's address is found out while the run starts, because the user does not name it."""
+        return self.endpoint == EMBEDDED or (self.backend == STATIC and not self.endpoint)
 
     def __post_init__(self) -> None:
         if not _BACKEND.fullmatch(self.backend):
@@ -87,6 +117,7 @@ class RendezvousSettings:
             )
         if self.backend not in (FILE, STATIC) and not self.endpoint:
             raise ValueError(f"rendezvous.backend is {self.backend}; rendezvous.endpoint must name its HOST:PORT")
+        self._check_tls()
         for name in ("join_timeout", "last_call", "lease", "margin", "poll", "checkpoint_grace"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; write a number of seconds")
@@ -102,15 +133,25 @@ class RendezvousSettings:
                 "keeps a living node from being called dead"
             )
 
+    def _check_tls(self) -> None:
+        given = [*self.tls, *(["prefix"] if self.prefix != PREFIX else [])]
+        if self.backend == FILE and given:
+            raise ValueError(f"rendezvous.{given[0]} is of a server, and the backend is file, which needs none")
+        for name in self.tls:
+            path = getattr(self, name)
+            if not path.startswith("/"):
+                raise ValueError(f"rendezvous.{name} is {path!r}; write its full path, which is the same on all nodes")
+        if self.key and not self.cert:
+            raise ValueError("rendezvous.key is the key of a certificate; rendezvous.cert must name that")
+        if self.tls and self.endpoint == EMBEDDED:
+            raise ValueError(f"rendezvous.{self.tls[0]} asks for TLS, which an embedded server has not; leave it out")
+        if "http://" in self.endpoint and (self.tls or "https://" in self.endpoint):
+            why = f"rendezvous.{self.tls[0]} asks" if self.tls else "a part of it asks"
+            raise ValueError(f"rendezvous.endpoint is {self.endpoint!r}, and {why} for TLS; write https:// throughout")
 
-TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.name not in ("backend", "endpoint"))
+
+TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.type is float)
 """The settings of the rendezvous that are seconds."""
-
-
-def timed(seconds: Mapping[str, float]) -> RendezvousSettings:
-    """The settings with these of `TIMINGS`."""
-    given: dict[str, Any] = dict(seconds)
-    return replace(RendezvousSettings(), **given)
 
 
 @dataclass(frozen=True)

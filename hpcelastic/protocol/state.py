@@ -151,6 +151,9 @@ class Member:
     leaving: Notice | None = None
     """Set once the node must go; it is in no further round."""
 
+    final: bool = False
+    """Set with stand SUCCEEDED by an agent that starts no workers again: no round can follow this one."""
+
     @property
     def name(self) -> str:
         return name_of(self.node)

@@ -15,6 +15,7 @@ class Mover(str, Enum):
 
     DECIDE = "decide"
     CLOSE = "close"
+    FAIL = "fail"
     REOPEN = "reopen"
     STEER = "steer"
 
@@ -40,13 +41,16 @@ class NodeEdge:
 
 RUN_EDGES = (
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes ready, nobody of the last round has workers"),
-    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent"),
+    RunEdge(
+        Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent, or a member has succeeded for good"
+    ),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "the round was to end well, and something went wrong"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, "every member of the round that was to end has succeeded"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or leaves, a node joins"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.SUCCEEDED, "every member has succeeded"),
     RunEdge(Mover.CLOSE, Phase.JOINING, Phase.CLOSED, "closed by the user"),
     RunEdge(Mover.CLOSE, Phase.RUNNING, Phase.CLOSED, "closed by the user"),
+    RunEdge(Mover.FAIL, Phase.RUNNING, Phase.FAILED, "a torchrun ends before its workers have succeeded"),
     RunEdge(Mover.STEER, Phase.JOINING, Phase.JOINING, "scaled or drained by the user"),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.RUNNING, "scaled or drained by the user"),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is asked for"),

@@ -99,13 +99,16 @@ class StoreRecords:
             raise StoreError(f"torch's store does not answer: {error}") from error
 
 
-def connect(endpoint: str, run_id: str, agent: bool) -> StoreRecords:
-    """The records of a run in the store at ``endpoint``, served by this process if it is the ``agent`` to do so."""
+def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = None) -> StoreRecords:
+    """The records of a run in the store at ``endpoint``, served by this process if it is the ``agent`` to do so.
+
+    That is the agent of the machine that ``endpoint`` names; where ``is_host`` is given, that decides.
+    """
     if endpoint.startswith("file:"):
         # -1: nobody may remove the file as the last one, for another may come.
         return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
     host, port = _parsed(endpoint)
-    if agent and _is_here(host):
+    if agent and (_is_here(host) if is_host is None else is_host):
         with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
             return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
     if not agent:

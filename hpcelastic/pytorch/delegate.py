@@ -2,14 +2,15 @@
 
 Such an agent asks for a round when no worker of its own is left, is handed its part, and asks now and then whether the
 round goes on. Whatever becomes of it, its workers are killed before anybody can go on without it: they carry the mark
-by which the guard knows them, for they are started with this process's environment.
+by which the guard knows them. They inherit it from this process's environment, where it is from when the agent is
+handed its part until it asks for the first time whether the round goes on.
 """
 
 import atexit
 import os
 import select
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.bell import Bell, heed, open_network
@@ -22,7 +23,8 @@ from hpcelastic.agent.store_port import StorePort
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import State
+from hpcelastic.protocol.state import Phase, State
+from hpcelastic.pytorch.marking import Exported
 from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.slurm.entry import Entered
@@ -33,6 +35,19 @@ from hpcelastic.store.paths import RunPaths
 
 _PARTING = 5.0
 """Seconds that the last word of a node may take to reach the shared filesystem."""
+
+
+_END_OF_RUN = 1.0
+"""Seconds for which a node that has succeeded waits to hear that the run has ended, before it leaves."""
+
+
+@dataclass(frozen=True)
+class WorkersEnded:
+    """No worker of ``round`` is left here."""
+
+    round: int
+    succeeded: bool
+    """Whether all have succeeded, so that the agent starts none again."""
 
 
 class Left(HpcElasticError):
@@ -49,8 +64,7 @@ class Delegate:
         self._paths, self._report = paths, here.report
         self._node, self._lease = here.member.node, here.settings.rendezvous.lease
         files.make_directory(paths.events)
-        self._inbox: Inbox[Outcome | HpcElasticError | int] = Inbox()
-        """What comes to be dealt with: an int is the round whose workers have ended."""
+        self._inbox: Inbox[Outcome | HpcElasticError | WorkersEnded] = Inbox()
 
         self._network = open_network(paths, here.member, self._heard, here.report) if doorbell else None
         member = replace(here.member, bell=self._network.port if self._network else 0)
@@ -79,10 +93,11 @@ class Delegate:
 
         self._closing = False
         presence = (self._network.presence.fileno(),) if self._network else ()
-        self._guard = Guard(self._node, presence)  # before the mark is set, for it must not carry it
+        self._guard = Guard(self._node, presence)
         facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": member.name}
         facts["INTERFACE"] = interface_of(member.address)
-        os.environ.update({MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}})
+        self._facts = {MARKER: self._node, **{f"HPCELASTIC_{name}": value for name, value in facts.items()}}
+        self._exported = Exported()
         poll = here.settings.rendezvous.poll
         self._rendezvous = RendezvousThread(rendezvous, member, poll, self._inbox.deliver, self._renewed)
         self._thread = threading.Thread(target=self._run, name="delegate", daemon=True)
@@ -102,9 +117,25 @@ class Delegate:
         return self._conduct.member.name
 
     @property
+    def node(self) -> str:
+        """Our node's id in the run."""
+        return self._node
+
+    @property
+    def part(self) -> Assignment | None:
+        """What its workers are to do or do; None before the first round, and while the agent waits for the next."""
+        return self._part
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the node has said that its workers have succeeded."""
+        return self._conduct.member.final
+
+    @property
     def parted(self) -> bool:
         """Whether the others go on without us, by now or as soon as we have said goodbye."""
-        return bool(self._over) or isinstance(self._error, Left)
+        standing_by = self._part is None and self._state.phase is Phase.RUNNING
+        return bool(self._over) or standing_by or isinstance(self._error, Left)
 
     @property
     def over(self) -> str:
@@ -112,6 +143,7 @@ class Delegate:
 
         Raises what has ended our part in the run.
         """
+        self._exported.remove()
         with self._changed:
             if self._error is not None:
                 raise self._error
@@ -123,28 +155,50 @@ class Delegate:
         Raises Left if this node must take no part any more, RendezvousTimeout if no round formed in time, StoreError
         if the run's directory could not be used for as long.
         """
+        self._exported.remove()
         with self._changed:
             ended = self._part.round if self._part else 0
         self._free()
         with self._changed:
             self._idle, self._part, self._over = True, None, ""
             self._changed.notify_all()
-        self._inbox.deliver(ended)
+        self._inbox.deliver(WorkersEnded(ended, succeeded=False))
         with self._changed:
             self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
             part = self._part
         if part is None and self._error is not None:
             raise self._error
         if part is not None:
-            os.environ.update({"HPCELASTIC_ROUND": str(part.round), "HPCELASTIC_TOKEN": str(part.round)})
+            round = str(part.round)
+            self._exported.set({**self._facts, "HPCELASTIC_ROUND": round, "HPCELASTIC_TOKEN": round})
             self._give_back_port()  # as late as possible: rank 0 is about to bind it
         return part
+
+    def finish(self) -> None:
+        """Say that the workers of this node have succeeded. The agent must not ask for another round."""
+        self._exported.remove()
+        part = self._part
+        if part is None:
+            return
+        self._free()
+        with self._changed:
+            self._idle, self._part = True, None
+            self._changed.notify_all()
+        self._inbox.deliver(WorkersEnded(part.round, succeeded=True))
+        with self._changed:
+            self._changed.wait_for(lambda: self.succeeded or self._error)
+
+    def await_the_end(self) -> bool:
+        """Whether the run has ended, which takes a moment after the last node has succeeded."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state.phase.final, _END_OF_RUN)
 
     def close(self) -> None:
         """Say goodbye, no worker of ours being left, so that nobody waits for our lease."""
         atexit.unregister(self.close)
         if self._closing:
             return
+        self._exported.remove()
         self._free()
         with self._changed:
             self._closing = self._idle = True
@@ -201,11 +255,9 @@ class Delegate:
         if self._patience.left(trains=self._conduct.part is not None) == 0.0:
             raise self._patience.lost(self._paths.root, self._reason)
 
-    def _take(self, message: Outcome | HpcElasticError | int) -> None:
-        if isinstance(message, int):
-            part = self._conduct.part
-            if part is not None and part.round == message:
-                self._do(self._conduct.lose_patience("the agent has stopped them"))
+    def _take(self, message: Outcome | HpcElasticError | WorkersEnded) -> None:
+        if isinstance(message, WorkersEnded):
+            self._ended(message)
         elif isinstance(message, Outcome):
             self._learned(message)
         elif isinstance(message, StoreError):
@@ -215,6 +267,19 @@ class Delegate:
             self._do(self._conduct.troubled())
         else:
             raise message
+
+    def _ended(self, ended: WorkersEnded) -> None:
+        part = self._conduct.part
+        if part is not None and part.round == ended.round:
+            if ended.succeeded:
+                self._do(self._conduct.workers_succeeded(final=True))
+                with self._changed:
+                    self._changed.notify_all()
+            else:
+                self._do(self._conduct.lose_patience("the agent has stopped them"))
+        elif ended.succeeded:  # others had ended the round before they heard of it
+            self._do(self._conduct.say_goodbye())
+            raise Left(f"the workers have succeeded after round {ended.round} had ended")
 
     def _learned(self, outcome: Outcome) -> None:
         self._patience.learned(outcome)

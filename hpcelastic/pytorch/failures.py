@@ -1,7 +1,11 @@
 """Reports of failed ranks, as torch's `ChildFailedError` has them."""
 
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+import sys
+from pathlib import Path
 
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from hpcelastic.agent.failures import describe_failure
 from hpcelastic.protocol.state import Failure
 from hpcelastic.store.events import read_events
 from hpcelastic.store.paths import RunPaths
@@ -30,3 +34,16 @@ def _pids(paths: RunPaths) -> dict[tuple[int, int], int]:
     """The process of each rank of each round, on all nodes."""
     started = [event for event in read_events(paths.events) if event["event"] == "workers started"]
     return {(event["round"], int(rank)): pid for event in started for rank, pid in event["pids"].items()}
+
+
+def failure_in_flight(node: str, round: int) -> Failure | None:
+    """The first failure of the ChildFailedError that is being raised in this thread; None if none is.
+
+    torch's `launch_agent` shuts the rendezvous down while it raises the error, and does not hand it over.
+    """
+    error = sys.exc_info()[1]
+    if not isinstance(error, ChildFailedError):
+        return None
+    rank, failure = error.get_first_failure()
+    message, traceback, timestamp = describe_failure(failure.exitcode, Path(failure.error_file), None)
+    return Failure(round, node, rank, failure.local_rank, failure.exitcode, message, traceback, timestamp=timestamp)

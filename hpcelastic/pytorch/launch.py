@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from torch.distributed.elastic.metrics import initialize_metrics
@@ -24,19 +23,17 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic import values
-from hpcelastic.agent.agent import Observe
 from hpcelastic.agent.fitness import UNFIT
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.signals import Handler, handled
-from hpcelastic.agent.tenancy import names
-from hpcelastic.errors import HpcElasticError, NameTaken, RendezvousTimeout, RunFailed
+from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
 from hpcelastic.protocol.state import Failure, Phase
 from hpcelastic.pytorch.failures import process_failures
 from hpcelastic.pytorch.launch_config import Command, Launch, translated
 from hpcelastic.pytorch.listening import listening
 from hpcelastic.pytorch.telemetry import Outcome, Telemetry
 from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.slurm.entry import take_part
+from hpcelastic.slurm.entry import take_part_by_a_free_name
 from hpcelastic.store.paths import RunPaths
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
@@ -118,7 +115,7 @@ def _run(launch: Launch, telemetry: Telemetry) -> int:
         stack.enter_context(free_output())
         observe = stack.enter_context(listening(telemetry, launch.monitor_interval))
         stack.enter_context(handled(dict.fromkeys(launch.signals, _as_a_stop(signals))))
-        status = _take_part(launch, observe)
+        status = take_part_by_a_free_name(launch.task, launch.place, observe)
     if status > 128:
         signum = signal.Signals(signals[0] if signals else status - 128)
         raise SignalException(f"Process {os.getpid()} got signal: {signum}", sigval=signum)
@@ -133,14 +130,6 @@ def _as_a_stop(came: list[int]) -> Handler:
         signal.raise_signal(signal.SIGTERM)
 
     return handle
-
-
-def _take_part(launch: Launch, observe: Observe) -> int:
-    """Several agents of a run may be on a machine, as torch's: each takes the first name that is free."""
-    for name in names(launch.place.name):
-        with contextlib.suppress(NameTaken):
-            return take_part(launch.task, replace(launch.place, name=name), observe)
-    raise AssertionError("names do not end")
 
 
 def _returned(paths: RunPaths, round: int, rank: int) -> Any:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
-from hpcelastic.config.rdzv_conf import timings
+from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
@@ -60,9 +60,9 @@ _FIELDS = {
     *("min_nodes", "max_nodes", "nproc_per_node", "logs_specs", "run_id", "role", "rdzv_endpoint", "rdzv_backend"),
     *("rdzv_configs", "rdzv_timeout", "max_restarts", "monitor_interval", "start_method", "log_line_prefix_template"),
     *("metrics_cfg", "local_addr", "event_log_handler", "numa_options", "signals_to_handle", "virtual_local_rank"),
-    *("duplicate_stdout_filters", "duplicate_stderr_filters", "shutdown_timeout"),
+    *("duplicate_stdout_filters", "duplicate_stderr_filters", "shutdown_timeout", "exit_barrier_timeout"),
 }
-"""Fields of LaunchConfig that are known here; older versions of torch lack some."""
+"""Fields of LaunchConfig that are known here; torch's version may lack some. No agent needs an exit barrier."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -
     _refuse_unknown(config)
     run_id = config.run_id or _default_id(config.max_nodes)
     settings, agent, place = _settings(config), _agent(config, entrypoint, args), _place(config)
-    call = None if isinstance(entrypoint, str) else values.pickled_call(launched.call, (entrypoint, list(args)))
+    call = None if isinstance(entrypoint, str) else _pickled(entrypoint, args)
     more = _more_signals(config)
     about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, _handler(config))
     shared, logs = _shared_directory(config, run_id), log_directory(config.logs_specs)
@@ -148,17 +148,25 @@ def _is_this_python(program: str) -> bool:
     return os.path.samefile(found, sys.executable)
 
 
+def _pickled(function: Callable[..., Any] | None, args: Sequence[Any]) -> bytes:
+    """The call that workers make. ConfigError if it can't be pickled."""
+    assert function is not None  # `_program` has refused it
+    return values.pickled_call(launched.call, (list(sys.argv), values.pickled_call(function, tuple(args))))
+
+
 # How it is run
 
 
 def _refuse_unknown(config: LaunchConfig) -> None:
-    for each in fields(config):
-        if each.name not in _FIELDS and getattr(config, each.name) != _default(each):
-            raise ConfigError(f"LaunchConfig.{each.name} is not known to hpcelastic; leave it at its default")
-
-
-def _default(each: "Field[Any]") -> Any:
-    return each.default if each.default_factory is MISSING else each.default_factory()
+    unknown = [each.name for each in fields(config) if each.init and each.name not in _FIELDS]
+    if not unknown:
+        return
+    required = [each.name for each in fields(config) if each.default is each.default_factory is MISSING]
+    given = {name: getattr(config, name) for name in (*required, "logs_specs")}  # without logs_specs it makes files
+    default = type(config)(**given)  # not the fields' own defaults: what was left out may have been filled in
+    for name in unknown:
+        if getattr(config, name) != getattr(default, name):
+            raise ConfigError(f"LaunchConfig.{name} is not known to hpcelastic; leave it at its default")
 
 
 def _settings(config: LaunchConfig) -> Settings:
@@ -171,11 +179,12 @@ def _settings(config: LaunchConfig) -> Settings:
 
 def _rendezvous(given: Mapping[str, Any]) -> RendezvousSettings:
     try:
-        # LaunchConfig sees to it that there is a timeout.
-        waits = {"join_timeout": given["timeout"]} if "timeout" in given else {}
-        return timings({**waits, **given})
+        conf = read_conf(given, beside=("rank",))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig.rdzv_configs: {error}") from error
+    for line in conf.unneeded:
+        _log.warning("LaunchConfig.rdzv_configs: %s", line)
+    return conf.settings
 
 
 def _agent(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> AgentSettings:
@@ -252,11 +261,14 @@ def _handler(config: LaunchConfig) -> str:
 
 def _default_id(max_nodes: int) -> str:
     task = slurm_task(os.environ)
-    if max_nodes == 1:
-        return str(uuid.uuid4().int)
-    if task is None:
-        raise ConfigError("LaunchConfig.run_id is missing: give every agent of the run the same")
-    return f"job-{task.job_id}"
+    if task is not None and max_nodes > 1:
+        return f"job-{task.job_id}"
+    run_id = str(uuid.uuid4().int)
+    if max_nodes > 1:
+        _log.warning(
+            "LaunchConfig.run_id is missing; this run is %s. Only launchers with the same run_id meet in a run.", run_id
+        )
+    return run_id
 
 
 def _place(config: LaunchConfig) -> Place:

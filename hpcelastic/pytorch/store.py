@@ -170,16 +170,7 @@ class RunStore(dist.Store):  # type: ignore[name-defined, misc]  # torch imports
 
 
 def run_store() -> RunStore:
-    """The store of this worker's run, for small facts of your own: it outlives rounds, restarts, requeues and agents.
-
-    The same object at each call. What only the ranks of one round share is in `hpcelastic.training.store`. Workers may
-    meet by it, with a prefix for each round, so that none meets one of a round before::
-
-        here = dist.PrefixStore(f"round {os.environ['HPCELASTIC_ROUND']}", hpcelastic.store())
-        dist.init_process_group("gloo", store=here, rank=rank, world_size=world_size)
-
-    Raises ``ConfigError`` outside a run, ``StoreError`` where the run's directory can't be used.
-    """
+    """See `hpcelastic.store`."""
     directory = context().run_dir
     if directory is None:
         what = "hpcelastic.store() is for workers that an agent has started, and HPCELASTIC_RUN_DIR is not set"

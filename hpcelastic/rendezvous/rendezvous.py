@@ -10,13 +10,13 @@ from typing import Protocol
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.decide import Decision, close, decide, reopen, standing
+from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen, standing
 from hpcelastic.protocol.leaders import COUNT, leaders
-from hpcelastic.protocol.settings import FILE, RENEWALS, Settings
-from hpcelastic.protocol.state import Member, Participant, Phase, Seen, Stand, State, View
+from hpcelastic.protocol.settings import RENEWALS, Settings
+from hpcelastic.protocol.state import Failure, Member, Participant, Phase, Seen, Stand, State, View
 from hpcelastic.rendezvous.attention import Attention, Moment
-from hpcelastic.store import files
 from hpcelastic.store.backend import AnyRegister, backend_of, note_backend
+from hpcelastic.store.copies import StateCopies
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Version
@@ -425,9 +425,8 @@ class _Look:
 def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     """Prepare a run that its first agent will create, in the server that it is kept in."""
     value = encode(State(run_id, settings, reason="no agent has come yet"))
-    files.publish(paths.known, files.to_json({"version": 1, "value": value}))
-    if settings.rendezvous.endpoint:
-        note_backend(paths, run_id, settings.rendezvous)
+    StateCopies(paths).announce(value)
+    note_backend(paths, run_id, settings.rendezvous)
 
 
 def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
@@ -456,6 +455,28 @@ def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None =
     return _change(paths, writer, lambda state: close(state, reason).next, bell)
 
 
+def fail_run(
+    paths: RunPaths, writer: str, reason: str, failures: tuple[Failure, ...] = (), bell: Doorbell | None = None
+) -> State:
+    """End a run that cannot succeed any more; return how it ended, which may have been before."""
+    return _change(paths, writer, lambda state: fail(state, reason, failures).next, bell)
+
+
+def conclude_run(paths: RunPaths, writer: str, bell: Doorbell | None = None) -> State:
+    """End a run whose members have all said that they have succeeded; others are left as they are.
+
+    The agent that says so last may be the only one left, and about to end too.
+    """
+    said = {lease.member.node: Seen(lease.member, alive=True) for lease in backend_of(paths).leases().values()}
+
+    def change(state: State) -> State | None:
+        unseen = {p.node: Seen(None, alive=True) for p in state.participants}
+        decided = decide(state, View(unseen | said)).next
+        return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
+
+    return _change(paths, writer, change, bell)
+
+
 def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], bell: Doorbell | None = None) -> State:
     """Let a user's wish, such as a drain, become the next version; return the state that heeds it."""
     return _change(paths, writer, lambda state: wish(state).next, bell)
@@ -463,10 +484,7 @@ def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], b
 
 def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
     """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
-    state = _change(paths, writer, lambda state: reopen(state, settings))
-    if settings.rendezvous.backend != FILE:
-        files.publish(paths.known, files.to_json({"version": 1, "value": encode(state)}))
-    return state
+    return _change(paths, writer, lambda state: reopen(state, settings))
 
 
 def _change(

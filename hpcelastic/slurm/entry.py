@@ -24,33 +24,30 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
-from hpcelastic.agent.tenancy import settled
+from hpcelastic.agent.tenancy import names, settled
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
 from hpcelastic.doctor.verdict import Verdict, advise, raised
-from hpcelastic.errors import ConfigError, RendezvousTimeout, RunFailed
+from hpcelastic.errors import ConfigError, NameTaken, RendezvousTimeout, RunFailed
 from hpcelastic.health.memory import left_out
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
-from hpcelastic.protocol.settings import STATIC, RendezvousSettings, Settings
+from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Phase, State
 from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
 from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.elsewhere import may_start_elsewhere, start_elsewhere
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
+from hpcelastic.slurm.serving import server_of
 from hpcelastic.slurm.successor import Left, Limits, see_to_the_job
 from hpcelastic.slurm.surroundings import SlurmSurroundings
 from hpcelastic.slurm.warnings import Policy
 from hpcelastic.slurm.watch import Watch, Watched
 from hpcelastic.store import files
 from hpcelastic.store.backend import choose_backend, close_backend
-from hpcelastic.store.etcd_server import EMBEDDED, EtcdServer
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths, safe_name
-
-_STATIC_PORTS = 20000
-"""A job's static rendezvous is served at one of the 10,000 ports from here on, by the job's number."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,9 @@ class Task:
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     total_time: str | None = None
     """How long the run may go on, beyond the time limit of a job; None if it ends with that."""
+
+    is_host: bool | None = None
+    """Whether this agent serves the store of a run in ``c10d``; None if that is to be found out."""
 
 
 def run_agent(run_directory: str) -> None:
@@ -118,7 +118,14 @@ class Entered:
 
 @contextlib.contextmanager
 def entered(
-    paths: RunPaths, run_id: str, settings: Settings, place: Place, interface: str | None, workers: int, role: str = ""
+    paths: RunPaths,
+    run_id: str,
+    settings: Settings,
+    place: Place,
+    interface: str | None,
+    workers: int,
+    role: str = "",
+    is_host: bool | None = None,
 ) -> Iterator[Entered]:
     """Set up the run in ``paths`` unless somebody has, and enter it at ``place``, with a name of its own for as long.
 
@@ -127,9 +134,10 @@ def entered(
     place = replace(place, address=place.address or own_address(interface, place.launcher))
     for directory in (paths.root, paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
+    report = reporter(safe_name(place.name))
     with contextlib.ExitStack() as stack:
-        settings = replace(settings, rendezvous=_served(stack, paths, settings, place))
-        choose_backend(paths, run_id, settings.rendezvous)
+        address = stack.enter_context(server_of(paths, settings, place, report))
+        choose_backend(paths, run_id, settings.rendezvous, address, is_host)
         stack.callback(close_backend, paths)
         place = stack.enter_context(settled(paths, place))
         verdict = established(paths)
@@ -139,25 +147,6 @@ def entered(
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
         yield Entered(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
-
-
-def _served(stack: contextlib.ExitStack, paths: RunPaths, settings: Settings, place: Place) -> RendezvousSettings:
-    """The settings of the rendezvous with an endpoint, where that is not the user's to name; ConfigError if it is.
-
-    A static rendezvous is at the node that srun was started on; an embedded etcd is started here, until ``stack`` ends.
-    """
-    asked = settings.rendezvous
-    if asked.backend == STATIC and not asked.endpoint:
-        if not place.launcher or not place.job.isdecimal():
-            raise ConfigError("rendezvous.backend is static: outside of SLURM rendezvous.endpoint must be a HOST:PORT")
-        return replace(asked, endpoint=f"{place.launcher}:{_STATIC_PORTS + int(place.job) % 10000}")
-    if asked.endpoint == EMBEDDED:
-        if settings.nodes.wanted > 1:
-            raise ConfigError("rendezvous.endpoint is embedded, a server for one node, and nodes allows more: name one")
-        server = EtcdServer(paths.backend.with_name("etcd"))
-        stack.callback(server.stop)
-        return replace(asked, endpoint=server.endpoint)
-    return asked
 
 
 def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
@@ -170,11 +159,20 @@ def take_part(task: Task, place: Place, observe: Observe | None = None) -> int:
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
-    with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role) as here:
+    with entered(task.paths, task.run_id, task.settings, place, interface, len(cpus), role, task.is_host) as here:
         if _on_one_machine(here.member.address):  # none is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
         return _take_part(replace(task, settings=here.settings), here, cpus, start, observe)
+
+
+def take_part_by_a_free_name(task: Task, place: Place, observe: Observe | None = None) -> int:
+    """`take_part` by the first name that no other agent of the run on this machine has: ``n1``, ``n1.2``, ``n1.3``."""
+    for name in names(place.name):
+        free = place if name == place.name else replace(place, name=name, host=place.host or place.name)
+        with contextlib.suppress(NameTaken):
+            return take_part(task, free, observe)
+    raise AssertionError("names do not end")
 
 
 def _take_part(task: Task, here: Entered, cpus: list[set[int]], start: float, observe: Observe | None) -> int:

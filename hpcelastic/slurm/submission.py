@@ -35,6 +35,9 @@ from hpcelastic.store.paths import RunPaths
 _STEP = ("--ntasks-per-node=1",)
 _SURVIVES = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0")
 
+_GIVES_PROCESSORS = {"exclusive", "cpus-per-gpu", "mincpus"}
+"""Options of sbatch that give a node's agent more than one processor."""
+
 
 def executor(config: JobConfig, paths: RunPaths, elements: int | None = None) -> AgentExecutor:
     """submitit's executor with all that ``config`` asks of SLURM; its files go to the run's directory.
@@ -64,6 +67,17 @@ def _drained(paths: RunPaths) -> set[str]:
     state = read_state(paths)
     members = (lease.member for lease in backend_of(paths).leases().values()) if state.drained else ()
     return {member.machine for member in members if state.drains(member)}
+
+
+def remarks(config: JobConfig) -> list[str]:
+    """What a person should know of a request before it is submitted, a line each."""
+    slurm = config.slurm
+    if slurm.cpus_per_node or _GIVES_PROCESSORS & {*flags(slurm.options)}:
+        return []
+    return [
+        "slurm.cpus_per_node is not set: SLURM gives the agent of a node and all of its workers one processor, unless "
+        "the partition gives more; set it, or slurm.options.exclusive: true for whole nodes"
+    ]
 
 
 def sbatch_command(config: JobConfig, paths: RunPaths) -> list[str]:

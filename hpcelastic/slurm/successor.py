@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcelastic.agent.surroundings import USER_SIGNALS
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.state import Member, Notice, Stand
@@ -113,7 +114,8 @@ class Left:
 
 def see_to_the_job(left: Left) -> None:
     """Requeue our job, if that is wanted and nobody else does. Returns when all is said and done."""
-    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # whatever it says, it is known by now
+    for signum in USER_SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)  # the agent knows by now what such a signal would say
     signal.signal(signal.SIGTERM, lambda signum, _: left.ended.append(signum))
     try:
         _see_to_it(left)

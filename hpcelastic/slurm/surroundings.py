@@ -4,7 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from hpcelastic.agent.surroundings import STOP
+from hpcelastic.agent.surroundings import STOP, USER_SIGNALS
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.state import Notice
 from hpcelastic.slurm import scheduler
@@ -36,7 +36,7 @@ class SlurmSurroundings:
         """See `hpcelastic.agent.surroundings`."""
         if signum in STOP and signum != signal.SIGTERM:
             return Notice(signal.Signals(signum).name, self._policy.stop_grace)  # from a person's terminal
-        polite = signum == signal.SIGUSR2
+        polite = signum in USER_SIGNALS
         asked = time.monotonic() - self.turn
         try:
             said = meaning(scheduler.job_info(self._task.name), polite, self._policy)

@@ -1,8 +1,8 @@
 """What a signal of SLURM means, once SLURM has been asked how the job stands. Pure.
 
 The same SIGTERM goes out for a preemption with minutes of grace, for `scancel` and for a time limit that is over, and
-the same SIGUSR2 for a time limit to come and for a person's wish. Times are taken from one answer of the controller,
-each as a difference, so that its clock and ours need not agree.
+the same SIGUSR1 or SIGUSR2 for a time limit to come and for a person's wish. Times are taken from one answer of the
+controller, each as a difference, so that its clock and ours need not agree.
 """
 
 from dataclasses import dataclass
@@ -54,14 +54,17 @@ class Policy:
 
 
 CHECKPOINT = "a checkpoint is wanted"
-"""What SIGUSR2 means in a job that need not end."""
+"""What SIGUSR1 and SIGUSR2 mean in a job that need not end."""
 
 _EARLY = 90.0
 """Seconds that SLURM may send the signal early, and a few more. Source: sbatch(1), --signal."""
 
 
 def meaning(job: JobInfo, polite: bool, policy: Policy) -> Notice | str:
-    """What a signal means: that the node must go, or `CHECKPOINT`; ``polite`` is SIGUSR2, else it was SIGTERM."""
+    """What a signal means: that the node must go, or `CHECKPOINT`.
+
+    ``polite`` is True for SIGUSR1 and SIGUSR2, False for SIGTERM.
+    """
     if not job.runs:
         return Notice(f"SLURM ends the job ({job.state.lower()})", policy.stop_grace)
     if job.preempted:

@@ -8,33 +8,41 @@ few operations on records (`hpcelastic.store.records`), and who has another serv
     mine = "my_package.module:connect"
 
 ``connect(endpoint: str, run_id: str, agent: bool)`` returns `hpcelastic.store.records.Records`; ``agent`` is True for
-one of the run's agents, which may serve, and False for somebody who only looks.
+one of the run's agents, which may serve, and False for a reader. Further parameters named as settings of the rendezvous
+(``prefix``, ``cacert``, ``cert``, ``key``) are given where the settings have them; a backend whose ``connect`` does not
+take a setting that is given is refused.
 """
 
 import contextlib
+import inspect
 import os
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol
 
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.protocol.settings import FILE, RendezvousSettings
+from hpcelastic.protocol.settings import FILE, PREFIX, RendezvousSettings
 from hpcelastic.protocol.state import Member, Seen
 from hpcelastic.store import files
+from hpcelastic.store.copies import StateCopies
 from hpcelastic.store.lease_names import foremost
 from hpcelastic.store.leases import Lease, LeaseObserver, OwnLease, read_leases
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.records import Records, RecordsBackend
 from hpcelastic.store.register import FIRST, Register, Version
+from hpcelastic.store.server_address import read_address
 
 GROUP = "hpcelastic.backends"
 """Entry points by which others add backends."""
 
-_CHOICE = ("backend", "endpoint", "run_id")
-"""What is written of a run's backend."""
+_OPTIONS = {"prefix": PREFIX, "cacert": "", "cert": "", "key": ""}
+"""Settings that say how a server is asked, with their defaults."""
+
+_CHOICE = ("backend", "endpoint", "run_id", *_OPTIONS)
+"""What is written of a run's backend; of the options those that are not at their defaults."""
 
 _TORCHS_VOICE = "TORCH_CPP_LOG_LEVEL"
 """Read by torch as it is imported, and not to be handed on to workers."""
@@ -133,11 +141,10 @@ class FileBackend:
 
 
 class KnownBackend:
-    """The first or the last state of a run that is kept in a server; nothing can be changed here."""
+    """The newest copy of the state of a run that is kept in a server; nothing can be changed here."""
 
-    def __init__(self, paths: RunPaths, known: Mapping[str, Any]) -> None:
-        self.where = str(paths.known)
-        self._version = Version(known["version"], known["value"])
+    def __init__(self, where: str, copy: Version) -> None:
+        self.where, self._version = where, copy
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "KnownBackend":
         return self
@@ -169,7 +176,7 @@ class KnownBackend:
         return StoreError(f"{self.where}: the server that keeps this run can't be reached, or knows nothing of it")
 
 
-Connect = Callable[[str, str, bool], Records]
+Connect = Callable[..., Records]
 
 _opened: dict[str, Backend] = {}
 _looked: dict[str, RecordsBackend] = {}
@@ -188,24 +195,28 @@ def backend_of(paths: RunPaths) -> Backend:
     if files.names(paths.register):  # no run in a server has versions here
         return FileBackend(paths)
     chosen = _chosen(paths)
-    known = files.read_json(paths.known) if paths.known.name in files.names(paths.known.parent) else None
+    copies = StateCopies(paths)
+    copy = copies.read()
     if chosen is None:
-        return KnownBackend(paths, known) if known else FileBackend(paths)
+        return KnownBackend(copies.where, copy) if copy else FileBackend(paths)
     try:
-        backend = _looked.pop(root, None) or _connected(paths, *(chosen[key] for key in _CHOICE), agent=False)
-        if backend.register("").read().number == 0 and known:
-            return KnownBackend(paths, known)
+        backend = _looked.pop(root, None) or _looked_at(paths, chosen)
+        if backend.register("").read().number == 0 and copy:
+            return KnownBackend(copies.where, copy)
     except StoreError:
-        if not known:
+        if not copy:
             raise
-        return KnownBackend(paths, known)
+        return KnownBackend(copies.where, copy)
     _looked[root] = backend
     return backend
 
 
-def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> Backend:
-    """Open the backend that ``settings`` name, for the run in ``paths``.
+def choose_backend(
+    paths: RunPaths, run_id: str, settings: RendezvousSettings, address: str = "", is_host: bool | None = None
+) -> Backend:
+    """Open the backend that ``settings`` name, for the run in ``paths``; at ``address`` where they name no server.
 
+    ``is_host`` says whether this process serves a store of torch; None leaves it to that.
     ConfigError if there is no such backend, or the run is kept in another one; StoreError where its server can't be
     reached.
     """
@@ -216,11 +227,11 @@ def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
         chosen = files.read_json(paths.backend)
     if settings.backend == FILE and chosen is None:
         backend: Backend = FileBackend(paths)
-    elif chosen is not None and {key: chosen[key] for key in wanted} == wanted:
-        backend = _connected(paths, settings.backend, settings.endpoint, run_id, agent=True)
+    elif chosen is not None and {key: chosen[key] for key in _CHOICE if key in chosen} == wanted:
+        more = {} if is_host is None else {"is_host": is_host}
+        backend = _connected(paths, wanted, address or settings.endpoint, agent=True, **more)
     else:
-        theirs = f"{chosen['backend']} at {chosen['endpoint']}" if chosen else FILE
-        ours = f"{settings.backend} at {settings.endpoint}" if settings.backend != FILE else FILE
+        theirs, ours = (_in_words(chosen) if chosen else FILE), _in_words(wanted)
         raise ConfigError(
             f"{paths.root}: the rendezvous of this run is kept in {theirs}, not in {ours}; every agent of a run must "
             "name the same backend and endpoint: repeat those, or use another run id"
@@ -231,8 +242,9 @@ def choose_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
 
 def note_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> None:
     """Write in a run's directory which backend it has, unless somebody has. ConfigError if there is no such backend."""
-    _factory(settings.backend)
-    document = {**_written(run_id, settings), "nonce": secrets.token_hex(8)}
+    written = _written(run_id, settings)
+    _factory(settings.backend, _options(written))
+    document = {**written, "nonce": secrets.token_hex(8)}
     files.publish_new(paths.backend, files.to_json(document))
 
 
@@ -263,16 +275,43 @@ def birth(paths: RunPaths) -> str:
     return nonce
 
 
+def _in_words(chosen: Mapping[str, str]) -> str:
+    where = f" at {chosen['endpoint']}" if chosen["endpoint"] else ""
+    options = "".join(f", {key} {value}" for key, value in _options(chosen).items())
+    return f"{chosen['backend']}{where}{options}"
+
+
 def _written(run_id: str, settings: RendezvousSettings) -> dict[str, str]:
-    return dict(zip(_CHOICE, (settings.backend, settings.endpoint, run_id), strict=True))
+    options = {name: getattr(settings, name) for name in _OPTIONS}
+    given = {name: value for name, value in options.items() if value != _OPTIONS[name]}
+    return {"backend": settings.backend, "endpoint": settings.endpoint, "run_id": run_id, **given}
 
 
-def _connected(paths: RunPaths, name: str, endpoint: str, run_id: str, *, agent: bool) -> RecordsBackend:
-    connect = _factory(name)
+def _options(chosen: Mapping[str, str]) -> dict[str, str]:
+    return {name: chosen[name] for name in _OPTIONS if name in chosen}
+
+
+def _looked_at(paths: RunPaths, chosen: Mapping[str, str]) -> RecordsBackend:
+    """The backend that a run's directory names, for a reader."""
+    endpoint = chosen["endpoint"]
+    if RendezvousSettings(backend=chosen["backend"], endpoint=endpoint).found:
+        address = read_address(paths)
+        if address is None:
+            raise StoreError(f"{paths.root}: no server keeps this run now")
+        endpoint = address.address
+    return _connected(paths, chosen, endpoint, agent=False)
+
+
+def _connected(
+    paths: RunPaths, chosen: Mapping[str, str], endpoint: str, *, agent: bool, **more: bool
+) -> RecordsBackend:
+    name, options = chosen["backend"], {**_options(chosen), **more}
+    connect = _factory(name, options)
     try:
-        return RecordsBackend(f"{name} at {endpoint}", connect(endpoint, run_id, agent), paths.known)
+        records = connect(endpoint, chosen["run_id"], agent, **options)
     except OSError as error:
         raise StoreError(f"rendezvous.backend {name}: {endpoint} can't be reached: {error}") from error
+    return RecordsBackend(f"{name} at {endpoint}", records, StateCopies(paths))
 
 
 @contextlib.contextmanager
@@ -287,7 +326,20 @@ def _quiet_torch() -> Iterator[None]:
             del os.environ[_TORCHS_VOICE]
 
 
-def _factory(name: str) -> Connect:
+def _factory(name: str, options: Collection[str]) -> Connect:
+    """What connects to the backend ``name`` with ``options``; ConfigError if it is not there or does not take them."""
+    connect = _found(name)
+    taken = inspect.signature(connect).parameters
+    for option in options:
+        if option not in taken:
+            raise ConfigError(
+                f"rendezvous.backend is {name}, which has no {option}; leave rendezvous.{option} out, or name another "
+                "backend, such as etcd"
+            )
+    return connect
+
+
+def _found(name: str) -> Connect:
     if name in _OURS:
         module, _, function = _OURS[name].partition(":")
         with _quiet_torch():

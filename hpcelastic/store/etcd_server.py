@@ -12,9 +12,6 @@ from pathlib import Path
 
 from hpcelastic.errors import ConfigError, StoreError
 
-EMBEDDED = "embedded"
-"""The endpoint that stands for such a server."""
-
 _PATIENCE = 30.0
 """Seconds within which it answers."""
 

@@ -34,9 +34,19 @@ class RunPaths:
         return self.root / "rendezvous" / "backend.json"
 
     @property
+    def server(self) -> Path:
+        """The address of the run's server where the user does not name it: see `ServerAddress`."""
+        return self.root / "rendezvous" / "server.json"
+
+    @property
     def known(self) -> Path:
-        """The first state of a run that is kept in a server, later its last: for whoever can't ask that server."""
+        """The first state of a run that is kept in a server, once the run has ended its last: see `StateCopies`."""
         return self.root / "rendezvous" / "known.json"
+
+    @property
+    def newest(self) -> Path:
+        """The newest state of a run that is kept in a server: see `StateCopies`."""
+        return self.root / "rendezvous" / "newest.json"
 
     @property
     def leases(self) -> Path:

@@ -7,21 +7,24 @@ used: a lease is aged by its observer, as over files, so that the same proof hol
 import contextlib
 import json
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.state import Member, Phase, Seen, Stand, name_of
-from hpcelastic.store import files
+from hpcelastic.protocol.state import Member, Seen, Stand, name_of
+from hpcelastic.store.copies import StateCopies, is_final
 from hpcelastic.store.leases import Lease
 from hpcelastic.store.locks import LockKind
 from hpcelastic.store.register import Version
 
 _STATE, _NODES = "state", "nodes/"
-_FINAL = {phase.value for phase in Phase if phase.final}
+
+KEPT = 3600.0
+"""Seconds for which the server keeps the records of a run that has ended: all agents see its end there, and an agent
+that comes later finds the copy in the run's directory, whatever its filesystem has cached."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +58,30 @@ class Records(Protocol):
         """Nothing more will be asked."""
 
 
-class RecordsBackend:
-    """The rendezvous of one run in ``records``, which are kept ``where``; its last state is left in ``known`` too."""
+@runtime_checkable
+class ExpiringRecords(Records, Protocol):
+    """Records of a server that can remove them by itself after a time."""
 
-    def __init__(self, where: str, records: Records, known: Path) -> None:
-        self._where, self._records, self._known = where, records, known
+    def expire(self, keys: Mapping[str, Any], seconds: float) -> None:
+        """Let the server remove each of ``keys`` after ``seconds``, unless it is written again.
+
+        A key that is given with a token other than None must still have it, or it stays.
+        """
+
+
+class RecordsBackend:
+    """The rendezvous of one run in ``records``, which are kept ``where``; its state is copied to ``copies``."""
+
+    def __init__(self, where: str, records: Records, copies: StateCopies) -> None:
+        self._where, self._records, self._copies = where, records, copies
+        self._own: list[str] = []
+        """The keys of this process's leases."""
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "RecordRegister":
-        return RecordRegister(self._where, self._records, writer, self._known)
+        return RecordRegister(self._where, self._records, writer, self._copies)
 
     def lease(self, node: str) -> "RecordLease":
+        self._own.append(f"{_NODES}{node}")
         return RecordLease(self._records, node)
 
     def observer(self, expiry: float, clock: Callable[[], float]) -> "RecordObserver":
@@ -84,15 +101,20 @@ class RecordsBackend:
         return len(members), ready[:count]
 
     def close(self) -> None:
+        if isinstance(self._records, ExpiringRecords) and self._own:
+            with contextlib.suppress(StoreError):
+                state = self.register("").read().value
+                if state is not None and is_final(state):
+                    self._records.expire(dict.fromkeys(self._own), KEPT)
         self._records.close()
 
 
 class RecordRegister:
     """A `Register` whose newest version is a record; the ones before are gone."""
 
-    def __init__(self, where: str, records: Records, writer: str, known: Path) -> None:
+    def __init__(self, where: str, records: Records, writer: str, copies: StateCopies) -> None:
         self.where = where
-        self._records, self._writer, self._known = records, writer, known
+        self._records, self._writer, self._copies = records, writer, copies
 
     def read(self) -> Version:
         """The newest version; number 0 before anything was written."""
@@ -112,10 +134,21 @@ class RecordRegister:
             won = newest is not None and json.loads(newest.text).get("nonce") == nonce
             if not won:
                 raise
-        if won and value["phase"] in _FINAL:
-            with contextlib.suppress(StoreError):  # it is for those who come when the server has gone
-                files.publish(self._known, files.to_json(document))
+        if won:
+            with contextlib.suppress(StoreError):  # the server decides, with or without a copy
+                self._copies.write(document)
+                if is_final(value):
+                    self._expire(after + 1)
         return won
+
+    def _expire(self, number: int) -> None:
+        """Let the server remove the run's records in some time, for version ``number`` is final and copied."""
+        if not isinstance(self._records, ExpiringRecords):
+            return
+        record = self._records.get(_STATE)
+        if record is not None and self._parsed(record).number == number:  # else the run was resumed
+            leases = dict.fromkeys(self._records.all(_NODES))
+            self._records.expire({_STATE: record.token, **leases}, KEPT)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
@@ -124,12 +157,17 @@ class RecordRegister:
 
     def _parsed(self, record: Record | None) -> Version:
         if record is None:
-            return Version(0, None)
+            return self._ended()
         try:
             document = json.loads(record.text)
             return Version(int(document["version"]), document["value"])
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self.where}: holds {record.text!r:.60}, which is no state of a run") from error
+
+    def _ended(self) -> Version:
+        """The copy of a final state where the server has removed the record; else nothing was written."""
+        copy = self._copies.read()
+        return copy if copy is not None and is_final(copy.value) else Version(0, None)
 
 
 class RecordLease:

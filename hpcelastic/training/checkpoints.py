@@ -59,6 +59,19 @@ class Checkpoints:
     ``directory`` is on a filesystem that every rank sees; unless given, it is ``checkpoints`` in the run's directory,
     or ``./checkpoints`` outside hpcelastic. The newest ``keep`` checkpoints stay. ``round`` is this worker's own unless
     given.
+
+    Examples:
+        Every rank loads; rank 0 saves:
+
+        >>> checkpoints = Checkpoints(keep=2)
+        >>> checkpoint = checkpoints.load()
+        >>> first = checkpoint.step if checkpoint else 0
+        >>> for step in range(first, 3):
+        ...     if context().rank == 0:
+        ...         path = checkpoints.save(step + 1, {"loss": 1 / (step + 1)})
+        >>> newest = checkpoints.load()
+        >>> newest.step, newest.state["loss"]
+        (3, 0.3333333333333333)
     """
 
     def __init__(self, directory: str | Path | None = None, *, keep: int = 3, round: int | None = None) -> None:

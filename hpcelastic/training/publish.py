@@ -35,6 +35,18 @@ def publish(path: str | Path, *, to: str | Path | None = None) -> AbstractContex
     the text of the symbolic link, relative to the directory of ``path``. Under hpcelastic only the newest round
     publishes: once one has, or has called ``claim``, every worker of an older one is refused. Raises ``StoreError``
     then, and if the filesystem refuses (no space, no rights, no directory). Works unfenced outside hpcelastic.
+
+    Examples:
+        A file, whole or not at all:
+
+        >>> with publish("metrics.json") as file:
+        ...     size = file.write(b"{}")
+
+        A link, moved in one step:
+
+        >>> publish("latest.json", to="metrics.json")
+        >>> Path("latest.json").read_text()
+        '{}'
     """
     if to is None:
         return publication(Path(path), this_round())

@@ -168,6 +168,14 @@ def test_a_success_is_told_once_all_workers_have_ended() -> None:
     assert brief(conduct(Stand.RUNNING, 1, RUNS_1).workers_succeeded()) == ["say succeeded 1"]
 
 
+@pytest.mark.parametrize("state", [ENDED, WITHOUT_US, RUNS_2], ids=["it ended", "others have gone on", "it is named"])
+def test_an_agent_whose_success_is_final_follows_no_other_round(state: State) -> None:
+    agent = conduct(Stand.RUNNING, 1, RUNS_1)
+    carried_out(agent.workers_succeeded(final=True))
+    assert agent.member.final
+    assert brief(agent.learned(state, FRESH)) == []
+
+
 @pytest.mark.parametrize(
     ("agent", "expected"),
     [

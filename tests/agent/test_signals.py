@@ -112,7 +112,11 @@ def send(signum: int) -> None:
     os.kill(os.getpid(), signum)
 
 
-@pytest.mark.parametrize(("signum", "status"), [(signal.SIGUSR2, 0), (signal.SIGTERM, 143)], ids=["USR2", "TERM"])
+@pytest.mark.parametrize(
+    ("signum", "status"),
+    [(signal.SIGUSR1, 0), (signal.SIGUSR2, 0), (signal.SIGTERM, 143)],
+    ids=["USR1", "USR2", "TERM"],
+)
 def test_a_node_that_must_go_leaves_once_its_workers_have_saved(signum: int, status: int, tmp_path: Path) -> None:
     lone = Lone(tmp_path, Told(lambda: LEAVES))
     assert lone.run(lambda: send(signum)) == status

@@ -41,6 +41,7 @@ def fails(raising: Callable[[], Exception]) -> RunFailed:
     return raised.value
 
 
+@pytest.mark.slow
 def test_the_exception_itself_is_the_cause(shell: Shell) -> None:
     error = fails(lambda: Diverged("loss is NaN", 7))
     assert isinstance(error.__cause__, Diverged)
@@ -51,6 +52,7 @@ def test_the_exception_itself_is_the_cause(shell: Shell) -> None:
     assert any(", in train" in line for line in lines), "the remote traceback is shown"
 
 
+@pytest.mark.slow
 def test_an_exception_that_a_notebook_defines(shell: Shell) -> None:
     class Local(ValueError):
         pass
@@ -59,6 +61,7 @@ def test_an_exception_that_a_notebook_defines(shell: Shell) -> None:
     assert type(error.__cause__) is Local
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("raising", "why"),
     [
@@ -77,6 +80,7 @@ def test_text_where_the_exception_cannot_travel(
     assert why is None or why in str(error)
 
 
+@pytest.mark.slow
 def test_an_exception_that_others_could_have_written_is_not_loaded(shell: Shell) -> None:
     shell.write({"mod.py": "def fail():\n    raise ValueError('no data')\n"})
     run = submit({**job(), "entrypoint": {"function": "mod:fail"}}, executor="local")
@@ -90,6 +94,7 @@ def test_an_exception_that_others_could_have_written_is_not_loaded(shell: Shell)
     assert raised.value.__cause__ is None
 
 
+@pytest.mark.slow
 def test_a_script_that_fails_has_rank_and_node(shell: Shell) -> None:
     shell.write({"train.py": "raise ValueError('no data')\n"})
     with pytest.raises(RunFailed, match=r"\| ValueError: no data") as raised:
@@ -97,6 +102,7 @@ def test_a_script_that_fails_has_rank_and_node(shell: Shell) -> None:
     assert (raised.value.rank, raised.value.node, raised.value.__cause__) == (0, "node0", None)
 
 
+@pytest.mark.slow
 def test_what_other_ranks_returned_is_kept(shell: Shell) -> None:
     def train() -> str:
         import os

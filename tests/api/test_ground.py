@@ -66,6 +66,7 @@ def test_a_directory_that_cannot_be_safe_leaves_nothing(script: Shell, monkeypat
     assert script.listing() == before
 
 
+@pytest.mark.slow
 def test_agents_with_the_same_flags_join_a_run_whose_times_were_raised(script: Shell) -> None:
     left_by_doctor(lag=0.6, latency=0.01)
     agents = [script.agent("--nnodes=2", "--node-name", f"n{i}", "train.py") for i in range(2)]

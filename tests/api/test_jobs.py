@@ -54,6 +54,7 @@ def test_node_is_killed_whole_and_started_again(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_signals_reach_every_agent(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     paths = prepare(resolve(job(nodes=2), []))
@@ -65,6 +66,7 @@ def test_signals_reach_every_agent(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_log_of_an_agent(shell: Shell) -> None:
     shell.write({"train.py": ""})
     paths = prepare(resolve(job(), []))

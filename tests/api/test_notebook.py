@@ -57,6 +57,7 @@ def kernel(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_the_stop_button_ends_the_watching_and_not_the_run(shell: Shell, kernel: Kernel) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")

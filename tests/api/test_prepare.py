@@ -92,6 +92,7 @@ print(number, seen)
 """
 
 
+@pytest.mark.slow
 def test_sudden_death_at_any_moment_leaves_no_half_made_run(script: Shell) -> None:
     done = script.python("-c", DIES, environ={"PYTHONPATH": str(Path(__file__).parents[2])})
     assert done.returncode == 0, done.stderr

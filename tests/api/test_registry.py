@@ -27,6 +27,7 @@ def made(shell: Shell) -> Shell:
     return shell
 
 
+@pytest.mark.slow
 def test_a_started_run_is_noted_for_its_owner_alone(shell: Shell) -> None:
     shell.write({"train.py": ""})
     run = start(resolve(job(), []), executor="local")
@@ -114,6 +115,7 @@ def test_damaged_entry_is_told(made: Shell) -> None:
         Run.open("far")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("home", ["/proc/nowhere", "train.py"], ids=["unwritable", "a-file"])
 def test_a_registry_that_cannot_be_written_stops_no_run(
     home: str, shell: Shell, monkeypatch: pytest.MonkeyPatch
@@ -133,6 +135,7 @@ def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_registry() == Registry(Path("/state/hpcelastic/runs"))
 
 
+@pytest.mark.slow
 def test_commands_find_a_run_from_anywhere(made: Shell) -> None:
     (made.directory / "elsewhere").mkdir()
     cd = ("-c", "import os, sys; os.chdir('elsewhere'); from hpcelastic.cli import main; sys.exit(main())")

@@ -12,6 +12,7 @@ from tests.api.jobs import KEYWORDS, WAITS, job
 from tests.cli.shell import PATIENCE, Shell, eventually
 
 
+@pytest.mark.slow
 def test_mapping_with_a_script(shell: Shell) -> None:
     shell.write({"train.py": "print('trained')\n"})
     run = submit(job(nodes=2), executor="local")
@@ -23,6 +24,7 @@ def test_mapping_with_a_script(shell: Shell) -> None:
     eventually(lambda: shell.processes() == {})
 
 
+@pytest.mark.slow
 def test_job_file_and_keywords(shell: Shell) -> None:
     shell.write({"job.yaml": "entrypoint: {script: train.py}\nnodes: 3\n", "train.py": ""})
     run = submit("job.yaml", nodes="1..2", run__name="other", workers__per_node=2, executor="local")
@@ -31,6 +33,7 @@ def test_job_file_and_keywords(shell: Shell) -> None:
     assert run.status().world_size in (2, 4)
 
 
+@pytest.mark.slow
 def test_function_gives_each_ranks_result(shell: Shell) -> None:
     base = 40
 
@@ -46,6 +49,7 @@ def test_function_gives_each_ranks_result(shell: Shell) -> None:
     assert again.directory == run.directory
 
 
+@pytest.mark.slow
 def test_function_that_raises(shell: Shell) -> None:
     def train() -> None:
         raise ValueError("<b>no data</b> & no hope")
@@ -63,6 +67,7 @@ def test_function_that_raises(shell: Shell) -> None:
     assert "failed" in repr(run)
 
 
+@pytest.mark.slow
 def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")
@@ -74,6 +79,7 @@ def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(shell: Shell) -> No
     assert run.wait(timeout=PATIENCE).phase == "succeeded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ask", [lambda run: run.wait(PATIENCE), lambda run: list(run.logs(follow=True))], ids=["wait", "logs"]
 )
@@ -86,6 +92,7 @@ def test_it_is_noticed_that_nobody_is_left(shell: Shell, ask: Callable[[Run], ob
         ask(run)
 
 
+@pytest.mark.slow
 def test_cancelled_run_has_no_result_and_can_be_resumed(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")

@@ -27,6 +27,7 @@ def train(lr: float, steps: int = 1) -> float:
 train.__module__ = "__main__"  # so that it travels whole, as from a notebook
 
 
+@pytest.mark.slow
 def test_grid_of_a_functions_arguments(shell: Shell) -> None:
     started = sweep(train, {"lr": [0.5, 2], "steps": (1, 4)}, run__name="s", **LOCAL)
     assert [run.name for run in started] == ["s-000", "s-001", "s-002", "s-003"]
@@ -44,6 +45,7 @@ async def awaited(started: Runs) -> list[Any]:
     return await started
 
 
+@pytest.mark.slow
 def test_points_are_keys_of_a_job_file(shell: Shell) -> None:
     shell.write(
         {
@@ -59,6 +61,7 @@ def test_points_are_keys_of_a_job_file(shell: Shell) -> None:
     assert json.loads(RunPaths(started[0].directory).point.read_text()) == {"entrypoint.args": "['--lr', 1]"}
 
 
+@pytest.mark.slow
 def test_a_failed_run_among_others(shell: Shell) -> None:
     started = sweep(train, [{"lr": 1}, {"lr": -1}, {"lr": 3}], **LOCAL)
     with pytest.raises(RunFailed, match="lr is -1") as raised:
@@ -69,6 +72,7 @@ def test_a_failed_run_among_others(shell: Shell) -> None:
     assert isinstance(failed, RunFailed)
 
 
+@pytest.mark.slow
 def test_found_again_by_name_and_cancelled(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     shell.write({"train.py": WAITS, "elsewhere/keep": ""})
     sweep(job("w"), {"nodes": [1, "1..2"]}, executor="local")
@@ -119,6 +123,7 @@ def test_a_name_that_is_taken(shell: Shell) -> None:
     assert not (shell.directory / "runs" / "r-000").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", [SlurmError("too many jobs"), KeyboardInterrupt("")], ids=["refused", "interrupt"])
 def test_those_before_a_refused_one_are_cancelled(
     refusal: BaseException, shell: Shell, monkeypatch: pytest.MonkeyPatch

@@ -34,6 +34,7 @@ def finish() -> None:
     Path("finish").touch()
 
 
+@pytest.mark.slow
 def test_awaited_run_gives_its_status_while_other_tasks_go_on(run: Run) -> None:
     async def main() -> RunStatus:
         waiting = asyncio.ensure_future(run.wait_async())
@@ -47,6 +48,7 @@ def test_awaited_run_gives_its_status_while_other_tasks_go_on(run: Run) -> None:
     assert asyncio.run(main()).phase == "succeeded"
 
 
+@pytest.mark.slow
 def test_results_and_failures_are_awaited(shell: Shell) -> None:
     def train(value: int) -> int:
         return 10 // value
@@ -106,6 +108,7 @@ def test_threads_end_when_nobody_waits_any_more(run: Run, monkeypatch: pytest.Mo
     assert not run.status().ended
 
 
+@pytest.mark.slow
 def test_changes_are_told_to_the_end(run: Run) -> None:
     told: list[RunStatus] = []
     done: list[Run] = []
@@ -124,6 +127,7 @@ def test_changes_are_told_to_the_end(run: Run) -> None:
     eventually(lambda: again and threading.active_count() <= threads)
 
 
+@pytest.mark.slow
 def test_a_callback_that_fails_is_reported_and_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     called: list[str] = []
 
@@ -140,6 +144,7 @@ def test_a_callback_that_fails_is_reported_and_stops_nothing(run: Run, caplog: p
     assert caplog.text.count("ValueError: no such dashboard") == len(called)
 
 
+@pytest.mark.slow
 def test_trouble_with_the_directory_is_told_once_and_outlasted(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,6 +166,7 @@ def test_trouble_with_the_directory_is_told_once_and_outlasted(
     assert [record.getMessage() for record in caplog.records] == ["cannot see how r does: the disk is gone"]
 
 
+@pytest.mark.slow
 def test_callback_when_nobody_is_left(shell: Shell, run: Run) -> None:
     done: list[Run] = []
     run.add_done_callback(done.append)
@@ -170,6 +176,7 @@ def test_callback_when_nobody_is_left(shell: Shell, run: Run) -> None:
     assert run.status().phase == "running"
 
 
+@pytest.mark.slow
 def test_plain_text_tells_every_change(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     eventually(lambda: list(run.logs()))
     threading.Timer(0.5, finish).start()
@@ -179,6 +186,7 @@ def test_plain_text_tells_every_change(run: Run, capsys: pytest.CaptureFixture[s
     assert shown[-1] == "--- succeeded, round 1, world size 1: all workers of round 1 succeeded"
 
 
+@pytest.mark.slow
 def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     eventually(lambda: list(run.logs()))
     main = threading.main_thread().ident
@@ -192,6 +200,7 @@ def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.Ca
     assert Run.open("r").wait(PATIENCE).phase == "succeeded"
 
 
+@pytest.mark.slow
 def test_watching_ends_when_nobody_is_left(shell: Shell, run: Run) -> None:
     eventually(lambda: list(run.logs()))
     shell.close()
@@ -224,6 +233,7 @@ def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[
     assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12: .+", news.waits_for)
 
 
+@pytest.mark.slow
 def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
     shell.write({"train.py": "for i in range(1000): print('line', i)\nprint('x' * 5000)\nprint('end', end='')\n"})
     run = submit(job(), executor="local")
@@ -235,6 +245,7 @@ def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
     assert not [line for line in news.look() if not line.startswith("---")]
 
 
+@pytest.mark.slow
 def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None:
     ours, theirs = pty.openpty()
     code = "import hpcelastic; hpcelastic.Run.open('r').watch()"

@@ -65,6 +65,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
+@pytest.mark.slow
 def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     line = Line(shell, *backend)
     first = line.start("a")
@@ -84,13 +85,10 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     line.finish()
     assert [agents[name].wait(30) for name in "ab"] == [0, 0]
     assert "succeeded" in line.status()
-    late = line.start("d")
-    if backend[0] in ("c10d", "static") and not backend[1].startswith("file:"):
-        late.kill()  # it would serve a new one, which knows nothing of the run
-    else:
-        assert late.wait(30) == 0
+    assert line.start("d").wait(30) == 0
 
 
+@pytest.mark.slow
 def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
     agent = Line(shell, *backend, times=f"{TIMES},join_timeout=2").start("a", "2")
     _, stderr = agent.communicate(timeout=60)
@@ -98,6 +96,7 @@ def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
     assert "waiting for nodes: 1 of at least 2 are ready; no round formed in 2 s" in stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
 def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str) -> None:
     server = EtcdServer(tmp_path / "etcd")
@@ -148,6 +147,21 @@ def test_an_embedded_server(shell: Shell) -> None:
     assert not [words for words in shell.processes().values() if "etcd" in words]
     two = line.start("b", "1:2")
     assert two.wait(30) == 2 and two.stderr is not None and "a server for one node" in two.stderr.read()
+
+
+def test_an_embedded_server_of_a_job_file(shell: Shell) -> None:
+    """The second job starts the server again, at another port."""
+    job = "rendezvous: {backend: etcd, endpoint: embedded}\nworkers: {preload: []}\nrestarts: {max: 0}\n"
+    shell.write({"job.yaml": f"{job}run: {{name: r}}\nentrypoint: {{script: train.py}}\n"})
+    shell.write({"train.py": "import os, sys; sys.exit(os.environ['HPCELASTIC_ROUND'] == '1')\n"})
+    done = shell.hpcelastic("run", "job.yaml")
+    assert (done.returncode, done.stderr.splitlines()[0]) == (
+        1,
+        "root cause: rank 0 on node0 in round 1: exit status 1",
+    )
+    done = shell.hpcelastic("run", "job.yaml", "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "phase      succeeded" in shell.hpcelastic("status", "r").stdout
 
 
 PLUGIN = """\
@@ -201,6 +215,7 @@ def test_a_third_party_adds_a_backend(shell: Shell) -> None:
     assert "succeeded" in line.status()
 
 
+@pytest.mark.slow
 def test_a_job_file(shell: Shell, backend: tuple[str, str]) -> None:
     name, endpoint = backend
     run = f"run-{secrets.token_hex(6)}"

@@ -1,8 +1,12 @@
 """Endpoints of torch's stores."""
 
+from datetime import timedelta
+
 import pytest
+from torch.distributed import HashStore
 
 from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.pytorch import c10d
 from hpcelastic.pytorch.c10d import _is_here, _parsed, connect
 
 
@@ -28,3 +32,19 @@ def test_this_machine() -> None:
 def test_who_only_looks_serves_nothing_and_does_not_wait() -> None:
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("127.0.0.1:1", "r", False)
+
+
+@pytest.mark.parametrize(
+    ("host", "is_host", "served"),
+    [("127.0.0.1", None, True), ("192.0.2.77", None, False), ("192.0.2.77", True, True), ("127.0.0.1", False, False)],
+)
+def test_the_agent_that_serves(host: str, is_host: bool | None, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> HashStore:
+        asked.append(serves)
+        return HashStore()
+
+    monkeypatch.setattr(c10d, "_tcp_store", tcp_store)
+    connect(f"{host}:29400", "r", True, is_host=is_host)
+    assert asked == [served]

@@ -1,17 +1,26 @@
 """What a rendezvous promises, over every backend: nodes of one run, turn by turn, on a clock that the test moves."""
 
+import signal
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.api.status import read_status
+from hpcelastic.cli.status import lines
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Cause, Phase, Stand
 from hpcelastic.rendezvous.rendezvous import close_run, open_run, read_state, reopen_run
+from hpcelastic.store import records as store_records
 from hpcelastic.store.backend import backend_of, choose_backend, close_backend
+from hpcelastic.store.copies import StateCopies
+from hpcelastic.store.etcd import connect, connect_v2
+from hpcelastic.store.etcd_server import EtcdServer
 from hpcelastic.store.paths import RunPaths
+from hpcelastic.store.register import Version
+from tests.cli.shell import eventually
 from tests.rendezvous.nodes import DEAD, LAST_CALL, Node, World, make_world, names, turns, wait
 
 JOB = {"job": "7.0", "job_nodes": 2}
@@ -157,3 +166,76 @@ def test_who_knows_the_directory_finds_it(world: partial[World]) -> None:
     assert read_state(RunPaths(made.paths.root)) == a.step().state
     assert set(backend_of(made.paths).leases()) == {node.member.node for node in made.nodes}
     assert set(backend_of(made.paths).leases(of="b")) == {made.nodes[1].member.node}
+
+
+def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path: Path) -> None:
+    server = EtcdServer(tmp_path / "etcd")
+    try:
+        made, a, b = pair(partial(make_world, root, backend="etcd", endpoint=server.endpoint))
+        b.say(Stand.LEFT, 1)
+        b.step()
+        turns(a)
+        close_backend(made.paths)
+    finally:
+        server.stop(signal.SIGKILL)
+    status = read_status(RunPaths(root))
+    assert (status.phase, status.round, [node.name for node in status.nodes]) == ("running", 2, ["a"])
+    assert "server     does not answer" in "\n".join(lines(status, {}))
+
+
+def test_a_slow_copy_does_not_hide_that_the_run_has_ended(root: Path) -> None:
+    paths = RunPaths(root)
+    paths.known.parent.mkdir(parents=True)
+    copies = StateCopies(paths)
+    copies.write({"version": 5, "value": {"phase": Phase.SUCCEEDED.value}})
+    copies.write({"version": 4, "value": {"phase": Phase.RUNNING.value}})
+    assert copies.read() == Version(5, {"phase": "succeeded"})
+    copies.write({"version": 6, "value": {"phase": Phase.JOINING.value}})  # the run was resumed
+    assert copies.read() == Version(6, {"phase": "joining"})
+
+
+@pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
+def test_the_server_forgets_a_run_that_has_ended(
+    name: str, root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    made, a, b = pair(partial(make_world, root, backend=name, endpoint=etcd.endpoint))
+    server = (connect if name == "etcd" else connect_v2)(etcd.endpoint, root.name, False)
+    for node in (a, b):
+        node.say(Stand.SUCCEEDED, 1)
+        node.step()
+    ended = read_state(made.paths)
+    close_backend(made.paths)
+    eventually(lambda: server.get("state") is None and not server.all("nodes/"))
+    # An agent that comes now does not begin the run anew.
+    choose_backend(made.paths, root.name, made.settings.rendezvous)
+    late = open_run(made.paths, "run", made.settings, "late")
+    assert late == ended and late.phase is Phase.SUCCEEDED
+    close_backend(made.paths)
+    assert read_status(made.paths).phase == "succeeded"
+
+
+def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
+    server = connect(etcd.endpoint, root.name, False)
+    leases = server.all("nodes/")
+    close_run(made.paths, "user", "enough")
+    reopened = reopen_run(made.paths, "user", made.settings)
+    eventually(lambda: not server.all("nodes/"))
+    assert leases and read_state(made.paths) == reopened
+
+
+def test_a_run_that_the_server_has_forgotten_is_resumed(
+    root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
+    server = connect(etcd.endpoint, root.name, False)
+    close_run(made.paths, "user", "enough")
+    eventually(lambda: server.get("state") is None)
+    reopen_run(made.paths, "user", made.settings)
+    c, d = made.node("c", **JOB), made.node("d", order=1, **JOB)
+    turns(c, d)
+    wait(made, 2 * DEAD, c, d)
+    assert turns(c, d).round == 2, "no round has a number that another one had"

@@ -15,7 +15,7 @@ from benchmarks import agent_cost, gpu, metered, operations, recovery, register,
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import why_no_ft
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.nightly
 
 needs_fuse = pytest.mark.skipif(bool(metered.unavailable()), reason=str(metered.unavailable()))
 

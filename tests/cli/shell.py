@@ -1,6 +1,7 @@
 """Commands as a person gives them, in a directory of their own; whatever they leave running is found and ended."""
 
 import contextlib
+import io
 import os
 import secrets
 import signal
@@ -10,6 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, TypeVar
+from unittest import mock
+
+from hpcelastic.cli import main
 
 T = TypeVar("T")
 Done: TypeAlias = "subprocess.CompletedProcess[str]"
@@ -55,6 +59,23 @@ class Shell:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a command of ours to its end."""
         return self.python("-m", "hpcelastic", *arguments, environ=environ)
+
+    def command(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
+        """Run a command of ours in this process: for commands that are refused before they start anything.
+
+        That saves half a second of imports for each command.
+        """
+        with (
+            mock.patch.dict(os.environ, self.environ | dict(environ or {}), clear=True),
+            _working_directory(self.directory),
+            contextlib.redirect_stdout(io.StringIO()) as stdout,
+            contextlib.redirect_stderr(io.StringIO()) as stderr,
+        ):
+            try:
+                status = main(list(arguments))
+            except SystemExit as exit:
+                status = int(exit.code or 0)
+        return subprocess.CompletedProcess(arguments, status, stdout.getvalue(), stderr.getvalue())
 
     def python(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
         """Run Python to its end."""
@@ -112,6 +133,17 @@ class Shell:
         for process in self._started:
             with process:
                 process.kill()
+
+
+@contextlib.contextmanager
+def _working_directory(path: Path) -> Iterator[None]:
+    """``contextlib.chdir``, which Python 3.10 lacks."""
+    before = Path.cwd()
+    os.chdir(path)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 @contextlib.contextmanager

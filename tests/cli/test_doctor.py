@@ -39,6 +39,7 @@ def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen
     return shell.start("-m", "hpcelastic", "doctor", *where, *flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
 def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: int) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
@@ -62,6 +63,7 @@ def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: in
     assert os.listdir(shell.directory / "runs") == [LEFT]
 
 
+@pytest.mark.slow
 def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
     step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURMD_NODENAME": "n1", "SLURM_STEP_NUM_TASKS": "2"}
@@ -77,6 +79,7 @@ def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
     assert told[1] == ""
 
 
+@pytest.mark.slow
 def test_an_unsafe_directory_is_told_by_the_status_and_runs_are_refused(shell: Shell) -> None:
     shell.write({"job.yaml": JOB, "train.py": "", "runs/keep": ""})
     (shell.directory / "runs").chmod(0o777)
@@ -117,7 +120,7 @@ def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
 
 def test_an_id_that_is_taken_is_refused(shell: Shell) -> None:
     shell.write({"runs/.doctor-x/keep": ""})
-    done = shell.hpcelastic("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
+    done = shell.command("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
     assert done.returncode == 1
     assert "exists already" in done.stderr and "another --id" in done.stderr
     assert shell.listing() == {"runs", "runs/.doctor-x", "runs/.doctor-x/keep"}
@@ -143,7 +146,7 @@ WRONG = {
 @pytest.mark.parametrize(("flags", "words"), WRONG.values(), ids=WRONG.keys())
 def test_wrong_input_is_refused(shell: Shell, flags: str, words: str) -> None:
     (shell.directory / "file").touch()
-    done = shell.hpcelastic("doctor", *flags.split())
+    done = shell.command("doctor", *flags.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert words in done.stderr
     assert done.stderr.startswith("hpcelastic doctor: ") and done.stderr.count("\n") == 1

@@ -81,6 +81,7 @@ def test_nodes_differ_in_size_and_role(preload: str, notes: Path, shell: Shell) 
         assert note["orig"] == [sys.executable, "-u", "notes.py", *note["argv"]]
 
 
+@pytest.mark.slow
 def test_output_by_local_rank(notes: Path, shell: Shell) -> None:
     flags = ("--nproc-per-node=4", "--preload=", "-r", "0:1,2:3", "--tee=1:3,3:3", "--local-ranks-filter=0,1")
     flags += (

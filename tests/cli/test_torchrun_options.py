@@ -138,3 +138,9 @@ def test_its_default_may_stand_in_the_environment(option: str, monkeypatch: pyte
 def test_the_keys_in_the_table_exist() -> None:
     for _, key in ROWS.values():
         assert not key or kind_at(split(key)) is not None, key
+
+
+def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    before = understood([], "train.py")
+    assert understood(["--exit-barrier-timeout", "600"], "train.py") == before
+    assert capsys.readouterr().err.startswith("hpcelastic agent: --exit-barrier-timeout is not needed: ")

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 from hypothesis import HealthCheck, given, settings
 
@@ -46,6 +47,7 @@ def test_nodes_with_spares_have_a_line_each() -> None:
     assert shown[start + 1 : start + 4] == ["min: 1 # default", "max: 4 # job.yaml:2", "spares: 1 # job.yaml:2"]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(configs)
 def test_what_is_shown_loads_to_the_same(config: JobConfig) -> None:
@@ -55,6 +57,7 @@ def test_what_is_shown_loads_to_the_same(config: JobConfig) -> None:
     assert repr(again) == repr(config)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(configs)
 def test_other_readers_of_yaml_see_the_same_text(config: JobConfig) -> None:

@@ -63,6 +63,7 @@ def test_every_variable_of_torchrun_is_set(shell: Shell) -> None:
         assert {name: their.get(name) for name in same} == {name: our.get(name) for name in same}
 
 
+@pytest.mark.slow
 def test_ranks_of_two_nodes_agree(shell: Shell) -> None:
     flags = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=3")
     agents = [shell.agent("--node-name", f"n{i}", "--node-rank", f"{i}", *flags, DUMP, "notes") for i in (1, 0)]
@@ -100,6 +101,7 @@ def test_ranks_of_two_nodes_agree(shell: Shell) -> None:
     assert all(Path(file).parent.is_dir() for file in column("TORCHELASTIC_ERROR_FILE"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("workers", "given", "expected"),
     [
@@ -164,12 +166,14 @@ def test_recorded_exception_is_shown_with_rank_node_and_log(shell: Shell) -> Non
     assert f"rank 1 on n0 in round 1: {message}; log: {log}" in status
 
 
+@pytest.mark.slow
 def test_module_runs_with_its_arguments(shell: Shell) -> None:
     shell.write({"package/__init__.py": "", "package/job.py": "import sys\nprint(__name__, sys.argv[1:])\n"})
     stdout, _ = finish(shell.agent("-m", "package.job", "--lr", "0.1", "-m", "--nnodes"))
     assert stdout == "__main__ ['--lr', '0.1', '-m', '--nnodes']\n"
 
 
+@pytest.mark.slow
 def test_crash_is_survived_and_each_round_has_its_own_store_port(shell: Shell) -> None:
     flags = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1")
     meet = str(SCRIPTS / "meet.py")
@@ -191,6 +195,7 @@ def test_crash_is_survived_and_each_round_has_its_own_store_port(shell: Shell) -
 SAYS = "import sys; print('to stdout'); print('to stderr', file=sys.stderr)\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "shown", "kept"),
     [
@@ -237,6 +242,7 @@ class Node:
         return set(os.listdir(self.notes))
 
 
+@pytest.mark.slow
 def test_sigterm_gives_workers_time_to_save_and_leaves_no_grandchild(shell: Shell) -> None:
     node = Node(shell, "bye", "family", stop_grace=20)
     assert sum("sleep 60" in line for line in shell.processes().values()) == 4
@@ -246,6 +252,7 @@ def test_sigterm_gives_workers_time_to_save_and_leaves_no_grandchild(shell: Shel
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_worker_that_does_not_end_on_sigterm_is_killed_after_its_grace(shell: Shell) -> None:
     node = Node(shell, "family", stop_grace=0.5)
     node.agent.send_signal(signal.SIGTERM)
@@ -254,6 +261,7 @@ def test_worker_that_does_not_end_on_sigterm_is_killed_after_its_grace(shell: Sh
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_second_sigterm_ends_the_grace(shell: Shell) -> None:
     node = Node(shell, stop_grace=600)
     node.agent.send_signal(signal.SIGTERM)
@@ -263,6 +271,7 @@ def test_second_sigterm_ends_the_grace(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_configured_signals_are_forwarded_and_others_are_not(shell: Shell) -> None:
     node = Node(shell, forward_signals=["SIGUSR1"])
     node.agent.send_signal(signal.SIGUSR2)
@@ -273,6 +282,7 @@ def test_configured_signals_are_forwarded_and_others_are_not(shell: Shell) -> No
     assert not any("SIGUSR2" in name for name in node.noted())
 
 
+@pytest.mark.slow
 def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
@@ -284,6 +294,7 @@ def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
     assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
+@pytest.mark.slow
 def test_agent_imports_no_torch(shell: Shell) -> None:
     shell.write({"quiet.py": ""})
     code = "import sys; from hpcelastic.cli import main; main(sys.argv[1:]); print('torch' in sys.modules)"

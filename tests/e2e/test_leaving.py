@@ -83,6 +83,7 @@ def notes(local: LocalRun) -> list[Note]:
     return read_trace(local.directory / "trace")
 
 
+@pytest.mark.slow
 def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: Shell) -> None:
     local = start(shell, WAITS + 'note("told")\ntime.sleep(1000)', "workers.stop_grace=1")
     local.process.send_signal(signal.SIGTERM)
@@ -91,6 +92,7 @@ def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: 
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_ends_the_others_time_to_save(shell: Shell) -> None:
     dies = 'if rank == "0" and not finished(): os.kill(os.getpid(), signal.SIGKILL)\n'
     waits = 'note("saving")\nwhile not finished(): time.sleep(0.01)\n'
@@ -101,6 +103,7 @@ def test_a_worker_that_dies_ends_the_others_time_to_save(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slow", ["0", "1"], ids=["who stays", "who goes"])
 def test_who_saves_slowly_is_waited_for(slow: str, shell: Shell) -> None:
     saves = f'if rank == "{slow}" and not finished(): time.sleep(4)\nnote("saved")'
@@ -121,6 +124,7 @@ meet("up")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "the store's node goes"])
 def test_who_serves_the_store_goes_last(goes: bool, shell: Shell) -> None:
     saves = 'if rank == "1" and not finished():\n    time.sleep(1)\n    meet("saved")\nnote("saved")'
@@ -149,6 +153,7 @@ def asked(local: LocalRun) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "a node goes"])
 def test_a_training_that_ends_meanwhile_is_not_begun_again(goes: bool, shell: Shell) -> None:
     local = start(shell, ENDS, FOR_EVER)

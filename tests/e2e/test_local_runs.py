@@ -71,6 +71,7 @@ class LocalRun:
 # In a terminal and not
 
 
+@pytest.mark.slow
 def test_plain_lines_where_there_is_no_terminal(shell: Shell) -> None:
     done = shell.hpcelastic("run", "job.yaml", "--nodes", "2", "nodes=1..2")
     assert done.returncode == 0, done.stderr
@@ -125,6 +126,7 @@ class Terminal:
 HIDE_CURSOR, SHOW_CURSOR, UP = "\x1b[?25l", "\x1b[?25h", "\x1b[1A"
 
 
+@pytest.mark.slow
 def test_live_display_in_a_terminal_which_is_restored(shell: Shell) -> None:
     terminal = Terminal(shell, "run", "job.yaml", "nodes=2", f"entrypoint.script={WAITS}")
     eventually(lambda: "hello from rank 1 of 2" in terminal.shown and "ranks 1" in terminal.shown)
@@ -138,6 +140,7 @@ def test_live_display_in_a_terminal_which_is_restored(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_terminal_stops_everything_and_restores_it(shell: Shell) -> None:
     terminal = Terminal(shell, "run", "job.yaml", "nodes=2", f"entrypoint.script={WAITS}")
     eventually(lambda: "hello from rank 1 of 2" in terminal.shown)
@@ -152,6 +155,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_restores_it(shell: Shell) -> 
 # Interrupts
 
 
+@pytest.mark.slow
 def test_interrupt_stops_everything_and_the_command_that_it_prints_goes_on(shell: Shell) -> None:
     local = LocalRun(shell)
     local.await_hello(2)
@@ -169,6 +173,7 @@ def test_interrupt_stops_everything_and_the_command_that_it_prints_goes_on(shell
     assert sorted(path.name for path in (local.directory / "logs").iterdir()) == ["round-0001", "round-0002"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("signum", "status"),
     [pytest.param(signal.SIGTERM, 143, id="SIGTERM"), pytest.param(signal.SIGHUP, 129, id="terminal-closed")],
@@ -181,6 +186,7 @@ def test_other_signals_stop_everything_too(signum: signal.Signals, status: int, 
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_second_interrupt_stops_at_once(shell: Shell) -> None:
     local = LocalRun(shell, "workers.stop_grace=600", "entrypoint.args=[deaf]")
     local.await_hello(2)
@@ -191,6 +197,7 @@ def test_second_interrupt_stops_at_once(shell: Shell) -> None:
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_interrupt_while_the_agents_start(shell: Shell) -> None:
     local = LocalRun(shell)
     local.process.send_signal(signal.SIGINT)
@@ -201,6 +208,7 @@ def test_interrupt_while_the_agents_start(shell: Shell) -> None:
 # The commands around a run
 
 
+@pytest.mark.slow
 def test_logs_status_list_and_cancel_of_a_running_run(shell: Shell) -> None:
     local = LocalRun(shell)
     local.await_hello(2)
@@ -223,6 +231,7 @@ def test_logs_status_list_and_cancel_of_a_running_run(shell: Shell) -> None:
     assert shell.hpcelastic("cancel", "r").returncode == 0, "cancelling twice is fine"
 
 
+@pytest.mark.slow
 def test_logs_to_a_reader_that_goes_away(shell: Shell) -> None:
     shell.write({"train.py": "for i in range(100_000): print(i)\n"})
     assert shell.hpcelastic("run", "job.yaml").returncode == 0
@@ -238,6 +247,7 @@ def test_logs_to_a_reader_that_goes_away(shell: Shell) -> None:
 # Failures
 
 
+@pytest.mark.slow
 def test_spent_budget_ends_the_run_with_its_root_cause(shell: Shell) -> None:
     shell.write(
         {"train.py": "import os, sys\nif os.environ['RANK'] == '1':\n    sys.exit(3)\nimport time; time.sleep(60)\n"}

@@ -21,7 +21,13 @@ KILLS = 50
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("seed", "doorbell"), [(1, "on"), (2, "on"), (3, "off"), (4, "lossy")], ids=lambda value: str(value)
+    ("seed", "doorbell"),
+    [
+        pytest.param(1, "on", id="1-on", marks=pytest.mark.weekly),
+        pytest.param(2, "on", id="2-on", marks=pytest.mark.weekly),
+        pytest.param(3, "off", id="3-off"),
+        pytest.param(4, "lossy", id="4-lossy"),
+    ],
 )
 def test_run_survives_50_random_kills(
     seed: int, doorbell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -87,6 +87,7 @@ def test_the_store_outlives_the_workers_of_its_node(shell: Shell, flags: tuple[s
     assert shell.processes() == {}
 
 
+@pytest.mark.slow
 def test_a_script_without_a_store_has_none(shell: Shell) -> None:
     finish(nodes(shell, "alone.py"))
     assert events(shell, "worker ended")

@@ -35,6 +35,7 @@ def notes(shell: Shell, round: int) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted(shell.directory.glob(f"{round}.*.json"))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("preload", "parents"), [("numpy", 1), ("", 0)], ids=["warm", "fresh"])
 def test_restarts_are_forked_from_one_parent(shell: Shell, preload: str, parents: int) -> None:
     agent = shell.agent("--preload", preload, "--nproc-per-node=2", "--max-restarts=2", "train.py")

@@ -8,6 +8,8 @@ import pytest
 
 from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
 
+pytestmark = pytest.mark.nightly
+
 REASONS = [pytest.param(why_no_nfs, id="NFS"), pytest.param(why_no_moosefs, id="MooseFS")]
 
 

@@ -13,6 +13,8 @@ from tests.filesystems.clients import program, started
 from tests.filesystems.contract import RACES, TURNS
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 PATIENCE = 180.0

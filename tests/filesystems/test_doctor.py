@@ -18,6 +18,8 @@ from hpcelastic.store.locks import LockKind
 from tests.filesystems.clients import Client, MountSet, started
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 TIMEOUT = 280.0

@@ -12,6 +12,8 @@ import pytest
 from tests.filesystems.clients import program, started
 from tests.filesystems.shared import Shared, shared, started_filesystems
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 PATIENCE = 240.0

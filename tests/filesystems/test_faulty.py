@@ -16,6 +16,8 @@ from tests.filesystems.availability import require
 from tests.filesystems.lies import ALL, Fault, Lies, decode, encode
 from tests.filesystems.mounts import FaultyMount, faulty_mounts, why_no_fuse
 
+pytestmark = pytest.mark.nightly
+
 LONG = 60.0
 """Seconds for which a cache lasts longer than any test."""
 

@@ -8,6 +8,8 @@ from tests.filesystems.clients import local
 from tests.filesystems.hammer import Outcome, hammer
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 

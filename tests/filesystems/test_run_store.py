@@ -13,6 +13,8 @@ from tests.filesystems.run_store import EACH, RACES
 from tests.filesystems.shared import Shared, shared, started_filesystems
 from tests.filesystems.test_contract import folder_of, run
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 PROCESSES = 4

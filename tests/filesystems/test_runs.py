@@ -14,6 +14,8 @@ from tests.filesystems.clients import CHECKOUT, Process, started
 from tests.filesystems.mount_sets import SOURCES, Source
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["shared", "started_filesystems"]
 
 PATIENCE = 120.0

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from tests.linearizability.checker import IMPOSSIBLE, UNKNOWN, Model, Operation, State, by_key, check, widened
 from tests.linearizability.models import backward, key, late_register, register
 
+pytestmark = pytest.mark.nightly
+
 
 def op(process: str, call: str, result: Any, invoked: float, returned: float = math.inf) -> Operation:
     """An operation as in ``op("a", "set 1", None, 0, 1)``."""

@@ -14,6 +14,8 @@ from tests.linearizability.checker import UNKNOWN, Operation, by_key, check
 from tests.linearizability.models import backward, key, late_register, register
 from tests.linearizability.recording import Recording, paired, record
 
+pytestmark = pytest.mark.slow
+
 SEED = 20240229
 
 

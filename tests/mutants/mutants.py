@@ -66,6 +66,13 @@ MUTANTS = {
     "a newcomer interrupts a round that succeeds": Patch(
         DECIDE, "comer = None if done else _newcomer(state, view)", "comer = _newcomer(state, view)"
     ),
+    "a round follows a success that is final": Patch(DECIDE, "    if finished:\n", "    if False:\n"),
+    "a change of size ends a round that has to be the last": Patch(
+        DECIDE, "parting = None if _finished(state, view) else _parting(state, view)", "parting = _parting(state, view)"
+    ),
+    "a success that is final is waited for": Patch(
+        DECIDE, "return member.final and member.round == state.round", "return False"
+    ),
     "a goodbye closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
@@ -149,6 +156,8 @@ MUTANTS = {
 }
 
 UNSEEN = {
+    "a change of size ends a round that has to be the last",
+    "a success that is final is waited for",
     "who has succeeded counts as lost when it goes",
     "nobody believes a successor",
     "standbys are forgotten",

@@ -203,6 +203,7 @@ MUTANTS = {
 }
 
 PROFILE_OF = {
+    "a round follows a success that is final": "agents of torch",
     "a node that may be long dead is taken in": "long waits",
     "any lease proves life": "long waits",
     "both twins are taken in": "long waits",

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutants import mutants, shell
+from tests.mutants.changed import at_night_unless_changed
 from tests.mutants.finders import TABLES, failing_simulation, failing_table, failing_tests
 from tests.protocol.under_test import DECIDE, Patch, load
 
@@ -18,17 +19,17 @@ def test_no_fault_is_found_where_none_was_seeded() -> None:
     assert failing_simulation(histories=50) is None
 
 
-@pytest.mark.parametrize("name", [name for name, patch in MUTANTS.items() if patch.module in TABLES])
+@pytest.mark.parametrize("name", at_night_unless_changed({n: p for n, p in MUTANTS.items() if p.module in TABLES}))
 def test_the_tables_find(name: str) -> None:
     assert failing_table(MUTANTS[name]) is not None
 
 
-@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in UNSEEN])
+@pytest.mark.parametrize("name", at_night_unless_changed({n: p for n, p in MUTANTS.items() if n not in UNSEEN}))
 def test_the_simulator_finds(name: str) -> None:
     assert failing_simulation(MUTANTS[name], profile=shell.PROFILE_OF.get(name)) is not None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", BY_TESTS)
 def test_the_tests_of_its_module_find(name: str, tmp_path: Path) -> None:
     assert failing_tests(MUTANTS[name], BY_TESTS[name], tmp_path) is not None

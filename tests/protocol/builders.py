@@ -29,8 +29,8 @@ def runs(name: str, round: int, **changes: Any) -> Seen:
     return Seen(member(name, Stand.RUNNING, round, **changes), alive=True)
 
 
-def succeeded(name: str, round: int) -> Seen:
-    return Seen(member(name, Stand.SUCCEEDED, round), alive=True)
+def succeeded(name: str, round: int, **changes: Any) -> Seen:
+    return Seen(member(name, Stand.SUCCEEDED, round, **changes), alive=True)
 
 
 def failed(name: str, round: int, timestamp: float = 0.0, message: str = "ValueError") -> Seen:

@@ -8,7 +8,7 @@ node may be called dead only after its guard has killed its workers, and for as 
 What a node does is what `hpcelastic.agent` does; one step is what no other node can look into.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
@@ -128,7 +128,7 @@ class Rules:
     most: int = 3
     restarts: int = 1
     faults: tuple[tuple[str, int], ...] = ()
-    """How often each may happen: fail, crash, lapse, leave, come, close."""
+    """How often each may happen: fail, crash, lapse, leave, come, close, give up."""
 
     rounds: int = 3
     """Where the search ends: who reads late may end one round after the other."""
@@ -148,6 +148,9 @@ class Rules:
 
     fresh: bool = True
     """Workers start only on news younger than the lease."""
+
+    final: bool = False
+    """A node that has succeeded starts no workers again, and may end before the run does: torch's agents."""
 
 
 @dataclass
@@ -251,6 +254,10 @@ class Model:
             decision = self.code.decide.close(self.register(state), "closed")
             if decision.next is not None:
                 yield self._changed((state[0], left, *state[2:]), self._registers.number(_bare(decision.next))), True
+        left = self._spend(state[1], "give up")
+        if left is not None and self.register(state).phase is Phase.RUNNING:
+            decision = self.code.decide.fail(self.register(state), "an agent has given up")
+            yield self._changed((state[0], left, *state[2:]), self._registers.number(_bare(decision.next))), True
         left = self._spend(state[1], "come")
         if left is not None:
             place = next(i for i in range(3, len(state)) if self._slots[state[i]] is None)
@@ -286,6 +293,7 @@ class Model:
             seen = {s.published.node: Seen(s.published, a) for s, a in zip(others, alive, strict=True)}
             seen[reader.published.node] = Seen(reader.published, alive=True)
             decision = self.code.decide.decide(register, View(seen, quorum_for=1e9))
+            _judge_decision(register, decision.next, seen)
             pending = self._registers.number(_bare(decision.next)) if decision.next is not None else None
             yield _settled(reader._replace(news=news, pending=pending), self.rules)
 
@@ -331,7 +339,7 @@ class Model:
 def _own_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
     if not slot.up:
         return
-    for step in (*_duties(slot), *_workers_steps(slot), *_mishaps(slot, rules)):
+    for step in (*_duties(slot), *_workers_steps(slot, rules), *_mishaps(slot, rules)):
         if step.fault != "crash" and not may_say(slot.said.stand, step.slot.said.stand):
             raise Broken(f"{slot.said.node} went from {slot.said.stand} to {step.slot.said.stand}")
         yield step._replace(slot=_settled(step.slot, rules))
@@ -345,6 +353,8 @@ def _duties(slot: Slot) -> Iterator[Step]:
     elif isinstance(slot.news, Ended):
         last = slot.said if slot.said.stand is Stand.SUCCEEDED else replace(slot.said, stand=Stand.LEFT)
         yield Step(slot._replace(up=False, said=last, published=last, news=None, pending=None))
+    elif slot.said.final:
+        yield Step(slot._replace(up=False, published=slot.said, news=None, pending=None))
     elif isinstance(slot.news, Assignment):
         said = replace(slot.said, stand=Stand.RUNNING, round=slot.news.round, failure=None, fenced=-1)
         yield Step(slot._replace(said=said, part=slot.news, news=None))
@@ -353,11 +363,11 @@ def _duties(slot: Slot) -> Iterator[Step]:
         yield Step(slot._replace(said=slot.said if done else _ready(slot.said, slot.news.round), news=None))
 
 
-def _workers_steps(slot: Slot) -> Iterator[Step]:
+def _workers_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
     if slot.part is None or slot.said.stand is not Stand.RUNNING:
         return
     round = slot.part.round
-    yield Step(slot._replace(said=replace(slot.said, stand=Stand.SUCCEEDED), part=None))
+    yield Step(slot._replace(said=replace(slot.said, stand=Stand.SUCCEEDED, final=rules.final), part=None))
     report = Failure(round, slot.said.node, slot.part.first_rank, 0, 1, "")
     failed = slot._replace(said=replace(slot.said, stand=Stand.FAILED, failure=report))
     yield Step(failed, "fail", breaks=round, crashed=round)
@@ -481,6 +491,13 @@ def _judge_groups(running: list[Slot]) -> None:
     _demand(all(rank < parts[0].world_size for rank in ranks), lambda: f"a rank is beyond the world: {parts}")
 
 
+def _judge_decision(old: State, new: State | None, seen: Mapping[str, Seen]) -> None:
+    if new is not None and new.phase is Phase.RUNNING:
+        members = [member for p in old.participants if (member := seen[p.node].member) is not None]
+        finished = [m.node for m in members if m.final and m.round == old.round]
+        _demand(not finished, lambda: f"round {new.round} follows the success of {finished}, which was final")
+
+
 def _judge_change(old: State, new: State, slots: Iterable[Slot], history: History) -> None:
     by_node = {slot.said.node: slot for slot in slots}
     formed = new.phase is Phase.RUNNING
@@ -514,10 +531,13 @@ def _judge_budget(old: State, new: State, by_node: dict[str, Slot], history: His
     _demand(exact, lambda: f"{old.spent} became {new.spent}")
     charged = charging and bool(rise.get(Cause.WORKER.value))
     _demand(not charged or old.round in history.crashed, lambda: f"round {old.round} was charged for nothing")
-    back = all(by_node[p.node].published.stand in (Stand.READY, Stand.LEFT) for p in old.participants)
+    members = [by_node[p.node].published for p in old.participants]
+    back = all(m.stand in (Stand.READY, Stand.LEFT) or m.final for m in members)
     _demand(not charged or back, lambda: f"round {old.round} was charged, but a node did not come back")
     exceeded = new.restarts > new.settings.restarts.max
-    _demand((new.phase is Phase.FAILED) == exceeded or new.phase is Phase.CLOSED, lambda: f"{new.phase}: {new.spent}")
+    hopeless = any(m.final for m in members) or old.phase is Phase.RUNNING
+    may_fail = (new.phase is Phase.FAILED) == exceeded or (new.phase is Phase.FAILED and hopeless)
+    _demand(may_fail or new.phase is Phase.CLOSED, lambda: f"{new.phase}: {new.spent}")
 
 
 def _demand(true: bool, what: Callable[[], str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, reopen, retire, scale
+from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, fail, reopen, retire, scale
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Notice, Participant, Phase, Seen, Stand, State, View, name_of
 from tests.protocol.builders import (
@@ -346,6 +346,57 @@ def test_the_success_of_all_ends_the_run(seen: View) -> None:
     state = running("ab", spent={"worker": 2})
     reason = "all workers of round 1 succeeded"
     assert decide(state, seen) == Decision(replace(state, phase=Phase.SUCCEEDED, reason=reason), reason)
+
+
+FINAL = dead(succeeded("a", 1, final=True))
+"""A node that has succeeded, and whose agent has ended since."""
+
+
+@pytest.mark.parametrize(
+    ("state", "seen"),
+    [
+        pytest.param(running("ab"), view(FINAL, runs("b", 1)), id="nothing else has happened"),
+        pytest.param(running("ab"), view(FINAL, runs("b", 1), ready("c", 1)), id="a newcomer waits"),
+        pytest.param(running("ab", target=1), view(FINAL, runs("b", 1)), id="the run is scaled down"),
+        pytest.param(running("ab", drained=("a",)), view(FINAL, runs("b", 1)), id="the node is drained"),
+    ],
+)
+def test_a_round_goes_on_after_a_success_that_is_final(state: State, seen: View) -> None:
+    assert decide(state, seen).next is None
+
+
+@pytest.mark.parametrize(
+    ("other", "reason", "spent"),
+    [
+        pytest.param(ready("b", 1), "b stopped its workers", {"node": 1}, id="workers are stopped"),
+        pytest.param(left("b"), "b left", {"leave": 1}, id="a node leaves"),
+        pytest.param(dead(runs("b", 1)), "b was lost", {"node": 1}, id="a node is lost"),
+        pytest.param(
+            ready("b", 1, failure=failure("b", 1)), "rank 2 failed on b: ValueError", {"worker": 1}, id="a worker fails"
+        ),
+    ],
+)
+def test_no_round_follows_a_success_that_is_final(other: Seen, reason: str, spent: dict[str, int]) -> None:
+    seen = view(succeeded("a", 1, final=True), other, ready("c", 1))
+    ended = decide(running("ab"), seen).next
+    assert ended is not None and (ended.phase, ended.reason) == (Phase.JOINING, reason)
+    failed = decide(ended, seen).next
+    assert failed is not None and (failed.phase, failed.spent) == (Phase.FAILED, spent)
+    assert failed.reason == f"{reason}; a has succeeded already, so no round can follow"
+    assert [one.rank for one in failed.failures] == ([2] if "worker" in spent else [])
+
+
+def test_workers_that_still_run_are_waited_for_after_a_success_that_is_final() -> None:
+    ended = joining("abc", Cause.WORKER)
+    assert decide(ended, view(FINAL, ready("b", 1), runs("c", 1))).busy == ("c@0",)
+
+
+@pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.JOINING, Phase.SUCCEEDED])
+def test_an_agent_that_gives_up_ends_the_run(phase: Phase) -> None:
+    state = running("ab", phase=phase)
+    ended = fail(state, "rank 2 failed on b", (failure("b", 1),)).next
+    expected = {Phase.RUNNING: (Phase.FAILED, 1), Phase.JOINING: (Phase.CLOSED, 0)}
+    assert (ended and (ended.phase, len(ended.failures))) == expected.get(phase)
 
 
 @pytest.mark.parametrize(

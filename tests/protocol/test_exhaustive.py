@@ -12,6 +12,7 @@ from tests.protocol.under_test import ASSIGNMENT, DECIDE, Patch
 EACH_ONCE = (("crash", 1), ("fail", 1), ("lapse", 1), ("leave", 1), ("come", 1), ("close", 1))
 TWO = Rules(nodes=2, most=2)
 LATE = replace(TWO, faults=(("lapse", 1),), lag=True, rounds=2)
+FINAL = replace(TWO, final=True)
 LOST = replace(TWO, faults=(("crash", 1), ("come", 1)))
 
 
@@ -25,9 +26,16 @@ class Count(UserWarning):
         pytest.param(replace(TWO, restarts=0, faults=(("fail", 2), ("leave", 1))), None, id="two, failures, a goodbye"),
         pytest.param(LATE, 22, id="two, a lease runs out and reads lag"),
         pytest.param(LOST, 20, id="two, a loss and a return"),
+        pytest.param(
+            replace(FINAL, faults=(("fail", 1), ("give up", 1))), None, id="two once, a failure, one gives up"
+        ),
+        pytest.param(replace(FINAL, faults=(("crash", 1), ("give up", 1))), None, id="two once, a loss"),
+        pytest.param(replace(FINAL, faults=(("fail", 1), ("come", 1))), 18, id="two once, a newcomer"),
         pytest.param(Rules(nodes=3), None, id="three"),
         pytest.param(Rules(nodes=3, least=2, most=2, faults=(("fail", 1),)), None, id="three for two, a failure"),
-        pytest.param(Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss"),
+        pytest.param(
+            Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
+        ),
         pytest.param(Rules(nodes=3, least=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
         pytest.param(Rules(nodes=3, least=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
@@ -77,6 +85,14 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
         ),
         pytest.param(
             TWO, DECIDE, "if len(done) == len(state.participants):", "if done:", "without all", id="success of some"
+        ),
+        pytest.param(
+            replace(FINAL, faults=(("fail", 1),)),
+            DECIDE,
+            "    if finished:\n",
+            "    if False:\n",
+            "which was final",
+            id="a round follows a success that is final",
         ),
         pytest.param(
             TWO, DECIDE, "        round=state.round + 1,", "        round=state.round,", "was followed", id="same round"

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+WHEN_LOADED = list(sys.argv)
+
 
 def rank() -> int:
     return int(os.environ["RANK"])
@@ -40,6 +42,11 @@ def works_at_last(starts: int) -> int:
 
 def environment(*names: str) -> list[str | None]:
     return [os.environ.get(name) for name in names]
+
+
+def arguments() -> list[str]:
+    """What a parser of arguments would see, as this module is loaded and as the function runs."""
+    return [*WHEN_LOADED, *sys.argv]
 
 
 def speaks() -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -26,6 +27,7 @@ from torch.numa.binding import AffinityMode, NumaOptions
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
+from hpcelastic.pytorch.launch_config import translated
 from tests.pytorch import entries
 from tests.pytorch.sides import SIDES, Ours, Side
 
@@ -77,6 +79,11 @@ def test_each_rank_of_the_node_gives_what_it_returned(side: Make) -> None:
 
 def test_a_macro_in_an_argument_becomes_the_local_rank(side: Make) -> None:
     assert side().launch(entries.echoes, "at ${local_rank}", 7) == {0: (0, "at 0", 7), 1: (1, "at 1", 7)}
+
+
+def test_a_function_sees_the_arguments_of_its_caller(side: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr", "0.1"])
+    assert side(nproc_per_node=1).launch(entries.arguments) == {0: 2 * ["train.py", "--lr", "0.1"]}
 
 
 def test_what_no_other_process_could_import_travels_as_well(ours: Make) -> None:
@@ -497,7 +504,6 @@ LOCK = threading.Lock()
         ({}, "no-such-script.py", "no such script"),
         ({}, LOCK.acquire, "cannot be pickled"),
         ({"max_nodes": 2, "rdzv_endpoint": "localhost:29400"}, entries.echoes, "name a directory that all nodes share"),
-        ({"max_nodes": 2, "run_id": ""}, entries.echoes, "LaunchConfig.run_id is missing"),
         ({"run_id": "a/b"}, entries.echoes, "LaunchConfig.run_id is 'a/b'"),
         ({"rdzv_endpoint": __file__}, entries.echoes, "which is a file"),
         ({"min_nodes": 2}, entries.echoes, "nodes.min is 2, more than nodes.max"),
@@ -525,14 +531,39 @@ def test_what_cannot_be_is_said_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(ours: Make) -> None:
-    @dataclass
-    class Newest(LaunchConfig):
-        teleport: bool = False
+@dataclass
+class Newest(LaunchConfig):
+    """That of a newer torch."""
 
-    with pytest.raises(ConfigError, match=r"LaunchConfig.teleport is not known"):
-        elastic_launch(Newest(1, 1, 1, teleport=True), entries.echoes)()
-    assert elastic_launch(Newest(1, 1, 1), entries.echoes)() == {0: (0,)}
+    teleport: bool = False
+    speed: float | None = None
+    exit_barrier_timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.speed = 300.0 if self.speed is None else self.speed
+        self.exit_barrier_timeout = self.exit_barrier_timeout or 300.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("teleport", True), ("speed", 5.0)], ids=["set", "other than what it becomes by itself"]
+)
+def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(field: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=rf"LaunchConfig.{field} is not known"):
+        translated(Newest(1, 1, 1, **{field: value}), entries.echoes, [])
+
+
+@pytest.mark.parametrize("fields", [{}, {"exit_barrier_timeout": 5.0}], ids=["none is set", "its exit barrier"])
+def test_a_launch_config_of_a_newer_torch_is_understood(fields: dict[str, Any]) -> None:
+    assert translated(Newest(1, 1, 1, **fields), entries.echoes, []).about.entrypoint == "echoes"
+
+
+def test_a_run_without_a_name_is_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    config = LaunchConfig(1, 2, 1, rdzv_endpoint=str(tmp_path))
+    names = {translated(config, entries.echoes, []).task.run_id for _ in range(2)}
+    assert len(names) == 2 and all(re.fullmatch(r"[0-9]+", name) for name in names)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has GPUs, so its workers can be bound")

@@ -15,6 +15,8 @@ from hpcelastic.store import files
 from hpcelastic.store.paths import RunPaths
 from tests.training.workers import become, become_nobody
 
+pytestmark = pytest.mark.slow
+
 
 def test_all_rounds_of_a_run_share_it_and_no_other_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, tmp_path / "one", 1, 0)

@@ -18,6 +18,7 @@ from hpcelastic.rendezvous.rendezvous import (
     read_state,
     reopen_run,
 )
+from hpcelastic.store import leases
 from hpcelastic.store.leases import read_leases
 from hpcelastic.store.paths import RunPaths
 from hpcelastic.store.register import Register
@@ -122,7 +123,7 @@ def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
 def test_a_node_knows_itself_better_than_the_filesystem_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world(tmp_path, 1, 1)
     a = world.node("a")
-    monkeypatch.setattr("hpcelastic.store.leases.read_lease", lambda path: None)  # a listing or page that is stale
+    monkeypatch.setattr(leases, "read_lease", lambda path: None)  # a listing or page that is stale
     assert names(turns(a)) == ["a"]
     world.now += 10 * DEAD
     assert a.step().reason == "round 1 runs on 1 node"

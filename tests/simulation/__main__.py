@@ -1,11 +1,15 @@
-"""Simulates many runs, on all cores: ``python -m tests.simulation --seeds 100000``.
+"""Simulate many runs, on all cores.
 
-Prints what was simulated; a history that breaks a promise is cut down and shown, and the exit status is 1.
+    python -m tests.simulation --seeds 100000
+    python -m tests.simulation --minutes 4
+
+The command prints what was simulated. A history that breaks a promise is cut down and shown, and the exit status is 1.
 """
 
 import argparse
 import gc
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -82,8 +86,8 @@ def main() -> int:
     with multiprocessing.Pool(arguments.jobs, initializer=_prepare) as pool:
         for part in pool.imap_unordered(tally, batches):
             total.add(part)
-            _progress(total, arguments.seeds, began)
-            if total.failed:
+            _progress(total, arguments, time.monotonic() - began)
+            if total.failed or time.monotonic() - began > 60 * arguments.minutes:
                 pool.terminate()
                 break
     print(f"\n{total}\n{time.monotonic() - began:.0f} s with {arguments.jobs} processes")
@@ -111,21 +115,25 @@ def _prepare() -> None:
     gc.set_threshold(100_000)  # a history is dropped as a whole
 
 
-def _progress(total: Tally, seeds: int, began: float) -> None:
+def _progress(total: Tally, arguments: argparse.Namespace, passed: float) -> None:
     if sys.stderr.isatty():
-        pace = total.histories / (time.monotonic() - began)
-        left = (seeds - total.histories) / pace
-        print(f"\r{total.histories:,} of {seeds:,}, {pace:.0f}/s, {left:.0f} s left ", end="", file=sys.stderr)
+        pace = total.histories / passed
+        left = min((arguments.seeds - total.histories) / pace, 60 * arguments.minutes - passed)
+        print(f"\r{total.histories:,} histories, {pace:.0f}/s, {left:.0f} s left ", end="", file=sys.stderr)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many histories")
+    parser.add_argument("--seeds", type=int, help="how many histories; 1000 without --minutes, else without end")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no history after this time")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--profile", choices=[profile.name for profile in PROFILES], help="only this kind of history")
     parser.add_argument("--replay", metavar="SCENARIO", help="play one scenario, as a failure prints it")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.seeds is None:
+        arguments.seeds = 1000 if math.isinf(arguments.minutes) else 10**9
+    return arguments
 
 
 if __name__ == "__main__":

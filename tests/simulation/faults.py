@@ -85,6 +85,9 @@ class Profile:
     counts: bool = False
     """Workers count in a key-value store."""
 
+    final: bool = False
+    """An agent whose workers have succeeded starts none again, and may end at once, as torch's do."""
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -180,6 +183,7 @@ PROFILES = (
         "publishers", {"oversleep": 3, "freeze": 1, "come": 1, "cut_off": 1, "flaky": 1}, (NFS, GLUSTER), publishes=True
     ),
     Profile("counters", {"flaky": 1, "kill": 1, "come": 2, "crash": 1, "freeze": 2}, ALL, counts=True),
+    Profile("agents of torch", {"kill": 1, "come": 2, "crash": 1, "scale": 1, "cut_off": 0.5}, ALL, final=True),
     Profile(
         "everything",
         {

@@ -5,6 +5,7 @@ Its main thread carries out what `hpcelastic.agent.conduct` yields, its rendezvo
 to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
 """
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -200,7 +201,7 @@ class Node:
         self.guard.tell("disarm")
 
     def _ask(self, action: Any) -> int:
-        heeds = self._group is not None and self._group.ask()
+        heeds = self._group is not None and not self.world.scenario.profile.final and self._group.ask()
         if heeds:
             self.world.clock.after(action.seconds / 0.99 + 0.01, self._bell.set, self._agent)
         return int(heeds)
@@ -219,7 +220,15 @@ class Node:
         elif not group.alive and not any(other is group for other, _, _ in self._ended):
             self._group = None
             self._untold(group)
-            self._carry_out(self._conduct.workers_succeeded(group.early))
+            final = self.world.scenario.profile.final
+            self._carry_out(self._conduct.workers_succeeded(group.early, final))
+            if final:
+                self.world.clock.after(self.world.random.uniform(0, 5), self._agent_ends, self._agent)
+
+    def _agent_ends(self) -> None:
+        """The run may go on."""
+        self._over = True
+        self._bell.set()
 
     def _part(self) -> None:
         self.leaving = True
@@ -227,6 +236,9 @@ class Node:
             self._stop(None)
         self._carry_out(self._conduct.say_goodbye())
         self._thread.stop(_PARTING)
+        if self.member.final:
+            with contextlib.suppress(OSError, StoreError):
+                self.world.code.module(RENDEZVOUS).conclude_run(self.world.paths, self.id)
         self.world.log(f"{self.id} has ended")
         self._die(kill=False)
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import Cause, Member, Phase, Stand, State, name_of
+from hpcelastic.protocol.state import Cause, Member, Participant, Phase, Stand, State, name_of
 
 _ENDS_BY = {Phase.JOINING, Phase.SUCCEEDED, Phase.CLOSED}
 _STEPS = {
@@ -36,6 +36,9 @@ class Referee:
 
         self.early: set[tuple[str, int]] = set()
         """Nodes and rounds whose workers have come to a step's end because they were asked to."""
+
+        self._final: set[tuple[str, int]] = set()
+        """Nodes that have succeeded in a round, and start no workers again."""
 
         self.finished: set[tuple[str, int]] = set()
         self.crashed: set[int] = set()
@@ -70,6 +73,8 @@ class Referee:
     def published(self, member: Member) -> None:
         """A node has renewed its lease, saying this."""
         self.said.add((member.node, member.stand, member.round))
+        if member.final:
+            self._final.add((member.node, member.round))
         if member.leaving is not None:
             self.warned.add(member.node)
         if member.failure is not None:
@@ -168,6 +173,9 @@ class Referee:
     # Judgements
 
     def _judge_round(self, old: State, new: State) -> None:
+        # Who was lost before it said so may have been missed.
+        last = [p.node for p in old.participants if not self._disturbed(p.node, old.round) and self._is_final(p, old)]
+        _demand(not last, f"round {new.round} followed the success of {last}, which was final")
         nodes, least, most = [p.node for p in new.participants], new.settings.nodes.min, new.most
         _demand(least <= len(nodes) <= most, f"{len(nodes)} nodes, not {least}..{most}")
         unwanted = [node for node in nodes if name_of(node) in new.drained]
@@ -222,14 +230,23 @@ class Referee:
         must = old.cause is Cause.WORKER and self._failed_alone(old) and self.undisturbed(old)
         _demand(charged or not must, f"round {old.round} ended by a failure alone, and was not charged")
         exceeded = new.restarts > new.settings.restarts.max
-        _demand((new.phase is Phase.FAILED) == exceeded, f"{new.phase.value} with {new.spent} of {new.settings}")
+        hopeless = any(self._is_final(p, old) for p in old.participants)
+        _demand(
+            (new.phase is Phase.FAILED) == (exceeded or hopeless),
+            f"{new.phase.value} with {new.spent} of {new.settings}",
+        )
 
     def _failed_alone(self, state: State) -> bool:
         """True if a worker failed by itself, and every member of the round lived to say that it is ready again."""
         return state.round in self.crashed - self._fenced and self._all_back(state)
 
     def _all_back(self, state: State) -> bool:
-        return all((p.node, Stand.READY, state.round) in self.said for p in state.participants)
+        return all(
+            (p.node, Stand.READY, state.round) in self.said or self._is_final(p, state) for p in state.participants
+        )
+
+    def _is_final(self, participant: Participant, state: State) -> bool:
+        return (participant.node, state.round) in self._final
 
     def _disturbed(self, node: str, round: int) -> bool:
         return self.disturbed_until[node] >= self._began.get(round, inf)

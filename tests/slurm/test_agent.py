@@ -4,6 +4,8 @@ import pytest
 
 from tests.slurm.test_templates import ENDED, Desk, busy_desk, desk
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["busy_desk", "desk"]
 
 AGENT = "hpcelastic agent --rdzv-endpoint runs"

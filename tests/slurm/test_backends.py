@@ -49,3 +49,12 @@ def test_ranks_of_a_job_and_a_failed_worker(backend: str, desk: Desk) -> None:
     desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     status = desk.run("hpcelastic", "status", f"runs/job-{job}")
     assert re.search(r"succeeded", status), status
+
+
+def test_static_where_srun_runs_on_a_login_node(desk: Desk) -> None:
+    script = "import os; print('rank', os.environ['RANK'], 'node', os.environ['SLURM_NODEID'])\n"
+    (desk.path / "rank.py").write_text(script)
+    agent = "hpcelastic agent --nnodes 2 --preload argparse --tee out --rdzv-backend static --rdzv-id r rank.py"
+    printed = desk.run("salloc", "--nodes=2", "srun", "--ntasks-per-node=1", *agent.split())
+    assert {f"rank {rank} node {rank}" for rank in range(2)} == set(re.findall(r"rank \d node \d", printed))
+    assert "succeeded" in desk.run("hpcelastic", "status", "runs/r")

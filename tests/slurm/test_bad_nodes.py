@@ -14,6 +14,8 @@ from hpcelastic.store.paths import RunPaths
 from tests.cluster import SlurmCluster, presets
 from tests.health.fake_gpus import ECC, SOUND
 
+pytestmark = pytest.mark.slow
+
 ENDED = 120.0
 """Seconds for a run to end; generous, for a machine that is busy with other tests."""
 

@@ -14,6 +14,8 @@ from pytest import MonkeyPatch
 from tests.cluster import ClusterError, ClusterTimeout, SlurmCluster, presets
 from tests.cluster.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 FreshCluster = Callable[..., SlurmCluster]
 EVERY_NODE_LIVES = "srun --no-kill --kill-on-bad-exit=0 --wait=0 bash -c 'echo up $(hostname); exec sleep 300'"
 

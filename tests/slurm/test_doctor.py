@@ -12,6 +12,8 @@ import pytest
 from tests.cluster import SlurmCluster
 from tests.health.fake_gpus import ECC, nvidia_smi
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 120.0
 """Seconds for all doctors to end; generous, for a machine that is busy with other tests."""
 

@@ -9,6 +9,8 @@ import pytest
 from tests.cluster import SlurmCluster
 from tests.slurm.test_templates import ENDED, Desk
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = "examples/frameworks/train_lightning.py"
 JOB = f"""\
 #!/bin/bash

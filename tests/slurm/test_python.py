@@ -12,6 +12,8 @@ from hpcelastic import Run, SlurmError
 from tests.cli.shell import Shell, eventually, shell_in
 from tests.cluster import SlurmCluster
 
+pytestmark = pytest.mark.slow
+
 ENDED = 120.0
 """Seconds for a run to end; generous, for a machine that is busy with other tests."""
 

@@ -12,6 +12,8 @@ import pytest
 import hpcelastic
 from tests.cluster import SlurmCluster
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
 
 

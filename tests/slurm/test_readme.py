@@ -19,7 +19,13 @@ SECTION = (ROOT / "README.md").read_text().partition("## On a SLURM cluster\n")[
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 
 # What a person fits to the cluster: it has four nodes, each with one GPU that is none.
-FITTED = {"gpus_per_node: 8": "gpus_per_node: 1", "memory: 200G": "memory: 1G", "n17": "n2", "--nodes 6": "--nodes 3"}
+FITTED = {
+    "gpus_per_node: 8": "gpus_per_node: 1",
+    "cpus_per_node: 64": "cpus_per_node: 1",
+    "memory: 200G": "memory: 1G",
+    "n17": "n2",
+    "--nodes 6": "--nodes 3",
+}
 LINE = {
     "--nproc-per-node 8": "--nproc-per-node 1",
     "train.py --lr 0.1": "examples/digits/train.py --lr 0.001 --epochs 2",

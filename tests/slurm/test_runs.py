@@ -125,17 +125,17 @@ def test_requeue_resumes_in_the_same_directory(
 
 
 def test_user_signals_to_the_job(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM sends them to the workers too. USR1 means nothing; USR2, far from the time limit, asks for a checkpoint."""
+    """SLURM sends them to the workers too. Far from the time limit each asks for a checkpoint."""
     run = start(cluster, monkeypatch, entrypoint__args=[*LONG, "--checkpoint-every", "100000"])
     until("training", lambda: trained(run, 1), run)
     job = run.status().jobs[0]
-    for name in ("USR1", "USR2"):
+    for before, name in enumerate(("USR1", "USR2"), 1):
         cluster.run("scancel", f"--signal={name}", job)
-    until("training again", lambda: trained(run, 2), run)
-    (saved,) = (line for line in run.logs(round=1) if "saved step" in line)
-    (resumed,) = (line for line in run.logs(round=2) if "resumed at step" in line)
-    assert re.findall(r"step (\d+)", saved) == re.findall(r"at step (\d+)", resumed)
-    assert (run.status().round, run.status().restarts) == (2, 0)
+        until("training again", lambda now=before + 1: trained(run, now), run)
+        (saved,) = (line for line in run.logs(round=before) if "saved step" in line)
+        (resumed,) = (line for line in run.logs(round=before + 1) if "resumed at step" in line)
+        assert re.findall(r"step (\d+)", saved) == re.findall(r"at step (\d+)", resumed)
+    assert (run.status().round, run.status().restarts) == (3, 0)
     assert {event["signal"] for event in run.events() if event["event"] == "signal"} == {"SIGUSR1", "SIGUSR2"}
     run.cancel()
 

@@ -27,7 +27,7 @@ from hpcelastic.rendezvous.rendezvous import close_run
 from hpcelastic.slurm import entry, scheduler
 from hpcelastic.slurm.aftermath import Aftermath
 from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
-from hpcelastic.slurm.submission import minutes, sbatch_text, submit_job
+from hpcelastic.slurm.submission import minutes, remarks, sbatch_text, submit_job
 from hpcelastic.store.paths import RunPaths
 from tests.cluster import SlurmCluster
 from tests.protocol.builders import member
@@ -185,6 +185,29 @@ FURTHER = {
     "quote": ("slurm.options={comment: it's}", {"""--comment='it'"'"'s'"""}),
     "option that submitit sets too": ("slurm.options={signal: USR1@30}", {"--signal=USR1@30"}),
 }
+
+
+UNSAID = "slurm.cpus_per_node is not set"
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        pytest.param("slurm.time=5", True, id="nothing asks for processors"),
+        pytest.param("slurm.options={exclusive: false}", True, id="whole nodes are not asked for"),
+        pytest.param("slurm.cpus_per_node=8", False, id="a number of them"),
+        pytest.param("slurm.options={exclusive: true}", False, id="whole nodes"),
+        pytest.param("slurm.options={cpus-per-gpu: 4}", False, id="some for each GPU"),
+    ],
+)
+def test_a_job_that_asks_for_no_processors_is_remarked_on(
+    override: str, told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert [UNSAID in line for line in remarks(resolve("job.yaml", [override]))] == [True] * told
+    assert main(["sbatch", "job.yaml", override]) == 0
+    said = capsys.readouterr()
+    assert (f"hpcelastic sbatch: {UNSAID}" in said.err) == told
+    assert UNSAID not in said.out
 
 
 def step_of(text: str) -> str:
@@ -425,6 +448,22 @@ def command(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, 
 Command = Callable[[str, str], None]
 
 
+ACCEPTS = "echo Submitted batch job 7"
+
+
+def test_submit_says_that_a_job_asks_for_no_processors(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    command("sbatch", ACCEPTS)
+    assert main(["submit", "job.yaml"]) == 0
+    assert f"hpcelastic submit: {UNSAID}" in capsys.readouterr().err
+
+
+def test_python_warns_that_a_job_asks_for_no_processors(command: Command) -> None:
+    command("sbatch", ACCEPTS)
+    with pytest.warns(UserWarning, match=UNSAID) as told:
+        hpcelastic.submit("job.yaml")
+    assert [warning.filename for warning in told] == [__file__]
+
+
 def test_states_of_the_jobs_that_are_known(command: Command) -> None:
     command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo; echo 9 PENDING")
     assert scheduler.job_states(["7", "9", "10"]) == {"7": ["RUNNING"], "9": ["COMPLETED", "PENDING"]}
@@ -495,6 +534,7 @@ def wait_succeeded(run: Run) -> list[str]:
     return sorted(line.partition("] ")[2] for line in run.logs())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["allocation", "pool"])
 def test_what_a_dry_run_prints_is_what_is_submitted(
     shape: str, shared: SlurmCluster, command: Command, capsys: pytest.CaptureFixture[str]
@@ -522,6 +562,7 @@ def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
     assert line == "env --unset=SLURM_NTASKS sbatch /runs/job/slurm/.submission_file_UUID.sh"
 
 
+@pytest.mark.slow
 def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
     run = hpcelastic.submit("job.yaml")
     assert wait_succeeded(run) == [f"{rank} 4 None None" for rank in range(4)]
@@ -540,6 +581,7 @@ exec "$@"
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", ["allocation", "pool"])
 def test_a_run_in_a_container(
     shape: str, shared: SlurmCluster, command: Command, directory: Path, monkeypatch: pytest.MonkeyPatch
@@ -561,12 +603,14 @@ def test_quotes_and_signs_reach_slurm(shared: SlurmCluster) -> None:
     assert f"Comment={comment} \n" in shared.run("scontrol", "show", "job", "1")
 
 
+@pytest.mark.slow
 def test_options_of_the_step_reach_srun(shared: SlurmCluster) -> None:
     Path("say.py").write_text("import os; print(os.environ.get('SLURM_CPU_BIND_TYPE'), os.environ['SLURM_JOB_NAME'])")
     options = {"cpu-bind": "none", "job-name": "agents", "mpi": "none"}
     assert wait_succeeded(hpcelastic.submit("job.yaml", nodes=1, slurm__srun_options=options)) == ["none agents"]
 
 
+@pytest.mark.slow
 def test_one_worker_for_each_gpu(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = login(fresh_cluster(nodes=2, gpus=2), monkeypatch)
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__gpus_per_node=2, slurm__cpus_per_node=3)
@@ -585,6 +629,7 @@ UNEQUAL: dict[str, dict[str, object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", UNEQUAL.values(), ids=UNEQUAL)
 def test_each_node_has_workers_for_its_own_gpus(
     asked: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch

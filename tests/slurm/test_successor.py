@@ -104,7 +104,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
     seconds = {"_LOOK": 0.001, "_TURN": 0.005, "_DOUBT": 0.005, "_LINGER": 0.005, "_ASK": 0.005, "_BATCH_END": 0.02}
     for name, value in seconds.items():
         monkeypatch.setattr(successor, name, value, raising=False)
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR2)}
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
     yield made
     for signum, handler in before.items():
         signal.signal(signum, handler)
@@ -156,6 +156,14 @@ def test_two_agents_requeue_their_job_once(agents: Agents, controller: Controlle
     see_to_the_job(second)
     assert controller.requeued == ["7"]
     assert agents.records == [Requeue("7", 0, "the time limit comes", 60.0, 5, by_limit=True, node="n0@0-ab")]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2], ids=["USR1", "USR2"])
+def test_a_warning_does_not_end_an_agent_that_requeues_its_job(
+    signum: int, agents: Agents, controller: Controller
+) -> None:
+    see_to_the_job(agents.left(0))
+    assert signal.getsignal(signum) == signal.SIG_IGN
 
 
 def test_who_comes_later_does_not_judge_what_was_decided(agents: Agents, controller: Controller) -> None:

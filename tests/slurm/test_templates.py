@@ -162,11 +162,19 @@ def test_every_template_is_started_by_a_test() -> None:
 @pytest.mark.parametrize("template", sorted(path.name for path in (ROOT / "slurm").iterdir()))
 def test_the_agent_is_told_how_early_its_job_is_warned(template: str) -> None:
     text = (ROOT / "slurm" / template).read_text()
-    (asked,), told = (
+    asked, told = (
         re.findall(r"^#SBATCH --signal=USR2@(\d+)$", text, re.MULTILINE),
         re.findall(r"--warning (\d+)", text),
     )
-    assert {asked, *told} == {"120"}  # the default too
+    assert (asked, told) == (["120"], ["120"])
+
+
+@pytest.mark.parametrize("template", sorted(path.name for path in (ROOT / "slurm").iterdir()))
+def test_a_template_asks_for_processors_and_shows_how_to_ask_for_gpus(template: str) -> None:
+    text = (ROOT / "slurm" / template).read_text()
+    assert re.findall(r"^#SBATCH --cpus-per-task=\d+$", text, re.MULTILINE)
+    assert re.findall(r"^##SBATCH --gpus-per-node=\d+$", text, re.MULTILINE)
+    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in text, "the step asks for them again"
 
 
 @pytest.mark.parametrize("template", sorted({path.name for path in (ROOT / "slurm").iterdir()} - {"agent.sbatch"}))

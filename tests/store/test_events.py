@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.errors import StoreError
+from hpcelastic.store import events as event_log
 from hpcelastic.store.events import EventLog, read_events
 from tests.store.forking import PATIENCE, in_processes
 
@@ -168,7 +169,7 @@ def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Pa
 
 
 def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung) -> None:
-    monkeypatch.setattr("hpcelastic.store.events.MOST_WAITING", 10)
+    monkeypatch.setattr(event_log, "MOST_WAITING", 10)
     with log(tmp_path / "a.jsonl") as events:
         events.write("taken out")
         assert hung.reached.wait(PATIENCE)
@@ -185,7 +186,7 @@ def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: p
 def test_closing_waits_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung, waiting: int
 ) -> None:
-    monkeypatch.setattr("hpcelastic.store.events.MOST_WAITING", 1)
+    monkeypatch.setattr(event_log, "MOST_WAITING", 1)
     events = EventLog(tmp_path / "a.jsonl", "n1")
     events.write("taken out")
     assert hung.reached.wait(PATIENCE)

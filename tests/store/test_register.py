@@ -215,23 +215,9 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(filelock, "FileLock", Open)
 
 
-def lock_error(error: Exception) -> Callable[[pytest.MonkeyPatch], None]:
-    def apply(patch: pytest.MonkeyPatch) -> None:
-        def refuse(self: Any, **more: Any) -> Any:
-            raise error
-
-        patch.setattr(filelock.FileLock, "acquire", refuse)
-
-    return apply
-
-
-LOCKS = [
+LOCKS = [  # tests/store/test_locks.py has the errors by which a lock comes to exclude nobody
     pytest.param(lambda patch: None, id="lock"),
     pytest.param(no_lock, id="lock excludes nobody"),
-    pytest.param(lock_error(OSError(errno.ENOLCK, "No locks available")), id="ENOLCK"),
-    pytest.param(lock_error(OSError(errno.ENOSYS, "Function not implemented")), id="ENOSYS"),
-    pytest.param(lock_error(NotImplementedError()), id="not implemented"),
-    pytest.param(lock_error(filelock.Timeout("lock")), id="never granted"),
 ]
 
 

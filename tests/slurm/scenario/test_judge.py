@@ -10,6 +10,8 @@ from tests.slurm.scenario.judge import Begin, Cost, Evidence, Fault, Refusal, ju
 from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share, undisturbed
 from tests.slurm.scenario.trace import Note, Trace, read_trace
 
+pytestmark = pytest.mark.nightly
+
 EPOCH = 1_000_000.0
 """Between the two clocks."""
 

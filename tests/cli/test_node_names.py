@@ -1,0 +1,76 @@
+"""Agents on one machine take different node names."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.node import Place
+from hpcelastic.cli import agent
+from hpcelastic.cli import main as hpcelastic
+from hpcelastic.errors import NameTaken
+from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.slurm import entry
+from hpcelastic.store.paths import RunPaths
+from tests.cli.shell import Shell
+
+HOST = os.uname().nodename.partition(".")[0]
+STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0"}
+TakePart = Callable[..., int]
+
+
+class Taken:
+    """A machine on which agents of the run have ``names``; ``asked`` lists the places that a new agent has tried."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names, self.asked = names, list[Place]()
+
+    def take_part(self, _task: object, place: Place, _observe: object = None) -> int:
+        self.asked.append(place)
+        if place.name in self.names:
+            raise NameTaken(f"node {place.name} is in this run already")
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags", "taken", "expected", "status"),
+    [
+        pytest.param({}, "", set(), [(HOST, "")], 0, id="first"),
+        pytest.param({}, "", {HOST}, [(HOST, ""), (f"{HOST}.2", HOST)], 0, id="second"),
+        pytest.param(
+            {}, "", {HOST, f"{HOST}.2"}, [(HOST, ""), (f"{HOST}.2", HOST), (f"{HOST}.3", HOST)], 0, id="third"
+        ),
+        pytest.param({}, "--node-name n7", {"n7"}, [("n7", HOST)], 2, id="the user names it"),
+        pytest.param(STEP, "", {"n1"}, [("n1", "")], 2, id="SLURM names it"),
+    ],
+)
+def test_only_a_name_of_nobodys_choice_is_changed(
+    environ: dict[str, str],
+    flags: str,
+    taken: set[str],
+    expected: list[tuple[str, str]],
+    status: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("SLURM")]:
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    machine = Taken(taken)
+    for module in (agent, entry):
+        monkeypatch.setattr(module, "take_part", machine.take_part)
+    command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
+    assert hpcelastic(command) == status
+    assert [(place.name, place.host) for place in machine.asked] == expected
+
+
+def test_a_second_agent_on_a_machine_joins_the_run(shell: Shell) -> None:
+    shell.write({"train.py": "import os\nassert os.environ['WORLD_SIZE'] == '2'\n"})
+    agents = [shell.agent("--nnodes=2", "--nproc-per-node=1", "--preload=argparse", "train.py") for _ in range(2)]
+    for started in agents:
+        _, stderr = started.communicate(timeout=60)
+        assert started.returncode == 0, stderr
+    nodes = read_state(RunPaths(shell.directory / "runs" / "r")).participants
+    assert sorted(participant.name for participant in nodes) == [HOST, f"{HOST}.2"]

@@ -1,0 +1,43 @@
+"""Which modules a change touches: their mutants run with the change, all others at night."""
+
+from __future__ import annotations
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.protocol.under_test import Patch
+
+_ROOT = Path(__file__).parents[2]
+
+
+def at_night_unless_changed(mutants: dict[str, Patch]) -> list[object]:
+    """Return the names as parameters: mutants of modules without a change are for the night, but the first of each."""
+    seen: set[str] = set()
+    parameters: list[object] = []
+    for name, patch in mutants.items():
+        now = patch.module not in seen or patch.module in changed_modules()
+        seen.add(patch.module)
+        parameters.append(name if now else pytest.param(name, marks=pytest.mark.nightly))
+    return parameters
+
+
+@cache
+def changed_modules() -> frozenset[str]:
+    """Return the modules that differ from what is upstream; from the commit before where that is HEAD or not known."""
+    base = _git("merge-base", "HEAD", "@{upstream}") or _git("rev-parse", "HEAD")
+    if base == _git("rev-parse", "HEAD"):
+        base = "HEAD~1"
+    names = _git("diff", "--name-only", base, "--", "hpcelastic").splitlines()
+    return frozenset(name.removesuffix(".py").replace("/", ".") for name in names)
+
+
+def _git(*arguments: str) -> str:
+    """Return what git prints; nothing where there is no git, no repository, or no such commit."""
+    try:
+        done = subprocess.run(("git", *arguments), cwd=_ROOT, capture_output=True, text=True, check=False)
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

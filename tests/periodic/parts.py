@@ -1,0 +1,78 @@
+"""The parts of the nightly and of the weekly check, each with its command and its budget."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "--dist", "loadgroup")
+_PROTOCOL = ("hpcelastic/protocol", "hpcelastic/rendezvous", "hpcelastic/store", "hpcelastic/agent", "tests/simulation")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One command of a check."""
+
+    name: str
+    command: tuple[str, ...]
+    budget: float
+    """Minutes after which the command is killed and the part has failed. 0: no budget."""
+
+    sources: tuple[str, ...] = ("hpcelastic", "tests", "slurm", "configs", "examples", "pyproject.toml")
+    """Files and folders whose content decides the result: a result is out of date when one of them has changed."""
+
+
+def nightly(day: int) -> list[Part]:
+    """Return the parts of the check of one night; together at most 90 minutes on two cores.
+
+    ``day`` (days since some date) moves what is different each night: seeds, and which SLURM is tried.
+    """
+    release = RELEASES[day % len(RELEASES)]
+    return [
+        Part("code", ("make", "check"), 3),
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly"), 46),
+        Part("simulation", simulate(day * 100_000, "--minutes", "4"), 6),
+        Part("mutants", (sys.executable, "-m", "tests.mutants"), 9),
+        *(storm(shape, day, minutes=2, budget=5) for shape in SHAPES),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 8),
+        Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 8),
+    ]
+
+
+def weekly() -> list[Part]:
+    """Return the parts of the weekly check. Each is short enough to be repeated alone."""
+    return [
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "weekly"), 0),
+        Part("busy", ("tests/periodic/beside_busy_loops.sh",), 0),
+        *(
+            Part(f"simulation-{first}", simulate(first, "--seeds", "10000"), 0, _PROTOCOL)
+            for first in range(0, 100_000, 10_000)
+        ),
+        Part("exhaustive-3-nodes", exhaustive("--nodes", "3", "--min", "2", "--depth", "30"), 0, _PROTOCOL),
+        *(storm(shape, seed, minutes=20, budget=0) for seed, shape in enumerate(SHAPES)),
+        *(Part(f"slurm-{release}", matrix(release), 0) for release in RELEASES),
+    ]
+
+
+RELEASES = ("bookworm", "trixie", "sid")
+"""The releases of Debian whose SLURM is tried."""
+
+SHAPES = ("allocation", "pool")
+
+
+def simulate(first: int, *limit: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", "tests.simulation", "--first", str(first), *limit)
+
+
+def exhaustive(*rules: str) -> tuple[str, ...]:
+    faults = ("--faults", "crash=1", "fail=1", "lapse=1", "--lag")
+    return (sys.executable, "-m", "tests.protocol.exhaustive", *rules, *faults, "--limit", "1000000")
+
+
+def matrix(release: str, only: str = "") -> tuple[str, ...]:
+    return ("make", "matrix", f"SUITES={release}", *([f"ONLY={only}"] if only else []))
+
+
+def storm(shape: str, seed: int, minutes: float, budget: float) -> Part:
+    command = (sys.executable, "-m", "tests.slurm.scenario.storm", "--minutes", str(minutes), "--seed", str(seed))
+    return Part(f"storm-{shape}", (*command, "--shape", shape), budget)

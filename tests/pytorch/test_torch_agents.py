@@ -1,0 +1,83 @@
+"""torch's own agents over the plug-in for torchrun: how they end, and what becomes of the run."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api.steering import drain
+from hpcelastic.protocol.state import Phase, State
+from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.store.paths import RunPaths
+from tests.cli.shell import eventually
+from tests.pytorch.torch_agents import Nodes, TorchAgents, status, torch_agents
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    return RunPaths(tmp_path / "r")
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[TorchAgents]:
+    with torch_agents(Nodes(tmp_path, 1, 1)) as agents:
+        yield agents
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[TorchAgents]:
+    with torch_agents(Nodes(tmp_path, 2, 2)) as agents:
+        yield agents
+
+
+def running(run: RunPaths) -> State:
+    """The state of the run once a round runs."""
+    eventually(lambda: any(run.register.glob("v*.json")) and read_state(run).phase is Phase.RUNNING)
+    return read_state(run)
+
+
+def test_the_agent_of_a_drained_node_ends_with_status_0(alone: TorchAgents, run: RunPaths) -> None:
+    agent = alone.launch("sleep", "1000")
+    (node,) = running(run).participants
+    drain(run, [node.name])
+    assert status(agent) == 0
+    assert not read_state(run).phase.final
+
+
+def waits(file: Path, then: str) -> tuple[str, ...]:
+    """A program that does ``then`` once the file is there."""
+    return "sh", "-c", f"until [ -e {file} ]; do sleep 0.05; done; {then}"
+
+
+def succeeds_first(pair: TorchAgents, run: RunPaths) -> None:
+    """The node that starts has succeeded, and has left, while the other one still trains."""
+    assert status(pair.run("true", exit_barrier=0)) == 0
+    assert read_state(run).phase is Phase.RUNNING
+
+
+def test_a_node_that_has_succeeded_leaves_the_others_alone(pair: TorchAgents, run: RunPaths, tmp_path: Path) -> None:
+    late = pair.run(*waits(tmp_path / "go", "true"), exit_barrier=0)
+    succeeds_first(pair, run)
+    (tmp_path / "go").touch()
+    assert status(late) == 0
+    assert read_state(run).phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    ("restarts", "reason", "failures"),
+    [
+        pytest.param(0, r"rank \d failed on .*: exit status 3", 1, id="torchrun ends"),
+        pytest.param(1, r".* stopped its workers; .* has succeeded already, so no round can follow", 0, id="restarts"),
+    ],
+)
+def test_a_failure_after_a_success_fails_the_run(
+    restarts: int, reason: str, failures: int, pair: TorchAgents, run: RunPaths, tmp_path: Path
+) -> None:
+    late = pair.launch(*waits(tmp_path / "go", "exit 3"), max_restarts=restarts)
+    succeeds_first(pair, run)
+    (tmp_path / "go").touch()
+    assert status(late) == 1
+    state = read_state(run)
+    assert (state.phase, len(state.failures)) == (Phase.FAILED, failures)
+    assert re.match(reason, state.reason)

@@ -1,0 +1,118 @@
+"""Agents of torch that run programs, each in a process of its own, which is a fork of this one and has torch loaded."""
+
+import contextlib
+import multiprocessing
+import os
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.agent.server.api import WorkerSpec
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.launcher.api import LaunchConfig, launch_agent
+
+from hpcelastic.pytorch.torchrun import create_handler
+
+QUICK: dict[str, Any] = {"lease": 2, "margin": 0.5, "poll": 0.05, "last_call": 0.5, "join_timeout": 20}
+
+_forked = multiprocessing.get_context("fork")
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many nodes the run ``r`` in ``directory`` has."""
+
+    directory: Path
+    least: int
+    most: int
+
+
+class TorchAgents:
+    """Agents of one run; what is left of them at the end is killed."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._started: list[BaseProcess] = []
+
+    def launch(self, *command: str, max_restarts: int = 0) -> BaseProcess:
+        """Start ``command`` as `launch_agent` does, which is what torchrun calls."""
+        return self._start(_launch, self._nodes, command, max_restarts)
+
+    def run(self, *command: str, exit_barrier: float) -> BaseProcess:
+        """Start ``command`` under an agent alone, as torch's own tests do."""
+        return self._start(_run, self._nodes, command, exit_barrier)
+
+    def _start(self, target: Any, *args: Any) -> BaseProcess:
+        process = _forked.Process(target=_reported, args=(target, *args))
+        process.start()
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.join()
+
+
+@contextlib.contextmanager
+def torch_agents(nodes: Nodes) -> Iterator[TorchAgents]:
+    agents = TorchAgents(nodes)
+    try:
+        yield agents
+    finally:
+        agents.end()
+
+
+def status(process: BaseProcess) -> int | None:
+    """The exit status of an agent, once it has ended."""
+    process.join(60)
+    return process.exitcode
+
+
+def _reported(target: Any, *args: Any) -> None:
+    """Print what ``target`` raises, as Python does at its end; SystemExit says the status."""
+    try:
+        target(*args)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _launch(nodes: Nodes, command: tuple[str, ...], max_restarts: int) -> None:
+    config = LaunchConfig(
+        nodes.least,
+        nodes.most,
+        1,
+        logs_specs=DefaultLogsSpecs(),
+        run_id="r",
+        rdzv_backend="hpcelastic",
+        rdzv_endpoint=str(nodes.directory),
+        rdzv_configs=dict(QUICK),
+        max_restarts=max_restarts,
+        monitor_interval=0.05,
+        local_addr="127.0.0.1",
+    )
+    launch_agent(config, command[0], list(command[1:]))
+
+
+def _run(nodes: Nodes, command: tuple[str, ...], exit_barrier: float) -> None:
+    parameters = _parameters(nodes, QUICK)
+    spec = WorkerSpec(
+        "role", 1, create_handler(parameters), entrypoint=command[0], args=command[1:], monitor_interval=0.05
+    )
+    agent = LocalElasticAgent(spec, DefaultLogsSpecs(), exit_barrier_timeout=exit_barrier)
+    result = agent.run()
+    spec.rdzv_handler.shutdown()
+    if result.is_failed():
+        raise RuntimeError(f"workers failed: {result.failures}")
+
+
+def _parameters(nodes: Nodes, times: Mapping[str, Any]) -> RendezvousParameters:
+    return RendezvousParameters(
+        "hpcelastic", str(nodes.directory), "r", nodes.least, nodes.most, "127.0.0.1", **dict(times)
+    )

@@ -1,0 +1,72 @@
+"""What an agent under SLURM makes of the signals that reach it."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import SlurmError
+from hpcelastic.protocol.state import Notice
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.slurm.surroundings import SlurmSurroundings
+from hpcelastic.slurm.warnings import JobInfo, Policy
+from hpcelastic.slurm.watch import Watch, Watched
+from hpcelastic.store.paths import RunPaths
+
+POLICY = Policy(warning=120.0, stop_grace=30.0, requeue=True, beyond_limit=True)
+NEAR_LIMIT = JobInfo("RUNNING", 130.0, preempted=False, requeue=True)
+LONG_BEFORE = JobInfo("RUNNING", 86_400.0, preempted=False, requeue=True)
+USER_SIGNALS = pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda signum: signum.name)
+
+
+class Slurm:
+    """SLURM that answers as a test says; ``checkpoints`` counts those that were asked for."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job: JobInfo | None = LONG_BEFORE
+        self.checkpoints = 0
+        watched = Watched(RunPaths(root), "n1@0-ab", 60.0, False, 0.0, str)
+        self.surroundings = SlurmSurroundings(
+            SlurmTask("7", "n1", 0, 2, 0), POLICY, self._checkpoint, Watch(watched, print)
+        )
+        monkeypatch.setattr(scheduler, "job_info", self._job_info)
+
+    def _checkpoint(self) -> None:
+        self.checkpoints += 1
+
+    def _job_info(self, job_id: str) -> JobInfo:
+        if self.job is None:
+            raise SlurmError("no answer")
+        return self.job
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(tmp_path, monkeypatch)
+
+
+@USER_SIGNALS
+def test_a_user_signal_near_the_time_limit_warns_of_it(signum: int, slurm: Slurm) -> None:
+    slurm.job = NEAR_LIMIT
+    assert slurm.surroundings.meaning(signum) == Notice("the time limit comes", 120.0, "limit")
+    assert slurm.checkpoints == 0
+
+
+@USER_SIGNALS
+def test_a_user_signal_long_before_the_time_limit_asks_for_a_checkpoint(signum: int, slurm: Slurm) -> None:
+    assert slurm.surroundings.meaning(signum) is None
+    assert slurm.checkpoints == 1
+
+
+@USER_SIGNALS
+def test_a_user_signal_is_a_warning_where_slurm_does_not_answer(signum: int, slurm: Slurm) -> None:
+    slurm.job = None
+    notice = slurm.surroundings.meaning(signum)
+    assert notice is not None and (notice.reason, notice.again) == ("SLURM warns the job", "limit")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda signum: signum.name)
+def test_other_signals_end_the_node(signum: int, slurm: Slurm) -> None:
+    assert slurm.surroundings.meaning(signum) == Notice(signal.Signals(signum).name, 30.0)
+    assert slurm.checkpoints == 0

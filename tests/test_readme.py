@@ -1,0 +1,41 @@
+"""What the README tells a new user to install is what its example imports."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
+"""Where the name to install is not the name to import."""
+
+
+def imported(script: Path) -> set[str]:
+    """Distributions of the modules that a script imports, but for those of Python itself."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(script.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module.partition(".")[0])
+    return {DISTRIBUTIONS.get(name, name) for name in found - set(sys.stdlib_module_names)}
+
+
+def installed(line: str) -> set[str]:
+    """What a line ``pip install . NAME ...`` in a checkout installs by name, and what pyproject.toml requires."""
+    required = re.search(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
+    assert required
+    names = {re.split(r"[<>=]", name)[0] for name in re.findall(r'"(.+?)"', required[1])}
+    words = line.partition("#")[0].split()[2:]
+    return names | {"hpcelastic" if word == "." else word for word in words}
+
+
+@pytest.mark.parametrize("line", re.findall(r"^pip install .*$", README, re.MULTILINE))
+def test_what_is_installed_is_enough_for_the_first_run(line: str) -> None:
+    scripts = re.findall(r"entrypoint: \{script: (\S+?)\}", README)
+    assert scripts
+    for script in scripts:
+        assert imported(ROOT / script) <= installed(line)

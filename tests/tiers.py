@@ -1,0 +1,33 @@
+"""Which tests run when: a pytest plug-in that every run has.
+
+- Each change (`make test`): every test without one of the marks below, and the slow tests that `tests/essential.txt`
+  names.
+- Each night (`make nightly`): tests with the mark `nightly`, and all other tests with the mark `slow`.
+- Each week (`make weekly`): tests with the mark `weekly`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ESSENTIAL = Path(__file__).with_name("essential.txt")
+
+
+def essential() -> set[str]:
+    """Return the ids of the slow tests that run with each change, without the leading `tests/`."""
+    lines = (line.strip() for line in ESSENTIAL.read_text().splitlines())
+    return {line for line in lines if line and not line.startswith("#")}
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen, unknown = essential(), essential()
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        unknown.discard(name)
+        if item.get_closest_marker("slow") and name not in chosen and not item.get_closest_marker("weekly"):
+            item.add_marker(pytest.mark.nightly)
+    if unknown and config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all tests were collected
+        raise pytest.UsageError(f"{ESSENTIAL}: no such test: {', '.join(sorted(unknown))}")
