@@ -33,9 +33,6 @@ _TURN = 5.0
 _LINGER = 60.0
 """Seconds that an agent waits for the end that it has asked SLURM for."""
 
-_LONGEST = 7200.0
-"""Seconds that an agent waits for the end of a grace of which it does not know."""
-
 _DOUBT = 15.0
 """Seconds after which who has claimed to ask for it can't have done so."""
 
@@ -132,8 +129,9 @@ def _see_to_it(left: Left) -> None:
         if not _dismissed(left):
             left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
     elif wish.again == "unknown":
-        left.report(f"{wish.reason}: waiting to be ended, for a job that is preempted must not end by itself")
-        _linger(left, _LONGEST)
+        left.report(f"{wish.reason}: left to the batch script, which requeues the job if SLURM preempts it")
+        files.make_directory(left.paths.slurm)
+        files.publish(_wish(left), b"unknown\n")
     else:
         _start_again(left, wish)
 

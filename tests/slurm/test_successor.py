@@ -197,6 +197,13 @@ def test_without_scontrol_the_wish_is_left_to_the_batch_script(agents: Agents, c
     assert any("left to the batch script" in line for line in agents.said)
 
 
+def test_an_agent_that_could_not_ask_leaves_it_to_the_batch_script(agents: Agents, controller: Controller) -> None:
+    """It ends at once: SLURM 24.05 to 26.05 start a job twice that is still there at the end of its grace period."""
+    see_to_the_job(agents.left(0, Notice("SIGTERM, and SLURM does not say why", 5.0, "unknown")))
+    assert (agents.paths.slurm / "requeue-7.0").read_text() == "unknown\n"
+    assert controller.requeued == []
+
+
 def test_a_job_that_nobody_wants_again_says_how_the_run_may_go_on(agents: Agents, controller: Controller) -> None:
     agents.left(0, SILENT)
     see_to_the_job(agents.left(1, SILENT))
