@@ -8,6 +8,8 @@
 # make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
 # make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
 # make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
+# make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
+#                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
 # make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
@@ -71,6 +73,11 @@ scenarios: $(READY) system
 
 nightly weekly: $(READY) system
 	$(BIN)/python -m tests.periodic $@ $(PARTS)
+
+# Needs no set-up here: each environment has its own. MATRIX is where they are kept.
+.PHONY: matrix
+matrix:
+	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(SUITES) $(if $(ONLY),--only $(ONLY))
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

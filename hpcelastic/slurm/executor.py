@@ -14,14 +14,26 @@ _OF_A_PERSON = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 def _epilogue(folder: Path) -> str:
-    """What follows srun: in a container an agent may have no way to SLURM, and leave its wish to its batch script."""
+    """What follows srun: agents that could not ask SLURM, as in a container, have left a file in ``folder``.
+
+    Until the batch script has ended, no state of the job shows whether SLURM requeues it by itself, so its version is
+    asked for. An agent that can ask SLURM does without: see `hpcelastic.slurm.successor`.
+    """
     wish = shlex.quote(f"{folder.absolute()}/requeue-")
     # As an id alone, that of an array's last element means all of them.
     return f"""
 status=$?
 job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 wish={wish}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
+if [ -e "$wish" ]; then
+    asked=$(cat "$wish"); rm "$wish"
+    # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
+    if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
+        version=$(scontrol --version)
+        if [[ ${{version##* }} < 24.05 ]]; then asked=requeue; else asked=; fi
+    fi
+    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+fi
 exit $status
 """
 

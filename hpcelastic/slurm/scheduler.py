@@ -9,6 +9,9 @@ from hpcelastic.errors import SlurmError
 from hpcelastic.slurm.queue import QueuedJob
 from hpcelastic.slurm.warnings import JobInfo
 
+_REQUEUE_LIMIT = ("JobHoldMaxRequeue", "launch_failure_limit_exceeded_requeued_held")
+"""Why SLURM holds a job that it has requeued ``MaxBatchRequeue`` times: the reason, and its words for it."""
+
 _TIMEOUT = 30.0
 """Seconds for one command: a busy controller answers late, a dead one after its own time-outs."""
 
@@ -40,6 +43,8 @@ def job_info(job_id: str) -> JobInfo:
         left=_left(fields),
         preempted=_time(fields.get("PreemptTime", "")) is not None,
         requeue=fields.get("Requeue") == "1",
+        restarts=int(fields.get("Restarts", "0")),
+        held=fields.get("Reason") in _REQUEUE_LIMIT,
     )
 
 
@@ -73,6 +78,19 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
 def requeue_job(job_id: str) -> None:
     """End a job, or the element ``ARRAY_TASK`` of an array, and let it start again under its id. Raises SlurmError."""
     _call("scontrol", "requeue", job_id)
+
+
+def end_batch_script(job_id: str) -> None:
+    """Send SIGTERM to the batch script of a job, or of the element ``ARRAY_TASK`` of an array, and not to its steps.
+
+    Raises SlurmError.
+    """
+    _call("scancel", "--batch", "--signal=TERM", job_id)
+
+
+def release_job(job_id: str) -> None:
+    """Let a job that is held start. Raises SlurmError."""
+    _call("scontrol", "release", job_id)
 
 
 def keep_off(job_id: str, hosts: str) -> None:

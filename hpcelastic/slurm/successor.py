@@ -2,8 +2,9 @@
 
 A job that was warned is requeued by one of its own agents, once all of them have stopped their workers. Who was asked
 first what the warning means goes first; if it does not, the others follow, one by one. Each incarnation of a job is
-requeued by one: that is claimed by an exclusive creation, and its record is the job's history. Should SLURM be asked a
-second time, as by who doubts that the first has lived to ask, it says no, and nothing comes of it.
+requeued by one: that is claimed by an exclusive creation, and its record is the job's history. Before an agent asks
+SLURM, it looks at the job's restart count, which grows whoever has made SLURM requeue the job: another agent whose end
+is doubted, or SLURM itself.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from hpcelastic.protocol.state import Member, Notice, Stand
 from hpcelastic.rendezvous.rendezvous import close_run, read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.slurm.warnings import JobInfo
 from hpcelastic.store import files
 from hpcelastic.store.backend import AnyObserver, backend_of
 from hpcelastic.store.paths import RunPaths
@@ -31,11 +33,15 @@ _TURN = 5.0
 _LINGER = 60.0
 """Seconds that an agent waits for the end that it has asked SLURM for."""
 
-_LONGEST = 7200.0
-"""Seconds that an agent waits for the end of a grace of which it does not know."""
-
 _DOUBT = 15.0
 """Seconds after which who has claimed to ask for it can't have done so."""
+
+_BATCH_END = 10.0
+"""Seconds that a batch script may take to end at SIGTERM. One that handles the signal does not, as long as its step
+runs."""
+
+_ASK = 1.0
+"""Seconds from one question to SLURM to the next, unless it ends our step in between."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +129,9 @@ def _see_to_it(left: Left) -> None:
         if not _dismissed(left):
             left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
     elif wish.again == "unknown":
-        left.report(f"{wish.reason}: waiting to be ended, for a job that is preempted must not end by itself")
-        _linger(left, _LONGEST)
+        left.report(f"{wish.reason}: left to the batch script, which requeues the job if SLURM preempts it")
+        files.make_directory(left.paths.slurm)
+        files.publish(_wish(left), b"unknown\n")
     else:
         _start_again(left, wish)
 
@@ -189,14 +196,45 @@ def _requeue(left: Left) -> None:
         f"requeueing job {job}: {left.notice.reason}; SLURM starts it again after AuthInfo's cred_expire, 120 s"
     )
     try:
-        scheduler.requeue_job(job)
+        _let_it_be_requeued(left)
     except SlurmError as error:
         # Its batch script, outside of any container and on another node, may be able to.
         left.report(f"{error}; left to the batch script")
         with contextlib.suppress(StoreError):
             files.publish(_wish(left), b"requeue\n")
-        return
-    _linger(left, _LINGER)
+
+
+def _let_it_be_requeued(left: Left) -> None:
+    """Request the requeue of our job, unless SLURM has requeued it already, and wait until it ends. Raises SlurmError.
+
+    Since 24.05, SLURM requeues a job whose batch script ends during the grace period of a preemption. A request in that
+    period then makes it requeue the job twice: now, and when its next incarnation has ended. Before 24.05, the job
+    counts as ended. So the batch script is ended first, and the job's restart count then says whether SLURM has
+    requeued it. Meanwhile SLURM ends our step, which takes it up to ``KillWait``.
+    """
+    job = left.task.name
+    info = scheduler.job_info(job)
+    if info.preempted and info.runs and info.restarts == left.task.restart:
+        info = _end_batch_script(left, info)
+    if info.restarts == left.task.restart:
+        scheduler.requeue_job(job)
+    elif info.held:
+        scheduler.release_job(job)
+    if info.runs:  # else SLURM ends the job already
+        _linger(left, _LINGER)
+
+
+def _end_batch_script(left: Left, info: JobInfo) -> JobInfo:
+    """End the batch script of our job and return how the job stands once SLURM has seen that."""
+    job, deadline = left.task.name, time.monotonic() + _BATCH_END
+    with contextlib.suppress(SlurmError):
+        scheduler.end_batch_script(job)
+    while info.runs and time.monotonic() < deadline:
+        _linger(left, _ASK)
+        left.ended.clear()
+        with contextlib.suppress(SlurmError):  # the controller may be slow, and has to be asked for the requeue anyway
+            info = scheduler.job_info(job)
+    return info
 
 
 def _linger(left: Left, seconds: float) -> None:

@@ -24,6 +24,17 @@ class JobInfo:
     requeue: bool
     """Whether it may be requeued."""
 
+    restarts: int = 0
+    """How often it was requeued. SLURM counts as soon as it has decided, while the tasks are still ending."""
+
+    held: bool = False
+    """SLURM has requeued it and holds it, because it has done so ``MaxBatchRequeue`` times."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has its nodes and SLURM is not ending it."""
+        return self.state in ("RUNNING", "CONFIGURING", "SIGNALING")
+
 
 @dataclass(frozen=True)
 class Policy:
@@ -54,7 +65,7 @@ def meaning(job: JobInfo, polite: bool, policy: Policy) -> Notice | str:
 
     ``polite`` is True for SIGUSR1 and SIGUSR2, False for SIGTERM.
     """
-    if job.state not in ("RUNNING", "CONFIGURING", "SIGNALING"):
+    if not job.runs:
         return Notice(f"SLURM ends the job ({job.state.lower()})", policy.stop_grace)
     if job.preempted:
         return Notice(

@@ -12,7 +12,7 @@ from tests.slurm.test_time_limit import without_scontrol
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 FreshCluster = Callable[..., SlurmCluster]
-CONF = f"{presets.QUICK}\n{presets.PREEMPTION}"
+CONF = presets.PREEMPTION
 WARNED = f"{CONF}\n{presets.USER_SIGNAL}"
 SELDOM = Plan(save_every=1000)
 """Saves where it is asked to stop, and nowhere else."""
@@ -134,8 +134,8 @@ def said(stage: Stage) -> str:
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
 
-def test_agents_that_cannot_ask_wait_for_slurm_to_requeue_their_job(fresh_cluster: FreshCluster) -> None:
-    """In a container, say: were they to end in the grace, the job would count as completed."""
+def test_agents_that_cannot_ask_leave_it_to_the_batch_script(fresh_cluster: FreshCluster) -> None:
+    """As in a container."""
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     setup = without_scontrol(cluster)
     with Stage(cluster, Setting(nodes="2", slurm={"partition": "graceful", "setup": setup})) as stage:
@@ -145,4 +145,4 @@ def test_agents_that_cannot_ask_wait_for_slurm_to_requeue_their_job(fresh_cluste
         stage.verdict()
         stage.leaves_nothing()
         assert cluster.job(jobs[0])["Restarts"] == "1"
-        assert "waiting to be ended" in said(stage)
+        assert "left to the batch script" in said(stage)

@@ -30,6 +30,9 @@ REQUEUED = (
     .replace("PreemptTime=None ", "")
     .replace("RunTime=00:00:03", "RunTime=00:00:00")
 )
+HELD = REQUEUED.replace("Restarts=0", "Restarts=6").replace(
+    "Reason=None", "Reason=launch_failure_limit_exceeded_requeued_held"
+)
 TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
 
 
@@ -43,6 +46,7 @@ TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
         pytest.param(UNLIMITED, JobInfo("RUNNING", None, False, True), id="never ends"),
         pytest.param(PENDING, JobInfo("PENDING", None, False, True), id="waits"),
         pytest.param(REQUEUED, JobInfo("COMPLETING", 3600.0, False, True), id="has just been requeued"),
+        pytest.param(HELD, JobInfo("COMPLETING", 3600.0, False, True, 6, held=True), id="requeued, and held for it"),
         pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="the first of several"),
     ],
 )

@@ -108,7 +108,15 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 wish=/runs/gpu/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
+if [ -e "$wish" ]; then
+    asked=$(cat "$wish"); rm "$wish"
+    # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
+    if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
+        version=$(scontrol --version)
+        if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
+    fi
+    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+fi
 exit $status
 """
 
@@ -138,7 +146,15 @@ PYTHON -u -m submitit.core._submit /runs/pool/slurm
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 wish=/runs/pool/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
-if [ -e "$wish" ]; then rm "$wish"; scontrol requeue "$job"; fi
+if [ -e "$wish" ]; then
+    asked=$(cat "$wish"); rm "$wish"
+    # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
+    if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
+        version=$(scontrol --version)
+        if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
+    fi
+    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+fi
 exit $status
 """
 

@@ -16,6 +16,7 @@ from hpcelastic.rendezvous.rendezvous import open_run, read_state
 from hpcelastic.slurm import scheduler, successor
 from hpcelastic.slurm.environment import SlurmTask
 from hpcelastic.slurm.successor import Left, Limits, Requeue, refusal, see_to_the_job
+from hpcelastic.slurm.warnings import JobInfo
 from hpcelastic.store import files
 from hpcelastic.store.leases import OwnLease
 from hpcelastic.store.paths import RunPaths
@@ -56,15 +57,35 @@ def test_why_a_job_is_not_requeued(before: list[Requeue], now: Requeue, limits: 
 
 
 class Controller:
-    """SLURM, as far as it is asked."""
+    """SLURM, as far as it is asked about job 7. ``requeues_preempted``: since 24.05, see `_let_it_be_requeued`."""
 
     def __init__(self) -> None:
         self.requeued: list[str] = []
+        self.released: list[str] = []
+        self.info = JobInfo("RUNNING", None, preempted=False, requeue=True)
+        self.requeues_preempted = False
+        self.twice = False
+        """It will start the job once more than it must."""
+
         self.answers: Callable[[], object] = self.end_the_asker
+        self.batch_script_ends = True
+
+    def job_info(self, job: str) -> JobInfo:
+        return self.info
 
     def requeue(self, job: str) -> None:
         self.requeued.append(job)
+        self.twice = self.info.preempted and self.info.runs and self.requeues_preempted
         self.answers()
+        self.end_the_job(requeued=True)
+
+    def end_batch_script(self, job: str) -> None:
+        if self.batch_script_ends:
+            self.end_the_job(requeued=self.info.preempted and self.requeues_preempted)
+            self.end_the_asker()
+
+    def end_the_job(self, requeued: bool) -> None:
+        self.info = replace(self.info, state="COMPLETING", preempted=False, restarts=self.info.restarts + requeued)
 
     def end_the_asker(self) -> None:
         signal.raise_signal(signal.SIGTERM)
@@ -76,9 +97,13 @@ class Controller:
 @pytest.fixture
 def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
     made = Controller()
+    monkeypatch.setattr(scheduler, "job_info", made.job_info)
     monkeypatch.setattr(scheduler, "requeue_job", made.requeue)
-    for name, seconds in (("_LOOK", 0.001), ("_TURN", 0.005), ("_DOUBT", 0.005), ("_LINGER", 0.005)):
-        monkeypatch.setattr(successor, name, seconds)
+    monkeypatch.setattr(scheduler, "end_batch_script", made.end_batch_script)
+    monkeypatch.setattr(scheduler, "release_job", made.released.append)
+    seconds = {"_LOOK": 0.001, "_TURN": 0.005, "_DOUBT": 0.005, "_LINGER": 0.005, "_ASK": 0.005, "_BATCH_END": 0.02}
+    for name, value in seconds.items():
+        monkeypatch.setattr(successor, name, value, raising=False)
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
     yield made
     for signum, handler in before.items():
@@ -96,6 +121,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 AGAIN, SILENT = Notice("the time limit comes", 5.0, "limit"), Notice("n1 leaves", 5.0)
+PREEMPTED = Notice("SLURM preempts the job", 5.0, "preemption")
 
 
 class Agents:
@@ -171,6 +197,13 @@ def test_without_scontrol_the_wish_is_left_to_the_batch_script(agents: Agents, c
     assert any("left to the batch script" in line for line in agents.said)
 
 
+def test_an_agent_that_could_not_ask_leaves_it_to_the_batch_script(agents: Agents, controller: Controller) -> None:
+    """It ends at once: SLURM 24.05 to 26.05 start a job twice that is still there at the end of its grace period."""
+    see_to_the_job(agents.left(0, Notice("SIGTERM, and SLURM does not say why", 5.0, "unknown")))
+    assert (agents.paths.slurm / "requeue-7.0").read_text() == "unknown\n"
+    assert controller.requeued == []
+
+
 def test_a_job_that_nobody_wants_again_says_how_the_run_may_go_on(agents: Agents, controller: Controller) -> None:
     agents.left(0, SILENT)
     see_to_the_job(agents.left(1, SILENT))
@@ -200,6 +233,41 @@ def test_a_directory_that_fails_loses_no_job(
     assert controller.requeued == requeued
     assert "stale file handle" in agents.said[0]
     assert "--resume" in agents.said[0]
+
+
+@pytest.mark.parametrize(
+    ("itself", "requests"),
+    [pytest.param(False, ["7"], id="before 24.05"), pytest.param(True, [], id="SLURM requeues by itself")],
+)
+def test_a_job_that_is_preempted_with_grace_is_started_once(
+    itself: bool, requests: list[str], agents: Agents, controller: Controller
+) -> None:
+    controller.info = replace(controller.info, preempted=True)
+    controller.requeues_preempted = itself
+    see_to_the_job(agents.left(0, PREEMPTED))
+    see_to_the_job(agents.left(1, SILENT))
+    assert (controller.requeued, controller.info.restarts, controller.twice) == (requests, 1, False)
+
+
+def test_a_batch_script_that_handles_sigterm_does_not_keep_the_job(agents: Agents, controller: Controller) -> None:
+    controller.info = replace(controller.info, preempted=True)
+    controller.batch_script_ends = False
+    see_to_the_job(agents.left(0, PREEMPTED))
+    assert (controller.requeued, controller.info.restarts) == (["7"], 1)
+
+
+def test_a_job_that_slurm_has_requeued_is_not_requeued_again(agents: Agents, controller: Controller) -> None:
+    """Its node may have been lost, or somebody was faster."""
+    controller.info = replace(controller.info, restarts=1)
+    see_to_the_job(agents.left(0))
+    assert controller.requeued == []
+
+
+def test_a_job_that_slurm_holds_after_many_requeues_is_released(agents: Agents, controller: Controller) -> None:
+    controller.info = replace(controller.info, preempted=True, held=True)
+    controller.requeues_preempted = True
+    see_to_the_job(agents.left(0, PREEMPTED))
+    assert (controller.requeued, controller.released) == ([], ["7"])
 
 
 def test_an_element_of_a_pool_requeues_itself_alone(agents: Agents, controller: Controller) -> None:

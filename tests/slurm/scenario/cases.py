@@ -71,10 +71,7 @@ class Case:
         return self.jobs.get(shape, COMPLETED)
 
 
-PATIENT = "KillWait=2"
-"""SLURM finds out too late that a node stands still to call it down."""
-
-PREEMPTION = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=5")
+PREEMPTION = presets.PREEMPTION.replace("GraceTime=20", "GraceTime=5")
 _ALLOCATION = ("allocation",)
 _POOL = ("pool",)
 _CANCELLED = frozenset({"CANCELLED"})
@@ -109,7 +106,7 @@ CASES = {
         faults.goes_bad, world=3, jobs=dict.fromkeys(SHAPES, COMPLETED | {"FAILED"}), nightly="allocation"
     ),
     "network cut and healed": Case(faults.cable_cut),
-    "network and filesystem cut and healed": Case(faults.cut_off, conf=PATIENT, nightly="allocation"),
+    "network and filesystem cut and healed": Case(faults.cut_off, nightly="allocation"),
     "requeue by hand": Case(faults.requeue_by_hand),
     "requeue by SLURM": Case(faults.requeue_by_slurm, world=1, nodes="1", shapes=_ALLOCATION),
     "controller restart": Case(faults.controller_restart, nightly="pool"),

@@ -1,0 +1,88 @@
+"""Runs the tests on other SLURMs, Pythons and PyTorchs: ``python -m tests.matrix [--only TEST ...] [SUITE ...]``.
+
+A suite is a Debian release (``bookworm``, ``trixie``, ``sid``), an interpreter of this machine (``python3.10``) or a
+PyTorch (``torch2.6``). Each is built, or brought up to date, and runs its pieces one after the other. What was found is
+kept in results.json, from which the table of docs/compatibility.md is made; with ``--only`` nothing is kept. Needs
+nothing but Python's own library; a Debian release needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+
+from tests.matrix import results
+from tests.matrix.environments import CHECKOUT, Environment, environment
+
+SUITES = ("bookworm", "trixie", "sid")
+
+
+def main() -> int:
+    arguments = _arguments()
+    failed = []
+    for name in arguments.suites or SUITES:
+        there = environment(name, arguments.directory, arguments.torch)
+        try:
+            there.build()
+            versions = there.versions()
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"{name}: could not be built: {error}", file=sys.stderr)
+            failed.append(name)
+            continue
+        print(f"{name}: {versions}", flush=True)
+        if arguments.only:
+            if subprocess.run(there.pytest(*arguments.only), cwd=CHECKOUT).returncode:
+                failed.append(name)
+            continue
+        for piece in there.pieces:
+            found = _run(there, piece)
+            print(f"{name}: {piece}: {found}", flush=True)
+            known = results.read()
+            results.with_result(known, name, asdict(versions), piece, found)
+            results.write(known)
+            if found.failed:
+                failed.append(f"{name}: {piece}")
+    for what in failed:
+        print(f"failed: {what}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE")
+    parser.add_argument("--only", nargs="+", metavar="TEST", help="run these, with pytest's options; keep no result")
+    parser.add_argument("--torch", default="torch", help="which PyTorch, as pip is told")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcelastic-matrix"
+    parser.add_argument("--directory", type=Path, default=cache, help=f"where it is built; {cache}")
+    return parser.parse_args()
+
+
+def _run(there: Environment, piece: str) -> results.Piece:
+    today, commit = date.today().isoformat(), _commit()
+    selection = there.pieces[piece]
+    if not selection:
+        status = subprocess.run(there.demo(), cwd=CHECKOUT).returncode
+        return results.Piece(today, commit, **({"failed": ("make demo",)} if status else {"passed": 1}))
+    inside, report = there.path("report.xml")
+    report.unlink(missing_ok=True)
+    subprocess.run(
+        there.pytest("-n", "2", "--dist", "loadgroup", f"--junitxml={inside}", *selection), cwd=CHECKOUT, check=False
+    )
+    if not report.exists():
+        return results.Piece(today, commit, failed=("pytest, which has left no report",))
+    return results.read_report(report.read_text(), today, commit)
+
+
+def _commit() -> str:
+    """The commit, with a mark if there is more than it has."""
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True)
+    return said.stdout.strip() or "unknown"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

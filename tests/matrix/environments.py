@@ -1,0 +1,158 @@
+"""The environments of the matrix: roots of Debian releases, interpreters of this machine, the oldest PyTorch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHECKOUT = HERE.parents[1]
+
+_LINKS = ("--find-links", "/wheels")
+
+Pieces = Mapping[str, Sequence[str]]
+"""What is run: its name, and pytest's arguments; without arguments it is `make demo`."""
+
+DEBIAN_PIECES: Pieces = {
+    "SLURM": ("tests/slurm", "-m", "nightly or not nightly"),
+    "contracts": ("tests/e2e/test_contract.py", "tests/filesystems/test_contract.py", "tests/backends"),
+    "demo": (),
+}
+PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly")}
+TORCH_PIECES: Pieces = {"worker, store, plug-in": ("tests/test_worker.py", "tests/store", "tests/pytorch", "tests/e2e")}
+
+
+@dataclass(frozen=True)
+class Versions:
+    """What an environment consists of; empty where it has none of it."""
+
+    python: str
+    torch: str
+    slurm: str = ""
+
+
+class Debian:
+    """A root of a Debian release with its SLURM and its Python; see build.sh and enter.sh."""
+
+    pieces = DEBIAN_PIECES
+
+    def __init__(self, suite: str, directory: Path, torch: str) -> None:
+        self.name, self._torch = suite, torch
+        self.root = directory / suite
+
+    def build(self) -> None:
+        """Build what is missing, and copy the checkout into it. Raises CalledProcessError."""
+        subprocess.run([HERE / "build.sh", self.name, self.root], check=True)
+        _copy_checkout(self.root / "src")
+        # A wheel of PyTorch has half a gigabyte, and those that it requires may have four more: kept beside the roots.
+        if not (self.root / "venv/.ready").exists():
+            self.run("python3", "-m", "venv", "/venv")
+            self.run("/venv/bin/python", "-m", "pip", "download", "--dest", "/wheels", *_LINKS, self._torch)
+        links = " ".join(filter(None, ("/wheels", os.environ.get("PIP_FIND_LINKS"))))
+        self.run("env", f"PIP_FIND_LINKS={links}", "make", "VENV=/venv", f"TORCH={self._torch}", "/venv/.ready")
+
+    def run(self, *command: str) -> None:
+        subprocess.run([HERE / "enter.sh", self.root, *command], check=True)
+
+    def say(self, *command: str) -> str:
+        """The first line of what a command prints there."""
+        return _first_line([str(HERE / "enter.sh"), str(self.root), *command])
+
+    def versions(self) -> Versions:
+        return Versions(
+            _word(self.say("/venv/bin/python", "--version")),
+            self.say("/venv/bin/python", "-c", "import torch; print(torch.__version__)"),
+            _word(self.say("slurmctld", "-V")),
+        )
+
+    def pytest(self, *arguments: str) -> list[str]:
+        return [str(HERE / "enter.sh"), str(self.root), "/venv/bin/python", "-m", "pytest", *arguments]
+
+    def demo(self) -> list[str]:
+        return [str(HERE / "enter.sh"), str(self.root), "/venv/bin/python", "examples/demo.py"]
+
+    def path(self, name: str) -> tuple[str, Path]:
+        """A file for a report: how it is called there, and here."""
+        return f"/var/tmp/{name}", self.root / "var/tmp" / name
+
+
+class Local:
+    """A virtual environment of this machine: of an interpreter such as `python3.10`, or with `torch2.6`, say."""
+
+    def __init__(self, name: str, directory: Path, torch: str) -> None:
+        self.name = name
+        self._directory = directory / name
+        oldest = name.startswith("torch")
+        self._interpreter = sys.executable if oldest else name
+        self._torch = f"torch=={name.removeprefix('torch')}.*" if oldest else torch
+        self.pieces = TORCH_PIECES if oldest else PYTHON_PIECES
+
+    @property
+    def _python(self) -> str:
+        return str(self._directory / "venv/bin/python")
+
+    def build(self) -> None:
+        """Build what is missing. Raises CalledProcessError."""
+        mark = self._directory / ".built"
+        if mark.exists():
+            return
+        self._directory.mkdir(parents=True, exist_ok=True)
+        subprocess.run([self._interpreter, "-m", "venv", "--clear", self._directory / "venv"], check=True)
+        install = [self._python, "-m", "pip", "install", "--quiet", self._torch, "--editable", f"{CHECKOUT}[dev]"]
+        subprocess.run(install, check=True)
+        mark.touch()
+
+    def versions(self) -> Versions:
+        said = _first_line([self._python, "-c", "import torch; print(torch.__version__)"])
+        return Versions(_word(_first_line([self._python, "--version"])), said)
+
+    def pytest(self, *arguments: str) -> list[str]:
+        return [self._python, "-m", "pytest", *arguments]
+
+    def demo(self) -> list[str]:
+        return [self._python, "examples/demo.py"]
+
+    def path(self, name: str) -> tuple[str, Path]:
+        path = self._directory / name
+        return str(path), path
+
+
+Environment = Debian | Local
+
+
+def environment(name: str, directory: Path, torch: str) -> Environment:
+    """``bookworm``, ``trixie``, ``sid``; ``python3.10``; ``torch2.6``."""
+    if name.startswith(("python", "torch")):
+        return Local(name, directory, torch)
+    return Debian(name, directory, torch)
+
+
+def _copy_checkout(to: Path) -> None:
+    """What git tracks here and what is new, as it stands; nothing that an earlier copy has left."""
+    shutil.rmtree(to, ignore_errors=True)
+    to.mkdir(parents=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=CHECKOUT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    for name in filter(None, listed.stdout.split("\0")):
+        if (CHECKOUT / name).is_file():  # a file that is deleted and not yet committed is listed too
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(CHECKOUT / name, to / name)
+
+
+def _first_line(command: Sequence[str]) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.partition("\n")[0]
+
+
+def _word(said: str) -> str:
+    """The version in ``Python 3.13.5`` or ``slurm-wlm 24.11.5``."""
+    return said.split()[-1]

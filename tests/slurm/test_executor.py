@@ -1,0 +1,46 @@
+"""What a batch script does after srun."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.slurm.executor import _epilogue
+
+SCONTROL = """#!/bin/sh
+case $1 in
+--version) echo slurm-wlm {version} ;;
+show) echo JobId=7 JobState=RUNNING PreemptTime={preempted} ;;
+requeue) echo "$2" >>{directory}/requeued ;;
+esac
+"""
+SINCE, NEVER = "2026-11-22T10:32:23", "None"
+
+
+@pytest.mark.parametrize(
+    ("asked", "preempted", "version", "requeued"),
+    [
+        pytest.param("", NEVER, "22.05.8", "", id="nothing is asked"),
+        pytest.param("requeue", NEVER, "22.05.8", "7\n", id="time limit"),
+        pytest.param("requeue", NEVER, "24.11.5", "7\n", id="time limit, new SLURM"),
+        pytest.param("unknown", NEVER, "24.11.5", "", id="ended by a person"),
+        pytest.param("unknown", SINCE, "23.11.4", "7\n", id="preempted"),
+        pytest.param("unknown", SINCE, "24.05.0", "", id="preempted, new SLURM"),
+        pytest.param("requeue", SINCE, "26.05.5", "", id="asked in vain, new SLURM"),
+    ],
+)
+def test_a_batch_script_requeues_a_job_unless_slurm_does(
+    asked: str, preempted: str, version: str, requeued: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "scontrol"
+    program.write_text(SCONTROL.format(version=version, preempted=preempted, directory=tmp_path))
+    program.chmod(0o755)
+    record = tmp_path / "requeued"
+    record.touch()
+    if asked:
+        (tmp_path / "requeue-7.2").write_text(f"{asked}\n")
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
+    done = subprocess.run(["bash", "-c", f"(exit 3){_epilogue(tmp_path)}"], env=environ, capture_output=True)
+    assert (done.returncode, record.read_text(), done.stderr) == (3, requeued, b"")
+    assert not (tmp_path / "requeue-7.2").exists()
