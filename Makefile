@@ -10,6 +10,7 @@
 # make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
+# make pictures    the pictures in README.md and docs/, from a real run; on a machine that does nothing else
 # make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
 
@@ -20,7 +21,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly pictures
 .DEFAULT_GOAL := help
 
 help:
@@ -50,7 +51,7 @@ system:
 	@tests/install_system.sh || [ -z "$$CI" ]
 
 test: check system
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 3 --dist loadgroup
 
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
@@ -78,6 +79,10 @@ nightly weekly: $(READY) system
 .PHONY: matrix
 matrix:
 	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(SUITES) $(if $(ONLY),--only $(ONLY))
+
+pictures: $(READY)
+	$(BIN)/python docs/make_diagram.py
+	$(BIN)/python docs/make_picture.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
