@@ -222,8 +222,8 @@ class SlurmCluster:
     def set_down(self, node: int) -> None:
         """`scontrol update state=down`: jobs lose the node at once, and it stays down until `resume` or `start_node`.
 
-        With ReturnToService=2 it would not: an answer to a ping that the node gave before it died may be looked at later,
-        and SLURM would start jobs on the dead node (seen with 26.05).
+        With ReturnToService=2 it would not: SLURM may look later at an answer that the node gave before it died, and
+        then starts jobs on the dead node (seen with 26.05).
         """
         self._set_down.add(node)
         self.run("scontrol", "update", f"nodename=n{node}", "state=down", "reason=test")

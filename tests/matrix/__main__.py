@@ -41,7 +41,7 @@ def main() -> int:
             if subprocess.run(there.pytest(*_PYTEST, *arguments.only), cwd=CHECKOUT).returncode:
                 failed.append(name)
             continue
-        for piece in there.pieces:
+        for piece in arguments.pieces or there.pieces:
             found = _run(there, piece)
             print(f"{name}: {piece}: {found}", flush=True)
             known = results.read()
@@ -60,6 +60,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs=argparse.REMAINDER, metavar="TEST", help="run these, with options for pytest; keep no result"
     )
+    parser.add_argument("--pieces", nargs="+", metavar="PIECE", help="not all pieces, but these")
     parser.add_argument("--torch", default="torch", help="which PyTorch, as pip is told")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcelastic-matrix"
     parser.add_argument("--directory", type=Path, default=cache, help=f"where it is built; {cache}")
