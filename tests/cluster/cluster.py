@@ -42,6 +42,7 @@ class SlurmCluster:
         self._shape = Shape(nodes, cpus, gpus, extra_conf, topology)
         self._resources = ExitStack()
         self._started: Machines | None = None
+        self._set_down: set[int] = set()
 
     # ------------------------------------------------------------------------------------------------ life
 
@@ -187,6 +188,8 @@ class SlurmCluster:
         SLURM takes up to a minute for that if a job was just ending there and nothing had called the node down.
         """
         self._host(node).start(self.env)
+        if node in self._set_down:
+            self.resume(node)
 
     def cut(self, node: int) -> None:
         """Pull the node's network cable."""
@@ -217,7 +220,12 @@ class SlurmCluster:
             done |= new
 
     def set_down(self, node: int) -> None:
-        """`scontrol update state=down`: jobs lose the node at once."""
+        """`scontrol update state=down`: jobs lose the node at once, and it stays down until `resume` or `start_node`.
+
+        With ReturnToService=2 it would not: SLURM may look later at an answer that the node gave before it died, and
+        then starts jobs on the dead node (seen with 26.05).
+        """
+        self._set_down.add(node)
         self.run("scontrol", "update", f"nodename=n{node}", "state=down", "reason=test")
 
     def drain(self, node: int) -> None:
@@ -230,6 +238,7 @@ class SlurmCluster:
 
     def resume(self, node: int) -> None:
         """Undo `set_down`, or `drain`, of a node that is alive."""
+        self._set_down.discard(node)
         self.run("scontrol", "update", f"nodename=n{node}", "state=resume")
 
     def node_running(self, node: int) -> bool:

@@ -20,6 +20,8 @@ from tests.matrix import results
 from tests.matrix.environments import CHECKOUT, Environment, environment
 
 SUITES = ("bookworm", "trixie", "sid")
+_PYTEST = ("-n", "2", "--dist", "loadgroup", "-m", "not weekly")
+"""Tests of the night included; a later -m replaces this one."""
 
 
 def main() -> int:
@@ -36,10 +38,10 @@ def main() -> int:
             continue
         print(f"{name}: {versions}", flush=True)
         if arguments.only:
-            if subprocess.run(there.pytest(*arguments.only), cwd=CHECKOUT).returncode:
+            if subprocess.run(there.pytest(*_PYTEST, *arguments.only), cwd=CHECKOUT).returncode:
                 failed.append(name)
             continue
-        for piece in there.pieces:
+        for piece in arguments.pieces or there.pieces:
             found = _run(there, piece)
             print(f"{name}: {piece}: {found}", flush=True)
             known = results.read()
@@ -55,7 +57,10 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE")
-    parser.add_argument("--only", nargs="+", metavar="TEST", help="run these, with pytest's options; keep no result")
+    parser.add_argument(
+        "--only", nargs=argparse.REMAINDER, metavar="TEST", help="run these, with options for pytest; keep no result"
+    )
+    parser.add_argument("--pieces", nargs="+", metavar="PIECE", help="not all pieces, but these")
     parser.add_argument("--torch", default="torch", help="which PyTorch, as pip is told")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcelastic-matrix"
     parser.add_argument("--directory", type=Path, default=cache, help=f"where it is built; {cache}")
@@ -70,9 +75,7 @@ def _run(there: Environment, piece: str) -> results.Piece:
         return results.Piece(today, commit, **({"failed": ("make demo",)} if status else {"passed": 1}))
     inside, report = there.path("report.xml")
     report.unlink(missing_ok=True)
-    subprocess.run(
-        there.pytest("-n", "2", "--dist", "loadgroup", f"--junitxml={inside}", *selection), cwd=CHECKOUT, check=False
-    )
+    subprocess.run(there.pytest(*_PYTEST, f"--junitxml={inside}", *selection), cwd=CHECKOUT, check=False)
     if not report.exists():
         return results.Piece(today, commit, failed=("pytest, which has left no report",))
     return results.read_report(report.read_text(), today, commit)

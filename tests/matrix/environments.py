@@ -19,11 +19,11 @@ Pieces = Mapping[str, Sequence[str]]
 """What is run: its name, and pytest's arguments; without arguments it is `make demo`."""
 
 DEBIAN_PIECES: Pieces = {
-    "SLURM": ("tests/slurm", "-m", "nightly or not nightly"),
+    "SLURM": ("tests/slurm",),
     "contracts": ("tests/e2e/test_contract.py", "tests/filesystems/test_contract.py", "tests/backends"),
     "demo": (),
 }
-PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly")}
+PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly and not weekly")}
 TORCH_PIECES: Pieces = {"worker, store, plug-in": ("tests/test_worker.py", "tests/store", "tests/pytorch", "tests/e2e")}
 
 

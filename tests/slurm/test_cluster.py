@@ -223,7 +223,7 @@ def test_stop_leaves_nothing_behind(fresh_cluster: FreshCluster) -> None:
 def test_failed_start_leaves_nothing_behind(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cluster = SlurmCluster(nodes=1, extra_conf="SelectType=select/no_such")
-    with pytest.raises(ClusterTimeout, match=r"waited 1 s for an answer of the controller(.|\n)*no_such"):
+    with pytest.raises(ClusterError, match="no_such"):  # 24.11 listens before it loads its plug-ins
         cluster.start(timeout=1)
     assert list(tmp_path.iterdir()) == []
     assert not Path("/sys/class/net", cluster.uplink).exists()
