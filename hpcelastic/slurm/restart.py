@@ -10,6 +10,7 @@ status, is not started again; nor is one whose task was told to stop (SIGTERM, S
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,9 +46,12 @@ FIRST = Restart()
 def start_agent(pauses: Sequence[float] = PAUSES) -> Restart:
     """Return in a child process, which is to become the agent. The calling process stays behind and never returns.
 
-    It ends as its last child did. Call it before the process has threads. In the child SIGUSR1 and SIGUSR2 are blocked
-    until the agent has handlers for them, so that a warning that comes earlier waits for it.
+    It ends as its last child did. In the child SIGUSR1 and SIGUSR2 are blocked until the agent has handlers for them,
+    so that a warning that comes earlier waits for it. Raises RuntimeError if the process has threads, which a fork
+    would lose.
     """
+    if threading.active_count() > 1:
+        raise RuntimeError(f"an agent is forked before there are threads, and there are {threading.enumerate()}")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     restart = FIRST
     while True:

@@ -12,6 +12,7 @@ from hpcelastic.cli import main as hpcelastic
 from hpcelastic.errors import NameTaken
 from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.slurm import entry
+from hpcelastic.slurm.restart import FIRST
 from hpcelastic.store.paths import RunPaths
 from tests.cli.shell import Shell
 
@@ -61,6 +62,7 @@ def test_only_a_name_of_nobodys_choice_is_changed(
     machine = Taken(taken)
     for module in (agent, entry):
         monkeypatch.setattr(module, "take_part", machine.take_part)
+    monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the process of the tests
     command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
     assert hpcelastic(command) == status
     assert [(place.name, place.host) for place in machine.asked] == expected
