@@ -15,8 +15,12 @@ print(json.dumps([line.split() for line in fields if line.startswith(("SigBlk", 
 signal.raise_signal(signal.SIGINT)
 """
 
+_OF_THE_C_LIBRARY = 1 << 31 | 1 << 32
+"""The signals 32 and 33, which Python cannot set, and of which no program of ours makes use."""
+
 
 def test_what_the_session_starts_inherits_no_ignored_and_no_blocked_signal() -> None:
     session = subprocess.run([sys.executable, "-c", INHERITED], capture_output=True, text=True)
-    assert json.loads(session.stdout) == [["SigBlk:", "0" * 16], ["SigIgn:", "0" * 16]]
+    masks = {name: int(mask, 16) & ~_OF_THE_C_LIBRARY for name, mask in json.loads(session.stdout)}
+    assert masks == {"SigBlk:": 0, "SigIgn:": 0}
     assert session.stderr.rstrip().endswith("KeyboardInterrupt")
