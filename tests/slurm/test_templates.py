@@ -185,6 +185,13 @@ def test_the_last_lines_know_where_an_agent_leaves_its_wish(template: str) -> No
     assert wish.replace("${SLURM_RESTART_COUNT:-0}", "2") == str(RunPaths(Path("run")).wish("7", 2))
 
 
+def test_all_templates_requeue_their_job_in_the_same_way() -> None:
+    texts = [path.read_text() for path in (ROOT / "slurm").glob("*.sbatch")]
+    last_lines = [text.partition('if [ -e "$wish" ]; then')[2] for text in texts]
+    assert len({lines for lines in last_lines if lines}) == 1
+    assert last_lines.count("") == 1, "agent.sbatch has the fewest lines"
+
+
 def test_the_fewest_lines(desk: Desk) -> None:
     job = desk.sbatch(desk.template("agent.sbatch"))
     desk.until_logged(job, "2 ranks: epoch 30/30")
