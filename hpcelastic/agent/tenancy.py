@@ -38,10 +38,11 @@ def settled(paths: RunPaths, place: Place) -> Iterator[Place]:
         yield place
 
 
-def names(first: str) -> Iterator[str]:
-    """What agents that start on one machine without knowing of each other are called, in turn."""
+def places(first: Place) -> Iterator[Place]:
+    """The places of agents that start on one machine without knowing of each other: ``n1``, ``n1.2``, ``n1.3``, ..."""
     yield first
-    yield from (f"{first}.{number}" for number in itertools.count(2))
+    for number in itertools.count(2):
+        yield replace(first, name=f"{first.name}.{number}", host=first.host or first.name)
 
 
 def _address(paths: RunPaths, *words: str) -> bytes:

@@ -21,7 +21,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.tenancy import names
+from hpcelastic.agent.tenancy import places
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
@@ -158,8 +158,7 @@ class FileRendezvousHandler(RendezvousHandler):
 
     def _enter(self) -> Delegate:
         here = replace(place_here(), address=self._address)
-        for name in names(here.name):
-            place = here if name == here.name else replace(here, name=name, host=here.host or here.name)
+        for place in places(here):
             with contextlib.suppress(NameTaken), contextlib.ExitStack() as held:
                 node = held.enter_context(
                     entered(self._paths, self._run_id, self._settings, place, self._interface, workers=1)
@@ -169,7 +168,7 @@ class FileRendezvousHandler(RendezvousHandler):
                 self._if_dropped = weakref.finalize(self, _take_back, delegate, self._held)
                 self._if_dropped.atexit = False  # the delegate says goodbye there itself
                 return delegate
-        raise AssertionError("there is always another name")
+        raise AssertionError("places do not end")
 
     def _begun(self, here: Entered) -> Delegate:
         if here.state.phase.final:

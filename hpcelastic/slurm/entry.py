@@ -25,7 +25,7 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.outlet import free_output
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
-from hpcelastic.agent.tenancy import names, settled
+from hpcelastic.agent.tenancy import places, settled
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.ground import check_race, established, remarks
@@ -177,12 +177,11 @@ def take_part(task: Task, place: Place, observe: Observe | None = None, restart:
 
 
 def take_part_by_a_free_name(task: Task, place: Place, observe: Observe | None = None) -> int:
-    """`take_part` by the first name that no other agent of the run on this machine has: ``n1``, ``n1.2``, ``n1.3``."""
-    for name in names(place.name):
-        free = place if name == place.name else replace(place, name=name, host=place.host or place.name)
+    """`take_part` by the first name that no other agent of the run on this machine has."""
+    for free in places(place):
         with contextlib.suppress(NameTaken):
             return take_part(task, free, observe)
-    raise AssertionError("names do not end")
+    raise AssertionError("places do not end")
 
 
 def _take_part(
