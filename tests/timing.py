@@ -26,13 +26,17 @@ _PROCESSOR = "processor"
 
 @dataclass
 class Timing:
-    """The time of one test. All figures are seconds."""
+    """The time of one test. All figures are seconds.
+
+    ``outcome`` is passed, skipped or failed, so that the file of a run that goes on shows what has failed so far.
+    """
 
     test: str
     setup: float = 0.0
     call: float = 0.0
     teardown: float = 0.0
     processor: float = 0.0
+    outcome: str = "passed"
 
     @property
     def total(self) -> float:
@@ -49,6 +53,8 @@ class Recorder:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         timing = self._running.setdefault(report.nodeid, Timing(report.nodeid))
         setattr(timing, report.when or "call", report.duration)
+        if report.outcome != "passed":
+            timing.outcome = report.outcome
         if report.when == "teardown":
             timing.processor = dict(report.user_properties)[_PROCESSOR]
             with self._path.open("a") as stream:
