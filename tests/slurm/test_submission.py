@@ -714,6 +714,7 @@ def test_jobs_that_slurm_does_not_know(shared: SlurmCluster) -> None:
     scheduler.cancel_jobs([job, "99"])
 
 
+@pytest.mark.slow
 def test_a_job_that_slurm_has_forgotten(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
