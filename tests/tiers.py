@@ -31,3 +31,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.nightly)
     if unknown and config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all tests were collected
         raise pytest.UsageError(f"{ESSENTIAL}: no such test: {', '.join(sorted(unknown))}")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Refuse to go on where pytest-xdist passes over groups: each of its processes would start every lab for itself."""
+    if session.config.getoption("loadgroup", False):
+        alone = [i.nodeid for i in session.items if i.get_closest_marker("xdist_group") and "@" not in i.nodeid]
+        if alone:
+            raise pytest.UsageError(f"this pytest-xdist does not group tests with this pytest, such as {alone[0]}")
