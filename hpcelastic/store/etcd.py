@@ -100,7 +100,8 @@ class _Server:
             self._bases.append(self._bases.pop(0))  # the next one is asked first from now on
         reason = getattr(trouble, "reason", trouble)
         remedy = "is it running, and reached from this node?"
-        if isinstance(reason, ssl.SSLError):
+        # A server without TLS answers the handshake with an error, or resets the connection before that is read.
+        if isinstance(reason, (ssl.SSLError, ConnectionResetError)) and base.startswith("https:"):
             remedy = "does it speak TLS, and do rendezvous.cacert, rendezvous.cert and rendezvous.key fit?"
         raise StoreError(f"etcd at {self.where} does not answer: {trouble}; {remedy}")
 
