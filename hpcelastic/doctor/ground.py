@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hpcelastic.doctor.measurements import Measurements
-from hpcelastic.doctor.mounts import mount_of
 from hpcelastic.doctor.race import meet_at_start
 from hpcelastic.doctor.verdict import Verdict, locks_stay_local
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.store import files
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.mounts import mount_of
 from hpcelastic.store.paths import RunPaths, doctors_verdict
 
 _RACED_FOR = 5

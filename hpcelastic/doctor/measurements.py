@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hpcelastic.doctor.mounts import UNKNOWN, Mount
+from hpcelastic.store.mounts import UNKNOWN, Mount
 
 
 class Result(str, Enum):

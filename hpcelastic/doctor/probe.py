@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hpcelastic.doctor.measurements import Access, NodeMeasurements, Result, Space, Times
-from hpcelastic.doctor.mounts import mount_of
 from hpcelastic.doctor.race import create_exclusively, race_of_processes, race_of_threads
 from hpcelastic.doctor.trials import tried
 from hpcelastic.errors import StoreError
 from hpcelastic.store import files
 from hpcelastic.store.bounded import Hang, bounded
 from hpcelastic.store.errnos import repeated
+from hpcelastic.store.mounts import mount_of
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hpcelastic.doctor.measurements import Lag, Measurements, Sight
-from hpcelastic.doctor.mounts import UNKNOWN, Mount
 from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.mounts import UNKNOWN, Mount
 
 NEVER = 30.0
 """What was not seen for this many seconds counts as never seen."""

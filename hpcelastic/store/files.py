@@ -12,6 +12,7 @@ publication leaves it open whether it has happened, unless its text says otherwi
 import contextlib
 import enum
 import errno
+import functools
 import json
 import os
 import secrets
@@ -25,9 +26,13 @@ from hpcelastic.errors import StoreError
 from hpcelastic.store.errnos import advice as advice
 from hpcelastic.store.errnos import doubtful, pauses, repeated
 from hpcelastic.store.errnos import explained as explained
+from hpcelastic.store.mounts import mount_of
 
 FORGOTTEN = 40.0
 """Seconds after which a client has forgotten that a name was absent; NFS remembers it for 30 by default."""
+
+_TICK = (0.001, 0.002, 0.004, 0.008, 0.016)
+"""Seconds between looks at a server's clock, which moves every 1 to 10 ms."""
 
 DRAFT = ".draft-"
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -187,14 +192,32 @@ def remove(path: Path) -> None:
 
 
 def stamp(directory: Path) -> None:
-    """Give ``directory`` a modification time that it never had, after the last of our changes there.
+    """Give ``directory`` times that it never had, after the last of our changes there.
 
-    Changes within one tick of an NFSv3 server's clock look like one to its clients: who has listed the directory in
-    between goes on showing what was there before, until the clock has moved and somebody changes the directory again.
+    A client that lists the directory between two changes with the same time never learns of the second: it goes on to
+    show what was there after the first until the directory changes again. Clients of NFSv3 compare the time of the last
+    change by the server's clock, which nobody can set and which moves in ticks, so there the clock is waited for.
     """
     with contextlib.suppress(OSError):
-        now = time.time_ns()
-        os.utime(directory, ns=(now, now))
+        changed = _touch(directory)
+        if _shows_changes_by_clock(directory):
+            for pause in _TICK:
+                time.sleep(pause)
+                if _touch(directory) != changed:
+                    break
+
+
+def _touch(directory: Path) -> int:
+    """Set the time of the last modification; return the time of the last change, by the server's clock."""
+    now = time.time_ns()
+    os.utime(directory, ns=(now, now))
+    return os.stat(directory).st_ctime_ns
+
+
+@functools.lru_cache(maxsize=256)
+def _shows_changes_by_clock(directory: Path) -> bool:
+    """Version 4 of NFS has a count of changes, which some servers derive from the clock."""
+    return mount_of(directory).kind in ("nfs", "nfs4")
 
 
 def sync_directory(path: Path) -> None:

@@ -11,13 +11,13 @@ import pytest
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.doctor.ground import read_verdict
-from hpcelastic.doctor.mounts import mount_of
 from hpcelastic.doctor.verdict import Verdict
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.store import files
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.mounts import mount_of
 from hpcelastic.store.paths import RunPaths, doctors_verdict
 from tests.api.jobs import job
 from tests.cli.shell import PATIENCE, Shell

@@ -15,7 +15,7 @@ from hpcelastic.doctor.measurements import (
     Times,
     Trial,
 )
-from hpcelastic.doctor.mounts import Mount
+from hpcelastic.store.mounts import Mount
 
 NFS = Mount("nfs4", "server:/export", "/scratch", ("rw", "vers=4.2", "local_lock=none"))
 WORKS = Trial(Result.WORKS)

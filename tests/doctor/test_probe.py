@@ -12,7 +12,6 @@ import pytest
 from hpcelastic.doctor import ground, probe, race
 from hpcelastic.doctor.ground import check_race, established, read_verdict, remarks
 from hpcelastic.doctor.measurements import Measurements, NodeMeasurements, Result
-from hpcelastic.doctor.mounts import Mount, mount_of
 from hpcelastic.doctor.probe import QUICK, SHORT, Effort, measure_node, number_in, whole_content
 from hpcelastic.doctor.rules import judge
 from hpcelastic.doctor.trials import tried
@@ -22,6 +21,7 @@ from hpcelastic.protocol.codec import encode
 from hpcelastic.store import files
 from hpcelastic.store.bounded import Hang, bounded
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.mounts import Mount, mount_of
 from hpcelastic.store.paths import RunPaths, doctors_verdict
 from tests.store.forking import in_processes
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 
 from hpcelastic.doctor.measurements import Access, Lag, Measurements, Result, Space, Times, Trial
-from hpcelastic.doctor.mounts import Mount
 from hpcelastic.doctor.rules import judge
 from hpcelastic.doctor.verdict import Severity, Verdict, advise, locks_stay_local, raised
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.settings import RENEWALS, NodeRange, RendezvousSettings, Settings
 from hpcelastic.store.locks import LockKind
+from hpcelastic.store.mounts import Mount
 from tests.doctor.measured import NEVER, NFS, alone, fails, late, together
 
 HANGS = Trial(Result.HANGS, "no answer within 5 s")

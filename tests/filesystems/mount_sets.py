@@ -125,16 +125,8 @@ LYING = (
 _NFS = Group("nfs", nfs_mounts, why_no_nfs, slow=True)
 
 REMOTE = (
-    # Version 3 tells a change of a directory by its time alone: of two within one tick of the server's clock a client
-    # may miss the second, and lists the old names until the directory changes again.
-    Source(
-        "NFSv3",
-        "of two changes of a directory within one tick of the server's clock, a client may miss the second",
-        _NFS,
-        staleness=3,
-        late_listings=True,
-    ),
-    Source("NFSv3 nolock", "the same, and locks of one client only", _NFS, staleness=3, late_listings=True),
+    Source("NFSv3", "clients compare the time of a directory's last change, which moves in ticks", _NFS, staleness=3),
+    Source("NFSv3 nolock", "the same, and locks of one client only", _NFS, staleness=3),
     Source("NFSv4.2", "Linux server and clients, default options", _NFS, staleness=3),
     Source("MooseFS", "default options", Group("moosefs", _moosefs, why_no_moosefs, slow=True), staleness=3),
 )

@@ -12,6 +12,7 @@ import pytest
 
 from hpcelastic.errors import StoreError
 from hpcelastic.store import files
+from hpcelastic.store.mounts import Mount
 from tests.store.forking import in_processes
 
 
@@ -688,3 +689,24 @@ def test_a_name_taken_after_a_lost_reply_is_told_by_its_content_whatever_a_cache
     monkeypatch.setattr(os, "link", after(os.link, errno.EIO))
     assert files.publish_new(tmp_path / "a", b"mine")
     assert not unseen
+
+
+@pytest.mark.parametrize("kind, touches", [("ext4", 1), ("nfs", 3), ("nfs4", 3)])
+def test_on_nfs_a_stamp_waits_until_the_servers_clock_has_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, touches: int
+) -> None:
+    clock = iter([5, 5, 6, 7])
+    monkeypatch.setattr(files, "mount_of", lambda path: Mount(kind, "", str(path)))
+    monkeypatch.setattr(files, "_touch", lambda path: next(clock))
+    files.stamp(tmp_path)
+    assert 4 - len(list(clock)) == touches
+
+
+def test_a_servers_clock_that_stands_still_is_not_waited_for_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touched: list[Path] = []
+    monkeypatch.setattr(files, "mount_of", lambda path: Mount("nfs", "", str(path)))
+    monkeypatch.setattr(files, "_touch", touched.append)
+    files.stamp(tmp_path)
+    assert 2 < len(touched) < 10

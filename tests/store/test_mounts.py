@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.doctor.mounts import UNKNOWN, Mount, containing, mount_of, parse
+from hpcelastic.store.mounts import UNKNOWN, Mount, containing, mount_of, parse
 
 NFS3 = (
     "66 27 0:52 / /home rw,nosuid,relatime shared:31 - nfs filer:/vol/home rw,vers=3,rsize=65536,hard,nolock,proto=tcp,"

@@ -1,0 +1,61 @@
+"""Whether the listings of one client show what another publishes: ``sight DIRECTORY PLACE COUNT``.
+
+The writer (place 0) publishes name after name, each once the reader has answered the one before or has had its time.
+The reader lists all the time. A name that it first sees together with the next was missing until the directory changed
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from hpcelastic.store import files
+from tests.filesystems.contract import persistently
+
+PATIENCE = 10.0
+"""Seconds for which the writer waits for an answer."""
+
+
+def publish(names: Path, answers: Path, count: int) -> None:
+    for number in range(count):
+        publish_name(names, number)
+        await_names(answers, number + 1, PATIENCE)
+
+
+def watch(names: Path, answers: Path, count: int) -> list[int]:
+    """The numbers of the names that were not seen before their successors."""
+    known, late = 0, []
+    while known < count:
+        found = await_names(names, known + 1, 3 * PATIENCE)
+        late += range(known, found - 1) if found else range(known, count)
+        for number in range(known, found):
+            publish_name(answers, number)
+        known = found or count
+    return late
+
+
+def publish_name(directory: Path, number: int) -> None:
+    persistently(lambda: files.publish_new(directory / str(number), b"\n"))
+
+
+def await_names(directory: Path, count: int, patience: float) -> int:
+    """How many names there are once there are ``count``; 0 if there are fewer after ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        if (found := len(persistently(lambda: files.names(directory)))) >= count:
+            return found
+    return 0
+
+
+def main(root: str, place: str, count: str) -> None:
+    names, answers = Path(root) / "names", Path(root) / "answers"
+    for directory in (names, answers):
+        persistently(lambda directory=directory: files.make_directory(directory))
+    print(json.dumps((publish if place == "0" else watch)(names, answers, int(count))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
