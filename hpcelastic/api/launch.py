@@ -4,7 +4,7 @@ import itertools
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from os import PathLike
@@ -60,6 +60,7 @@ def submit(
         raise ConfigError("arguments can be given to a function only; set entrypoint.args for a script")
     config = resolve(job, overrides_from_keywords(overrides), profile)
     call = (job, args) if callable(job) else None
+    warn([config], executor)
     return start(config, call, executor=executor, resume=resume)
 
 
@@ -87,6 +88,13 @@ def _named(config: JobConfig, name: str) -> JobConfig:
     return next(config for config in named if not run_paths(config).root.exists())
 
 
+def warn(configs: Iterable[JobConfig], executor: str) -> None:
+    """Warn the caller's caller of what they should know of these jobs; before any starts, for a warning may raise."""
+    if executor == "slurm":
+        for line in dict.fromkeys(line for config in configs for line in remarks(config)):
+            warnings.warn(line, stacklevel=3)
+
+
 def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm", resume: bool = False) -> Run:
     """Start the run that ``config`` describes."""
     if executor not in ("slurm", "local"):
@@ -100,8 +108,6 @@ def start(config: JobConfig, call: Call | None = None, *, executor: str = "slurm
                 shutil.rmtree(paths.root, ignore_errors=True)
             raise
     note(paths.root)
-    for line in remarks(config) if executor == "slurm" else ():
-        warnings.warn(line, stacklevel=3)
     return Run(paths.root)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, overload
 from hpcelastic import values
 from hpcelastic.api.checks import check_entrypoint
 from hpcelastic.api.jobs import end_jobs
-from hpcelastic.api.launch import Job, resolve, start
+from hpcelastic.api.launch import Job, resolve, start, warn
 from hpcelastic.api.page import as_table
 from hpcelastic.api.prepare import Call, run_paths
 from hpcelastic.api.registry import known
@@ -126,6 +126,7 @@ def sweep(
         return resolve(job, overrides_from_keywords({**overrides, **keys}), profile)
 
     starts = _checked(job, _listed(points), resolved)
+    warn((config for config, _, _ in starts), executor)
     started: list[Run] = []
     for config, call, point in starts:
         try:

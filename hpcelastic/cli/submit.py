@@ -2,12 +2,12 @@
 
 import argparse
 import sys
-import warnings
 
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
 from hpcelastic.cli import sbatch
 from hpcelastic.cli.job import add_job, add_resume
+from hpcelastic.slurm.submission import remarks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,10 +22,9 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return sbatch.run(args, command=True)
     config = resolve(args.file, args.overrides, args.profile)
-    with warnings.catch_warnings(record=True) as told:
-        started = start(config, resume=args.resume)
-    for warning in told:
-        print(f"hpcelastic submit: {warning.message}", file=sys.stderr)
+    started = start(config, resume=args.resume)
+    for line in remarks(config):
+        print(f"hpcelastic submit: {line}", file=sys.stderr)
     print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
     if args.wait:
         return wait(started)

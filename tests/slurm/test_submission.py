@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -492,6 +493,17 @@ def test_python_warns_that_a_job_asks_for_no_processors(command: Command) -> Non
     with pytest.warns(UserWarning, match=UNSAID) as told:
         hpcelastic.submit("job.yaml")
     assert [warning.filename for warning in told] == [__file__]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("points", [None, [{"slurm.time": 5}, {"slurm.time": 6}]], ids=["submit", "sweep"])
+def test_a_warning_that_raises_leaves_nothing_behind(
+    command: Command, directory: Path, points: list[dict[str, Any]] | None
+) -> None:
+    command("sbatch", ACCEPTS)
+    with pytest.raises(UserWarning, match=UNSAID):
+        hpcelastic.sweep("job.yaml", points) if points else hpcelastic.submit("job.yaml")
+    assert not (directory / "runs").exists()
 
 
 def test_states_of_the_jobs_that_are_known(command: Command) -> None:
