@@ -32,7 +32,7 @@ def test_run_survives(case: Case, shape: str, fresh_cluster: FreshCluster) -> No
         case.play(stage)
         case.end(stage)
         status = stage.run.status()
-        assert (status.restarts, status.world_size) == (case.restarts, case.world)
+        assert (status.restarts, status.world_size) == (case.restarts, case.world), stage.describe()
         assert stage.job_states() <= case.ends(shape)
 
 

@@ -57,6 +57,8 @@ class Storm:
             fault = self.dice.choice(FAULTS)
             fault(self)
         self.heal(float("inf"))
+        for node in range(1, NODES + 1):  # a controller that was killed may have forgotten that it had done so
+            resume(self, node)
         self.supply()
 
     def say(self, what: str) -> None:
