@@ -199,18 +199,24 @@ def stamp(directory: Path) -> None:
     change by the server's clock, which nobody can set and which moves in ticks, so there the clock is waited for.
     """
     with contextlib.suppress(OSError):
-        changed = _touch(directory)
+        _touch(directory)
         if _shows_changes_by_clock(directory):
+            changed = _changed(directory)
             for pause in _TICK:
                 time.sleep(pause)
-                if _touch(directory) != changed:
+                _touch(directory)
+                if _changed(directory) != changed:
                     break
 
 
-def _touch(directory: Path) -> int:
-    """Set the time of the last modification; return the time of the last change, by the server's clock."""
+def _touch(directory: Path) -> None:
+    """Set the time of the last modification to now."""
     now = time.time_ns()
     os.utime(directory, ns=(now, now))
+
+
+def _changed(directory: Path) -> int:
+    """The time of the last change, by the server's clock."""
     return os.stat(directory).st_ctime_ns
 
 
