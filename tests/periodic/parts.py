@@ -6,7 +6,8 @@ import sys
 from dataclasses import dataclass
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--dist", "loadgroup")
-_PROTOCOL = ("hpcelastic/protocol", "hpcelastic/rendezvous", "hpcelastic/store", "hpcelastic/agent", "tests/simulation")
+_MUTANTS = "tests/mutants"
+_PROTOCOL = ("hpcelastic/protocol", "hpcelastic/rendezvous", "hpcelastic/store", "hpcelastic/agent", "tests/simulation", "tests/mutants")
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,11 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 3),
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly"), 46),
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 40),
         Part("simulation", simulate(day * 100_000, "--minutes", "4"), 6),
-        Part("mutants", (sys.executable, "-m", "tests.mutants"), 9),
+        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 12),
         *(storm(shape, day, minutes=2, budget=5) for shape in SHAPES),
-        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 8),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 11),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 8),
     ]
 
@@ -48,6 +49,7 @@ def weekly() -> list[Part]:
             Part(f"simulation-{first}", simulate(first, "--seeds", "10000"), 0, _PROTOCOL)
             for first in range(0, 100_000, 10_000)
         ),
+        Part("mutants", (sys.executable, "-m", "tests.mutants"), 0, _PROTOCOL),
         Part("exhaustive-3-nodes", exhaustive("--nodes", "3", "--min", "2", "--depth", "30"), 0, _PROTOCOL),
         *(storm(shape, seed, minutes=20, budget=0) for seed, shape in enumerate(SHAPES)),
         *(Part(f"slurm-{release}", matrix(release), 0) for release in RELEASES),
