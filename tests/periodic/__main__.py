@@ -80,7 +80,8 @@ def _await(process: subprocess.Popen[bytes], part: Part, began: float, title: st
             if left <= _STEP:
                 _end(process)
                 return True
-        print(f"{title}: {time.monotonic() - began:.0f} s of {budget:.0f} s", flush=True)
+        limit = f" of {budget:.0f} s" if part.budget else ""
+        print(f"{title}: {time.monotonic() - began:.0f} s{limit}", flush=True)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
