@@ -78,7 +78,7 @@ nightly weekly: $(READY) system
 # Needs no set-up here: each environment has its own. MATRIX is where they are kept.
 .PHONY: matrix
 matrix:
-	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(SUITES) $(if $(ONLY),--only $(ONLY))
+	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(if $(BUILD),--build) $(SUITES) $(if $(ONLY),--only $(ONLY))
 
 pictures: $(READY)
 	$(BIN)/python docs/make_diagram.py

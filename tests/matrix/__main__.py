@@ -37,6 +37,8 @@ def main() -> int:
             failed.append(name)
             continue
         print(f"{name}: {versions}", flush=True)
+        if arguments.build:
+            continue
         if arguments.only:
             if subprocess.run(there.pytest(*_PYTEST, *arguments.only), cwd=CHECKOUT).returncode:
                 failed.append(name)
@@ -60,6 +62,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs=argparse.REMAINDER, metavar="TEST", help="run these, with options for pytest; keep no result"
     )
+    parser.add_argument("--build", action="store_true", help="build what is missing, and run nothing")
     parser.add_argument("--pieces", nargs="+", metavar="PIECE", help="not all pieces, but these")
     parser.add_argument("--torch", default="torch", help="which PyTorch, as pip is told")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "hpcelastic-matrix"

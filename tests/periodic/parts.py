@@ -30,12 +30,13 @@ def nightly(day: int) -> list[Part]:
     """
     release = RELEASES[day % len(RELEASES)]
     return [
-        Part("code", ("make", "check"), 3),
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 40),
-        Part("simulation", simulate(day * 100_000, "--minutes", "4"), 6),
-        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 12),
-        *(storm(shape, day, minutes=2, budget=5) for shape in SHAPES),
-        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 11),
+        Part("code", ("make", "check"), 2),
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 38),
+        Part("simulation", simulate(day * 100_000, "--minutes", "4"), 5),
+        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
+        *(storm(shape, day, minutes=2, budget=4.5) for shape in SHAPES),
+        Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 9),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 8),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 8),
     ]
 
