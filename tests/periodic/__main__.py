@@ -122,7 +122,7 @@ def _tail(path: Path, lines: int) -> str:
 
 def _last_line(path: Path) -> str:
     lines = [line.strip() for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip("= ") if lines else "no output"
+    return lines[-1].strip("= ")[:200] if lines else "no output"
 
 
 def _now() -> datetime.datetime:

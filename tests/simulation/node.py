@@ -371,8 +371,9 @@ class Node:
         for node in self.world.live():
             if node is not self:
                 node.bell.lost(self)
-        if self.member.stand is not Stand.LEFT:
-            self.world.referee.disturbed(self.id, float("inf"))
+        # Its goodbye may be missing from a listing by which others look for a node whose connection has broken.
+        unseen = self.world.scenario.traits.listing if self.member.stand is Stand.LEFT else float("inf")
+        self.world.referee.disturbed(self.id, self.world.clock.now + unseen)
 
 
 class Guard:

@@ -20,6 +20,9 @@ from tests.simulation.shrink import shrunk, story, to_text, violation_of
 from tests.simulation.simulation import Simulation
 
 SEEDS = range(45)
+FOUND = {"a goodbye that a listing does not show yet": 8817}
+"""Seeds that have found something, in the protocol or in the referee."""
+
 FRESH = 5
 """Histories of each profile whose seed is new in every test run."""
 
@@ -46,6 +49,11 @@ def keeps_all_promises(drawn: Scenario) -> None:
 def test_every_promise_is_kept(profile: Profile) -> None:
     for seed in SEEDS:
         keeps_all_promises(scenario(seed, profile))
+
+
+@pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND)
+def test_what_a_seed_has_found_is_not_found_again(seed: int) -> None:
+    keeps_all_promises(scenario(seed, PROFILES[seed % len(PROFILES)]))
 
 
 def test_every_promise_is_kept_with_a_fresh_seed() -> None:
