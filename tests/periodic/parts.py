@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--dist", "loadgroup")
 _MUTANTS = "tests/mutants"
-_PROTOCOL = ("hpcelastic/protocol", "hpcelastic/rendezvous", "hpcelastic/store", "hpcelastic/agent", "tests/simulation", "tests/mutants")
+_PROTOCOL = (
+    "hpcelastic/protocol",
+    "hpcelastic/rendezvous",
+    "hpcelastic/store",
+    "hpcelastic/agent",
+    "tests/simulation",
+    "tests/mutants",
+)
 
 
 @dataclass(frozen=True)
