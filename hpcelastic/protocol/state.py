@@ -80,7 +80,7 @@ class Failure:
     """Seconds since the epoch on the node's own clock: for people, never for a decision."""
 
 
-Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown"]
+Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Notice:
 
     again: Again = ""
     """After what the job of the node is to be started again by its own agents; empty if not, unknown if it may be that
-    SLURM will start it again, as long as it has not ended."""
+    SLURM will start it again, as long as it has not ended; never if SLURM must be kept from it."""
 
 
 @dataclass(frozen=True)

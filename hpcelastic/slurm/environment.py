@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.agent.node import Place
 
+_BATCH_STEPS = ("-5", "4294967291")
+"""Ids of the step that a batch script counts as. Newer versions of SLURM set it: 26.05 does, 22.05 does not. Source:
+SLURM_BATCH_SCRIPT in slurm.h."""
+
 _NUMBERS = {"SLURM_NODEID": 0, "SLURM_NNODES": 1, "SLURM_RESTART_COUNT": 0}
 
 
@@ -42,7 +46,7 @@ class SlurmTask:
 
 def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
     """The SLURM task that this process is; None outside of a job step."""
-    if not environ.get("SLURM_JOB_ID") or not environ.get("SLURMD_NODENAME") or "SLURM_STEP_ID" not in environ:
+    if not environ.get("SLURMD_NODENAME") or not _in_a_step(environ):
         return None
     node_id, nodes, restart = (_number(environ, name, default) for name, default in _NUMBERS.items())
     array = environ.get("SLURM_ARRAY_JOB_ID", "")
@@ -69,7 +73,12 @@ def _topology(environ: Mapping[str, str]) -> str:
 
 def beside_the_steps(environ: Mapping[str, str]) -> bool:
     """Whether this process belongs to a SLURM job and to none of its steps: that of a batch script or of salloc."""
-    return bool(environ.get("SLURM_JOB_ID")) and "SLURM_STEP_ID" not in environ
+    return bool(environ.get("SLURM_JOB_ID")) and not _in_a_step(environ)
+
+
+def _in_a_step(environ: Mapping[str, str]) -> bool:
+    """Whether srun has started this process, or a process that it descends from."""
+    return bool(environ.get("SLURM_JOB_ID")) and environ.get("SLURM_STEP_ID", _BATCH_STEPS[0]) not in _BATCH_STEPS
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,11 @@ def requeue_job(job_id: str) -> None:
     _call("scontrol", "requeue", job_id)
 
 
+def forbid_requeue(job_id: str) -> None:
+    """Let SLURM not start a job again, whatever ends it. Raises SlurmError."""
+    _call("scontrol", "update", f"JobId={job_id}", "Requeue=0")
+
+
 def end_batch_script(job_id: str) -> None:
     """Send SIGTERM to the batch script of a job, or of the element ``ARRAY_TASK`` of an array, and not to its steps.
 

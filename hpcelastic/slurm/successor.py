@@ -118,14 +118,16 @@ def see_to_the_job(left: Left) -> None:
         _see_to_it(left)
     except StoreError as error:
         left.report(f"{error}; {_how_to_go_on(left)}")
-        if left.notice.again:  # a second agent that asks for it is told no
+        if left.notice.again not in ("", "never"):  # a second agent that asks for it is told no
             _requeue(left)
 
 
 def _see_to_it(left: Left) -> None:
     wishes = [left.notice, *(m.leaving for m in _mates(left) if m.leaving is not None)]
     wish = next((notice for notice in wishes if notice.again), None) or _elsewhere(left)
-    if wish is None:
+    if wish is None or wish.again == "never":
+        if left.notice.again == "never":
+            _keep_from_requeue(left)
         if not _dismissed(left):
             left.report(f"job {left.task.name} is not started again; {_how_to_go_on(left)}")
     elif wish.again == "unknown":
@@ -145,6 +147,8 @@ def _start_again(left: Left, wish: Notice) -> None:
     why_not = None if _claimed(left) else refusal(_past(left.paths), record, left.limits)
     if why_not is not None:
         left.report(f"not requeued: {why_not}")
+        if wish.again == "preemption":
+            _keep_from_requeue(left)
         if not _others_serve(left):
             close_run(left.paths, left.member.node, why_not)
     elif files.publish_new(left.paths.requeue(record.job, record.restart), files.to_json(encode(record))):
@@ -202,6 +206,14 @@ def _requeue(left: Left) -> None:
         left.report(f"{error}; left to the batch script")
         with contextlib.suppress(StoreError):
             files.publish(_wish(left), b"requeue\n")
+
+
+def _keep_from_requeue(left: Left) -> None:
+    """Keep SLURM from requeueing our job, which it does since 24.05 if the job ends in a preemption's grace period."""
+    try:
+        scheduler.forbid_requeue(left.task.name)
+    except SlurmError as error:
+        left.report(f"{error}; SLURM may start job {left.task.name} again, which its user does not want")
 
 
 def _let_it_be_requeued(left: Left) -> None:

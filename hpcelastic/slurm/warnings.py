@@ -68,9 +68,8 @@ def meaning(job: JobInfo, polite: bool, policy: Policy) -> Notice | str:
     if not job.runs:
         return Notice(f"SLURM ends the job ({job.state.lower()})", policy.stop_grace)
     if job.preempted:
-        return Notice(
-            "SLURM preempts the job", less_margin(job.left), "preemption" if job.requeue and policy.requeue else ""
-        )
+        again: Again = "" if not job.requeue else "preemption" if policy.requeue else "never"
+        return Notice("SLURM preempts the job", less_margin(job.left), again)
     if polite and job.left is not None and job.left <= policy.warning + _EARLY:
         return Notice(
             "the time limit comes", less_margin(job.left), "limit" if job.requeue and policy.beyond_limit else ""

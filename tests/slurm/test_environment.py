@@ -20,6 +20,8 @@ PLACES = {
     "task of a step": (STEP, StepRank("7.0.2", 3, 4)),
     "requeued": ({**STEP, "SLURM_RESTART_COUNT": "1"}, StepRank("7.1.2", 3, 4)),
     "interactive step of salloc": ({**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, StepRank("7.0.2", 0, 1)),
+    "batch script, 26.05": ({**STEP, "SLURM_STEP_ID": "-5"}, None),
+    "batch script, its step's id without sign": ({**STEP, "SLURM_STEP_ID": "4294967291"}, None),
     "batch script": ({name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}, None),
     "no job": ({}, None),
 }
@@ -32,8 +34,8 @@ def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None)
 
 @pytest.mark.parametrize(
     ("environ", "beside"),
-    [(STEP, False), ({"SLURM_JOB_ID": "7"}, True), ({}, False)],
-    ids=["task", "batch script or salloc", "no job"],
+    [(STEP, False), ({"SLURM_JOB_ID": "7"}, True), ({**STEP, "SLURM_STEP_ID": "-5"}, True), ({}, False)],
+    ids=["task", "batch script or salloc", "batch script, 26.05", "no job"],
 )
 def test_who_belongs_to_a_job_and_to_no_step(environ: Mapping[str, str], beside: bool) -> None:
     assert beside_the_steps(environ) is beside

@@ -62,6 +62,7 @@ class Controller:
     def __init__(self) -> None:
         self.requeued: list[str] = []
         self.released: list[str] = []
+        self.forbidden: list[str] = []
         self.info = JobInfo("RUNNING", None, preempted=False, requeue=True)
         self.requeues_preempted = False
         self.twice = False
@@ -101,6 +102,7 @@ def controller(monkeypatch: pytest.MonkeyPatch) -> Iterator[Controller]:
     monkeypatch.setattr(scheduler, "requeue_job", made.requeue)
     monkeypatch.setattr(scheduler, "end_batch_script", made.end_batch_script)
     monkeypatch.setattr(scheduler, "release_job", made.released.append)
+    monkeypatch.setattr(scheduler, "forbid_requeue", made.forbidden.append)
     seconds = {"_LOOK": 0.001, "_TURN": 0.005, "_DOUBT": 0.005, "_LINGER": 0.005, "_ASK": 0.005, "_BATCH_END": 0.02}
     for name, value in seconds.items():
         monkeypatch.setattr(successor, name, value, raising=False)
@@ -218,7 +220,36 @@ def test_a_run_that_must_not_go_on_is_closed(agents: Agents, controller: Control
     assert "slurm.max_requeues is 0" in state.reason
 
 
-@pytest.mark.parametrize(("notice", "requeued"), [(AGAIN, ["7"]), (SILENT, [])], ids=["asked", "told"])
+NEVER = replace(PREEMPTED, again="never")
+
+
+@pytest.mark.parametrize(
+    ("notice", "limits", "forbidden"),
+    [
+        pytest.param(NEVER, ANY, ["7"], id="preempted, and not wanted again"),
+        pytest.param(PREEMPTED, Limits(0, math.inf), ["7"], id="preempted too often"),
+        pytest.param(AGAIN, Limits(0, math.inf), [], id="at its time limit, after which SLURM requeues no job"),
+        pytest.param(SILENT, ANY, [], id="who was told by another agent"),
+    ],
+)
+def test_slurm_is_kept_from_starting_a_job_again_that_must_not_be(
+    notice: Notice, limits: Limits, forbidden: list[str], agents: Agents, controller: Controller
+) -> None:
+    see_to_the_job(agents.left(0, notice, limits))
+    assert (controller.forbidden, controller.requeued) == (forbidden, [])
+
+
+def test_a_job_that_slurm_cannot_be_kept_from_starting_is_told(
+    agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "forbid_requeue", lambda job: controller.refuse())
+    see_to_the_job(agents.left(0, NEVER))
+    assert "scontrol: not found; SLURM may start job 7 again" in agents.said[0]
+
+
+@pytest.mark.parametrize(
+    ("notice", "requeued"), [(AGAIN, ["7"]), (SILENT, []), (NEVER, [])], ids=["asked", "told", "never"]
+)
 def test_a_directory_that_fails_loses_no_job(
     notice: Notice, requeued: list[str], agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:

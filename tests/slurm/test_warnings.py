@@ -38,7 +38,11 @@ def job(state: str = "RUNNING", left: float | None = DAY, preempted: bool = Fals
             id="preempted, SLURM must not requeue it",
         ),
         pytest.param(
-            job(left=20, preempted=True), False, STAYS, Notice("SLURM preempts the job", 18.0), id="preempted, we"
+            job(left=20, preempted=True),
+            False,
+            STAYS,
+            Notice("SLURM preempts the job", 18.0, "never"),
+            id="preempted, we must not",
         ),
         pytest.param(job(left=130), True, POLICY, Notice("the time limit comes", 120.0, "limit"), id="time limit"),
         pytest.param(job(left=210), True, POLICY, Notice("the time limit comes", 200.0, "limit"), id="sent early"),
