@@ -20,6 +20,9 @@ from tests.matrix import results
 from tests.matrix.environments import CHECKOUT, Environment, environment
 
 SUITES = ("bookworm", "trixie", "sid")
+_PASSED, _FAILED = 0, 1
+"""The exit statuses of pytest after a whole run."""
+
 _PYTEST = ("-n", "2", "--dist", "loadgroup", "-m", "not weekly")
 """Tests of the night included; a later -m replaces this one."""
 
@@ -78,9 +81,9 @@ def _run(there: Environment, piece: str) -> results.Piece:
         return results.Piece(today, commit, **({"failed": ("make demo",)} if status else {"passed": 1}))
     inside, report = there.path("report.xml")
     report.unlink(missing_ok=True)
-    subprocess.run(there.pytest(*_PYTEST, f"--junitxml={inside}", *selection), cwd=CHECKOUT, check=False)
-    if not report.exists():
-        return results.Piece(today, commit, failed=("pytest, which has left no report",))
+    status = subprocess.run(there.pytest(*_PYTEST, f"--junitxml={inside}", *selection), cwd=CHECKOUT).returncode
+    if status not in (_PASSED, _FAILED) or not report.exists():
+        return results.Piece(today, commit, failed=(f"pytest, which did not come to its end (status {status})",))
     return results.read_report(report.read_text(), today, commit)
 
 

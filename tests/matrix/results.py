@@ -14,6 +14,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"
 BEGIN, END = "<!-- table: begin, by make matrix -->\n", "<!-- table: end -->\n"
 
 _NAMES = {"bookworm": "Debian 12 (bookworm)", "trixie": "Debian 13 (trixie)", "sid": "Debian unstable (sid)"}
+_NAMED = 3
+"""How many failed tests the table names."""
+
 _HEAD = ("environment", "SLURM", "Python", "PyTorch", "what was run", "result", "date", "commit")
 
 
@@ -32,7 +35,9 @@ class Piece:
 
     def __str__(self) -> str:
         parts = [f"{self.passed} passed" if self.passed or not self.failed else ""]
-        parts += [f"**{len(self.failed)} failed**: {', '.join(self.failed)}"] if self.failed else []
+        if self.failed:
+            more = f" and {len(self.failed) - _NAMED} more, see results.json" if len(self.failed) > _NAMED else ""
+            parts += [f"**{len(self.failed)} failed**: {', '.join(self.failed[:_NAMED])}{more}"]
         parts += [f"{count} skipped: {reason}" for reason, count in self.skipped.items()]
         return "; ".join(filter(None, parts))
 
