@@ -26,7 +26,11 @@ from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.store.backend import backend_of
 from hpcelastic.store.paths import RunPaths
 
-_OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"}
+_OVER = {
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
+    *("PREEMPTED", "REVOKED"),  # what is requeued after a preemption is PENDING
+}
+"""States of jobs that have ended. Source: squeue(1), JOB STATE CODES."""
 
 _LOCAL = "local-"
 """How the name of what started an agent begins, where that was `LocalNodes`."""

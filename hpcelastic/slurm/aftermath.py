@@ -1,15 +1,17 @@
 """What becomes of a job whose run is over: SLURM must not keep it, whatever has befallen the two meanwhile."""
 
+import contextlib
 import sys
 import time
 from dataclasses import dataclass
 
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Member, Stand, State
+from hpcelastic.protocol.state import Member, Phase, Stand, State
 from hpcelastic.rendezvous.rendezvous import read_state
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.store import files
 from hpcelastic.store.backend import backend_of
 from hpcelastic.store.bounded import bounded
 from hpcelastic.store.leases import Lease
@@ -29,14 +31,17 @@ class Aftermath:
     times: RendezvousSettings
 
     def see_to_it(self) -> None:
-        """End the job if its run is over and SLURM would keep it."""
+        """Let the job end as its run has ended, and end it if SLURM would keep it."""
         try:
             state, leases = bounded(lambda: (read_state(self.paths), self._leases()), _PATIENCE, str(self.paths.root))
         except StoreError:
             return  # who can't see the run does not end its job
         if not state.phase.final:
             return
-        if self._batch_node_lost(state, leases):
+        survivors = self._survivors(state, leases)
+        if state.phase is Phase.SUCCEEDED and survivors[:1] == [self.member.node]:
+            self._tell_the_batch_script()
+        if self._batch_node_lost(survivors, leases):
             time.sleep(1.0 + 4 * self.times.poll)  # the others see the end of the run for themselves
             self.end_job("the batch script's node was lost")
         elif self.task.node_id == 0 and self._forgotten():
@@ -59,13 +64,27 @@ class Aftermath:
         except SlurmError as error:  # in a container, say, that has no scancel
             print(f"hpcelastic: {error}; end it yourself: scancel {name}", file=sys.stderr)
 
-    def _batch_node_lost(self, state: State, leases: list[Lease]) -> bool:
+    def _survivors(self, state: State, leases: list[Lease]) -> list[str]:
+        """The nodes of our job that took part in the last round, by rank."""
+        ours = {lease.member.node for lease in leases}
+        return [p.node for p in state.participants if p.node in ours]
+
+    def _tell_the_batch_script(self) -> None:
+        """Say that the run has succeeded: srun may report a node that was lost, and the job would end as FAILED."""
+        path = self.paths.success(self.task.job_id, self.task.restart)
+
+        def publish() -> None:
+            files.make_directory(path.parent)
+            files.publish(path, b"")
+
+        with contextlib.suppress(StoreError):
+            bounded(publish, _PATIENCE, str(path))
+
+    def _batch_node_lost(self, survivors: list[str], leases: list[Lease]) -> bool:
         """True if our job's batch script died with its node. Told to the last-ranked survivor of the job only."""
-        ours = {lease.member.node: lease.member for lease in leases}
-        survivors = [p.node for p in state.participants if p.node in ours]
-        if not survivors or survivors[-1] != self.member.node:
+        if survivors[-1:] != [self.member.node]:
             return False
-        batch = [member for member in ours.values() if member.order == 0]
+        batch = [lease.member for lease in leases if lease.member.order == 0]
         return bool(batch) and all(m.node not in survivors and m.stand is not Stand.LEFT for m in batch)
 
     def _forgotten(self) -> bool:

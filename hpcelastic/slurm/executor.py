@@ -19,12 +19,14 @@ def _epilogue(folder: Path) -> str:
     Until the batch script has ended, no state of the job shows whether SLURM requeues it by itself, so its version is
     asked for. An agent that can ask SLURM does without: see `hpcelastic.slurm.successor`.
     """
-    wish = shlex.quote(f"{folder.absolute()}/requeue-")
+    wish, success = (shlex.quote(f"{folder.absolute()}/{name}-") for name in ("requeue", "succeeded"))
     # As an id alone, that of an array's last element means all of them.
     return f"""
 status=$?
 job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
-wish={wish}$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
+id=$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
+wish={wish}$id
+success={success}$id
 if [ -e "$wish" ]; then
     asked=$(cat "$wish"); rm "$wish"
     # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
@@ -34,6 +36,8 @@ if [ -e "$wish" ]; then
     fi
     if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
 fi
+# srun may report a node that was lost, though the run has succeeded without it.
+if [ -e "$success" ]; then status=0; fi
 exit $status
 """
 

@@ -155,6 +155,10 @@ class RunPaths:
         """Left by an agent for the batch script of its job, which is then to requeue it."""
         return self.slurm / f"requeue-{job}.{restart}"
 
+    def success(self, job: str, restart: int) -> Path:
+        """Left by an agent for the batch script of its job, whose run has succeeded."""
+        return self.slurm / f"succeeded-{job}.{restart}"
+
     @property
     def jobs(self) -> Path:
         """SLURM jobs that were submitted for the run, one line of JSON each."""

@@ -108,7 +108,9 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-wish=/runs/gpu/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+wish=/runs/gpu/slurm/requeue-$id
+success=/runs/gpu/slurm/succeeded-$id
 if [ -e "$wish" ]; then
     asked=$(cat "$wish"); rm "$wish"
     # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
@@ -118,6 +120,8 @@ if [ -e "$wish" ]; then
     fi
     if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
 fi
+# srun may report a node that was lost, though the run has succeeded without it.
+if [ -e "$success" ]; then status=0; fi
 exit $status
 """
 
@@ -146,7 +150,9 @@ PYTHON -u -m submitit.core._submit /runs/pool/slurm
 
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
-wish=/runs/pool/slurm/requeue-$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
+wish=/runs/pool/slurm/requeue-$id
+success=/runs/pool/slurm/succeeded-$id
 if [ -e "$wish" ]; then
     asked=$(cat "$wish"); rm "$wish"
     # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
@@ -156,6 +162,8 @@ if [ -e "$wish" ]; then
     fi
     if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
 fi
+# srun may report a node that was lost, though the run has succeeded without it.
+if [ -e "$success" ]; then status=0; fi
 exit $status
 """
 
@@ -517,6 +525,7 @@ ELEMENTS = {
     "ended": ("COMPLETED RUNNING FAILED RUNNING", "4 elements: 2 RUNNING, 2 ended"),
     "forgotten": ("RUNNING", "4 elements: 1 RUNNING, 3 ended"),
     "all ended": ("FAILED CANCELLED", None),
+    "preempted for good": ("PREEMPTED PREEMPTED", None),
     "all forgotten": ("", None),
 }
 

@@ -178,11 +178,13 @@ def test_a_template_asks_for_processors_and_shows_how_to_ask_for_gpus(template: 
 
 
 @pytest.mark.parametrize("template", sorted({path.name for path in (ROOT / "slurm").iterdir()} - {"agent.sbatch"}))
-def test_the_last_lines_know_where_an_agent_leaves_its_wish(template: str) -> None:
-    (wish,) = re.findall(r'^wish="(.*)"$', (ROOT / "slurm" / template).read_text(), re.MULTILINE)
-    for variable, value in {"$RUNS/$RUN": "run", "$RUN_DIR": "run", "$SLURM_JOB_ID": "7"}.items():
-        wish = wish.replace(variable, value)
-    assert wish.replace("${SLURM_RESTART_COUNT:-0}", "2") == str(RunPaths(Path("run")).wish("7", 2))
+def test_the_last_lines_know_where_an_agent_leaves_its_words(template: str) -> None:
+    text, paths = (ROOT / "slurm" / template).read_text(), RunPaths(Path("run"))
+    found = dict(re.findall(r'^(id|wish|success)="(.*)"$', text, re.MULTILINE))
+    assert found.pop("id") == "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
+    for variable, value in {"$RUNS/$RUN": "run", "$RUN_DIR": "run", "$id": "7.2"}.items():
+        found = {name: words.replace(variable, value) for name, words in found.items()}
+    assert found == {"wish": str(paths.wish("7", 2)), "success": str(paths.success("7", 2))}
 
 
 def test_all_templates_requeue_their_job_in_the_same_way() -> None:
