@@ -71,8 +71,8 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
 ) -> None:
     run = hpcelastic.submit("job.yaml")
     assert said(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
-    site.wait_job("1", "FAILED")
-    assert site.job("1")["ExitCode"] == "3:0"
+    site.wait_job("1", "COMPLETED")
+    assert "task 2: Exited with exit code 3" in reports(run), "srun shows it, and the run has succeeded"
     assert "[n3] node check failed: GPUs: GPU 1 has 3 uncorrected ECC errors; drain the node" in reports(run)
     assert list(run.status().troubles) == ["n3"]
     assert main(["status", "job"]) == 0
