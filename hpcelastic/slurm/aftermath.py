@@ -39,7 +39,8 @@ class Aftermath:
         if not state.phase.final:
             return
         survivors = self._survivors(state, leases)
-        if state.phase is Phase.SUCCEEDED and survivors[:1] == [self.member.node]:
+        # The srun of a job of one node reports this agent alone: a large pool leaves no file for each of its elements.
+        if state.phase is Phase.SUCCEEDED and self.task.nodes > 1 and survivors[:1] == [self.member.node]:
             self._tell_the_batch_script()
         if self._batch_node_lost(survivors, leases):
             time.sleep(1.0 + 4 * self.times.poll)  # the others see the end of the run for themselves

@@ -95,7 +95,7 @@ def test_a_published_document_is_never_seen_in_part(results: list[dict[str, Any]
 
 def test_a_new_name_is_listed_before_the_directory_changes_again(shared: Shared) -> None:
     count = 20 if shared.source.late_listings else 100
-    commands = [(place, program("sight", folder_of(shared, place), place, count)) for place in range(2)]
+    commands = [(place, program("visibility", folder_of(shared, place), place, count)) for place in range(2)]
     published, late = run(shared, commands)
     assert (published, late) == (None, [])
 

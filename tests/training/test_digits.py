@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 STEPS = 690
-PATIENCE = 300.0
+TIMEOUT = 300.0
 """Seconds for a few dozen steps, which take one on an idle machine."""
 CONTRACT = re.compile("RANK|WORLD_SIZE|LOCAL_RANK|MASTER_.*|TORCHELASTIC_.*|HPCELASTIC_.*|OMP_NUM_THREADS|PYTHONPATH")
 
@@ -52,9 +52,9 @@ def children(pid: int) -> list[int]:
 
 
 def wait_for_step(directory: Path, step: int) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not any(line["step"] >= step for line in trace(directory)):
-        assert time.monotonic() < deadline, f"no step {step} within {PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"no step {step} within {TIMEOUT:g} s"
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""Whether the listings of one client show what another publishes: ``sight DIRECTORY PLACE COUNT``.
+"""Whether the listings of one client show what another publishes: ``visibility DIRECTORY PLACE COUNT``.
 
 The writer (place 0) publishes name after name, each once the reader has answered the one before or has had its time.
 The reader lists all the time. A name that it first sees together with the next was missing until the directory changed
@@ -15,21 +15,21 @@ from pathlib import Path
 from hpcelastic.store import files
 from tests.filesystems.contract import persistently
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 """Seconds for which the writer waits for an answer."""
 
 
 def publish(names: Path, answers: Path, count: int) -> None:
     for number in range(count):
         publish_name(names, number)
-        await_names(answers, number + 1, PATIENCE)
+        await_names(answers, number + 1, TIMEOUT)
 
 
 def watch(names: Path, answers: Path, count: int) -> list[int]:
     """The numbers of the names that were not seen before their successors."""
     known, late = 0, []
     while known < count:
-        found = await_names(names, known + 1, 3 * PATIENCE)
+        found = await_names(names, known + 1, 3 * TIMEOUT)
         late += range(known, found - 1) if found else range(known, count)
         for number in range(known, found):
             publish_name(answers, number)
