@@ -17,7 +17,8 @@ JOB = f"""\
 #SBATCH --nodes=2 --ntasks-per-node=1 --no-kill --requeue
 srun --mpi=pmi2 --no-kill --kill-on-bad-exit=0 --wait=0 \\
     hpcelastic agent --nnodes 1:2 --nproc-per-node 2 --rdzv-endpoint ./runs --tee both \\
-    --preload torch,lightning.pytorch {SCRIPT} --output output --epochs 10 --step-time 0.1
+    --preload torch,lightning.pytorch {SCRIPT} --output output --epochs 10 --step-time 0.1 || \\
+    [ -e "runs/job-$SLURM_JOB_ID/slurm/succeeded-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}" ]
 """
 """What SLURM's variables say, two tasks on two nodes, is true of the agents, and of no worker."""
 

@@ -32,7 +32,8 @@ def test_run_survives(case: Case, shape: str, fresh_cluster: FreshCluster) -> No
         case.play(stage)
         case.end(stage)
         status = stage.run.status()
-        assert (status.restarts, status.world_size) == (case.restarts, case.world), stage.describe()
+        assert status.restarts == case.restarts, stage.describe()
+        assert case.world - case.lost <= status.world_size <= case.world, stage.describe()
         assert stage.job_states() <= case.ends(shape)
 
 

@@ -197,7 +197,11 @@ def test_all_templates_requeue_their_job_in_the_same_way() -> None:
 def test_the_fewest_lines(desk: Desk) -> None:
     job = desk.sbatch(desk.template("agent.sbatch"))
     desk.until_logged(job, "2 ranks: epoch 30/30")
-    check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=2)
+    run = Run(desk.path / "runs" / f"job-{job}")
+    check_success(desk, run, job, world_size=2)
+    (success,) = re.findall(r'^success="(.*)"$', (desk.path / "agent.sbatch").read_text(), re.MULTILINE)
+    success = success.replace("$SLURM_JOB_ID", job).replace("${SLURM_RESTART_COUNT:-0}", "0")
+    assert (desk.path / success).exists()
 
 
 def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:

@@ -23,6 +23,9 @@ class Case:
     world: int = 4
     """Ranks at the end, one on each node."""
 
+    lost: int = 0
+    """How many ranks fewer there may be, as SLURM ends tasks of its own accord."""
+
     jobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By shape, how jobs of the run end, where not all of them are COMPLETED."""
 
@@ -112,7 +115,12 @@ CASES = {
     "controller restart": Case(faults.controller_restart, nightly="pool"),
     "controller away while a node dies": Case(faults.controller_away, world=3, nightly="pool"),
     "controller forgets the start": Case(
-        faults.controller_forgets, early=True, cancelled=True, shapes=_ALLOCATION, jobs={"allocation": _CANCELLED}
+        faults.controller_forgets,
+        lost=1,
+        early=True,
+        cancelled=True,
+        shapes=_ALLOCATION,
+        jobs={"allocation": _CANCELLED | COMPLETED},
     ),
     "preemption without grace": Case(
         faults.preempted, conf=PREEMPTION, slurm={"partition": "low"}, nightly="allocation"

@@ -121,12 +121,32 @@ def controller_away(stage: Stage) -> None:
 
 
 def controller_forgets(stage: Stage) -> None:
-    """Killed before it has saved that the job started, it comes back with the job PENDING, while its tasks train."""
+    """Killed before it has saved that the job started, it comes back with the job PENDING, while its tasks train.
+
+    It starts the job once more, learns that it runs, drains the node that said so, and holds the job; at times it
+    starts a task again. SLURM 24.11 and later end the tasks of a job that is held: the run goes on once an
+    administrator resumes the node and the owner releases the job.
+    """
     stage.until("the agents", lambda: len(read_leases(stage.paths.leases)) == 4)
+    (job,) = stage.run.status().jobs
     stage.cluster.kill_controller()
     stage.until_step(STARTED)
     stage.befall("the controller forgets that the job runs")
     stage.cluster.start_controller()
+
+    def held() -> bool:
+        return "held" in stage.cluster.job(job)["Reason"].lower()
+
+    stage.until("SLURM to hold the job, or to run it again", lambda: held() or stage.newest()[-1].round > 1)
+    time.sleep(5.0)  # the tasks of a job that is held end within it, or not at all
+    if stage.left() or not held():
+        return
+    for node, state in stage.cluster.node_states().items():
+        if state.startswith("drain"):
+            stage.cluster.run("scontrol", "update", f"nodename={node}", "state=resume")
+    stage.cluster.run("scontrol", "release", job)
+    _start_again(stage, [job])
+    stage.until_world(4, after_round=1)
 
 
 # ------------------------------------------------------------------------------------------------ taken away

@@ -203,9 +203,10 @@ class Stage:
     def leaves_nothing(self) -> None:
         """No job in the queue, no process on any node."""
         self.until("an empty queue", lambda: not self.cluster.jobs())
-        self.until("no process left", lambda: not self._left())
+        self.until("no process left", lambda: not self.left())
 
-    def _left(self) -> dict[int, set[int]]:
+    def left(self) -> dict[int, set[int]]:
+        """The processes of the run that live, by node."""
         left = {node: self.cluster.user_pids(node) for node in self.alive}
         return {node: pids for node, pids in left.items() if pids}
 
