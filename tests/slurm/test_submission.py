@@ -790,9 +790,8 @@ def test_the_function_example(shared: SlurmCluster) -> None:
     ]
 
 
-@pytest.mark.parametrize(("options", "nodes"), [((), "4"), (("--ntasks-per-node=1",), "2")], ids=["most", "least"])
-def test_why_the_job_has_no_ntasks_per_node(options: tuple[str, ...], nodes: str, shared: SlurmCluster) -> None:
-    """Not ours, but the reason for what we do. Should SLURM change, the remarks on it can go."""
-    job = shared.submit("true", "--nodes=2-4", *options)
+def test_a_range_of_nodes_without_ntasks_per_node_gets_all_that_are_free(shared: SlurmCluster) -> None:
+    """The reason why no job asks for `--ntasks-per-node`: with it, SLURM may give such a job its least nodes."""
+    job = shared.submit("true", "--nodes=2-4")
     shared.wait_job(job, "COMPLETED")
-    assert shared.job(job)["NumNodes"] == nodes
+    assert shared.job(job)["NumNodes"] == "4"
