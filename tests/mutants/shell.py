@@ -179,7 +179,9 @@ MUTANTS = {
     "a warning that is repeated ends the wait for the end": Patch(
         SUCCESSOR, "    left.ended.clear()  # those were warnings\n", ""
     ),
-    "an element requeues its array": Patch(SUCCESSOR, "job = left.task.name\n", "job = left.task.job_id\n"),
+    "an element requeues its array": Patch(
+        SUCCESSOR, "job = left.task.name\n    left.ended.clear()", "job = left.task.job_id\n    left.ended.clear()"
+    ),
     # agent
     "a question that fails is never forgotten": Patch(
         WARNED, "            notice = None\n        self._deliver", "            return\n        self._deliver"

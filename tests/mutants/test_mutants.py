@@ -7,7 +7,7 @@ import pytest
 from tests.mutants import mutants, shell
 from tests.mutants.changed import at_night_unless_changed
 from tests.mutants.finders import TABLES, failing_simulation, failing_table, failing_tests
-from tests.protocol.under_test import DECIDE, Patch, load
+from tests.protocol.under_test import DECIDE, Patch, load, source
 
 MUTANTS = mutants.MUTANTS | shell.MUTANTS
 UNSEEN = mutants.UNSEEN | shell.UNSEEN
@@ -38,6 +38,11 @@ def test_the_tests_of_its_module_find(name: str, tmp_path: Path) -> None:
 def test_whatever_the_simulator_cannot_see_is_found_otherwise() -> None:
     tables = {name for name, patch in MUTANTS.items() if patch.module in TABLES}
     assert tables | set(BY_TESTS) >= UNSEEN
+
+
+@pytest.mark.parametrize("patch", MUTANTS.values(), ids=MUTANTS)
+def test_the_place_of_a_mutant_is_there(patch: Patch) -> None:
+    patch.applied(source(patch.module).read_text())
 
 
 def test_a_mutant_whose_place_has_gone_is_noticed() -> None:

@@ -33,6 +33,12 @@ class Patch:
     old: str
     new: str
 
+    def applied(self, text: str) -> str:
+        """Return the module's ``text`` with the edit. Raises ValueError unless its place occurs exactly once."""
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.module}: {self.old!r} occurs {text.count(self.old)} times, not once")
+        return text.replace(self.old, self.new)
+
 
 class Code:
     """Fresh copies of modules, with ``patches`` in their text, that import a simulated machine and one another."""
@@ -94,11 +100,15 @@ def _is_package(name: str) -> bool:
 
 @cache
 def _compiled(name: str, patches: tuple[Patch, ...]) -> CodeType:
+    path = source(name)
+    text = path.read_text()
+    for patch in patches:
+        text = patch.applied(text)
+    return compile(text, path, "exec")
+
+
+def source(name: str) -> Path:
+    """Return the file of a module of hpcelastic."""
     spec = importlib.util.find_spec(name)
     assert spec is not None and spec.origin is not None
-    text = Path(spec.origin).read_text()
-    for patch in patches:
-        if text.count(patch.old) != 1:
-            raise ValueError(f"{name}: {patch.old!r} occurs {text.count(patch.old)} times, not once")
-        text = text.replace(patch.old, patch.new)
-    return compile(text, spec.origin, "exec")
+    return Path(spec.origin)
