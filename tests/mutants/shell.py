@@ -180,7 +180,7 @@ MUTANTS = {
         SUCCESSOR, "    left.ended.clear()  # those were warnings\n", ""
     ),
     "an element requeues its array": Patch(
-        SUCCESSOR, "job = left.task.name\n    left.ended.clear()", "job = left.task.job_id\n    left.ended.clear()"
+        SUCCESSOR, "job = left.task.name\n    info = ", "job = left.task.job_id\n    info = "
     ),
     # agent
     "a question that fails is never forgotten": Patch(
