@@ -24,7 +24,7 @@ from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSet
 from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
 from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
-from hpcelastic.config.rdzv_conf import read_conf
+from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
@@ -90,7 +90,8 @@ def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -
     _refuse_unknown(config)
     run_id = config.run_id or _default_id(config.max_nodes)
     server = _server(config)
-    settings, agent, place = _settings(config, server), _agent(config, entrypoint, args), _place(config)
+    conf = _rendezvous(config.rdzv_configs, *(server or (FILE, "")))
+    settings, agent, place = _settings(config, conf.settings), _agent(config, entrypoint, args), _place(config)
     call = None if isinstance(entrypoint, str) else _pickled(entrypoint, args)
     more = _more_signals(config)
     about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, _handler(config))
@@ -106,7 +107,8 @@ def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -
         told = (PICKLED, str(path).replace("$", "$$"))
         agent = replace(agent, entrypoint=replace(agent.entrypoint, args=told))
     passing = shared is None and logs is None
-    return Launch(Task(paths, run_id, settings, agent), place, about, config.monitor_interval, more, passing)
+    task = Task(paths, run_id, settings, agent, is_host=conf.is_host)
+    return Launch(task, place, about, config.monitor_interval, more, passing)
 
 
 def name_of(entrypoint: Command, args: Sequence[Any]) -> str:
@@ -175,24 +177,21 @@ def _refuse_unknown(config: LaunchConfig) -> None:
             raise ConfigError(f"LaunchConfig.{name} is not known to hpcelastic; leave it at its default")
 
 
-def _settings(config: LaunchConfig, server: tuple[str, str] | None) -> Settings:
-    backend, endpoint = server or (FILE, "")
+def _settings(config: LaunchConfig, rendezvous: RendezvousSettings) -> Settings:
     try:
-        nodes = NodeRange(config.min_nodes, config.max_nodes)
-        rendezvous = replace(_rendezvous(config.rdzv_configs), backend=backend, endpoint=endpoint)
-        return Settings(nodes, rendezvous, RestartSettings(config.max_restarts))
+        return Settings(NodeRange(config.min_nodes, config.max_nodes), rendezvous, RestartSettings(config.max_restarts))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig: {error}") from error
 
 
-def _rendezvous(given: Mapping[str, Any]) -> RendezvousSettings:
+def _rendezvous(given: Mapping[str, Any], backend: str, endpoint: str) -> RdzvConf:
     try:
-        conf = read_conf(given, beside=("rank",))
+        conf = read_conf(given, backend, endpoint, beside=("rank",))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig.rdzv_configs: {error}") from error
     for line in conf.unneeded:
         _log.warning("LaunchConfig.rdzv_configs: %s", line)
-    return conf.settings
+    return conf
 
 
 def _agent(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> AgentSettings:

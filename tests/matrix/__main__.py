@@ -28,7 +28,7 @@ _PYTEST = ("-n", "2", "--dist", "loadgroup", "-m", "not weekly")
 
 
 def main() -> int:
-    arguments = _arguments()
+    arguments, commit = _arguments(), _commit()  # of now: each result changes a file
     failed = []
     for name in arguments.suites or SUITES:
         there = environment(name, arguments.directory, arguments.torch)
@@ -47,7 +47,7 @@ def main() -> int:
                 failed.append(name)
             continue
         for piece in arguments.pieces or there.pieces:
-            found = _run(there, piece)
+            found = _run(there, piece, commit)
             print(f"{name}: {piece}: {found}", flush=True)
             known = results.read()
             results.with_result(known, name, asdict(versions), piece, found)
@@ -73,8 +73,8 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _run(there: Environment, piece: str) -> results.Piece:
-    today, commit = date.today().isoformat(), _commit()
+def _run(there: Environment, piece: str, commit: str) -> results.Piece:
+    today = date.today().isoformat()
     selection = there.pieces[piece]
     if not selection:
         status = subprocess.run(there.demo(), cwd=CHECKOUT).returncode

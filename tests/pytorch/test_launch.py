@@ -559,6 +559,30 @@ def test_a_run_is_kept_where_the_backend_says(
     assert task.paths.root == tmp_path / "runs" / "r"
 
 
+@pytest.mark.parametrize(
+    ("backend", "endpoint", "conf", "expected"),
+    [
+        ("etcd", "n1:2379", {"protocol": "https"}, {"endpoint": "https://n1:2379"}),
+        ("etcd", "n1:2379", {"ca_cert": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}, {"cacert": "/ca.pem"}),
+        ("etcd-v2", "n1:2379", {"cacert": "/ca.pem", "etcd_prefix": "/ours"}, {"cacert": "/ca.pem", "prefix": "/ours"}),
+    ],
+    ids=["https", "v3", "v2"],
+)
+def test_tls_and_the_prefix_of_a_server_are_honoured(
+    backend: str, endpoint: str, conf: dict[str, str], expected: dict[str, str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = LaunchConfig(2, 2, 1, run_id="r", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=conf)
+    rendezvous = translated(config, entries.echoes, []).task.settings.rendezvous
+    assert {name: getattr(rendezvous, name) for name in expected} == expected
+
+
+def test_who_serves_a_store_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = {"run_id": "r", "rdzv_backend": "c10d", "rdzv_endpoint": "n1:29400", "rdzv_configs": {"is_host": "0"}}
+    assert translated(LaunchConfig(2, 2, 1, **given), entries.echoes, []).task.is_host is False
+
+
 @dataclass
 class Newest(LaunchConfig):
     """That of a newer torch."""

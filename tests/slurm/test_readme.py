@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.agent.agent import HEED
 from tests.cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
@@ -79,6 +80,9 @@ class Terminal:
         status = self.until_says("hpcelastic status digits", "phase      running")
         (round,) = re.findall(r"^round +(\d+)", status, re.MULTILINE)
         self.until_says("hpcelastic logs digits", rf"\] round {round}, \d ranks: epoch")
+        # Agents note with a renewal of their lease, seconds later, that workers ask should_stop(); commands rely on it.
+        asks = rf'"{HEED}".*"round": ?{round}\b'
+        self.until_says("cat runs/digits/events/*.jsonl", asks)
 
 
 @pytest.fixture
