@@ -1,18 +1,19 @@
-# make demo        train on this machine, lose a node, recover
-# make test        check the code, then run the tests of each change, on a real SLURM cluster too: minutes
-# make nightly     all other tests, and a part of the checks below, each with a budget: 90 minutes on two cores
-# make weekly      all of the checks below, in parts that go on where they stopped; make weekly PARTS="busy tests"
-# make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 fewer
+# make demo        train on this machine, kill a node, recover
+# make test        check the code and run the tests of each change, on a real SLURM cluster too: minutes
+# make nightly     all other tests and a part of the checks below, each with a budget: 90 minutes on two cores
+# make weekly      all checks below, in parts; a repeated call skips what has passed; make weekly PARTS="busy tests"
+# make simulate    simulate 100,000 runs with faults of every kind, on all cores; make simulate SEEDS=1000 for fewer
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
-# make mutants     seed faults into the code, and show what finds each
-# make filesystems  hammer a counter on every filesystem, and write the table in docs/filesystems.md
-# make storm       faults of every kind, at random, on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
-# make scenarios   what befalls a run under SLURM and what that costs: the table in docs/slurm.md
+# make mutants     insert bugs into the code, one at a time, and show which check finds each
+# make filesystems  run a shared counter on every filesystem, and write the table in docs/filesystems.md
+# make storm       random faults of every kind on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
+# make scenarios   measure each event of a run under SLURM, and write the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
-# make pictures    the pictures in README.md and docs/, from a real run; on a machine that does nothing else
-# make bench       measure beside torchrun and others, and write docs/performance.md; QUICK=1 for minutes
-# All do the set-up. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0 another PyTorch.
+# make pictures    the pictures in README.md and docs/, from a real run; on an idle machine
+# make bench       compare with torchrun and others, and write docs/performance.md; QUICK=1 for minutes
+# Most targets install the environment first. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0
+# another PyTorch.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
@@ -46,7 +47,7 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Without root or Debian the tests on real systems are skipped, with the reason; with CI set that is a failure.
+# Without root or Debian the tests on real systems are skipped with the reason. If CI is set, this is a failure.
 system:
 	@tests/install_system.sh || [ -z "$$CI" ]
 
@@ -75,7 +76,7 @@ scenarios: $(READY) system
 nightly weekly: $(READY) system
 	$(BIN)/python -m tests.periodic $@ $(PARTS)
 
-# Needs no set-up here: each environment has its own. MATRIX is where they are kept.
+# No environment is installed here: each suite has its own. MATRIX is their directory.
 .PHONY: matrix
 matrix:
 	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(if $(BUILD),--build) $(SUITES) $(if $(ONLY),--only $(ONLY))

@@ -17,10 +17,10 @@ from benchmarks.sides import NO_PRELOAD, Ours, Race, Torchrun
 
 SCRIPT = Path(__file__).with_name("sleeps.py")
 
-_PARTS = {"guard.py": "guard", "warm.py": "warm parent", "store_host": "store host"}
+_PARTS = {"guard_main.py": "guard", "fork_server_main.py": "fork server", "store_server_main": "store server"}
 """By what their command lines contain."""
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _SETTLE = 3.0
 
 
@@ -72,12 +72,12 @@ def _started(make: Callable[[Path], Any]) -> dict[str, float]:
         since = time.monotonic()
         side.start(0)
         try:
-            ready = until(lambda: time.monotonic() if side.takes_part() else None, since + _PATIENCE)
-            up = until(lambda: max(sleepers(side.notes).values(), default=None), since + _PATIENCE)
+            ready = until(lambda: time.monotonic() if side.takes_part() else None, since + _TIMEOUT)
+            up = until(lambda: max(sleepers(side.notes).values(), default=None), since + _TIMEOUT)
         finally:
             side.stop()
     if ready is None or up is None:
-        raise RuntimeError(f"the agent was not ready, or its worker did not start, within {_PATIENCE:g} s")
+        raise RuntimeError(f"the agent was not ready, or its worker did not start, within {_TIMEOUT:g} s")
     return {"ready": round(ready - since, 4), "worker": round(up - since, 4)}
 
 
@@ -89,7 +89,7 @@ def _idle_costs(sides: Mapping[str, Callable[[Path], Any]], idle: float) -> list
             side = make(Path(directory))
             side.start(0)
             try:
-                until(lambda side=side: sleepers(side.notes) or None, time.monotonic() + _PATIENCE)
+                until(lambda side=side: sleepers(side.notes) or None, time.monotonic() + _TIMEOUT)
                 time.sleep(_SETTLE)
                 agent, workers = side.agent(0), set(sleepers(side.notes))
                 everyone = [pid for pid in (agent, *descendants(agent)) if pid not in workers]
@@ -105,7 +105,7 @@ def _idle_costs(sides: Mapping[str, Callable[[Path], Any]], idle: float) -> list
 
 
 def _parts(agent: int, everyone: list[int]) -> dict[int, str]:
-    """What each process is: a fork of the warm parent has its command line, and is younger."""
+    """What each process is: a fork of the fork server has its command line, and is younger."""
     found: dict[int, str] = {}
     for pid in sorted(everyone):
         words = command(pid)

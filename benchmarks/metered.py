@@ -42,7 +42,7 @@ not counted: libfuse asks for the release of POSIX locks at every close, and nob
 _KIND_OF = {operation: kind for kind, operations in KINDS.items() for operation in operations}
 _CACHED = Lies(entries=3.0, attributes=3.0)
 _COUNTS = "user.counts"
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 unavailable = why_no_fuse
 
@@ -115,7 +115,7 @@ def metered_mount() -> Iterator[Mount]:
 
 
 def _await(directory: Path, daemon: "subprocess.Popen[bytes]", log: Path) -> None:
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     while not os.path.ismount(directory):
         if daemon.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{directory} was not mounted:\n{log.read_text()}")

@@ -25,7 +25,7 @@ SCRIPT = Path(__file__).with_name("sleeps.py")
 _SETTLE = 3.0
 """Seconds after a round's start in which what it has begun comes to its end."""
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ def _counted(count: int, idle: float) -> list[tuple[str, dict[str, float]]]:
 
 
 def _await_sleepers(notes: Path, count: int) -> None:
-    found = until(lambda: True if len(sleepers(notes)) >= count else None, time.monotonic() + _PATIENCE)
+    found = until(lambda: True if len(sleepers(notes)) >= count else None, time.monotonic() + _TIMEOUT)
     if found is None:
-        raise RuntimeError(f"{len(sleepers(notes))} of {count} workers started within {_PATIENCE:g} s")
+        raise RuntimeError(f"{len(sleepers(notes))} of {count} workers started within {_TIMEOUT:g} s")
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:

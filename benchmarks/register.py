@@ -86,7 +86,7 @@ def _client(name: str, where: str) -> Increment:
 
 
 def _register(directory: Path, keep: int | None) -> Increment:
-    from hpcelastic.store.register import Register
+    from hpcelastic.storage.register import Register
 
     register = Register(directory, "bench", keep=keep)
 

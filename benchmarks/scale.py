@@ -31,7 +31,7 @@ GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
 
 TORCH = "torch c10d"
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 """Seconds for all nodes to be there, before they may start."""
 
 
@@ -105,8 +105,8 @@ def tcp_store() -> Iterator[int]:
 def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
     """Let all nodes go at the same moment, and wait for the last."""
     with _crowd([sys.executable, "-m", "benchmarks.scale", *arguments]) as (crowd, said):
-        if until(lambda: True if len(said) == nodes else None, time.monotonic() + _PATIENCE) is None:
-            return Formed(None, error=f"{nodes - len(said)} nodes were not there after {_PATIENCE:g} s")
+        if until(lambda: True if len(said) == nodes else None, time.monotonic() + _TIMEOUT) is None:
+            return Formed(None, error=f"{nodes - len(said)} nodes were not there after {_TIMEOUT:g} s")
         since = time.monotonic()
         crowd.stdin.close()
         until(lambda: True if len(said) == 2 * nodes else None, since + parameters.timeout)
@@ -173,7 +173,7 @@ def _say(line: str) -> None:
 
 def _ours(directory: str, nodes: int) -> Callable[[int], Callable[[], None]]:
     from benchmarks import wiring
-    from hpcelastic.store.paths import RunPaths
+    from hpcelastic.storage.paths import RunPaths
 
     paths = RunPaths(Path(directory))
     wiring.warm_up()

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks.processes import descendants, end_tree, free_port, listens, send
-from hpcelastic.agent.guard import marked
-from hpcelastic.agent.node import pid_here
+from hpcelastic.agent.guard_main import marked_processes
+from hpcelastic.agent.member import local_pid
 from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import Lease, read_leases
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.leases import Lease, read_leases
+from hpcelastic.storage.paths import RunPaths
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "hpcelastic-bench"
 """Where ft_launcher is installed: never into the project's own environment."""
@@ -124,7 +124,7 @@ class Ours:
     def processes(self, index: int) -> list[int]:
         agent = self.agent(index)
         names = [path.stem for path in self.paths.events.glob(f"node{index}@*.jsonl")]
-        found = [*descendants(agent), *(pid for name in names for pid in marked(name)), agent]
+        found = [*descendants(agent), *(pid for name in names for pid in marked_processes(name)), agent]
         return list(dict.fromkeys(found))
 
     def first(self) -> int:
@@ -241,13 +241,13 @@ class PluggedIn(_Torch):
 
     def processes(self, index: int) -> list[int]:
         pids = super().processes(index)
-        names = [lease.member.node for lease in self._leases() if pid_here(lease.member.process) == self.agent(index)]
-        return list(dict.fromkeys([*(pid for name in names for pid in marked(name)), *pids]))
+        names = [lease.member.node for lease in self._leases() if local_pid(lease.member.process) == self.agent(index)]
+        return list(dict.fromkeys([*(pid for name in names for pid in marked_processes(name)), *pids]))
 
     def first(self) -> int:
         """The node of group rank 0."""
         node = read_state(self._paths).participants[0].node
-        pid = next(pid_here(lease.member.process) for lease in self._leases() if lease.member.node == node)
+        pid = next(local_pid(lease.member.process) for lease in self._leases() if lease.member.node == node)
         return next(index for index, agent in self._agents.items() if agent.pid == pid)
 
     def takes_part(self) -> bool:

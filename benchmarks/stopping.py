@@ -18,9 +18,9 @@ from typing import Any
 from benchmarks.machine import CHECKOUT
 from benchmarks.processes import end_tree
 from benchmarks.report import Table, spread
-from hpcelastic.store.board import Board
+from hpcelastic.ipc.control_page import ControlPage
 
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _race(ranks: int, calls: int, step: float) -> float:
-    board = Board.make(ranks)
+    control_page = ControlPage.make(ranks)
     crowd: list[subprocess.Popen[str]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
@@ -57,15 +57,15 @@ def _race(ranks: int, calls: int, step: float) -> float:
             for rank in range(ranks):
                 place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "HPCELASTIC_ROUND": 1}
                 environ = {**os.environ, **{name: str(value) for name, value in place.items()}}
-                environ |= {"HPCELASTIC_BOARD": board.name, "OMP_NUM_THREADS": "1"}
+                environ |= {"HPCELASTIC_BOARD": control_page.name, "OMP_NUM_THREADS": "1"}
                 crowd.append(subprocess.Popen(command, env=environ, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True))
-            return float(max(json.loads(process.communicate(timeout=_PATIENCE)[0]) for process in crowd))
+            return float(max(json.loads(process.communicate(timeout=_TIMEOUT)[0]) for process in crowd))
     finally:
         for process in crowd:
             if process.poll() is None:
                 end_tree(process.pid)
                 process.wait()
-        board.close()
+        control_page.close()
 
 
 def main(meet: str, calls: str, step: str) -> None:

@@ -4,20 +4,21 @@ import contextlib
 import queue
 import secrets
 
-from hpcelastic.agent.bell import Bell, heed
-from hpcelastic.agent.conduct import Action, Actions, Conduct, Reserve, Say, Start
-from hpcelastic.agent.guard import boottime
-from hpcelastic.doctor.verdict import Verdict, advise
+from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.notifier import NetworkNotifier
+from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.codec import decode, encode
+from hpcelastic.protocol.node import Action, Actions, NodeStateMachine, Publish, ReservePort, StartWorkers
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import Member, Stand, State
-from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
+from hpcelastic.protocol.state import Member, NodeState, State
+from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.run import open_run
 from hpcelastic.rendezvous.thread import RendezvousThread
-from hpcelastic.store import files
-from hpcelastic.store.locks import LockKind
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.paths import RunPaths
 
 RUN = "scale"
 
@@ -28,7 +29,7 @@ _PORT = 1
 
 def settings(nodes: int) -> Settings:
     """Default timings, as so many nodes have them; a round needs all."""
-    return advise(Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0)), Verdict(safe=True))
+    return advise(Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0)), FilesystemReport(safe=True))
 
 
 def warm_up() -> None:
@@ -51,13 +52,13 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
     node = f"node{index:05d}@0-{secrets.token_hex(4)}"
 
     def heard(news: News) -> None:
-        thread.hear(heed(news))
+        thread.call(lambda rendezvous: rendezvous.receive(news))
 
-    def deliver(message: Outcome | HpcElasticError) -> None:
+    def deliver(message: Observation | HpcElasticError) -> None:
         if isinstance(message, HpcElasticError):
             joined.put(message)
         else:
-            do(conduct.learned(message.state, message.lease_from, message.settled))
+            do(state_machine.observe(message.state, message.lease_from, message.settled))
 
     def do(actions: Actions) -> None:
         answer: int | None = None
@@ -66,17 +67,17 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
                 answer = act(actions.send(answer))
 
     def act(action: Action) -> int | None:
-        if isinstance(action, Say):
-            thread.say(action.member)
-        elif isinstance(action, Start):
+        if isinstance(action, Publish):
+            thread.publish(action.member)
+        elif isinstance(action, StartWorkers):
             joined.put(None)
-        return _PORT if isinstance(action, Reserve) else None
+        return _PORT if isinstance(action, ReservePort) else None
 
     state = open_run(paths, RUN, settings(nodes), node)
     network = Network(shared_key(paths.key), node, _ADDRESS, heard)
     member = Member(
         node=node,
-        stand=Stand.READY,
+        node_state=NodeState.READY,
         round=-1,
         local_world_size=1,
         address=_ADDRESS,
@@ -84,12 +85,12 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         order=index,
         job="scale.0",
         job_nodes=nodes,
-        bell=network.port,
+        notification_port=network.port,
     )
-    conduct = Conduct(member, settings(nodes).rendezvous.lease, boottime)
-    rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, Bell(network))
+    state_machine = NodeStateMachine(member, settings(nodes).rendezvous.lease, boottime)
+    rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
-    do(conduct.found(state))
+    do(state_machine.begin(state))
     thread.start()
     network.start()
     if error := joined.get():

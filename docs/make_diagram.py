@@ -18,7 +18,7 @@ def run_diagram() -> str:
 
 
 def node_diagram() -> str:
-    """The stands of a node, in mermaid."""
+    """The states of a node, in mermaid."""
     return _diagram(NODE_EDGES, first="ready")
 
 

@@ -1,8 +1,8 @@
-"""A node dies in mid-training: what `make demo` shows.
+"""Train while a node dies and comes back: the program of `make demo`.
 
-Trains on handwritten digits with three agents on this machine, each as if it were a node. Kills one whole node, agent
-and workers, with SIGKILL; two go on from the last checkpoint. The node returns; three finish. The run's directory is
-made in the directory that is given as argument, or in ``runs``.
+Three agents on this machine train on handwritten digits; each acts as a node. The program kills one node, agent and
+workers, with SIGKILL, and the other two go on from the last checkpoint. Then the node comes back, and three nodes
+finish the training. The run's directory is created in the directory that is given as argument, or in ``runs``.
 """
 
 import json
@@ -18,11 +18,11 @@ from hpcelastic.api.run import Run, RunStatus
 from hpcelastic.api.timeline import timeline
 
 HERE = Path(__file__).parent
-VICTIM = 0  # the first node: there is no node that must not die
+VICTIM = 0  # the first node; any node may die
 
 
 def wait_for(run: Run, what: str, nodes: int, after_step: int, timeout: float = 120.0) -> int:
-    """Wait until ``nodes`` nodes have trained beyond ``after_step``; the step that they have reached."""
+    """Wait until ``nodes`` nodes have trained beyond ``after_step``, and return the step that they have reached."""
     print(f"*** waiting: {what}", flush=True)
     deadline, printed = time.monotonic() + timeout, 0
     while time.monotonic() < deadline:
@@ -41,7 +41,7 @@ def wait_for(run: Run, what: str, nodes: int, after_step: int, timeout: float = 
 
 
 def wait_for_end(run: Run) -> RunStatus:
-    """Wait until the run has ended; a line now and then says how far it is."""
+    """Wait until the run has ended, and print its progress from time to time."""
     print("*** waiting: the training ends", flush=True)
     while True:
         try:
@@ -51,7 +51,7 @@ def wait_for_end(run: Run) -> RunStatus:
 
 
 def what_happened(run: Run, killed: float) -> list[str]:
-    """The run's timeline with the kill, which happened at the time ``killed``, and what that cost."""
+    """Return the run's timeline with the kill at the time ``killed``, and the time that the recovery took."""
     events = run.events()
     at = killed - events[0]["time"]
     lines = [*timeline(run), f"{at:8.2f} s  SIGKILL of node{VICTIM}: its agent, its workers, everything"]

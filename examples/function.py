@@ -1,10 +1,10 @@
-"""Train with a function, and get back what it returned on every rank.
+"""Train with a function, and get its return values from every rank.
 
-    python examples/function.py                       two agents on this machine, each as if it were a node
+    python examples/function.py                       two agents on this machine; each acts as a node
     python examples/function.py --executor slurm      two nodes of a SLURM cluster
 
-The function travels with the run, so it may stand anywhere: in a script, in a notebook, in a shell. It is called once
-in each worker, and again in every worker if one of them fails.
+The run keeps a copy of the function, so the function may be defined in a script, in a notebook or in a shell. Each
+worker calls it once. If a worker fails, all workers start again and call it again.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import hpcelastic
 
 
 def train(lr: float, steps: int) -> dict[str, float]:
-    """Fit a line to points, of which every rank sees others; all ranks end with the same line."""
+    """Fit a line to points. Each rank has different points, and all ranks return the same line."""
     import torch
     import torch.distributed as dist
 

@@ -1,10 +1,11 @@
-"""Train with an agent in this very process, as torch's `elastic_launch` has it.
+"""Train with an agent in this process, like torch's `elastic_launch`.
 
     python examples/launch.py                                        two workers on this machine
     srun --nodes 2 --ntasks-per-node 1 python examples/launch.py --nodes 2 --runs /scratch/me/runs
 
-Started once on each node, each process takes part in one run, and has back what its own ranks returned. The first
-attempt fails on rank 1, to show what an event handler sees of it; a dashboard of yours would register its own.
+Start the program once on each node. All processes take part in one run, and each gets the return values of its own
+ranks. The first attempt fails on rank 1, to show the events of a failure. A program such as a dashboard registers its
+own event handler in the same way.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
 
 
-class Told(logging.Handler):
+class EventPrinter(logging.Handler):
     """Prints torch's events of an agent and its workers."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -42,14 +43,14 @@ def main() -> None:
     parser.add_argument("--runs", default="runs", metavar="DIR", help="where the run is kept; all nodes must see it")
     args = parser.parse_args()
 
-    _log_handlers["told"] = Told()
+    _log_handlers["printer"] = EventPrinter()
     config = LaunchConfig(
         min_nodes=args.nodes,
         max_nodes=args.nodes,
         nproc_per_node=args.workers,
         rdzv_endpoint=os.path.abspath(args.runs),
         max_restarts=args.restarts,
-        event_log_handler="told",
+        event_log_handler="printer",
     )
     try:
         results = elastic_launch(config, fails_at_first)(0.1, 120)

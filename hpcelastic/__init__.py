@@ -1,6 +1,6 @@
 """hpcelastic: elastic, fault-tolerant PyTorch training on SLURM clusters.
 
-The names here are loaded when they are first used: an agent starts in milliseconds because it needs none of them.
+The names are loaded on first use. An agent needs none of them, so that it starts in milliseconds.
 """
 
 import importlib
@@ -41,19 +41,17 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-importlib.import_module("hpcelastic.store")  # first, because the import gives the package the name of the function
-
-
 def store() -> "RunStore":
-    """The store of this worker's run, for small facts of your own: it outlives rounds, restarts, requeues and agents.
+    """Return the store of this worker's run, for small values. It outlives rounds, restarts, requeues and agents.
 
-    The same object at each call. What only the ranks of one round share is in `hpcelastic.training.store`. Workers may
-    meet by it, with a prefix for each round, so that none meets one of a round before::
+    Each call returns the same object. `hpcelastic.training.store` is the store of a single round. Workers can use the
+    store of the run for ``init_process_group`` too, with a prefix for each round, so that they never meet workers of an
+    earlier round::
 
         here = dist.PrefixStore(f"round {os.environ['HPCELASTIC_ROUND']}", hpcelastic.store())
         dist.init_process_group("gloo", store=here, rank=rank, world_size=world_size)
 
-    Raises ``ConfigError`` outside a run, ``StoreError`` where the run's directory can't be used.
+    Raises ``ConfigError`` outside a run, ``StoreError`` if the run's directory cannot be used.
     """
     run_store: RunStore = importlib.import_module("hpcelastic.pytorch").run_store()
     return run_store

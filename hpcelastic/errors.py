@@ -1,41 +1,41 @@
-"""Every exception that hpcelastic raises on purpose. A message says what happened, where, and what to do next."""
+"""The exceptions of hpcelastic. A message says what happened, where, and what to do next."""
 
 
 class HpcElasticError(Exception):
-    """Base of all errors of hpcelastic; ``exit_code`` is the status with which a command ends on it."""
+    """Base class of all errors of hpcelastic. ``exit_code`` is the exit status of a command that raises it."""
 
     exit_code = 1
 
 
 class InternalError(HpcElasticError):
-    """A mistake in hpcelastic itself; the message has the traceback."""
+    """A bug in hpcelastic. The message contains the traceback."""
 
-    exit_code = 70  # EX_SOFTWARE of sysexits.h; no other error has it
+    exit_code = 70  # EX_SOFTWARE of sysexits.h; no other error uses it
 
 
 class ConfigError(HpcElasticError):
-    """The input is wrong and nothing was started: a job file, a flag, a script, a directory."""
+    """The input is wrong, and nothing was started: a job file, an option, a script, a directory."""
 
     exit_code = 2
 
 
 class NameTaken(ConfigError):
-    """An agent of this machine takes part in the run under the name that another one was to have."""
+    """Another agent on this machine already uses the node name in the run."""
 
 
 class StoreError(HpcElasticError):
-    """The run's directory cannot be used: missing rights, no space, a file that makes no sense."""
+    """The run's directory cannot be used: missing permissions, no space, an invalid file."""
 
 
 class RendezvousTimeout(HpcElasticError):
-    """No round formed within the join timeout."""
+    """No round formed within the join time-out."""
 
 
 class RunFailed(HpcElasticError):
-    """The run has ended without success; ``failures`` holds the reports of ranks that failed, the root cause first.
+    """The run has ended without success. ``failures`` contains the reports of failed ranks, the root cause first.
 
-    ``rank`` and ``node`` are where that happened, None where no rank failed; ``__cause__`` is the exception that was
-    raised there, if a function was and it could be brought over.
+    ``rank`` and ``node`` are the place of the root cause, or None if no rank failed. ``__cause__`` is the exception of
+    that rank, if the entry point is a function and the exception could be loaded.
     """
 
     def __init__(
@@ -48,4 +48,4 @@ class RunFailed(HpcElasticError):
 
 
 class SlurmError(HpcElasticError):
-    """A SLURM command failed or SLURM cannot be reached."""
+    """A SLURM command failed, or SLURM does not answer."""

@@ -1,8 +1,8 @@
-"""Python values that a user's own code hands over in the run's directory: the entry point, and what it returns.
+"""Python values of the user's code in the run's directory: the entry point and its return values.
 
-This is never coordination state. A value that JSON carries is kept as JSON; anything else is pickled, since functions,
-tensors and arrays can't travel otherwise. A pickle is loaded only from a file and a directory that belong to us and
-that nobody else may write: whoever could change it could change the user's script as well.
+They are never coordination state. A value that JSON represents exactly is stored as JSON. All other values are pickled,
+because JSON cannot represent functions, tensors and arrays. A pickle is loaded only if this user owns its file and
+directory, and no other user can write to them. An attacker with these permissions could change the user's script too.
 """
 
 import json
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.store import files
+from hpcelastic.storage import files
 
 _CALL = (
     "the function or its arguments",
@@ -25,7 +25,7 @@ _RESULT = ("the return value", "return plain values, arrays or tensors")
 
 
 def save_pickle(path: Path, value: Any) -> None:
-    """Pickle a return value, one of a notebook's own classes included; ConfigError if that can't be done."""
+    """Pickle a return value, also of a class of a notebook. Raises ConfigError if it cannot be pickled."""
     import cloudpickle
 
     try:
@@ -41,12 +41,12 @@ def _unpicklable(about: tuple[str, str], error: Exception) -> ConfigError:
 
 
 def save_call(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Keep a call for `load_call`, with the places where this process finds its modules."""
+    """Store a call for `load_call`, with the ``sys.path`` of this process."""
     files.publish(path, pickled_call(function, args))
 
 
 def pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
-    """What `save_call` writes; ConfigError if the call can't be pickled."""
+    """Return the bytes that `save_call` writes. Raises ConfigError if the call cannot be pickled."""
     import cloudpickle
 
     try:
@@ -57,35 +57,37 @@ def pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:
 
 
 def load_call(path: Path) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The function and the arguments that `save_call` kept. StoreError as `load_pickle`."""
-    return _called(load_pickle(path))
+    """Return the function and the arguments that `save_call` stored. Raises StoreError like `load_pickle`."""
+    return _unpickle_call(load_pickle(path))
 
 
 def loaded_call(pickled: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The call in what `pickled_call` returned, which was in a pickle that `load_pickle` has checked."""
-    return _called(pickle.loads(pickled))  # noqa: S301  # see load_pickle
+    """Return the call in the bytes of `pickled_call`, which were in a pickle that `load_pickle` has checked."""
+    return _unpickle_call(pickle.loads(pickled))  # noqa: S301  # see load_pickle
 
 
-def _called(kept: tuple[list[str], bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    places, call = kept
-    sys.path.extend(place for place in places if place not in sys.path)
+def _unpickle_call(stored: tuple[list[str], bytes]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    directories, call = stored
+    sys.path.extend(directory for directory in directories if directory not in sys.path)
     function, args = pickle.loads(call)  # noqa: S301  # part of what load_pickle has checked
     return function, args
 
 
 def load_pickle(path: Path) -> Any:
-    """What `save_pickle` wrote; StoreError if somebody else could have written it."""
+    """Return the value that `save_pickle` wrote. Raises StoreError if another user could have written it."""
     for part in (path, path.parent):
         status = part.stat()
         if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise StoreError(f"{part}: others may write here, so its pickle is not loaded; chown it, or chmod go-w")
-    return pickle.loads(path.read_bytes())  # noqa: S301  # checked just above; see the module's docstring
+            raise StoreError(
+                f"{part}: other users can write to it, so its pickle is not loaded; use chown or chmod go-w"
+            )
+    return pickle.loads(path.read_bytes())  # noqa: S301  # checked above; see the docstring of the module
 
 
 def save(path: Path, value: Any) -> None:
-    """Keep a return value at ``path`` plus ``.json``, or ``.pkl`` where JSON would change it."""
+    """Store a return value at ``path`` plus ``.json``, or ``.pkl`` if JSON would change it."""
     try:
-        plain = _plain(value) and json.loads(json.dumps(value)) == value  # unlike itself: NaN
+        plain = _plain(value) and json.loads(json.dumps(value)) == value  # NaN is not equal to itself
     except (ValueError, RecursionError):
         plain = False
     if plain:
@@ -95,7 +97,7 @@ def save(path: Path, value: Any) -> None:
 
 
 def load(path: Path) -> Any:
-    """What `save` kept at ``path``; KeyError if there is nothing."""
+    """Return the value that `save` stored at ``path``. Raises KeyError if there is none."""
     for suffix in (".json", ".pkl"):
         file = path.with_name(path.name + suffix)
         if file.exists():
@@ -104,7 +106,7 @@ def load(path: Path) -> Any:
 
 
 def _plain(value: Any) -> bool:
-    """True if all parts have exactly the types that JSON gives back: no tuple, no NumPy number, str keys only."""
+    """True if all parts have exactly the types that JSON returns: no tuple, no NumPy number, only str keys."""
     if type(value) is dict:
         return all(type(key) is str and _plain(item) for key, item in value.items())
     if type(value) is list:

@@ -31,8 +31,8 @@ def test_an_example_for_training_scripts(name: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("name", [pytest.param("submit", marks=pytest.mark.nightly), "Run"])
 def test_an_example_for_notebooks(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On this machine: the agents that SLURM would start are started here."""
-    serve = launch._serve
-    monkeypatch.setattr(launch, "_serve", lambda config, paths, _: serve(config, paths, "local"))
+    serve = launch._start_agents
+    monkeypatch.setattr(launch, "_start_agents", lambda config, paths, _: serve(config, paths, "local"))
     monkeypatch.chdir(tmp_path)
     with shell_in(tmp_path) as shell:
         monkeypatch.setenv(MARK, shell.mark)

@@ -18,7 +18,7 @@ def test_dir_lists_every_public_name() -> None:
     assert set(hpcelastic.__all__) <= set(dir(hpcelastic))
 
 
-@pytest.mark.parametrize("first", ["", "import hpcelastic.store.files; "], ids=["alone", "after the package"])
+@pytest.mark.parametrize("first", ["", "import hpcelastic.storage.files; "], ids=["alone", "after the package"])
 def test_the_store_is_a_function_that_help_explains(first: str) -> None:
     code = f"import hpcelastic; {first}help(hpcelastic.store)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

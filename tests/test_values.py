@@ -203,7 +203,9 @@ class Trap:
 def test_a_pickle_that_others_could_have_written_is_not_loaded(tmp_path: Path, loosen: Callable[[Path], None]) -> None:
     values.save_pickle(tmp_path / "f.pkl", Trap())
     loosen(tmp_path)
-    with pytest.raises(StoreError, match="others may write here, so its pickle is not loaded; chown it, or chmod go-w"):
+    with pytest.raises(
+        StoreError, match="other users can write to it, so its pickle is not loaded; use chown or chmod go-w"
+    ):
         values.load_pickle(tmp_path / "f.pkl")
 
 
@@ -211,7 +213,7 @@ def test_a_pickle_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pyt
     values.save_pickle(tmp_path / "f.pkl", Trap())
     me = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: me + 1)
-    with pytest.raises(StoreError, match=r"f\.pkl: others may write here"):
+    with pytest.raises(StoreError, match=r"f\.pkl: other users can write to it"):
         values.load_pickle(tmp_path / "f.pkl")
 
 

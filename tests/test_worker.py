@@ -13,7 +13,7 @@ import pytest
 
 from hpcelastic import values
 from hpcelastic.agent.failures import describe_failure
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 ROUND, RANK = 2, 3
 MODULE = """
@@ -162,4 +162,4 @@ def test_a_pickle_that_others_could_have_written_is_not_called(paths: RunPaths) 
     ended = work(paths, "--pickled")
     assert ended.returncode == 1
     message, _, _ = describe_failure(1, paths.error_file(ROUND, RANK), None)
-    assert "others may write here, so its pickle is not loaded" in message
+    assert "other users can write to it, so its pickle is not loaded" in message

@@ -32,13 +32,13 @@ class Sequences(Dataset[dict[str, torch.Tensor]]):
 
     def __init__(self, count: int) -> None:
         self.numbers = torch.randint(CLASSES, (count, LENGTH), generator=torch.Generator().manual_seed(0))
-        self.most = torch.nn.functional.one_hot(self.numbers).sum(1).argmax(1)
+        self.majority = torch.nn.functional.one_hot(self.numbers).sum(1).argmax(1)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        return {"input_ids": self.numbers[index], "labels": self.most[index]}
+        return {"input_ids": self.numbers[index], "labels": self.majority[index]}
 
 
 class Telling(TrainerCallback):
@@ -67,7 +67,7 @@ class Telling(TrainerCallback):
     @torch.no_grad()
     def tell(self, args: TrainingArguments, state: TrainerState, model: torch.nn.Module, what: str) -> None:
         if state.is_world_process_zero:
-            given = {"input_ids": self.test.numbers.to(args.device), "labels": self.test.most.to(args.device)}
+            given = {"input_ids": self.test.numbers.to(args.device), "labels": self.test.majority.to(args.device)}
             training, _ = model.training, model.eval()
             result = model(**given)
             model.train(training)

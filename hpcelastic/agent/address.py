@@ -1,4 +1,4 @@
-"""The address at which other nodes reach this one. No name is looked up, and no packet is sent."""
+"""Detects the address at which other nodes reach this one, without name resolution and without sending packets."""
 
 import array
 import contextlib
@@ -17,29 +17,29 @@ _SIOCGIFCONF = 0x8912
 """Get the IPv4 addresses of all interfaces; source: netdevice(7), <linux/sockios.h>."""
 
 _IFREQ = struct.Struct("16s4x4s16x")
-"""A name and, within a socket address, an IPv4 address; source: netdevice(7), struct ifreq on 64 bits."""
+"""An interface name and a socket address with an IPv4 address; source: netdevice(7), struct ifreq on 64 bits."""
 
 _IFCONF = struct.Struct("i4xP")
-"""How long the kernel's answer may be, and where it is to be written."""
+"""The size and the address of the buffer for the kernel's answer."""
 
 _MAX_ADDRESSES = 1024
 
 _INET6 = Path("/proc/net/if_inet6")
 
-_ANYWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses behind the default route, IPv4's and IPv6's: RFC 5737 and RFC 3849, never assigned."""
+_REMOTE_ADDRESSES = ("192.0.2.1", "2001:db8::1")
+"""Addresses behind the default route of IPv4 and of IPv6. They are never assigned: RFC 5737 and RFC 3849."""
 
 
 @dataclass(frozen=True)
 class Interface:
-    """An address of this machine."""
+    """An address of this machine, with the name of its interface."""
 
     name: str
     address: str
 
     @property
-    def far(self) -> bool:
-        """Whether other machines can know it."""
+    def reachable(self) -> bool:
+        """Whether other machines can reach it: it is not a loopback or link-local address."""
         parsed = ipaddress.ip_address(self.address)
         return not parsed.is_loopback and not parsed.is_link_local
 
@@ -48,41 +48,42 @@ class Interface:
 
 
 def own_address(interface: str | None = None, launcher: str = "") -> str:
-    """The address of ``interface``, given by name or by its network (see `NetworkSettings`), if given.
+    """Return the address of this node. Raises ConfigError if there is no such interface.
 
-    Else the source address towards ``launcher``, a node that can reach this one, if given; else that of the default
-    route; where there is none, as on compute nodes that see their cluster only, that of the first interface that
-    has one, IPv4 before IPv6; else the loopback address. Raises ConfigError if there is no such interface.
+    The first of these that exists: the address of ``interface``, a name or a network (see `NetworkSettings`); the
+    source address towards ``launcher``, a node that can reach this one; the source address of the default route; the
+    address of the first interface, for compute nodes that only reach their cluster; the loopback address. IPv4 is
+    preferred to IPv6.
     """
     if interface is not None:
-        return _given(interface)
-    return _towards(launcher) or _by_default()
+        return _address_of(interface)
+    return _source_address(launcher) or _default_address()
 
 
-def explained(interface: str | None = None, launcher: str = "") -> tuple[Interface, str]:
-    """What `own_address` chooses, with the name of its interface, and why."""
+def explain_address(interface: str | None = None, launcher: str = "") -> tuple[Interface, str]:
+    """Return the address that `own_address` selects, with the name of its interface, and the reason."""
     address = own_address(interface, launcher)
     name = interface_of(address) or "?"
     if interface is not None:
         return Interface(name, address), f"as network.interface says, {interface}"
-    if launcher and address == _towards(launcher):
+    if launcher and address == _source_address(launcher):
         return Interface(name, address), f"towards {launcher}, where srun runs"
-    return Interface(name, address), "by the default route, or the first that others can know"
+    return Interface(name, address), "by the default route, or the first that other machines can reach"
 
 
 def interface_of(address: str) -> str:
-    """The name of the interface that has this address; empty if none has."""
+    """Return the name of the interface that has this address; empty if none has."""
     return next((one.name for one in interfaces() if one.address == address), "")
 
 
-def _given(interface: str) -> str:
+def _address_of(interface: str) -> str:
     here = interfaces()
     if is_network(interface):
         network = ipaddress.ip_network(interface, strict=False)
         found = [one for one in here if ipaddress.ip_address(one.address) in network]
     else:
         named = [one for one in here if one.name == interface]
-        found = [one for one in named if one.far] or named
+        found = [one for one in named if one.reachable] or named
     if not found:
         raise ConfigError(
             f"network.interface is {interface}, and {os.uname().nodename} has no such interface with an address; "
@@ -91,14 +92,14 @@ def _given(interface: str) -> str:
     return found[0].address
 
 
-def _by_default() -> str:
-    by_route = filter(None, map(_towards, _ANYWHERE))
-    far = [one.address for one in interfaces() if one.far]
-    return min([*by_route, *far], key=lambda address: ":" in address, default="127.0.0.1")
+def _default_address() -> str:
+    by_route = filter(None, map(_source_address, _REMOTE_ADDRESSES))
+    reachable = [one.address for one in interfaces() if one.reachable]
+    return min([*by_route, *reachable], key=lambda address: ":" in address, default="127.0.0.1")
 
 
-def _towards(address: str) -> str:
-    """The address of ours from which a packet to ``address`` would go; empty if none would."""
+def _source_address(address: str) -> str:
+    """Return the source address of packets to ``address``; empty if there is no route."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:
@@ -107,12 +108,12 @@ def _towards(address: str) -> str:
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))  # connecting a UDP socket sends nothing
         ours: str = probe.getsockname()[0]
-        return ours if Interface("", ours).far else ""
+        return ours if Interface("", ours).reachable else ""
     return ""
 
 
 def interfaces() -> list[Interface]:
-    """All addresses of this machine: first IPv4, each in the kernel's order."""
+    """Return all addresses of this machine: IPv4 first, in the kernel's order."""
     return [*_inet(), *_inet6()]
 
 
@@ -122,7 +123,7 @@ def _inet() -> list[Interface]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         length = _IFCONF.unpack(fcntl.ioctl(probe, _SIOCGIFCONF, request))[0]
     found = (_IFREQ.unpack_from(answers, offset) for offset in range(0, length, _IFREQ.size))
-    # An alias, such as eth0:1, is its interface's.
+    # An alias, such as eth0:1, belongs to its interface.
     return [Interface(name.rstrip(b"\0").decode().partition(":")[0], socket.inet_ntoa(raw)) for name, raw in found]
 
 

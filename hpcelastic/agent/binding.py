@@ -1,6 +1,6 @@
-"""What of a node its workers are bound to: they inherit it from the agent, which has it from SLURM.
+"""Binding of workers to processors and GPUs. By default they inherit the agent's, which SLURM has set.
 
-Or they are bound to a part of that; see `hpcelastic.agent.numa`.
+Workers may also be bound to a part of these processors; see `hpcelastic.agent.numa`.
 """
 
 import contextlib
@@ -9,16 +9,19 @@ from collections.abc import Collection, Iterator, Mapping
 
 
 def binding(environ: Mapping[str, str]) -> dict[str, str]:
-    """The processors that this process may use, ``0-3,8``, and its GPUs in the order of LOCAL_RANK, if it is told."""
+    """Return the processors that this process may use, such as ``0-3,8``, and its GPUs in the order of LOCAL_RANK.
+
+    GPUs are left out if CUDA_VISIBLE_DEVICES is not set.
+    """
     gpus = environ.get("CUDA_VISIBLE_DEVICES")
-    return {"cpus": ranges(os.sched_getaffinity(0)), **({} if gpus is None else {"gpus": gpus})}
+    return {"cpus": format_ranges(os.sched_getaffinity(0)), **({} if gpus is None else {"gpus": gpus})}
 
 
 @contextlib.contextmanager
-def bound(cpus: Collection[int]) -> Iterator[None]:
-    """Who is started within the block may use ``cpus`` alone; as before where there are none.
+def cpu_affinity(cpus: Collection[int]) -> Iterator[None]:
+    """Restrict processes that are started within the block to ``cpus``. Without ``cpus`` nothing changes.
 
-    Processes inherit it from the thread that starts them, and no other thread of ours is touched.
+    A process inherits the affinity of the thread that starts it. Other threads are not changed.
     """
     before = os.sched_getaffinity(0)
     if cpus:
@@ -30,8 +33,8 @@ def bound(cpus: Collection[int]) -> Iterator[None]:
             os.sched_setaffinity(0, before)
 
 
-def ranges(numbers: Collection[int]) -> str:
-    """As SLURM and ``taskset -c`` write it: ``0-3,8``."""
+def format_ranges(numbers: Collection[int]) -> str:
+    """Format numbers as SLURM and ``taskset -c`` do, such as ``0-3,8``."""
     found: list[list[int]] = []
     for number in sorted(numbers):
         if found and found[-1][-1] == number - 1:

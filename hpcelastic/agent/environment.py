@@ -1,49 +1,50 @@
-"""The environment of a worker: torchrun's contract, and ours beside it.
+"""The environment of a worker: the variables of torchrun, and those of this package.
 
-Pure. Source of the first part: torch/distributed/elastic/agent/server/local_elastic_agent.py and the page "torchrun
-(Elastic Launch)" of PyTorch's documentation.
+These functions have no side effects. Source of torchrun's variables:
+torch/distributed/elastic/agent/server/local_elastic_agent.py and the page "torchrun (Elastic Launch)" of PyTorch's
+documentation.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcelastic.agent.guard import MARKER
+from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import name_of
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 ROLE = "default"
-"""Role of workers that were given none."""
+"""Role of workers without a role of their own."""
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""What torchrun handles unless it is told otherwise."""
+"""Signals that torchrun handles by default."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What the workers' environment says of the run, the same in every round."""
+    """Facts of the run in the workers' environment. They are the same in every round."""
 
     paths: RunPaths
     run_id: str
     node: str
     max_restarts: int
-    board: str = ""
-    """Name of the `Board` that the agent shares with them."""
+    control_page: str = ""
+    """Name of the `ControlPage` that the agent shares with the workers."""
 
     interface: str = ""
     """The network interface at which other nodes reach this one; empty if unknown."""
 
-    forwarded: tuple[str, ...] = ()
-    """Signals that the agent passes on to them."""
+    forwarded_signals: tuple[str, ...] = ()
+    """Signals that the agent forwards to the workers."""
 
     virtual_local_rank: bool = False
-    """Whether each sees its own GPU alone, as number 0."""
+    """Whether each worker sees only its own GPU, as number 0."""
 
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of the worker with ``local_rank``: ``base``, then the contract, then the user's ``extra``."""
+    """Return the environment of a worker: ``base``, overridden by the contract, and by the user's ``extra``."""
     rank = part.first_rank + local_rank
     error_file = str(run.paths.error_file(part.round, rank))
     torchrun = {
@@ -58,14 +59,14 @@ def worker_environment(
         "ROLE_WORLD_SIZE": str(part.role_world_size),
         "MASTER_ADDR": part.master_addr,
         "MASTER_PORT": str(part.master_port),
-        # Counts every new round, the same number on all nodes: torch's own count, kept per agent, has left workers
-        # with different store prefixes after a failure.
+        # The number of new rounds, which is the same on all nodes. torch counts per agent: after a failure workers
+        # then had different store prefixes.
         "TORCHELASTIC_RESTART_COUNT": str(part.round - 1),
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_RUN_ID": run.run_id,
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client: see store_port.py
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client: see store_server.py
         "TORCHELASTIC_ERROR_FILE": error_file,
-        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(dict.fromkeys((*_SIGNALS, *run.forwarded))),
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(dict.fromkeys((*_SIGNALS, *run.forwarded_signals))),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
     ours = {
@@ -75,27 +76,27 @@ def worker_environment(
         "HPCELASTIC_RUN_DIR": str(run.paths.root),
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
-        "HPCELASTIC_BOARD": run.board,
+        "HPCELASTIC_BOARD": run.control_page,
         "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
     }
-    environ = {**base, **_threads(base, part.local_world_size), **torchrun, **ours, **extra}
-    return {**environ, **_one_gpu(environ, local_rank)} if run.virtual_local_rank else environ
+    environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
+    return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ
 
 
 def common_environment(
     base: Mapping[str, str], local_world_size: int, run: RunFacts, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """What is the same for all workers of a node in all rounds: that of the process which is forked into them."""
-    return {**base, **_threads(base, local_world_size), **extra, MARKER: run.node}
+    """Return the variables that are the same for all workers of a node in all rounds, as the fork server needs them."""
+    return {**base, **_omp_threads(base, local_world_size), **extra, MARKER: run.node}
 
 
-def _one_gpu(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
-    """What makes the GPU of ``local_rank`` the only one; ROCm goes by CUDA's variable too."""
+def _single_gpu(environ: Mapping[str, str], local_rank: int) -> dict[str, str]:
+    """Return the variables that make only the GPU of ``local_rank`` visible. ROCm reads CUDA's variable too."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     gpu = str(local_rank) if visible is None else visible.split(",")[local_rank].strip()
     return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": gpu}
 
 
-def _threads(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
+def _omp_threads(base: Mapping[str, str], local_world_size: int) -> dict[str, str]:
     return {} if "OMP_NUM_THREADS" in base or local_world_size == 1 else {"OMP_NUM_THREADS": "1"}

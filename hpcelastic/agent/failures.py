@@ -1,4 +1,4 @@
-"""What is known of a worker that failed: its exception, its last words, or the signal that ended it."""
+"""Describes the failure of a worker: by its exception, the end of its log, or the signal that ended it."""
 
 import json
 import os
@@ -8,45 +8,47 @@ import time
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files
-from hpcelastic.store.bounded import bounded
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import bounded
 
-_PATIENCE = 5.0
-"""Seconds that the shared filesystem may take to show what the worker has left."""
+_READ_TIMEOUT = 5.0
+"""Seconds in which the shared filesystem must return the files of the worker."""
 
-_TAIL = 16 * 1024
-_LINES = 40
-_LONGEST = 200
-"""Characters of a message that goes into one line."""
+_MAX_BYTES = 16 * 1024
+_MAX_LINES = 40
+_MAX_MESSAGE = 200
+"""Characters of a message that fit into one line."""
 
 
 def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
-    """One line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
+    """Return one line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
 
-    ``exit_code`` is minus the signal's number where a signal ended it. The error file is what torch's ``@record``
-    writes; without one, the end of the log serves. A filesystem that hangs is not waited for.
+    ``exit_code`` is minus the signal's number if a signal ended the worker. torch's ``@record`` writes the error file;
+    without one, the end of the log is used. This function does not wait for a filesystem that hangs.
     """
     how = describe_exit(exit_code)
     try:
         recorded, tail = bounded(
-            lambda: (_recorded(error_file), _tail(log) if log else ""), _PATIENCE, f"{error_file.parent}"
+            lambda: (_read_error_file(error_file), _read_tail(log) if log else ""),
+            _READ_TIMEOUT,
+            f"{error_file.parent}",
         )
     except StoreError as error:
         recorded, tail = None, str(error)
     if recorded is not None:
-        return _short(recorded[0]), recorded[1][-_TAIL:], recorded[2]
+        return _truncate(recorded[0]), recorded[1][-_MAX_BYTES:], recorded[2]
     found = re.findall(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", tail, re.MULTILINE)
     if found:
-        return f"{_short(found[-1])} ({how})", tail, time.time()
+        return f"{_truncate(found[-1])} ({how})", tail, time.time()
     return how, tail, time.time()
 
 
-def _short(line: str) -> str:
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+def _truncate(line: str) -> str:
+    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"
 
 
 def describe_exit(exit_code: int) -> str:
-    """An exit status in words."""
+    """Describe an exit status in words."""
     if exit_code >= 0:
         return f"exit status {exit_code}"
     try:
@@ -55,7 +57,7 @@ def describe_exit(exit_code: int) -> str:
         return f"killed by signal {-exit_code}"
 
 
-def _recorded(error_file: Path) -> tuple[str, str, float] | None:
+def _read_error_file(error_file: Path) -> tuple[str, str, float] | None:
     try:
         content = json.loads(files.read(error_file) or b"null")
         message = content["message"]
@@ -65,14 +67,14 @@ def _recorded(error_file: Path) -> tuple[str, str, float] | None:
         line = str(message["message"]).strip().splitlines()[0]
         return line, str(extra.get("py_callstack", "")), float(extra.get("timestamp", time.time()))
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
-        return None  # the file is the user's process's word: take it if it makes sense
+        return None  # the user's process writes this file: ignore it if it is malformed
 
 
-def _tail(log: Path) -> str:
+def _read_tail(log: Path) -> str:
     try:
         with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_BYTES))
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-_LINES:])
+    return "\n".join(text.splitlines()[-_MAX_LINES:])

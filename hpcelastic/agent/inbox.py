@@ -1,4 +1,4 @@
-"""Where other threads, and handlers of signals, leave messages for the one that acts on them."""
+"""A queue in which other threads and signal handlers leave messages for the main thread."""
 
 import contextlib
 import socket
@@ -9,32 +9,32 @@ T = TypeVar("T")
 
 
 class Inbox(Generic[T]):
-    """Messages in the order in which they came; readable, for select(2), when there are new ones."""
+    """A FIFO queue of messages. For select(2) it is readable when there are new ones."""
 
     def __init__(self) -> None:
         self._messages: deque[T] = deque()
-        self._bell, self._end = socket.socketpair()
+        self._wakeup, self._end = socket.socketpair()
 
     def fileno(self) -> int:
         return self._end.fileno()
 
     def deliver(self, message: T) -> None:
-        """Leave a message; returns at once, and may be called anywhere."""
+        """Append a message. It returns at once and may be called from any thread or signal handler."""
         self._messages.append(message)
         self.wake()
 
     def wake(self) -> None:
-        """Be readable, with a message or without."""
+        """Make the inbox readable, even without a message."""
         with contextlib.suppress(BlockingIOError):
-            self._bell.send(b"!", socket.MSG_DONTWAIT)
+            self._wakeup.send(b"!", socket.MSG_DONTWAIT)
 
-    def heard(self) -> None:
-        """Be readable no more, until another message comes."""
+    def clear_wakeups(self) -> None:
+        """Make the inbox unreadable until the next message."""
         self._end.recv(4096)
 
     def __bool__(self) -> bool:
         return bool(self._messages)
 
     def take(self) -> T:
-        """The message that has waited longest; IndexError if there is none."""
+        """Remove and return the oldest message. Raises IndexError if there is none."""
         return self._messages.popleft()

@@ -1,5 +1,6 @@
-"""Where workers' logs are kept, and copies of them: to the agent's own output, each line with a prefix; of lines with
-certain texts to a file.
+"""The directory of the workers' logs, and copies of the logs.
+
+A log is copied to the agent's own output, each line with a prefix. Lines with certain texts are copied to a file.
 """
 
 import contextlib
@@ -11,24 +12,24 @@ from typing import TextIO, TypeAlias
 
 from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import ConfigError
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
-_PACE = 0.2
-"""Seconds between two looks at the logs."""
+_POLL_INTERVAL = 0.2
+"""Seconds between two polls of the logs."""
 
-_LAST_LOOK = 5.0
-"""Seconds that the last look at the logs may take; what is not copied then is in the logs still."""
+_LAST_POLL_TIMEOUT = 5.0
+"""Seconds that the last poll of the logs may take. Lines that are not copied by then remain in the logs."""
 
 
 _Copy: TypeAlias = tuple[str, TextIO | Path, Sequence[str]]
-"""A prefix, where lines go, and the texts of which a line must have one."""
+"""A prefix, the destination of lines, and the texts of which a line must contain one."""
 
 
 def make_logs(paths: RunPaths, settings: LogSettings) -> None:
-    """Make the directory for logs on this node: in the run's own, or elsewhere with a link to it.
+    """Make the directory for logs on this node: in the run's directory, or elsewhere with a link to it.
 
-    ConfigError if the run keeps its logs in another place already.
+    Raises ConfigError if the run already keeps its logs in another place.
     """
     if settings.directory is None:
         if not paths.logs.is_symlink():
@@ -40,7 +41,9 @@ def make_logs(paths: RunPaths, settings: LogSettings) -> None:
         os.symlink(wanted, paths.logs)
     if not paths.logs.is_symlink() or Path(os.readlink(paths.logs)) != wanted:
         here = os.path.realpath(paths.logs)
-        raise ConfigError(f"logs.directory is {settings.directory}, but this run keeps its logs in {here}; leave it so")
+        raise ConfigError(
+            f"logs.directory is {settings.directory}, but this run keeps its logs in {here}; do not change it"
+        )
 
 
 class Tee:
@@ -51,35 +54,35 @@ class Tee:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tee", daemon=True)
 
-    def follow(self, path: Path, prefix: str, output: TextIO | Path, having: Sequence[str] = ()) -> None:
-        """Copy the lines of ``path`` to ``output``, from `start` on: those that have one of some texts, or all."""
-        self._followed.setdefault(path, []).append((prefix, output, having))
+    def follow(self, path: Path, prefix: str, output: TextIO | Path, texts: Sequence[str] = ()) -> None:
+        """Copy the lines of ``path`` to ``output`` after `start`: all, or those that contain one of ``texts``."""
+        self._followed.setdefault(path, []).append((prefix, output, texts))
 
     def start(self) -> None:
         if self._followed:
             self._thread.start()
 
     def stop(self) -> None:
-        """Copy what is left, and end; a filesystem that hangs is not waited for."""
+        """Copy the remaining lines and end the thread. Do not wait for a filesystem that hangs."""
         self._done.set()
         if self._thread.is_alive():
-            self._thread.join(_LAST_LOOK)
+            self._thread.join(_LAST_POLL_TIMEOUT)
 
     def _run(self) -> None:
         tails = [(LogTail(path), copies) for path, copies in self._followed.items()]
         last = False
         while not last:
-            last = self._done.wait(_PACE)
+            last = self._done.wait(_POLL_INTERVAL)
             for tail, copies in tails:
                 lines = tail.read(rest=last)
-                for prefix, output, having in copies:
-                    wanted = [line for line in lines if not having or any(text in line for text in having)]
+                for prefix, output, texts in copies:
+                    wanted = [line for line in lines if not texts or any(text in line for text in texts)]
                     if wanted:
-                        _put(output, "".join(f"{prefix}{line}\n" for line in wanted))
+                        _write(output, "".join(f"{prefix}{line}\n" for line in wanted))
 
 
-def _put(output: TextIO | Path, text: str) -> None:
-    """Write it; a file that can't be written is done without."""
+def _write(output: TextIO | Path, text: str) -> None:
+    """Write ``text``. Ignore a file that cannot be written."""
     if isinstance(output, Path):
         with contextlib.suppress(OSError), output.open("a", encoding="utf-8") as file:
             file.write(text)
@@ -96,7 +99,10 @@ class LogTail:
         self._offset = offset
 
     def read(self, *, rest: bool = False) -> list[str]:
-        """Lines that are new since the last call, an unfinished one too if ``rest``; none where there is no file."""
+        """Return the lines that are new since the last call, and with ``rest`` also an unfinished one.
+
+        Return none if there is no file.
+        """
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)

@@ -1,4 +1,4 @@
-"""What an agent tells a person on its standard error."""
+"""Reports of an agent to the user, on standard error."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from hpcelastic.protocol.state import Failure, name_of
 
 
 def reporter(name: str) -> Callable[[str], None]:
-    """A function that prints one line with the time and the node's name."""
+    """Return a function that prints one line with the time and the node's name."""
 
     def report(line: str) -> None:
         print(f"{time.strftime('%H:%M:%S')} [{name}] {line}", file=sys.stderr, flush=True)
@@ -18,14 +18,14 @@ def reporter(name: str) -> Callable[[str], None]:
 
 
 def print_failures(error: RunFailed) -> None:
-    """The root cause in full, the others in a line each."""
+    """Print the root cause in full and one line for each other failure."""
     for i, failure in enumerate(error.failures):
         if isinstance(failure, Failure):
             print(describe(failure, full=i == 0), file=sys.stderr)
 
 
 def describe(failure: Failure, *, full: bool) -> str:
-    """A failure for a person: rank, node, log path, and the traceback if ``full``."""
+    """Describe a failure: rank, node, log path, and with ``full`` the traceback."""
     head = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
     log = f"\n  log: {failure.log}" if failure.log else ""
     text = "".join(f"\n  | {line}" for line in failure.traceback.splitlines()) if full else ""

@@ -1,4 +1,4 @@
-"""Settings of the agent: what a node runs, and how it starts, stops and logs its workers."""
+"""Settings of the agent: the program of its workers, and how it starts, stops and logs them."""
 
 import signal
 from collections.abc import Mapping
@@ -11,12 +11,12 @@ from hpcelastic.network.settings import NetworkSettings
 Streams = Literal["none", "out", "err", "both"]
 Numa = Literal["none", "node", "socket", "exclusive", "core-complex"]
 RankStreams = Mapping[str, Streams]
-"""Streams by local rank, none for those that are not there. Keys are text, as in JSON."""
+"""Streams by local rank, ``none`` for ranks that are not listed. Keys are strings, as in JSON."""
 
 
 @dataclass(frozen=True)
 class Entrypoint:
-    """What each worker runs: exactly one of ``script``, ``module``, ``function`` and ``program``."""
+    """The program of each worker: exactly one of ``script``, ``module``, ``function`` and ``program``."""
 
     script: str | None = None
     """A Python file, relative to the working directory."""
@@ -25,13 +25,14 @@ class Entrypoint:
     """A module to run as ``python -m MODULE``."""
 
     function: str | None = None
-    """``package.module:function``, called once in each worker; its return value is kept."""
+    """``package.module:function``, called once in each worker. Its return value is kept."""
 
     program: str | None = None
-    """A program that is no Python script: a path, or a name that is looked for in PATH."""
+    """A program other than a Python script: a path, or a name that is searched in PATH."""
 
     args: tuple[str | int | float | bool, ...] = ()
-    """Command-line arguments, in which ``${local_rank}`` is the worker's; positional arguments of a function."""
+    """Command-line arguments, or positional arguments of a function. In the command line ``${local_rank}`` is replaced
+    by the worker's local rank."""
 
     def __post_init__(self) -> None:
         given = [name for name in ("script", "module", "function", "program") if getattr(self, name)]
@@ -47,27 +48,27 @@ class WorkerSettings:
     """The worker processes of one node."""
 
     per_node: int | Literal["auto"] = "auto"
-    """Workers on each node; ``auto`` is one for each GPU that the node was given, 1 without a GPU."""
+    """Workers on each node. ``auto`` starts one for each GPU allocated on the node, and 1 without a GPU."""
 
     role: str = "default"
-    """Role of these workers: they have ROLE_NAME and, among all with the same, ROLE_RANK and ROLE_WORLD_SIZE."""
+    """Role of these workers, their ROLE_NAME. ROLE_RANK and ROLE_WORLD_SIZE count the workers with the same role."""
 
     virtual_local_rank: bool = False
-    """Let each worker see its own GPU alone: CUDA_VISIBLE_DEVICES names that one, and LOCAL_RANK is 0 for all."""
+    """Make only its own GPU visible to each worker: CUDA_VISIBLE_DEVICES names that GPU, and LOCAL_RANK is always 0."""
 
     numa: Numa = "none"
-    """Bind each worker to processors near its GPU: all of the NUMA node, of the socket, a share of the node's cores of
-    its own, or the cores that share one cache. Of those that the agent may use."""
+    """Bind each worker to processors near its GPU: all of the NUMA node, all of the socket, an exclusive share of the
+    NUMA node's cores, or the cores that share one cache. Only processors that the agent may use are selected."""
 
     stop_grace: float = 15.0
     """Seconds between SIGTERM and SIGKILL when a worker group is stopped."""
 
     forward_signals: tuple[str, ...] = ()
-    """Signals, such as ``SIGUSR1``, that the agent passes on to its workers."""
+    """Signals, such as ``SIGUSR1``, that the agent forwards to its workers."""
 
     preload: tuple[str, ...] = ("torch",)
-    """Modules that are imported once on each node, in a process that is then forked into each worker; ``[]`` starts
-    every worker in a fresh interpreter."""
+    """Modules that are imported once on each node, by a process that then forks each worker. ``[]`` starts every worker
+    in a fresh interpreter."""
 
     def __post_init__(self) -> None:
         if self.per_node != "auto" and self.per_node < 1:
@@ -79,7 +80,7 @@ class WorkerSettings:
         for name in self.preload:
             if not all(part.isidentifier() for part in name.split(".")):
                 raise ValueError(
-                    f"workers.preload has {name!r}, which is no name of a module; write torch, for example"
+                    f"workers.preload has {name!r}, which is not the name of a module; write torch, for example"
                 )
         for name in self.forward_signals:
             if name not in ("SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT"):
@@ -92,59 +93,60 @@ class WorkerSettings:
 
 @dataclass(frozen=True)
 class LogSettings:
-    """Where the output of workers goes."""
+    """The destinations of the workers' output."""
 
     redirect: Streams | RankStreams = "both"
-    """Streams that go to a file for each round and rank; of all workers, or by local rank: ``{0: none, 1: err}``."""
+    """Streams that are written to a file for each round and rank: for all workers, or by local rank, such as
+    ``{0: none, 1: err}``."""
 
     tee: Streams | RankStreams = "none"
-    """Streams that go to such a file and to the agent's output as well, each line with a prefix."""
+    """Streams that are written to such a file and also to the agent's output, each line with a prefix."""
 
     prefix: str = "[${rank}] "
-    """What begins such a line; ``${rank}``, ``${local_rank}`` and ``${role_name}`` stand for the worker's."""
+    """The prefix of these lines. ``${rank}``, ``${local_rank}`` and ``${role_name}`` are replaced by the worker's."""
 
     local_ranks: tuple[int, ...] = ()
-    """The only local ranks of which anything goes to the agent's output; all where not given."""
+    """Local ranks whose output may go to the agent's output. Default: all."""
 
     match_out: tuple[str, ...] = ()
-    """Texts: lines of standard output that have one of them are kept once more, in one file for each round and node;
-    of streams that go to files."""
+    """Texts to search in standard output. Lines that contain one of them are also copied to one file for each round and
+    node. Only streams that are written to files are searched."""
 
     match_err: tuple[str, ...] = ()
     """The same for standard error."""
 
     directory: str | None = None
-    """Where the files are kept, in a directory named as the run's, which has a link to it; in the run's own where not
-    given."""
+    """Parent directory of the log directory, which has the name of the run's directory. The run's directory then has a
+    link to it. Default: the logs are in the run's directory."""
 
     def __post_init__(self) -> None:
         for name in ("redirect", "tee"):
             for rank in getattr(self, name) if not isinstance(getattr(self, name), str) else ():
                 if not (rank.isascii() and rank.isdigit()):
-                    raise ValueError(f"logs.{name} has {rank!r}, which is no local rank; write {{0: out, 1: both}}")
+                    raise ValueError(f"logs.{name} has {rank!r}, which is not a local rank; write {{0: out, 1: both}}")
         for rank in self.local_ranks:
             if rank < 0:
                 raise ValueError(f"logs.local_ranks has {rank}; local ranks begin with 0")
         for name in ("match_out", "match_err"):
             if "" in getattr(self, name):
-                raise ValueError(f"logs.{name} has '', which every line has; give a text to look for")
+                raise ValueError(f"logs.{name} has '', which every line contains; give a text to search")
         if self.directory == "":
             raise ValueError("logs.directory is ''; name a directory, or leave it out")
 
     def to_file(self, local_rank: int, stream: str) -> bool:
-        """Whether ``stream``, out or err, goes to a file."""
+        """Return whether ``stream``, out or err, is written to a file."""
         return _covers(self.redirect, local_rank, stream) or _covers(self.tee, local_rank, stream)
 
     def shown(self, local_rank: int, stream: str) -> bool:
-        """Whether what goes to a file goes to the agent's output as well."""
+        """Return whether a stream that is written to a file is also written to the agent's output."""
         return _covers(self.tee, local_rank, stream) and not self.hides(local_rank)
 
     def hides(self, local_rank: int) -> bool:
-        """Whether nothing of this worker goes to the agent's output."""
+        """Return whether no output of this worker goes to the agent's output."""
         return bool(self.local_ranks) and local_rank not in self.local_ranks
 
     def matches(self, stream: str) -> tuple[str, ...]:
-        """What lines of it are kept once more."""
+        """Return the texts of the lines that are also copied to a file."""
         return self.match_out if stream == "out" else self.match_err
 
 
@@ -155,7 +157,7 @@ def _covers(streams: Streams | RankStreams, local_rank: int, stream: str) -> boo
 
 @dataclass(frozen=True)
 class AgentSettings:
-    """All that an agent needs to know beside the rendezvous."""
+    """All settings of an agent except those of the rendezvous."""
 
     entrypoint: Entrypoint
     workers: WorkerSettings = field(default_factory=WorkerSettings)
@@ -166,4 +168,4 @@ class AgentSettings:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     store_port: int = 0
-    """Port of the store of every round, which workers find as MASTER_PORT; 0 for another free one in each."""
+    """Port of the store in every round, the workers' MASTER_PORT. 0 selects a free port in each round."""

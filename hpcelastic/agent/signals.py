@@ -1,4 +1,4 @@
-"""Handlers of signals, for as long as a block lasts."""
+"""Signal handlers that are installed for the duration of a block."""
 
 import contextlib
 import signal
@@ -10,11 +10,11 @@ Handler = Callable[[int, FrameType | None], object] | int
 
 
 @contextlib.contextmanager
-def handled(handlers: Mapping[int, Handler]) -> Iterator[None]:
-    """Within the block signals go to ``handlers``, afterwards to those of before.
+def signal_handlers(handlers: Mapping[int, Handler]) -> Iterator[None]:
+    """Install ``handlers`` for the duration of the block, and restore the previous handlers afterwards.
 
-    Only a process's main thread may set handlers. In another thread nothing is changed: whoever runs the main thread
-    sees to signals.
+    Only the main thread of a process may install handlers. In another thread nothing changes: the program that owns the
+    main thread handles the signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -24,4 +24,4 @@ def handled(handlers: Mapping[int, Handler]) -> Iterator[None]:
         yield
     finally:
         for signum, handler in before.items():
-            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # None: it was not Python's
+            signal.signal(signum, signal.SIG_DFL if handler is None else handler)  # None: not installed from Python

@@ -1,4 +1,4 @@
-"""The worker group of one node in one round: started, watched and ended together."""
+"""The worker group of one node in one round. Its workers are started, watched and ended together."""
 
 import contextlib
 import json
@@ -16,62 +16,62 @@ from pathlib import Path
 from string import Template
 from typing import IO, Protocol, TypeAlias
 
-from hpcelastic.agent.binding import bound
+from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.environment import ROLE, RunFacts, worker_environment
-from hpcelastic.agent.guard import kill_group, kill_marked
-from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.fork_server import ForkServer, SpawnRequest, WorkerCommand, shell_prefix
+from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.output import Tee
 from hpcelastic.agent.settings import AgentSettings, Entrypoint
-from hpcelastic.agent.warm import Birth, Order, Warm, shell_prefix
 from hpcelastic.errors import StoreError
+from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import name_of
-from hpcelastic.store import files
-from hpcelastic.store.board import Board
-from hpcelastic.store.bounded import bounded
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import bounded
 
 FUNCTION_RUNNER = "hpcelastic.worker"
 
-_KILL_PATIENCE = 5.0
-"""Seconds in which a process that was killed has ended, unless a filesystem that hangs holds it."""
+_KILL_TIMEOUT = 5.0
+"""Seconds in which a killed process ends, unless a filesystem that hangs blocks it."""
 
-_LOGS_PATIENCE = 5.0
+_LOGS_TIMEOUT = 5.0
 """Seconds that the shared filesystem may take to open a round's logs."""
 
-_BIRTH_PATIENCE = 60.0
-"""Seconds in which the warm parent gives birth, its own start included; then fresh interpreters start instead."""
+_SPAWN_TIMEOUT = 60.0
+"""Seconds in which the fork server spawns a process, including its own start. Then fresh interpreters are started."""
 
-_NOWHERE = Path(os.devnull)
-"""Where goes what is neither kept nor shown."""
+_DEV_NULL = Path(os.devnull)
+"""Destination of streams that are neither kept nor shown."""
 
 _Logs: TypeAlias = dict[Path, IO[bytes]]
 
 
 class Process(Protocol):
-    """A child of ours, forked or exec'd."""
+    """A child of the agent, started by fork or by exec."""
 
     pid: int
 
     def wait(self) -> int:
-        """Reap it: its exit status, or minus the signal that ended it."""
+        """Reap the process. Return its exit status, or minus the signal that ended it."""
 
 
 @dataclass(frozen=True)
-class Means:
-    """What an agent starts workers with."""
+class WorkerResources:
+    """The resources with which an agent starts workers."""
 
     guard: Guard
-    warm: Warm | None = None
+    fork_server: ForkServer | None = None
     keep_fds: tuple[int, ...] = ()
     """Descriptors that every worker inherits."""
 
-    board: Board | None = None
-    """What they are asked through to come to a step's end."""
+    control_page: ControlPage | None = None
+    """Shared memory through which the agent asks the workers to stop at a step's end."""
 
     processors: Sequence[Collection[int]] = ()
-    """What each may use, by local rank; all that the agent may where there are none."""
+    """Processors that each worker may use, by local rank; empty for all that the agent may use."""
 
-    def bound_to(self, local_rank: int) -> Collection[int]:
+    def processors_of(self, local_rank: int) -> Collection[int]:
         return self.processors[local_rank] if self.processors else ()
 
 
@@ -85,11 +85,11 @@ class Worker:
     pidfd: int
     error_file: Path
     log: Path | None
-    """Where its standard error goes, if to a file."""
+    """The file of its standard error; None if that goes to no file."""
 
 
-def words(entrypoint: Entrypoint, local_rank: int = 0) -> list[str]:
-    """The command line of a worker, after ``python -u`` unless it is a program."""
+def worker_arguments(entrypoint: Entrypoint, local_rank: int = 0) -> list[str]:
+    """Return the command line of a worker; a program's is complete, any other follows ``python -u``."""
     args = [Template(str(arg)).safe_substitute(local_rank=local_rank) for arg in entrypoint.args]
     if entrypoint.program:
         return [entrypoint.program, *args]
@@ -100,15 +100,21 @@ def words(entrypoint: Entrypoint, local_rank: int = 0) -> list[str]:
     return ["-m", FUNCTION_RUNNER, str(entrypoint.function), json.dumps(entrypoint.args)]
 
 
-def can_be_warm(entrypoint: Entrypoint) -> bool:
-    """Whether a fork can become it: not so a program; nor a directory, an archive, bytecode, all Python's."""
+def can_be_forked(entrypoint: Entrypoint) -> bool:
+    """Return whether a forked process can run ``entrypoint``.
+
+    It cannot run a program. It cannot run a directory, an archive or bytecode either: only a new interpreter can.
+    """
     if entrypoint.program:
         return False
     return entrypoint.script is None or (entrypoint.script.endswith(".py") and Path(entrypoint.script).is_file())
 
 
 def program_problem(program: str, directory: Path) -> str:
-    """What is wrong with a program to run, empty if nothing; a path is looked for in ``directory``, a name in PATH."""
+    """Return what is wrong with a program, or an empty text.
+
+    A path is relative to ``directory``. A name without a slash is searched in PATH.
+    """
     if "/" not in program:
         return "" if shutil.which(program) else "no such program in PATH; give its path"
     path = directory / program
@@ -118,131 +124,143 @@ def program_problem(program: str, directory: Path) -> str:
 
 
 def ignored_signals(forwarded: Collection[str]) -> list[str]:
-    """Signals that workers ignore from the start, which a handler of the script overrides.
+    """Return the signals that workers ignore until the script installs a handler.
 
-    SLURM may signal every process of a job, not the agent alone, and a bare user signal kills.
+    SLURM may signal every process of a job, not only the agent, and a user signal without a handler kills a process.
     """
     return [name for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded]
 
 
-def command(entrypoint: Entrypoint, forwarded: Collection[str] = (), local_rank: int = 0) -> list[str]:
-    """The whole command line of a worker in a fresh interpreter, or of one that needs none."""
+def command_line(entrypoint: Entrypoint, forwarded: Collection[str] = (), local_rank: int = 0) -> list[str]:
+    """Return the complete command line of a worker that runs in a fresh interpreter or needs none."""
     python = [] if entrypoint.program else [sys.executable, "-u"]
-    return [*shell_prefix(ignored_signals(forwarded)), *python, *words(entrypoint, local_rank)]
+    return [*shell_prefix(ignored_signals(forwarded)), *python, *worker_arguments(entrypoint, local_rank)]
 
 
 class WorkerGroup:
-    """The workers of ``part``, of whom some may not be born yet."""
+    """The workers of the assignment ``part``. Some of them may not be spawned yet."""
 
-    def __init__(self, part: Assignment, settings: AgentSettings, run: RunFacts, means: Means) -> None:
+    def __init__(self, part: Assignment, settings: AgentSettings, run: RunFacts, resources: WorkerResources) -> None:
         self.part = part
         self._settings = settings
         self._run = run
-        self._means = means
-        self._guard, self._warm, self._keep_fds, self._board = means.guard, means.warm, means.keep_fds, means.board
+        self._resources = resources
+        self._guard, self._fork_server, self._keep_fds, self._control_page = (
+            resources.guard,
+            resources.fork_server,
+            resources.keep_fds,
+            resources.control_page,
+        )
         self._tee = Tee()
         self._environ: Mapping[str, str] = {}
         self._lease_from = 0.0
         self._logs: _Logs = {}
         self._timer: threading.Timer | None = None
-        self.births: dict[int, Birth] = {}
-        """Workers that are not born yet, by the descriptor that turns readable when one is; see `born`."""
+        self.spawn_requests: dict[int, SpawnRequest] = {}
+        """Workers that are not spawned yet, by the descriptor that turns readable when one is: see `complete_spawn`."""
 
-        self._expected: dict[int, int] = {}
-        """The local rank that each of them will have."""
+        self._requested_ranks: dict[int, int] = {}
+        """The local rank of each spawn request, by the same descriptor."""
 
         self.running: dict[int, Worker] = {}
         """Workers that have not been reaped, by pidfd."""
 
         self.pids: dict[int, int] = {}
-        """The process of each rank that has been started."""
+        """The process id of each rank that has been started."""
 
     @property
-    def over(self) -> bool:
-        """Whether all workers have been reaped."""
-        return not self.running and not self.births
+    def ended(self) -> bool:
+        """True once all workers have been reaped."""
+        return not self.running and not self.spawn_requests
 
     def start(self, environ: Mapping[str, str], lease_from: float) -> None:
-        """Start all workers, under the lease that began at ``lease_from``; none is left if one can't be started.
+        """Start all workers, under the lease that began at ``lease_from``. If one cannot be started, end all.
 
-        Those whom the warm parent is to fork are in ``births`` afterwards, and the caller waits for them.
+        Workers that the fork server spawns are in ``spawn_requests`` afterwards, and the caller waits for them.
         """
         self._environ, self._lease_from = environ, lease_from
-        self._logs = self._open()
+        self._logs = self._prepare_logs()
         if self._settings.logs.local_ranks:
-            self._logs[_NOWHERE] = _NOWHERE.open("ab")
+            self._logs[_DEV_NULL] = _DEV_NULL.open("ab")
         self._guard.arm(lease_from)
         try:
             for local_rank in range(self.part.local_world_size):
-                birth = self._warm.birth() if self._warm is not None else None
-                if birth is None:
+                request = self._fork_server.request_spawn() if self._fork_server is not None else None
+                if request is None:
                     self._start_fresh(local_rank)
                 else:
-                    self.births[birth.fileno()] = birth
-                    self._expected[birth.fileno()] = local_rank
+                    self.spawn_requests[request.fileno()] = request
+                    self._requested_ranks[request.fileno()] = local_rank
         except BaseException:
             self.stop(grace=0.0)
             raise
         self._tee.start()
-        if self.births:
-            self._timer = threading.Timer(_BIRTH_PATIENCE, self._give_up, (list(self.births.values()),))
+        if self.spawn_requests:
+            self._timer = threading.Timer(_SPAWN_TIMEOUT, self._expire_requests, (list(self.spawn_requests.values()),))
             self._timer.daemon = True
             self._timer.start()
         else:
-            self._all_there()
+            self._end_spawning()
 
-    def born(self, fd: int) -> Worker:
-        """Take in what has become of a birth: the worker, in a fresh interpreter if the warm parent gave none.
+    def complete_spawn(self, fd: int) -> Worker:
+        """Complete the spawn request ``fd``. Return the worker, in a fresh interpreter if the request has failed.
 
-        The guard knows the worker before any code of the user's runs in it.
+        The guard knows the worker before any user code runs in it.
         """
-        birth, local_rank = self.births.pop(fd), self._expected.pop(fd)
-        worker = self._order(birth, local_rank)
+        request, local_rank = self.spawn_requests.pop(fd), self._requested_ranks.pop(fd)
+        worker = self._start_spawned(request, local_rank)
         if worker is None:
-            birth.cancel()
+            request.cancel()
             worker = self._start_fresh(local_rank)
-        if not self.births:
-            self._all_there()
+        if not self.spawn_requests:
+            self._end_spawning()
         return worker
 
     def reap(self, pidfd: int) -> tuple[Worker, int]:
-        """Take in the end of a worker: its exit status, or minus the signal that ended it."""
+        """Reap a worker that has ended. Return it and its exit status, or minus the signal that ended it."""
         worker = self.running.pop(pidfd)
-        kill_group(worker.process.pid, signal.SIGKILL)  # what it left behind; its id is its own until it is reaped
+        kill_group(worker.process.pid, signal.SIGKILL)  # its children; its id is not reused before it is reaped
         exit_code = worker.process.wait()
         os.close(pidfd)
         self._guard.remove(worker.process.pid)
         return worker, exit_code
 
     def stop(self, grace: float) -> list[Worker]:
-        """End all workers and what they have started: SIGTERM, ``grace`` seconds, SIGKILL; return once all are gone.
+        """End all workers and their children: SIGTERM, ``grace`` seconds, SIGKILL. Return once all have ended.
 
-        Returned are those that a filesystem which hangs still holds in a call, or in its clean-up after them. None of
-        their own code runs again, so who waits for their end need not wait for these.
+        Return the workers that are still blocked in kernel I/O, in a system call or in the kernel's clean-up, because a
+        filesystem hangs. No user code of theirs runs again, so the caller need not wait for them.
         """
-        self._cancel_births()
+        self._cancel_spawn_requests()
         self.send(signal.SIGTERM)
-        self._kill_deaf()
-        self._await(time.monotonic() + grace)
+        self._kill_workers_that_ignore_sigterm()
+        self._wait_for_end(time.monotonic() + grace)
         self.kill()
-        held = [self.running.pop(pidfd) for pidfd in self._await(time.monotonic() + _KILL_PATIENCE)]
+        blocked = [self.running.pop(pidfd) for pidfd in self._wait_for_end(time.monotonic() + _KILL_TIMEOUT)]
         for pidfd in list(self.running):
             self.reap(pidfd)
-        for worker in held:
+        for worker in blocked:
             os.close(worker.pidfd)
-            threading.Thread(target=self._reap_late, args=(worker,), name=f"reaper {worker.rank}", daemon=True).start()
-        self._ended(held)
-        return held
+            threading.Thread(
+                target=self._reap_blocked, args=(worker,), name=f"reaper {worker.rank}", daemon=True
+            ).start()
+        self._clean_up(blocked)
+        return blocked
 
     def kill(self) -> None:
-        """SIGKILL all workers at once and everything that they have started, in whatever session."""
+        """SIGKILL all workers at once and all processes that they have started, in any session."""
         self.send(signal.SIGKILL)
         self._kill_marked()
 
-    def _kill_deaf(self) -> None:
-        """SIGKILL those that ignore SIGTERM, as who asks in every step whether to stop; see `training.stop`."""
+    def _kill_workers_that_ignore_sigterm(self) -> None:
+        """SIGKILL workers that ignore SIGTERM, because they poll for a stop request in every step.
+
+        See `training.stop`.
+        """
         for worker in list(self.running.values()):
-            if self._board is not None and self._board.deaf(worker.local_rank, self.part.round):
+            if self._control_page is not None and self._control_page.ignores_sigterm(
+                worker.local_rank, self.part.round
+            ):
                 kill_group(worker.process.pid, signal.SIGKILL)
 
     def send(self, signum: int) -> None:
@@ -251,48 +269,49 @@ class WorkerGroup:
             kill_group(worker.process.pid, signum)
 
     def finish(self, *spare: int) -> None:
-        """All workers have ended by themselves: end what they left behind, but for the processes ``spare``."""
+        """End the processes that the workers left behind, except ``spare``. Call it once all workers have ended."""
         self._kill_marked(*spare)
-        self._ended([], *spare)
+        self._clean_up([], *spare)
 
     def _kill_marked(self, *spare: int) -> None:
-        kill_marked(self._run.node, self._warm.pid or 0 if self._warm is not None else 0, *spare)
+        fork_server = self._fork_server.pid or 0 if self._fork_server is not None else 0
+        kill_marked_processes(self._run.node, fork_server, *spare)
 
-    def _ended(self, held: list[Worker], *others: int) -> None:
+    def _clean_up(self, blocked: list[Worker], *others: int) -> None:
         self._guard.disarm()
         self._tee.stop()
-        if self._warm is not None:
-            self._warm.reap_orphans([self._guard.pid, *others, *(worker.process.pid for worker in held)])
+        if self._fork_server is not None:
+            self._fork_server.reap_orphans([self._guard.pid, *others, *(worker.process.pid for worker in blocked)])
 
-    def _give_up(self, births: list[Birth]) -> None:
-        """Called in a thread of its own: the lines turn readable, and `born` starts fresh interpreters."""
-        if self._warm is not None and self.births:
-            self._warm.overdue(_BIRTH_PATIENCE)
-        for birth in births:
-            birth.give_up()
+    def _expire_requests(self, requests: list[SpawnRequest]) -> None:
+        """Expire the spawn requests, so that `complete_spawn` starts fresh interpreters. Runs in its own thread."""
+        if self._fork_server is not None and self.spawn_requests:
+            self._fork_server.report_timeout(_SPAWN_TIMEOUT)
+        for request in requests:
+            request.expire()
 
-    def _cancel_births(self) -> None:
-        for birth in self.births.values():
-            birth.cancel()
-        self.births.clear()
-        self._expected.clear()
-        self._all_there()
+    def _cancel_spawn_requests(self) -> None:
+        for request in self.spawn_requests.values():
+            request.cancel()
+        self.spawn_requests.clear()
+        self._requested_ranks.clear()
+        self._end_spawning()
 
-    def _all_there(self) -> None:
-        """Nobody is to be born any more."""
+    def _end_spawning(self) -> None:
+        """Release the resources that only the start of workers needs."""
         if self._timer is not None:
             self._timer.cancel()
         for log in self._logs.values():
             log.close()
 
-    def _reap_late(self, worker: Worker) -> None:
+    def _reap_blocked(self, worker: Worker) -> None:
         worker.process.wait()
         self._guard.remove(worker.process.pid)
 
-    def _await(self, deadline: float) -> set[int]:
-        """Until every worker has ended or ``deadline`` has come; none is reaped, so that their ids stay theirs.
+    def _wait_for_end(self, deadline: float) -> set[int]:
+        """Wait until every worker has ended or ``deadline`` has passed. Return the pidfds of those that still run.
 
-        Returned are the pidfds of those that have not ended.
+        No worker is reaped, so that their process ids are not reused.
         """
         alive = set(self.running)
         while alive:
@@ -302,27 +321,27 @@ class WorkerGroup:
             alive.difference_update(ended)
         return alive
 
-    def _order(self, birth: Birth, local_rank: int) -> Worker | None:
-        """Let a newborn be the worker; None if there is none, or none any more."""
-        process = birth.process()
+    def _start_spawned(self, request: SpawnRequest, local_rank: int) -> Worker | None:
+        """Start the worker in the spawned process. Return None if there is none, or it has ended."""
+        process = request.process()
         if process is None:
             return None
         self._guard.add(process.pid, self._lease_from)
         pidfd = os.pidfd_open(process.pid)
-        if cpus := self._means.bound_to(local_rank):
-            with contextlib.suppress(ProcessLookupError):  # then it takes no order either
+        if cpus := self._resources.processors_of(local_rank):
+            with contextlib.suppress(ProcessLookupError):  # then it does not read its command either
                 os.sched_setaffinity(process.pid, cpus)
-        if birth.order(self._what(local_rank)):
-            return self._note(local_rank, process, pidfd)
+        if request.send_command(self._command(local_rank)):
+            return self._register(local_rank, process, pidfd)
         self._guard.remove(process.pid)
         os.close(pidfd)
         return None
 
-    def _what(self, local_rank: int) -> Order:
+    def _command(self, local_rank: int) -> WorkerCommand:
         stdout, stderr = (self._stream(local_rank, stream) for stream in ("out", "err"))
         settings = self._settings
-        return Order(
-            words(settings.entrypoint, local_rank),
+        return WorkerCommand(
+            worker_arguments(settings.entrypoint, local_rank),
             self._environment(local_rank),
             1 if stdout is None else stdout.fileno(),
             2 if stderr is None else stderr.fileno(),
@@ -330,9 +349,9 @@ class WorkerGroup:
         )
 
     def _start_fresh(self, local_rank: int) -> Worker:
-        with bound(self._means.bound_to(local_rank)):
+        with cpu_affinity(self._resources.processors_of(local_rank)):
             process = subprocess.Popen(
-                command(self._settings.entrypoint, self._settings.workers.forward_signals, local_rank),
+                command_line(self._settings.entrypoint, self._settings.workers.forward_signals, local_rank),
                 env=self._environment(local_rank),
                 stdin=subprocess.DEVNULL,
                 stdout=self._stream(local_rank, "out"),
@@ -341,9 +360,9 @@ class WorkerGroup:
                 pass_fds=self._keep_fds,
             )
         self._guard.add(process.pid, self._lease_from)
-        return self._note(local_rank, process, os.pidfd_open(process.pid))
+        return self._register(local_rank, process, os.pidfd_open(process.pid))
 
-    def _note(self, local_rank: int, process: Process, pidfd: int) -> Worker:
+    def _register(self, local_rank: int, process: Process, pidfd: int) -> Worker:
         rank = self.part.first_rank + local_rank
         log = self._run.paths.log(self.part.round, rank, "err")
         error_file = self._run.paths.error_file(self.part.round, rank)
@@ -356,43 +375,43 @@ class WorkerGroup:
         return worker_environment(self._environ, self.part, local_rank, self._run, self._settings.environment)
 
     def _stream(self, local_rank: int, stream: str) -> IO[bytes] | None:
-        """The file that a stream goes to; None to share the agent's own."""
-        log = self._logs.get(self._path(local_rank, stream))
-        return self._logs.get(_NOWHERE) if log is None and self._settings.logs.hides(local_rank) else log
+        """Return the file of a stream; None if the worker shares the agent's own stream."""
+        log = self._logs.get(self._log_path(local_rank, stream))
+        return self._logs.get(_DEV_NULL) if log is None and self._settings.logs.hides(local_rank) else log
 
-    def _path(self, local_rank: int, stream: str) -> Path:
+    def _log_path(self, local_rank: int, stream: str) -> Path:
         return self._run.paths.log(self.part.round, self.part.first_rank + local_rank, stream)
 
-    def _open(self) -> _Logs:
-        """The files that streams go to; none if they can't be had: for want of a log no worker stays away."""
+    def _prepare_logs(self) -> _Logs:
+        """Open the files of all streams. If that fails return none, because workers start without logs as well."""
         try:
-            logs = bounded(self._open_logs, _LOGS_PATIENCE, f"{self._run.paths.logs}")
+            logs = bounded(self._open_logs, _LOGS_TIMEOUT, f"{self._run.paths.logs}")
         except (OSError, StoreError) as error:
-            print(f"no logs of round {self.part.round}: {error}; what its workers write goes here", file=sys.stderr)
+            print(f"no logs of round {self.part.round}: {error}; its workers' output appears here", file=sys.stderr)
             return {}
-        for local_rank, stream in self._kept():
-            self._copy(local_rank, stream)
+        for local_rank, stream in self._redirected_streams():
+            self._tee_stream(local_rank, stream)
         return logs
 
-    def _copy(self, local_rank: int, stream: str) -> None:
-        """Have the tee follow what is to be seen elsewhere than in its log."""
-        logs, path, prefix = self._settings.logs, self._path(local_rank, stream), self._prefix(local_rank)
+    def _tee_stream(self, local_rank: int, stream: str) -> None:
+        """Let the tee copy a log to the agent's output, or matching lines to a file, if the settings say so."""
+        logs, path, prefix = self._settings.logs, self._log_path(local_rank, stream), self._prefix(local_rank)
         if logs.shown(local_rank, stream):
             self._tee.follow(path, prefix, sys.stdout if stream == "out" else sys.stderr)
         if texts := logs.matches(stream):
-            kept = self._run.paths.matches(self.part.round, name_of(self._run.node), stream)
-            self._tee.follow(path, prefix, kept, texts)
+            matches = self._run.paths.matches(self.part.round, name_of(self._run.node), stream)
+            self._tee.follow(path, prefix, matches, texts)
 
     def _prefix(self, local_rank: int) -> str:
         rank, role = self.part.first_rank + local_rank, self.part.role or ROLE
         return Template(self._settings.logs.prefix).safe_substitute(rank=rank, local_rank=local_rank, role_name=role)
 
-    def _kept(self) -> list[tuple[int, str]]:
-        """Local ranks and streams that go to files."""
+    def _redirected_streams(self) -> list[tuple[int, str]]:
+        """Return the local rank and name of each stream that goes to a file."""
         ranks, logs = range(self.part.local_world_size), self._settings.logs
         return [(rank, stream) for rank in ranks for stream in ("out", "err") if logs.to_file(rank, stream)]
 
     def _open_logs(self) -> _Logs:
         files.make_directory(self._run.paths.round_logs(self.part.round))  # error files go there in any case
-        paths = [self._path(local_rank, stream) for local_rank, stream in self._kept()]
+        paths = [self._log_path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
         return {path: path.open("ab") for path in paths}

@@ -1,4 +1,4 @@
-"""What notebooks and scripts use: `submit` a job, hold it as a `Run`; `sweep`, and hold its `Runs`."""
+"""The API for notebooks and scripts: `submit` returns a `Run`, and `sweep` returns `Runs`."""
 
 from hpcelastic.api.executors import executor
 from hpcelastic.api.launch import submit

@@ -1,4 +1,4 @@
-"""Checks of what a run would start, before anything is started."""
+"""Check the entry point of a run before the run is started."""
 
 import ast
 import difflib
@@ -14,13 +14,13 @@ from hpcelastic.errors import ConfigError
 
 
 def check_job(config: JobConfig, directory: Path) -> None:
-    """ConfigError if what the job runs can't be started in ``directory``; what is in a container can't be looked at."""
+    """Raise ConfigError if the job's entry point cannot be started in ``directory``. Skips modules in a container."""
     if config.entrypoint.script or config.slurm.container.image is None:
         check_entrypoint(config.entrypoint, directory)
 
 
 def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:
-    """ConfigError if what is to be run can't be started in ``directory``, as far as reading it tells."""
+    """Raise ConfigError if the entry point cannot be started in ``directory``, as far as its source shows."""
     if entrypoint.script:
         _parse(directory / entrypoint.script)
     elif entrypoint.module:
@@ -46,7 +46,7 @@ def _check_function(spec: str, directory: Path) -> None:
 
 
 def _check_module(module: str, directory: Path) -> None:
-    """A package is run by its ``__main__``."""
+    """Check a module, or ``__main__`` of a package."""
     found = _find_module(module, directory, "entrypoint.module")
     if found.submodule_search_locations is not None:
         found = _find_module(f"{module}.__main__", directory, "entrypoint.module")
@@ -55,19 +55,21 @@ def _check_module(module: str, directory: Path) -> None:
 
 
 def _find_module(module: str, directory: Path, key: str) -> ModuleSpec:
-    """Where a module is, as a worker started in ``directory`` would find it; imports the packages that it is in."""
+    """Find a module like a worker that starts in ``directory``. Imports the parent packages of the module."""
     sys.path.insert(0, str(directory))
     try:
         found = importlib.util.find_spec(module)
-    except Exception as error:  # whatever a user's package does when it is imported
+    except Exception as error:  # a user's package can raise anything on import
         if not isinstance(error, ModuleNotFoundError) or not f"{module}.".startswith(f"{error.name}."):
             what = f"{type(error).__name__}: {error}"
-            raise ConfigError(f"{key}: the package that {module!r} is in cannot be imported ({what})") from error
+            raise ConfigError(f"{key}: the package of {module!r} cannot be imported ({what}); correct it") from error
         found = None
     finally:
         sys.path.remove(str(directory))
     if found is None:
-        raise ConfigError(f"{key}: there is no module {module!r}, neither installed in {sys.prefix} nor in {directory}")
+        raise ConfigError(
+            f"{key}: there is no module {module!r} in {sys.prefix} or in {directory}; install it, or correct the name"
+        )
     return found
 
 
@@ -76,15 +78,15 @@ def _parse(source: Path) -> ast.Module:
         return ast.parse(source.read_bytes(), filename=str(source))
     except SyntaxError as error:
         place = f"{source}:{error.lineno}" if error.lineno else source
-        raise ConfigError(f"{place}: {error.msg}; correct it before it is started on many nodes") from error
+        raise ConfigError(f"{place}: {error.msg}; correct the file") from error
     except ValueError as error:
-        raise ConfigError(f"{source}: is no Python: {error}") from error
+        raise ConfigError(f"{source}: is not Python source: {error}; check the path") from error
     except OSError as error:
-        raise ConfigError(f"{source}: cannot be read: {error.strerror}; check its path and its rights") from error
+        raise ConfigError(f"{source}: cannot be read: {error.strerror}; check its path and its permissions") from error
 
 
 def _defined_by(node: ast.AST) -> list[str]:
-    """The names that a statement gives a meaning to; ``*`` for those that it imports unseen."""
+    """Return the names that a statement defines; ``*`` for ``from module import *``."""
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         return [node.name]
     if isinstance(node, ast.ImportFrom):

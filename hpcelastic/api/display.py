@@ -1,4 +1,4 @@
-"""Progress of a run: drawn in place in a notebook and in a terminal, plain lines elsewhere."""
+"""Show the progress of a run: updated in place in a notebook or terminal, plain lines elsewhere."""
 
 import contextlib
 import importlib
@@ -16,158 +16,161 @@ from rich.text import Text
 
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import live_jobs
+from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
-from hpcelastic.api.presence import Presence
 from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus, status_of
 from hpcelastic.errors import SlurmError, StoreError
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.bounded import bounded
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.bounded import bounded
+from hpcelastic.storage.paths import RunPaths
 
 _LAST_LINES = 8
-_PATIENCE = 5.0
-"""Seconds that a look at the run's directory may take."""
+_TIMEOUT = 5.0
+"""Seconds for reading the run's directory."""
 
-_PACE = 0.5
-"""Seconds between two looks."""
+_REFRESH_INTERVAL = 0.5
+"""Seconds between two updates."""
 
-_SCHEDULER_PACE = 30.0
-"""Seconds between two questions to SLURM, asked while no node has come."""
+_SLURM_POLL_INTERVAL = 30.0
+"""Seconds between two queries to SLURM, while no node has joined."""
 
 _COLORS = {"succeeded": "green", "failed": "red", "closed": "red", "running": "cyan", "joining": "yellow"}
 
 Draw = Callable[[], RunStatus]
-"""Brings a display up to date, and says how the run stands."""
+"""Updates a display, and returns the status of the run."""
 
 
 def watch(run: Run, rank: int | None = None) -> None:
-    """Show the run until it ends, or until an interrupt, which leaves it alone. RunFailed if nobody is left."""
-    news = _News(run, rank, Presence(RunPaths(run.directory)))
-    shown = _page(news) if _in_notebook() else _shown(news, sys.stdout)
+    """Show the run until it ends. An interrupt ends only the display. Raises RunFailed if no agent is left."""
+    view = _ProgressView(run, rank, LivenessMonitor(RunPaths(run.directory)))
+    shown = _in_notebook(view) if _is_notebook() else _in_console(view, sys.stdout)
     try:
         with shown as draw:
             while not draw().ended:
-                time.sleep(_PACE)
+                time.sleep(_REFRESH_INTERVAL)
     except KeyboardInterrupt:
-        print(f"no longer watched; {run.name} goes on: hpcelastic.Run.open({run.name!r}).watch()", flush=True)
+        print(
+            f"stopped watching; {run.name} continues; to watch it again: hpcelastic.Run.open({run.name!r}).watch()",
+            flush=True,
+        )
 
 
 def display(run: Run, output: TextIO) -> AbstractContextManager[Draw]:
-    """A function that brings the display in ``output`` up to date, to be called now and then."""
-    return _shown(_News(run), output)
+    """Return a context with a function that updates the display in ``output``. The caller calls it periodically."""
+    return _in_console(_ProgressView(run), output)
 
 
 @contextlib.contextmanager
-def _shown(news: "_News", output: TextIO) -> Iterator[Draw]:
+def _in_console(view: "_ProgressView", output: TextIO) -> Iterator[Draw]:
     console = Console(file=output, highlight=False)
     if not console.is_terminal:
 
-        def tell() -> RunStatus:
-            for line in news.look():
+        def print_lines() -> RunStatus:
+            for line in view.refresh():
                 print(line, file=output, flush=True)
-            return news.status
+            return view.status
 
-        yield tell
+        yield print_lines
         return
     with Live(console=console, auto_refresh=False, transient=False) as live:
 
         def draw() -> RunStatus:
-            news.look()
-            live.update(_panel(news), refresh=True)
-            return news.status
+            view.refresh()
+            live.update(_panel(view), refresh=True)
+            return view.status
 
         yield draw
 
 
 @contextlib.contextmanager
-def _page(news: "_News") -> Iterator[Draw]:
-    """In a notebook's cell."""
+def _in_notebook(view: "_ProgressView") -> Iterator[Draw]:
+    """Show the progress in the output of a notebook cell."""
     ipython: Any = importlib.import_module("IPython.display")
     handle, before = ipython.display(ipython.HTML(""), display_id=True), ""
 
     def draw() -> RunStatus:
         nonlocal before
-        news.look()
-        page = as_html(news.status, news.waits_for, news.last)
+        view.refresh()
+        page = as_html(view.status, view.waits_for, view.last)
         if page != before:
             handle.update(ipython.HTML(page))
             before = page
-        return news.status
+        return view.status
 
     yield draw
 
 
-def _in_notebook() -> bool:
+def _is_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return getattr(shell, "kernel", None) is not None
 
 
-class _News:
-    """What has changed since the last look: the run's state, and new lines of the workers.
+class _ProgressView:
+    """The run's status and the new lines of the workers since the last update.
 
-    A directory that fails or hangs is news too: the run may outlast that, and so must its display.
+    An error or a hang of the directory is shown, not raised, because the run may survive it.
     """
 
-    def __init__(self, run: Run, rank: int | None = None, presence: Presence | None = None) -> None:
+    def __init__(self, run: Run, rank: int | None = None, monitor: LivenessMonitor | None = None) -> None:
         self._paths = RunPaths(run.directory)
-        self._presence = presence
+        self._monitor = monitor
         self._follower = LogFollower(run.directory, rank)
-        self._said = ""
-        self._job = ""
-        self._asked = -_SCHEDULER_PACE
+        self._headline = ""
+        self._job_state = ""
+        self._slurm_polled_at = -_SLURM_POLL_INTERVAL
         self.status = run.status()
-        kept = self._follower.skip(_LAST_LINES if presence else 0)  # a run that is resumed begins with nothing
+        kept = self._follower.skip(_LAST_LINES if monitor else 0)  # a resumed run starts without old lines
         self.last = deque(kept, maxlen=_LAST_LINES)
 
     @property
     def waits_for(self) -> str:
-        """What the run waits for, in words; empty while workers run."""
-        return "; ".join(part for part in (self.status.waits_for, self._job) if part)
+        """The condition that the run waits for, as text; empty while workers run."""
+        return "; ".join(part for part in (self.status.waits_for, self._job_state) if part)
 
-    def look(self) -> list[str]:
-        """New lines, those that tell of a change included."""
+    def refresh(self) -> list[str]:
+        """Return the new lines, with a line for each change of the status."""
         try:
-            lines, self.status = bounded(self._look, _PATIENCE, str(self._paths.root))
-            self._job = self._slurm()
+            lines, self.status = bounded(self._read, _TIMEOUT, str(self._paths.root))
+            self._job_state = self._query_slurm()
             waits = f"; waits for {self.waits_for}" if self.waits_for else ""
-            said = f"{_head(self.status)}: {self.status.reason}{waits}"
+            headline = f"{_summary(self.status)}: {self.status.reason}{waits}"
         except (OSError, StoreError) as error:
-            lines, said = [], f"cannot see how the run does: {error}"
-        if said != self._said:
-            lines.append(f"--- {said}")
-            self._said = said
+            lines, headline = [], f"cannot read the status of the run: {error}"
+        if headline != self._headline:
+            lines.append(f"--- {headline}")
+            self._headline = headline
         self.last.extend(lines)
         return lines
 
-    def _look(self) -> tuple[list[str], RunStatus]:
+    def _read(self) -> tuple[list[str], RunStatus]:
         state = read_state(self._paths)
         lines = self._follower.lines(rest=state.phase.final)
-        if self._presence:
-            self._presence.check(state)
+        if self._monitor:
+            self._monitor.check(state)
         return lines, status_of(self._paths, state)
 
-    def _slurm(self) -> str:
-        """The state of the run's newest job, while that is all there is of it."""
+    def _query_slurm(self) -> str:
+        """Return the state of the run's newest job while no node has joined; else an empty text."""
         status = self.status
         if not status.waits_for or status.nodes or not status.jobs:
             return ""
-        if time.monotonic() - self._asked < _SCHEDULER_PACE:
-            return self._job
-        self._asked, job = time.monotonic(), status.jobs[-1]
+        if time.monotonic() - self._slurm_polled_at < _SLURM_POLL_INTERVAL:
+            return self._job_state
+        self._slurm_polled_at, job = time.monotonic(), status.jobs[-1]
         try:
-            state = bounded(lambda: live_jobs(self._paths), _PATIENCE, "SLURM").get(job, "has ended")
+            state = bounded(lambda: live_jobs(self._paths), _TIMEOUT, "SLURM").get(job, "has ended")
         except (SlurmError, StoreError):
             state = "unknown: SLURM does not answer"
         return f"SLURM job {job}: {state}"
 
 
-def _head(status: RunStatus) -> str:
+def _summary(status: RunStatus) -> str:
     return f"{status.phase}, round {status.round}, world size {status.world_size}"
 
 
-def _panel(news: _News) -> Group:
-    status = news.status
+def _panel(view: _ProgressView) -> Group:
+    status = view.status
     head = Text.assemble(
         (status.name, "bold"),
         "  ",
@@ -176,8 +179,8 @@ def _panel(news: _News) -> Group:
     )
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for node in status.nodes:
-        stand = Text(node.stand, _COLORS.get(node.stand, "white"))
-        table.add_row(f"  {node.name}", stand, f"ranks {node.ranks}" if node.ranks else "")
-    waits = [Text(f"  waits for {news.waits_for}", "yellow")] if news.waits_for else []
-    tail = (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in news.last)
+        node_state = Text(node.node_state, _COLORS.get(node.node_state, "white"))
+        table.add_row(f"  {node.name}", node_state, f"ranks {node.ranks}" if node.ranks else "")
+    waits = [Text(f"  waits for {view.waits_for}", "yellow")] if view.waits_for else []
+    tail = (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in view.last)
     return Group(head, Text(f"  {status.reason}", "dim"), *waits, table, *tail)

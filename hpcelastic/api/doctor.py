@@ -1,4 +1,4 @@
-"""The examination of a filesystem, alone or together with other nodes."""
+"""The examination of a filesystem by one node, or by several nodes together."""
 
 import contextlib
 import os
@@ -10,131 +10,136 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcelastic.doctor import across, probe, sight
+from hpcelastic.doctor import across, probe, visibility
 from hpcelastic.doctor.across import Depth
+from hpcelastic.doctor.coordination import Coordination, Members
 from hpcelastic.doctor.measurements import Measurements
-from hpcelastic.doctor.meeting import Meeting, Members
+from hpcelastic.doctor.node_report import LocalNode, NodeReport, collect_node_reports, report_local_node
 from hpcelastic.doctor.nodes import judge_nodes
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.stock import Here, Stock, take_stock, take_stock_alone
-from hpcelastic.doctor.verdict import Finding, Severity, Verdict
+from hpcelastic.doctor.verdict import Conclusion, FilesystemReport, Severity
 from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
 from hpcelastic.protocol.codec import encode
-from hpcelastic.store import files
-from hpcelastic.store.bounded import Hang, bounded
-from hpcelastic.store.errnos import repeated
-from hpcelastic.store.paths import doctors_verdict
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import Hang, bounded
+from hpcelastic.storage.errnos import retry
+from hpcelastic.storage.paths import doctor_verdict
 
-QUICK = Depth(probe.QUICK, names=15, patience=sight.QUICK)
-FULL = Depth(probe.FULL, names=50, patience=sight.FULL)
+QUICK = Depth(probe.QUICK, names=15, limits=visibility.QUICK)
+FULL = Depth(probe.FULL, names=50, limits=visibility.FULL)
 
-_PATIENCE = 90.0
-"""Seconds for which members wait for each other at a step."""
+_TIMEOUT = 90.0
+"""Seconds for which members wait for each other at each step."""
 
-_FAREWELL = 5.0
-"""Seconds that telling the others may take."""
+_ABORT_TIMEOUT = 5.0
+"""Seconds for the message to the other members that this one gives up."""
 
-_WHOLE = 240.0
-"""Seconds that everything may take, however the filesystem behaves."""
+_EXAMINATION_TIMEOUT = 240.0
+"""Seconds for the whole examination, however the filesystem behaves."""
 
-_TIDYING = 15.0
-"""Seconds for which what was made may be removed after an interrupt."""
+_CLEANUP_TIMEOUT = 15.0
+"""Seconds for the removal of temporary files after an interrupt."""
 
-LIMIT = _WHOLE + _TIDYING
-"""Seconds after which an examination that has not ended never will."""
+LIMIT = _EXAMINATION_TIMEOUT + _CLEANUP_TIMEOUT
+"""Seconds after which an examination counts as hung."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was measured, and what it means."""
+    """The measurements, the verdict on the filesystem, and the findings on the nodes."""
 
     measurements: Measurements
-    verdict: Verdict
-    nodes: tuple[Finding, ...] = ()
-    """What is to be thought of the nodes themselves."""
+    verdict: FilesystemReport
+    nodes: tuple[Conclusion, ...] = ()
+    """Findings on the nodes themselves."""
 
     @property
     def fit(self) -> bool:
-        """True if runs can work here, on these nodes."""
+        """True if runs can work in this directory, on these nodes."""
         return self.verdict.safe and all(finding.severity is not Severity.BAD for finding in self.nodes)
 
 
 def examine(
-    directory: Path, members: Members, here: Here, depth: Depth, tell: Callable[[str], None]
+    directory: Path, members: Members, here: LocalNode, depth: Depth, report: Callable[[str], None]
 ) -> Diagnosis | None:
-    """Measure and judge the filesystem of ``directory``, and the nodes; None for a member that is not the first.
+    """Measure and judge the filesystem of ``directory``, and the nodes. Returns None for all members but the first.
 
-    ``tell`` is given lines about the progress. Raises ConfigError if there is no such directory, StoreError if it does
-    not work or does not answer, or if other members do not turn up. What was made is removed again.
+    ``report`` receives lines about the progress. Raises ConfigError if there is no such directory. Raises StoreError if
+    it does not work or does not answer, or if other members do not appear. Temporary files are removed at the end.
     """
-    if not repeated(directory.is_dir):
-        what = "is a file" if directory.exists() else "no such directory"
-        raise ConfigError(f"{directory}: {what}; name the directory in which runs are, or will be")
-    meeting = Meeting(directory, members, _PATIENCE, tell)
+    if not retry(directory.is_dir):
+        problem = "is a file" if directory.exists() else "no such directory"
+        raise ConfigError(f"{directory}: {problem}; name the directory in which runs are, or will be")
+    coordination = Coordination(directory, members, _TIMEOUT, report)
     try:
-        with files.explained(directory):
-            found = bounded(lambda: _measure(directory, meeting, here, depth, tell), _WHOLE, str(directory))
+        with files.as_store_error(directory):
+            found = bounded(
+                lambda: _measure(directory, coordination, here, depth, report), _EXAMINATION_TIMEOUT, str(directory)
+            )
     except BaseException as error:
-        why = str(error) or type(error).__name__
+        reason = str(error) or type(error).__name__
         with contextlib.suppress(Exception):
-            bounded(lambda: meeting.fail(why), _FAREWELL, "farewell")
+            bounded(lambda: coordination.fail(reason), _ABORT_TIMEOUT, "abort")
         raise
     finally:
-        if members.rank == 0 and members.count > 1 and meeting.opened:
-            probe.remove_tree(meeting.root, 10.0)
+        if members.rank == 0 and members.count > 1 and coordination.created:
+            probe.remove_tree(coordination.root, 10.0)
     if found is None:
         return None
-    measured, stock = found
-    return Diagnosis(measured, judge(measured), judge_nodes(stock))
+    measured, node_reports = found
+    return Diagnosis(measured, judge(measured), judge_nodes(node_reports))
 
 
-def remember(directory: Path, verdict: Verdict) -> Path:
-    """Leave the verdict where runs in ``directory`` look for it."""
-    path = doctors_verdict(directory)
+def save_verdict(directory: Path, verdict: FilesystemReport) -> Path:
+    """Write the verdict to the file that runs in ``directory`` read. Return its path."""
+    path = doctor_verdict(directory)
     files.publish(path, files.to_json(encode(verdict)))
     return path
 
 
 def _measure(
-    directory: Path, meeting: Meeting, here: Here, depth: Depth, tell: Callable[[str], None]
-) -> tuple[Measurements, tuple[Stock, ...]] | None:
-    host, members = os.uname().nodename.partition(".")[0], meeting.members
+    directory: Path, coordination: Coordination, here: LocalNode, depth: Depth, report: Callable[[str], None]
+) -> tuple[Measurements, tuple[NodeReport, ...]] | None:
+    host, members = os.uname().nodename.partition(".")[0], coordination.members
     if members.count == 1:
-        tell("this node by itself")
-        return Measurements((probe.measure_node(directory, host, depth.effort),)), take_stock_alone(here)
-    meeting.open()
-    tell(f"waiting for {members.count} members")
-    meeting.say("here")
-    meeting.hear("here", range(members.count))
-    stock = take_stock(meeting, here, tell)
-    tell("each node by itself")
+        report("measurements of this node")
+        return Measurements((probe.measure_node(directory, host, depth.effort),)), report_local_node(here)
+    coordination.open()
+    report(f"waiting for {members.count} members")
+    coordination.publish("here")
+    coordination.receive("here", range(members.count))
+    node_reports = collect_node_reports(coordination, here, report)
+    report("measurements of each node")
     node = probe.measure_node(directory, f"{host}:{members.rank}", depth.effort)
     if node.hangs:
         raise Hang(f"{directory}: does not answer on {host}; check that the filesystem is mounted and its server runs")
-    measured = across.take_part(meeting, node, depth, tell)
-    return None if measured is None or stock is None else (measured, stock)
+    measured = across.measure_together(coordination, node, depth, report)
+    return None if measured is None or node_reports is None else (measured, node_reports)
 
 
 def check_id(text: str) -> str:
-    """``text`` if it can name a meeting; ConfigError otherwise."""
+    """Return ``text`` if it can identify an examination; ConfigError otherwise."""
     if not text or not all(letter.isalnum() or letter in "._-" for letter in text):
-        raise ConfigError(f"--id is {text!r}; it names a directory: use letters, digits, '.', '_' and '-'")
+        raise ConfigError(
+            f"--id is {text!r}; it is a part of a directory's name: use letters, digits, '.', '_' and '-'"
+        )
     return text
 
 
-def outlived(body: Callable[[], int], limit: float) -> int:
-    """The exit status of ``body``, run in a child process: one that waits for a dead filesystem may be beyond killing.
+def run_in_child(body: Callable[[], int], limit: float) -> int:
+    """Run ``body`` in a child process and return its exit status.
 
-    Raises what ``body`` raises of our errors, and StoreError if it takes more than ``limit`` seconds. To be called
+    A child is needed because a process that waits for a dead filesystem may not be killable. Raises a ConfigError of
+    ``body`` again, its other errors of hpcelastic as StoreError, and StoreError after ``limit`` seconds. Must be called
     before any thread is started.
     """
-    result, said = os.pipe()
+    result, errors = os.pipe()
     child = os.fork()
     if child == 0:
-        os._exit(_child(body, said))
-    os.close(said)
+        os._exit(_run_child(body, errors))
+    os.close(errors)
     with open(result, "rb") as pipe:
-        ended = _ended(child, limit)
+        ended = _wait_for_exit(child, limit)
         if not ended:
             os.kill(child, signal.SIGKILL)
             raise StoreError(f"no answer within {limit:g} s; check that the filesystem is mounted and its server runs")
@@ -145,23 +150,23 @@ def outlived(body: Callable[[], int], limit: float) -> int:
     return status if status >= 0 else 128 - status
 
 
-def _ended(child: int, limit: float) -> bool:
-    """Wait for the end of a process; Ctrl-C reaches it as well, and it gets a moment to clean up."""
+def _wait_for_exit(child: int, limit: float) -> bool:
+    """Wait until a process ends. Ctrl-C reaches the process too, and then it gets `_CLEANUP_TIMEOUT` to clean up."""
     fd = os.pidfd_open(child)
     try:
         try:
             return bool(select.select([fd], [], [], limit)[0])
         except KeyboardInterrupt:
-            return bool(select.select([fd], [], [], _TIDYING)[0])
+            return bool(select.select([fd], [], [], _CLEANUP_TIMEOUT)[0])
     finally:
         os.close(fd)
 
 
-def _child(body: Callable[[], int], said: int) -> int:
+def _run_child(body: Callable[[], int], errors: int) -> int:
     try:
         status = body()
     except HpcElasticError as error:
-        os.write(said, str(error).encode())
+        os.write(errors, str(error).encode())
         status = error.exit_code
     except KeyboardInterrupt:
         status = 130

@@ -1,5 +1,7 @@
-"""submitit's own executor, configured by a job: for what is not a run."""
+"""A submitit executor that is configured by a job, for functions that are not a run."""
 
+import functools
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,17 +10,18 @@ from hpcelastic.api.prepare import run_paths
 from hpcelastic.config import overrides_from_keywords
 from hpcelastic.slurm import submission
 from hpcelastic.slurm.executor import AgentExecutor
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def executor(job: Job, *, profile: str | None = None, **overrides: Any) -> AgentExecutor:
-    """A `submitit.SlurmExecutor` that asks SLURM for what ``job`` asks; all arguments as for `submit`.
+    """Return a `submitit.SlurmExecutor` with the SLURM request of ``job``. The arguments are those of `submit`.
 
-    What it is given runs once on each node, without agents, rounds or restarts. Its files are in the directory
-    ``NAME.submitit`` beside that of the run. An entry point is not needed, and not used.
+    A submitted function runs once on each node, without agents, rounds or restarts. Its files are in the directory
+    ``NAME.submitit`` beside the directory of the run. An entry point is not needed, and not used.
     """
     if isinstance(job, Mapping):
         job = {"entrypoint": {"module": "hpcelastic.worker"}, **job}
-    config = resolve(job, overrides_from_keywords(overrides), profile)
+    report = functools.partial(warnings.warn, stacklevel=3)
+    config = resolve(job, overrides_from_keywords(overrides), profile, report)
     root = run_paths(config).root
-    return submission.executor(config, RunPaths(root.with_name(f"{root.name}.submitit")))
+    return submission.make_executor(config, RunPaths(root.with_name(f"{root.name}.submitit")))

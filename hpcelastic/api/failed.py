@@ -1,4 +1,4 @@
-"""The exception for a run that has failed, with that of the rank which failed first."""
+"""The exception for a run that has failed, with the exception of the rank that failed first."""
 
 from typing import NoReturn
 
@@ -6,7 +6,7 @@ from hpcelastic import values
 from hpcelastic.agent.report import describe
 from hpcelastic.errors import RunFailed
 from hpcelastic.protocol.state import Failure, Phase, State, name_of
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def raise_failure(paths: RunPaths, state: State) -> NoReturn:
@@ -15,17 +15,17 @@ def raise_failure(paths: RunPaths, state: State) -> NoReturn:
     if state.phase is not Phase.FAILED or not state.failures:
         raise RunFailed(message, state.failures)
     root = state.failures[0]
-    cause, why_not = _raised_there(paths, root)
+    cause, why_not = _original_exception(paths, root)
     message = "\n".join(part for part in (message, describe(root, full=True), why_not) if part)
     raise RunFailed(message, state.failures, rank=root.rank, node=name_of(root.node)) from cause
 
 
-def _raised_there(paths: RunPaths, failure: Failure) -> tuple[BaseException | None, str]:
-    """The exception that a function has raised on the rank; else None, and why if it is there and can't be loaded."""
+def _original_exception(paths: RunPaths, failure: Failure) -> tuple[BaseException | None, str]:
+    """Return the exception of the function on the rank, or None and the reason if it cannot be loaded."""
     try:
         raised = values.load_pickle(paths.exception(failure.round, failure.rank))
     except FileNotFoundError:
-        return None, ""  # a script, a signal, or what can't be pickled
-    except Exception as error:  # whatever the user's own class does when it is made again
-        return None, f"its exception can't be loaded here: {type(error).__name__}: {error}"
+        return None, ""  # a script, a signal, or an exception that cannot be pickled
+    except Exception as error:  # a user's class can raise anything when it is unpickled
+        return None, f"its exception cannot be loaded here: {type(error).__name__}: {error}"
     return (raised, "") if isinstance(raised, BaseException) else (None, "")

@@ -1,13 +1,13 @@
-"""The workers' output, as it grows."""
+"""Follow the workers' output."""
 
 import re
 from pathlib import Path
 
 from hpcelastic.agent.output import LogTail
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 _LINE = 200
-"""Bytes that a line is taken to have, where only the last few are read."""
+"""Assumed bytes of a line, to read only the last lines of a log."""
 
 _LOG = re.compile(r"round-(\d+)/rank-(\d+)\.(?:out|err)$")
 
@@ -22,7 +22,7 @@ class LogFollower:
         self._tails: dict[Path, LogTail] = {}
 
     def lines(self, *, rest: bool = False) -> list[str]:
-        """Lines that are new since the last call, as ``[ROUND.RANK] LINE``; unfinished ones too if ``rest``."""
+        """Return the new lines since the last call as ``[ROUND.RANK] LINE``; with ``rest``, unfinished lines too."""
         found = []
         for path, round, rank in self._logs():
             tail = self._tails.setdefault(path, LogTail(path))
@@ -30,7 +30,7 @@ class LogFollower:
         return found
 
     def skip(self, keep: int = 0) -> list[str]:
-        """Pass over what has been written so far; its last ``keep`` lines, or fewer where they are long."""
+        """Skip the lines written so far. Returns the last ``keep`` of them, or fewer if they are long."""
         found: list[str] = []
         for path, round, rank in self._logs():
             try:
@@ -52,7 +52,7 @@ class LogFollower:
 
 
 def worker_logs(directory: Path) -> list[tuple[Path, int, int]]:
-    """Every worker's log in the directory of a run, with its round and rank, in their order."""
+    """Return the logs of all workers in the directory of a run, with round and rank, in this order."""
     paths = sorted(RunPaths(directory).logs.glob("round-*/rank-*.*"))
     named = ((path, _LOG.search(path.as_posix())) for path in paths)
     return [(path, int(name[1]), int(name[2])) for path, name in named if name]

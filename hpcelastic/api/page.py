@@ -1,4 +1,4 @@
-"""What a notebook shows of runs, in HTML."""
+"""The HTML of runs in a notebook."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -10,20 +10,20 @@ _OTHER = "#0969da"
 
 
 def as_html(status: RunStatus, waits_for: str = "", lines: Iterable[str] = ()) -> str:
-    """How a run stands, and the last lines of its logs."""
-    rows = (f"<tr>{_cells(node.name, node.stand, node.ranks)}</tr>" for node in status.nodes)
+    """Return the status of a run and the last lines of its logs."""
+    rows = (f"<tr>{_cells(node.name, node.node_state, node.ranks)}</tr>" for node in status.nodes)
     waits = f"<br>waits for {escape(waits_for or status.waits_for)}" if waits_for or status.waits_for else ""
     log = "\n".join(map(escape, lines))
     return (
         f"<b>{escape(status.name)}</b> {_phase(status)}, round {status.round}, world size {status.world_size}, "
         f"restarts {status.restarts} of {status.max_restarts}<br>{escape(status.reason)}{waits}"
-        f"<table><tr><th>node</th><th>stand</th><th>ranks</th></tr>{''.join(rows)}</table>"
+        f"<table><tr><th>node</th><th>state</th><th>ranks</th></tr>{''.join(rows)}</table>"
         f"<code>{escape(str(status.directory))}</code>" + (f"<pre>{log}</pre>" if log else "")
     )
 
 
 def as_table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of texts, the first of them the head."""
+    """Return a table. The first row is its header."""
     head = "".join(f"<th>{escape(text)}</th>" for text in rows[0])
     return f"<table><tr>{head}</tr>{''.join(f'<tr>{_cells(*row)}</tr>' for row in rows[1:])}</table>"
 

@@ -1,4 +1,4 @@
-"""A run's directory: made whole or not at all."""
+"""Create the directory of a run, completely or not at all."""
 
 import contextlib
 import errno
@@ -16,40 +16,38 @@ from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
 from hpcelastic.config import JobConfig, encode
-from hpcelastic.doctor.ground import established
+from hpcelastic.doctor.run_check import ensure_verdict
 from hpcelastic.doctor.verdict import advise
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
-from hpcelastic.rendezvous.rendezvous import announce_run, open_run, read_state, reopen_run
-from hpcelastic.slurm.serving import embedded_server
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
+from hpcelastic.slurm.server import embedded_server
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 """A function and its arguments."""
 
 
 def whoami() -> str:
-    """Who writes to a register without being a node of the run."""
+    """Return the name of this user and machine, for changes of a register that no node of the run makes."""
     return f"{getpass.getuser()} on {socket.gethostname()}"
 
 
 def run_paths(config: JobConfig) -> RunPaths:
-    """Where the run that ``config`` names is, or will be."""
+    """Return the paths of the run that ``config`` describes."""
     given = os.path.expandvars(config.run.directory)
     if "$" in given:
-        raise ConfigError(
-            f"run.directory is {config.run.directory!r}, with a variable that is not set; set or replace it"
-        )
-    directory = os.path.abspath(Path(given).expanduser())  # without .., which mkdir would take literally
+        raise ConfigError(f"run.directory is {config.run.directory!r}, but the variable is not set; set or replace it")
+    directory = os.path.abspath(Path(given).expanduser())  # without "..", which mkdir does not resolve
     return RunPaths(Path(directory) / str(config.run.name))
 
 
 def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False) -> RunPaths:
-    """Make the directory of a new run, or of one that goes on, with all that its agents need; ``call`` is pickled.
+    """Create the directory of a new run, or prepare a run to resume. ``call`` is pickled for the agents.
 
-    Raises ConfigError, and leaves nothing behind, if there is such a run already (or none, with ``resume``), if the
-    entry point can't be started, or if the directory can't be written.
+    Raises ConfigError, and leaves nothing behind, if the run exists already (with ``resume``: does not exist), if the
+    entry point cannot be started, or if the directory cannot be written.
     """
     check_job(config, Path.cwd())
     paths = run_paths(config)
@@ -60,13 +58,13 @@ def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False
         with new_parents_removed(paths.root):
             _create(paths, config, call)
     except OSError as error:
-        raise ConfigError(_in_the_way(paths, error)) from error
+        raise ConfigError(_creation_problem(paths, error)) from error
     return paths
 
 
 @contextlib.contextmanager
 def new_parents_removed(root: Path) -> Iterator[None]:
-    """Should the block fail, remove those directories above ``root`` that were not there before and are empty."""
+    """If the block fails, remove the empty directories above ``root`` that it has created."""
     missing = [parent for parent in root.parents if not parent.exists()]
     try:
         yield
@@ -84,10 +82,10 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     draft = RunPaths(paths.root.with_name(f".new-{paths.root.name}-{secrets.token_hex(4)}"))
     draft.root.mkdir(mode=0o700)
     try:
-        _fill(draft, config, call)
+        _write_inputs(draft, config, call)
         for directory in (draft.register, draft.leases, draft.events):
             files.make_directory(directory)
-        if config.logs.directory is None:  # else there will be a link
+        if config.logs.directory is None:  # else the agents create a link
             files.make_directory(draft.logs)
         settings = _settings(draft, config)
         if settings.rendezvous.backend == FILE:
@@ -102,43 +100,43 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
 
 def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if not paths.config.exists():
-        raise ConfigError(f"{paths.root}: there is no run to resume; leave --resume out to start one")
-    served = _served_by(paths)
-    if served:
+        raise ConfigError(f"{paths.root}: there is no run to resume; remove --resume to start a new run")
+    active = _active_process(paths)
+    if active:
         raise ConfigError(
-            f"{paths.root}: is not over, {served} serves it; end it first: hpcelastic cancel {paths.root}"
+            f"{paths.root}: the run has not ended: {active} belongs to it; end it first: hpcelastic cancel {paths.root}"
         )
-    _fill(paths, config, call)
+    _write_inputs(paths, config, call)
     settings = _settings(paths, config)
     with embedded_server(paths, settings) if settings.rendezvous.endpoint == EMBEDDED else contextlib.nullcontext():
         reopen_run(paths, whoami(), settings)
 
 
 def _settings(paths: RunPaths, config: JobConfig) -> Settings:
-    """The run's settings, with times raised where its filesystem needs longer ones."""
-    return advise(config.protocol_settings, established(paths))
+    """Return the run's settings, with longer times if its filesystem needs them."""
+    return advise(config.protocol_settings, ensure_verdict(paths))
 
 
-def _served_by(paths: RunPaths) -> str:
-    """What would fight with those who resume the run, in words; empty if there is nothing."""
+def _active_process(paths: RunPaths) -> str:
+    """Describe an active agent or SLURM job of the run; empty if there is none."""
     pids = local_agents(paths)
     if pids:
         return f"process {pids[0]} on this machine"
     if read_state(paths).phase.final or not jobs_of(paths):
         return ""
-    with contextlib.suppress(SlurmError):  # then a job will not be submitted either
+    with contextlib.suppress(SlurmError):  # without SLURM, no job will be submitted either
         return next((f"SLURM job {job} ({state})" for job, state in live_jobs(paths).items()), "")
     return ""
 
 
-def _fill(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
+def _write_inputs(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if call is not None:
         values.save_call(paths.function, *call)
-    files.publish(paths.config, files.to_json(encode(_located(config))))
+    files.publish(paths.config, files.to_json(encode(_with_absolute_paths(config))))
 
 
-def _located(config: JobConfig) -> JobConfig:
-    """The configuration with a script, or a program, that is found from every working directory."""
+def _with_absolute_paths(config: JobConfig) -> JobConfig:
+    """Return the configuration with an absolute path of the script or program."""
     script, program = config.entrypoint.script, config.entrypoint.program
     if program and "/" in program:
         program = str(Path(program).absolute())
@@ -146,21 +144,21 @@ def _located(config: JobConfig) -> JobConfig:
     return replace(config, entrypoint=replace(config.entrypoint, script=script, program=program))
 
 
-def _in_the_way(paths: RunPaths, error: OSError) -> str:
-    """Why the run's directory can't be created, and what to do."""
+def _creation_problem(paths: RunPaths, error: OSError) -> str:
+    """Explain why the run's directory cannot be created, and what to do."""
     if paths.root.exists():
         return (
-            f"{paths.root}: there is a run of this name already{_how_it_stands(paths)}; continue it with --resume "
-            "(submit(..., resume=True)), or start another one with run.name=NEW"
+            f"{paths.root}: a run with this name exists already{_status_suffix(paths)}; continue it with --resume "
+            "(submit(..., resume=True)), or start another run with run.name=NEW"
         )
     file = next((parent for parent in paths.root.parents if parent.exists() and not parent.is_dir()), None)
     why = f"{file} is a file" if file else error.strerror
-    return f"{paths.root}: cannot be created: {why}; set run.directory to a shared directory that is yours"
+    return f"{paths.root}: cannot be created: {why}; set run.directory to a shared directory that you can write to"
 
 
-def _how_it_stands(paths: RunPaths) -> str:
+def _status_suffix(paths: RunPaths) -> str:
     try:
         state = read_state(paths)
-    except Exception:  # whatever is wrong with it: it is in the way
+    except Exception:  # a damaged run: its directory exists nevertheless
         return ""
     return f" ({state.phase.value}, {state.reason})"

@@ -1,4 +1,4 @@
-"""A run as a person holds it: how it does, what it said, what it gave."""
+"""The handle of a run: its status, its logs, its results."""
 
 import os
 import threading
@@ -9,31 +9,31 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
-from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api import steering
 from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import end_jobs
+from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
 from hpcelastic.api.prepare import whoami
-from hpcelastic.api.presence import Presence
 from hpcelastic.api.registry import holds_run, locate
 from hpcelastic.api.status import RunStatus, read_status
-from hpcelastic.api.watching import POLL, aside, tell
+from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.rendezvous import close_run, read_state
-from hpcelastic.store import files
-from hpcelastic.store.events import read_events
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import close_run, read_state
+from hpcelastic.storage import files
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
 
 
 class Run:
-    """A run, known by its directory; it lives on whatever becomes of this object.
+    """A handle of the run in a directory. The run does not depend on this object.
 
     Examples:
-        A run that was started before, in whatever process:
+        A run that another process may have started:
 
         >>> run = hpcelastic.Run.open("digits")
         >>> run.status().phase
@@ -46,14 +46,16 @@ class Run:
     def __init__(self, directory: str | PathLike[str]) -> None:
         self._paths = RunPaths(Path(directory).absolute())
         if not holds_run(self._paths.root):
-            raise ConfigError(f"{self._paths.root}: holds no run; `hpcelastic list DIRECTORY` shows those there are")
+            raise ConfigError(
+                f"{self._paths.root}: contains no run; `hpcelastic list DIRECTORY` lists the runs in a directory"
+            )
 
     @classmethod
     def open(cls, run: str | PathLike[str], *, runs: str | PathLike[str] = "runs") -> "Run":
-        """A run that was started before, by whatever process: its directory, its name in ``runs``, or its name alone.
+        """Open an existing run by its directory, by its name in ``runs``, or by its name alone, in this order.
 
-        Names are looked for in this order; the last way finds, from every directory, the newest run of that name that
-        this person has started. Raises ConfigError, with the names that are known, if there is none.
+        The name alone finds the newest run with this name that this user has started, from every directory. Raises
+        ConfigError with the known names if there is no such run.
         """
         return cls(locate(os.fspath(run), Path(runs)))
 
@@ -67,130 +69,131 @@ class Run:
         return self._paths.root.name
 
     def status(self) -> RunStatus:
-        """How the run stands, from its directory alone."""
+        """Return the status of the run, from its directory only."""
         return read_status(self._paths)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
-        """Wait until the run has ended, however; TimeoutError after ``timeout`` seconds.
+        """Wait until the run has ended with any result. Raises TimeoutError after ``timeout`` seconds.
 
-        Raises RunFailed if nobody is left to end it: all agents are gone, and SLURM has no job of the run.
+        Raises RunFailed if no agent is left and SLURM has no job of the run.
         """
         return self._wait(timeout, threading.Event())
 
-    def _wait(self, timeout: float | None, unwanted: threading.Event) -> RunStatus:
+    def _wait(self, timeout: float | None, cancelled: threading.Event) -> RunStatus:
         deadline = None if timeout is None else time.monotonic() + timeout
-        presence = Presence(self._paths)
-        while not (state := read_state(self._paths)).phase.final and not unwanted.is_set():
-            presence.check(state)
+        monitor = LivenessMonitor(self._paths)
+        while not (state := read_state(self._paths)).phase.final and not cancelled.is_set():
+            monitor.check(state)
             left = POLL if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 how = f"{state.phase.value}, {state.reason}"
                 raise TimeoutError(f"{self.name} has not ended after {timeout:g} s: {how}")
-            unwanted.wait(min(POLL, left))
+            cancelled.wait(min(POLL, left))
         return self.status()
 
     def result(self, timeout: float | None = None) -> list[Any]:
-        """Wait, then return what each rank returned, None for scripts, by rank. Raises RunFailed, TimeoutError.
+        """Wait, then return the return values by rank, or None for scripts. Raises RunFailed, TimeoutError.
 
-        The cause of a RunFailed is the exception that the function has raised, on its `rank` and `node`. What other
-        ranks of that round, or ranks of earlier rounds, have returned is in the run's directory, in ``results``.
+        The cause of a RunFailed is the exception of the function; `rank` and `node` are its place. The return values of
+        other ranks in that round, and of earlier rounds, are in the run's directory, in ``results``.
         """
         return self._result(timeout, threading.Event())
 
-    def _result(self, timeout: float | None, unwanted: threading.Event) -> list[Any]:
-        self._wait(timeout, unwanted)
+    def _result(self, timeout: float | None, cancelled: threading.Event) -> list[Any]:
+        self._wait(timeout, cancelled)
         state = read_state(self._paths)
         if state.phase is not Phase.SUCCEEDED:
             raise_failure(self._paths, state)
         ranks = range(sum(p.local_world_size for p in state.participants))
-        return [_returned(self._paths, state.round, rank) for rank in ranks]
+        return [_return_value(self._paths, state.round, rank) for rank in ranks]
 
     def __await__(self) -> Generator[Any, None, RunStatus]:
-        """``await run`` is `wait` for asyncio: other tasks go on, and it can be cancelled at once, the run going on."""
+        """``await run`` is `wait` for asyncio. A cancellation takes effect at once and does not affect the run."""
         return self.wait_async().__await__()
 
     async def wait_async(self, timeout: float | None = None) -> RunStatus:
         """`wait` for asyncio."""
-        return await aside(lambda unwanted: self._wait(timeout, unwanted))
+        return await run_in_thread(lambda cancelled: self._wait(timeout, cancelled))
 
     async def result_async(self, timeout: float | None = None) -> list[Any]:
         """`result` for asyncio."""
-        return await aside(lambda unwanted: self._result(timeout, unwanted))
+        return await run_in_thread(lambda cancelled: self._result(timeout, cancelled))
 
     def add_done_callback(self, function: Callable[["Run"], object]) -> Callable[[], None]:
-        """Call ``function`` with this run once it has ended, or nobody is left to end it; returns what calls that off.
+        """Call ``function`` with this run when it has ended or no agent and job is left.
 
-        It is called in a daemon thread of this process, also if the run has ended before. What it raises is logged.
+        Returns a function that cancels this. The call is in a daemon thread of this process, also if the run has ended
+        before. Its exceptions are logged.
         """
-        return tell(self._paths, None, lambda: function(self))
+        return start_watcher(self._paths, None, lambda: function(self))
 
     def on_change(self, function: Callable[[RunStatus], object]) -> Callable[[], None]:
-        """Call ``function`` with the status, now and whenever it has changed; returns what calls that off.
+        """Call ``function`` with the status, now and after each change. Returns a function that cancels this.
 
-        It is called in a daemon thread of this process. What it raises is logged, and it is called again.
+        The calls are in a daemon thread of this process. Exceptions are logged, and the calls continue.
         """
-        return tell(self._paths, function, None)
+        return start_watcher(self._paths, function, None)
 
     def watch(self, *, rank: int | None = None) -> None:
-        """Show how the run does, and the last lines of its logs or of one ``rank``'s, until it ends or Ctrl-C.
+        """Show the status of the run and the last lines of its logs, or of one ``rank``, until it ends or Ctrl-C.
 
-        Drawn in place in a notebook and in a terminal, in lines elsewhere. Ctrl-C, or the notebook's stop button, ends
-        the watching, not the run. Raises RunFailed as `wait`.
+        The display is updated in place in a notebook or terminal, and printed as lines elsewhere. Ctrl-C, or the stop
+        button of the notebook, ends the display, not the run. Raises RunFailed like `wait`.
         """
         from hpcelastic.api.display import watch
 
         watch(self, rank)
 
     def logs(self, rank: int | None = None, *, round: int | None = None, follow: bool = False) -> Iterator[str]:
-        """Lines of the workers' logs, oldest round first; all ranks, or one; with ``follow`` until the run ends.
+        """Yield the lines of the workers' logs, of all ranks or one, oldest round first.
 
-        Raises RunFailed as `wait`, once all that was written has been given.
+        With ``follow``, waits for new lines until the run ends. Raises RunFailed like `wait`, after all written lines.
         """
-        follower, presence = LogFollower(self._paths.root, rank, round), Presence(self._paths)
+        follower, monitor = LogFollower(self._paths.root, rank, round), LivenessMonitor(self._paths)
         while True:
             state = read_state(self._paths)
             final = not follow or state.phase.final
             yield from follower.lines(rest=final)
             if final:
                 return
-            presence.check(state)
+            monitor.check(state)
             time.sleep(POLL / 4)
 
     def events(self) -> list[dict[str, Any]]:
-        """All that its agents noted, by time."""
+        """Return all events of the agents, sorted by time."""
         return read_events(self._paths.events)
 
     def forgive(self, *nodes: str) -> tuple[str, ...]:
-        """Let what went wrong on ``nodes``, or on all, keep them out no longer; those that were held to account."""
+        """Ignore the incidents of ``nodes``, or of all nodes, from now on. Returns the nodes that had incidents."""
         return forgive(self._paths, nodes or None)
 
     def drain(self, *nodes: str, undo: bool = False) -> tuple[str, ...]:
-        """Keep ``nodes``, given by name or by machine, out of this run, or with ``undo`` let them in again.
+        """Remove ``nodes``, by node name or machine name, from this run. With ``undo``, allow them again.
 
-        Their workers come to a step's end, their agents leave, the others go on. Returns all that are drained now.
-        Raises ConfigError for nodes that are not there.
+        Their workers complete a step, their agents leave, and the other nodes continue. Returns all drained nodes.
+        Raises ConfigError for unknown nodes.
         """
         return steering.drain(self._paths, nodes, undo=undo)
 
     def checkpoint(self, *, anyway: bool = False) -> None:
-        """End the round that runs at a step's end, where workers save; the next one follows at once.
+        """End the current round at the end of a step, where workers save. The next round follows at once.
 
-        Raises ConfigError where no round runs; and where its workers do not ask `hpcelastic.training.should_stop`, and
-        would only be stopped, unless that is wanted ``anyway``.
+        Raises ConfigError if no round runs. Raises ConfigError too if the workers do not call
+        `hpcelastic.training.should_stop` and would stop without saving, unless ``anyway``.
         """
         steering.checkpoint(self._paths, anyway=anyway)
 
-    def scale(self, nodes: int) -> "steering.Scaled":
-        """Let rounds have ``nodes`` nodes from now on: surplus ones leave at a step's end, missing ones are submitted
-        to SLURM as jobs of one node each. What comes of it, which is one line as a text.
+    def scale(self, nodes: int) -> "steering.ScaleResult":
+        """Set the number of nodes of rounds. Returns the result, whose ``str()`` is one line of text.
 
-        Raises ConfigError for fewer than ``nodes.min``, and for more than there are where SLURM was not asked for
-        them; SlurmError.
+        Surplus nodes leave at the end of a step. Missing nodes are submitted to SLURM as jobs of one node each. Raises
+        ConfigError for fewer nodes than ``nodes.min``, and for more nodes than present if the run was not submitted to
+        SLURM. Raises SlurmError.
         """
         return steering.scale(self._paths, nodes)
 
     def cancel(self) -> RunStatus:
-        """End the run for good: its workers, its agents, its SLURM jobs. Raises SlurmError if SLURM does not answer."""
+        """End the run permanently: its workers, agents and SLURM jobs. Raises SlurmError if SLURM does not answer."""
         close(self._paths)
         end_jobs(self._paths)
         return self.status()
@@ -204,12 +207,12 @@ class Run:
 
 
 def close(paths: RunPaths) -> None:
-    """End the run for good; its agents end by that, and the jobs in which they run. Jobs that wait are still there."""
-    with bell_from_outside(paths, whoami()) as bell:
-        close_run(paths, whoami(), f"cancelled by {whoami()}", bell)
+    """End the run permanently. Its agents and their jobs end, but pending jobs remain."""
+    with outside_notifier(paths, whoami()) as notifier:
+        close_run(paths, whoami(), f"cancelled by {whoami()}", notifier)
 
 
-def _returned(paths: RunPaths, round: int, rank: int) -> Any:
+def _return_value(paths: RunPaths, round: int, rank: int) -> Any:
     try:
         return values.load(paths.result(round, rank))
     except KeyError:
@@ -217,7 +220,7 @@ def _returned(paths: RunPaths, round: int, rank: int) -> Any:
 
 
 def find_runs(directory: Path) -> list[Run]:
-    """The runs in a directory, by name. StoreError if it can't be read."""
+    """Return the runs in a directory, sorted by name. Raises StoreError if it cannot be read."""
     return [
         Run(directory / name)
         for name in sorted(files.names(directory))

@@ -18,16 +18,16 @@ from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.launch import Job, resolve, start, warn
 from hpcelastic.api.page import as_table
 from hpcelastic.api.prepare import Call, run_paths
-from hpcelastic.api.registry import known
+from hpcelastic.api.registry import known_runs
 from hpcelastic.api.run import Run, close
 from hpcelastic.api.status import RunStatus
 from hpcelastic.config import JobConfig, overrides_from_keywords
 from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
 Point = Mapping[str, Any]
-"""What one run of a sweep has otherwise than the others: keyword arguments of a function, or keys of a job."""
+"""The parameters of one run of a sweep: keyword arguments of a function, or keys of a job."""
 
 Points = Sequence[Point] | Mapping[str, Sequence[Any]]
 
@@ -35,37 +35,39 @@ _Start = tuple[JobConfig, Call | None, Point]
 
 
 class Runs(Sequence[Run]):
-    """Runs that are looked at, waited for and cancelled together."""
+    """Several runs with common methods: status, wait, results, cancel."""
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self._runs = tuple(runs)
 
     @classmethod
     def open(cls, name: str, *, runs: str | PathLike[str] = "runs") -> "Runs":
-        """The runs NAME-000, NAME-001 … of a sweep that was started before, found as `Run.open` finds them."""
+        """Open the runs NAME-000, NAME-001 … of an existing sweep, like `Run.open`."""
         numbered = re.compile(re.escape(name) + r"-\d{3,}")
-        found = [other for other in known(Path(runs)) if numbered.fullmatch(other)]
+        found = [other for other in known_runs(Path(runs)) if numbered.fullmatch(other)]
         if not found:
-            raise ConfigError(f"{name}: no such sweep; there is no run {name}-000, neither in {runs} nor noted for you")
+            raise ConfigError(
+                f"{name}: no such sweep; a run {name}-000 is neither in {runs} nor recorded for you; check the name"
+            )
         return cls([Run.open(other, runs=runs) for other in found])
 
     def status(self) -> list[RunStatus]:
         return [run.status() for run in self._runs]
 
     def wait(self, timeout: float | None = None) -> list[RunStatus]:
-        """Wait until all have ended, however. Raises as `Run.wait`, for the first run for which that does."""
+        """Wait until all runs have ended with any result. Raises the first exception of `Run.wait`."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        return [run.wait(_left(deadline)) for run in self._runs]
+        return [run.wait(_remaining(deadline)) for run in self._runs]
 
     def results(self, timeout: float | None = None, *, return_exceptions: bool = False) -> list[Any]:
-        """Wait for all, then give the `Run.result` of each; with ``return_exceptions`` RunFailed in the place of one.
+        """Wait for all runs, then return the `Run.result` of each. With ``return_exceptions``, a RunFailed is an item.
 
-        Without it the RunFailed of the first that has failed is raised; the results of the others are kept.
+        Without it, the RunFailed of the first failed run is raised. The results of the other runs stay on disk.
         """
         deadline, found = None if timeout is None else time.monotonic() + timeout, list[Any]()
         for run in self._runs:
             try:
-                found.append(run.result(_left(deadline)))
+                found.append(run.result(_remaining(deadline)))
             except HpcElasticError as error:
                 found.append(error)
         if not return_exceptions and (failed := [one for one in found if isinstance(one, HpcElasticError)]):
@@ -73,7 +75,7 @@ class Runs(Sequence[Run]):
         return found
 
     def cancel(self) -> list[RunStatus]:
-        """End all that have not ended, with their jobs. Raises SlurmError if SLURM does not answer."""
+        """End all runs that have not ended, with their jobs. Raises SlurmError if SLURM does not answer."""
         paths = [RunPaths(run.directory) for run in self._runs]
         for each in paths:
             close(each)
@@ -111,47 +113,48 @@ def sweep(
     profile: str | None = None,
     **overrides: Any,
 ) -> Runs:
-    """Start a run for each of ``points``, named NAME-000, NAME-001 …, and return at once.
+    """Start a run for each of ``points`` with the names NAME-000, NAME-001 …, and return at once.
 
-    A point holds the keyword arguments of a call, if ``job`` is a function; else keys of the job, such as
-    ``{"entrypoint.args": ["--lr", 0.1]}``. Instead of a list of points, a mapping of lists stands for each combination
-    of their values, the last changing fastest. ``executor``, ``profile`` and ``overrides`` are those of `submit`, for
-    all runs.
+    If ``job`` is a function, a point contains keyword arguments of the function. Else it contains keys of the job, such
+    as ``{"entrypoint.args": ["--lr", 0.1]}``. A mapping of lists instead of a list of points stands for all
+    combinations of the values; the last key changes fastest. ``executor``, ``profile`` and ``overrides`` are those of
+    `submit`, for all runs.
 
-    All is checked before the first run is started. If SLURM refuses one nevertheless, those before it are cancelled,
-    and the error says which.
+    All points are checked before the first run is started. If SLURM rejects a run nevertheless, the runs before it are
+    cancelled, and the error names them.
     """
+    deprecations: list[str] = []
 
     def resolved(keys: Point) -> JobConfig:
-        return resolve(job, overrides_from_keywords({**overrides, **keys}), profile)
+        return resolve(job, overrides_from_keywords({**overrides, **keys}), profile, deprecations.append)
 
-    starts = _checked(job, _listed(points), resolved)
-    warn((config for config, _, _ in starts), executor)
+    starts = _check_points(job, _as_list(points), resolved)
+    warn((config for config, _, _ in starts), executor, deprecations)
     started: list[Run] = []
     for config, call, point in starts:
         try:
             started.append(start(config, call, executor=executor))
-            _keep_point(started[-1], point)
+            _save_point(started[-1], point)
         except (HpcElasticError, OSError, KeyboardInterrupt) as error:
-            raise type(error)(f"{config.run.name}: {error}; {_taken_back(started)}") from error
+            raise type(error)(f"{config.run.name}: {error}; {_cancel_started(started)}") from error
     return Runs(started)
 
 
-def _listed(points: Points) -> list[Point]:
+def _as_list(points: Points) -> list[Point]:
     if isinstance(points, Mapping):
         for key, choices in points.items():
             if isinstance(choices, str | Mapping) or not hasattr(choices, "__iter__"):
-                raise ConfigError(f"{key} is {choices!r}; a grid needs a list of values for each key, such as [0.1, 1]")
+                raise ConfigError(f"{key} is {choices!r}; write a list of values for each key, such as [0.1, 1]")
         listed: list[Point] = [dict(zip(points, each, strict=True)) for each in itertools.product(*points.values())]
     else:
         listed = list(points)
     if not listed or not all(isinstance(point, Mapping) for point in listed):
-        raise ConfigError(f"the sweep's points are {points!r}; give a list of mappings, or a mapping of lists")
+        raise ConfigError(f"the points of the sweep are {points!r}; write a list of mappings, or a mapping of lists")
     return listed
 
 
-def _checked(job: Job, points: list[Point], resolved: Callable[[Point], JobConfig]) -> list[_Start]:
-    """The configuration and the call of each run; ConfigError if one could not be started."""
+def _check_points(job: Job, points: list[Point], resolved: Callable[[Point], JobConfig]) -> list[_Start]:
+    """Return the configuration and the call of each run. Raises ConfigError if a run cannot be started."""
     starts: list[_Start] = []
     name = ""
     for number, point in enumerate(points):
@@ -162,7 +165,9 @@ def _checked(job: Job, points: list[Point], resolved: Callable[[Point], JobConfi
             starts.append((config, _call(job, point), point))
             check_entrypoint(config.entrypoint, Path.cwd())
             if run_paths(config).root.exists():
-                raise ConfigError(f"{run_paths(config).root}: exists already; give the sweep another name, run__name=")
+                raise ConfigError(
+                    f"{run_paths(config).root}: exists already; set another name of the sweep with run__name="
+                )
         except (ConfigError, ValueError) as error:
             raise ConfigError(f"point {number}, {_label(point)}: {error}") from error
     return starts
@@ -170,7 +175,7 @@ def _checked(job: Job, points: list[Point], resolved: Callable[[Point], JobConfi
 
 def _keys(point: Point) -> Point:
     if {"run.name", "run__name"} & point.keys():
-        raise ConfigError("run.name: the runs of a sweep are numbered; give all one name, with run__name=")
+        raise ConfigError("run.name: a point cannot set the name of a run; set the name of the sweep with run__name=")
     return point
 
 
@@ -180,36 +185,36 @@ def _call(job: Job, point: Point) -> Call | None:
     try:
         inspect.signature(job).bind(**point)
     except TypeError as error:
-        raise ConfigError(f"{getattr(job, '__name__', job)}() cannot be called so: {error}") from error
-    except ValueError:  # a function of C, which does not say what it takes
+        raise ConfigError(f"{getattr(job, '__name__', job)}() does not accept these arguments: {error}") from error
+    except ValueError:  # a C function without a signature
         pass
     function: Callable[..., Any] = functools.partial(job, **point)
     values.pickled_call(function, ())
     return function, ()
 
 
-def _keep_point(run: Run, point: Point) -> None:
+def _save_point(run: Run, point: Point) -> None:
     plain = {key: value if isinstance(value, str | int | float | bool) else repr(value) for key, value in point.items()}
     files.publish(RunPaths(run.directory).point, files.to_json(plain))
 
 
-def _taken_back(started: list[Run]) -> str:
-    """Cancel what has been started of a sweep; what became of it, in words."""
+def _cancel_started(started: list[Run]) -> str:
+    """Cancel the started runs of a sweep. Returns a description of the result."""
     if not started:
         return "nothing was started"
     names = started[0].name + (f" to {started[-1].name}" if len(started) > 1 else "")
     try:
         Runs(started).cancel()
     except (HpcElasticError, OSError) as error:
-        return f"{names} had been started, and could not all be cancelled ({error}): hpcelastic cancel NAME"
-    return f"{names} had been started and are cancelled, their directories kept in {started[0].directory.parent}"
+        return f"{names} were started, and not all could be cancelled ({error}); run: hpcelastic cancel NAME"
+    return f"{names} were started and are cancelled; their directories remain in {started[0].directory.parent}"
 
 
 def _row(run: Run) -> tuple[str, ...]:
     try:
         point = files.read_json(RunPaths(run.directory).point) or {}
         status = run.status()
-    except StoreError as error:  # one damaged run must not hide the others
+    except StoreError as error:  # a damaged run must not hide the others
         return run.name, "unreadable", "", "", str(error)
     return run.name, status.phase, str(status.round), _label(point), status.reason
 
@@ -218,5 +223,5 @@ def _label(point: Point) -> str:
     return ", ".join(f"{key}={value}" for key, value in point.items())
 
 
-def _left(deadline: float | None) -> float | None:
+def _remaining(deadline: float | None) -> float | None:
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,20 +1,20 @@
-"""How a run stands, as its directory tells."""
+"""The status of a run, from its directory."""
 
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hpcelastic.agent.node import look_for
+from hpcelastic.agent.member import process_status
+from hpcelastic.api.incidents import incidents
 from hpcelastic.api.jobs import jobs_of
-from hpcelastic.api.troubles import troubles
-from hpcelastic.health.verdict import Verdict
+from hpcelastic.backends.connect import LastStateBackend, backend_of
+from hpcelastic.health.verdict import NodeVerdict
 from hpcelastic.protocol.assignment import assignment
-from hpcelastic.protocol.state import Failure, Phase, Stand, State, name_of
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.backend import KnownBackend, backend_of
-from hpcelastic.store.leases import Lease
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.leases import Lease
+from hpcelastic.storage.paths import RunPaths
 
 
 @dataclass(frozen=True)
@@ -22,19 +22,19 @@ class NodeStatus:
     """One node of a run."""
 
     name: str
-    stand: str
-    """``ready``, ``running``, ``succeeded``, ``failed``, ``left``, or ``silent``: its lease has not moved for long."""
+    node_state: str
+    """``ready``, ``running``, ``succeeded``, ``failed``, ``left``, or ``silent``: no heartbeat for a long time."""
 
     ranks: str
-    """Its ranks in the round that runs, such as ``0..7``; empty if it is in none."""
+    """Its ranks in the current round, such as ``0..7``; empty if it has none."""
 
     agent_restarts: int = 0
-    """How often its agent was started again since SLURM started its job; 0 outside of SLURM."""
+    """Number of restarts of its agent since SLURM started its job; 0 outside of SLURM."""
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How a run stands."""
+    """The status of a run."""
 
     name: str
     directory: Path
@@ -43,52 +43,52 @@ class RunStatus:
     reason: str
     world_size: int
     restarts: int
-    """Spent of the restart budget."""
+    """Used restarts of the restart budget."""
 
     max_restarts: int
     min_nodes: int
-    """Nodes that a round needs."""
+    """Minimum number of nodes of a round."""
 
     nodes: tuple[NodeStatus, ...]
     failures: tuple[Failure, ...]
     jobs: tuple[str, ...]
-    """SLURM jobs that were submitted for it."""
+    """SLURM jobs that were submitted for the run."""
 
     drained: tuple[str, ...] = ()
-    """Nodes that must not take part."""
+    """Nodes that must not join."""
 
     scaled: int = 0
-    """Nodes that a round may have since a person has scaled the run; 0 if nobody has."""
+    """Maximum number of nodes of a round after ``scale``; 0 if the run was not scaled."""
 
-    troubles: Mapping[str, Verdict] = field(default_factory=dict)
-    """What went wrong on nodes, by node, and whether it keeps them out."""
+    incidents: Mapping[str, NodeVerdict] = field(default_factory=dict)
+    """Incidents by node, and whether they exclude the node."""
 
     copied: bool = False
-    """True where the server that keeps the run does not answer, and this is the newest copy in its directory."""
+    """True if the server of the run does not answer, and this is the newest copy in the run's directory."""
 
     @property
     def ended(self) -> bool:
-        """True where no further round will come, unless the run is resumed."""
+        """True if no further round will follow, unless the run is resumed."""
         return Phase(self.phase).final
 
     @property
     def waits_for(self) -> str:
-        """What must happen before workers run, in words; empty where they do, and where none will."""
+        """The condition for the start of workers, as text; empty if workers run or the run has ended."""
         if self.phase != Phase.JOINING.value:
             return ""
-        ready = sum(node.stand == Stand.READY.value for node in self.nodes)
+        ready = sum(node.node_state == NodeState.READY.value for node in self.nodes)
         if ready < self.min_nodes:
             return f"nodes: {ready} of at least {self.min_nodes} ready"
         return f"round {self.round + 1} to form: {ready} nodes ready"
 
 
 def read_status(paths: RunPaths) -> RunStatus:
-    """How the run in a directory stands, from that alone. StoreError if it can't be read."""
+    """Return the status of the run in a directory, from its files only. Raises StoreError if it cannot be read."""
     return status_of(paths, read_state(paths))
 
 
 def status_of(paths: RunPaths, state: State) -> RunStatus:
-    """The same, where its state has been read already."""
+    """Return the status of a run whose state has been read already."""
     backend = backend_of(paths)
     leases = backend.leases()
     return RunStatus(
@@ -106,16 +106,16 @@ def status_of(paths: RunPaths, state: State) -> RunStatus:
         jobs=tuple(jobs_of(paths)),
         drained=state.drained,
         scaled=state.target,
-        troubles=troubles(paths),
-        copied=isinstance(backend, KnownBackend),
+        incidents=incidents(paths),
+        copied=isinstance(backend, LastStateBackend),
     )
 
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:
-    """The members of the newest round in rank order, then those that want into the next."""
+    """Yield the members of the newest round in rank order, then the nodes that wait for the next round."""
     members = [p.node for p in state.participants]
     waiting = [] if state.phase.final else [node for node in leases if node not in members]
-    others = [node for node in waiting if leases[node].member.stand is not Stand.LEFT]
+    others = [node for node in waiting if leases[node].member.node_state is not NodeState.LEFT]
     dead = {node for lease in leases.values() for node in lease.member.dead}
     for node in [*members, *others]:
         part = assignment(state, node)
@@ -123,15 +123,16 @@ def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeSt
         lease = leases.get(node)
         silent = lease is None or node in dead or _silent(lease, state)
         if silent and node in others:
-            continue  # an incarnation that has gone
-        stand = "silent" if silent or lease is None else lease.member.stand.value
+            continue  # a dead incarnation
+        node_state = "silent" if silent or lease is None else lease.member.node_state.value
         if lease is None and state.phase is Phase.SUCCEEDED:
-            stand = Stand.SUCCEEDED.value  # kept in a server that is gone; without all of them it would not have
-        yield NodeStatus(name_of(node), stand, ranks, _agent_restarts(node, leases))
+            # The leases were on a server that has ended. The run has succeeded, so every member has.
+            node_state = NodeState.SUCCEEDED.value
+        yield NodeStatus(name_of(node), node_state, ranks, _agent_restarts(node, leases))
 
 
 def _agent_restarts(node: str, leases: Mapping[str, Lease]) -> int:
-    """Agents that were there before it, on the same node in the same start of a job."""
+    """Count the earlier agents of the same node in the same start of a job."""
     if node not in leases or not (job := leases[node].member.job):
         return 0
     before = (leases[dead].member for dead in leases[node].member.dead if dead in leases)
@@ -139,16 +140,16 @@ def _agent_restarts(node: str, leases: Mapping[str, Lease]) -> int:
 
 
 def _silent(lease: Lease, state: State) -> bool:
-    """For display only: times of files and other machines' clocks decide nothing."""
+    """True if the node seems dead. For display only: it uses file times and clocks of other machines."""
     if state.phase.final:
         return False
-    here, alive = look_for(lease.member.process)
-    if here:  # there is no need to guess
+    here, alive = process_status(lease.member.process)
+    if here:  # the process is on this machine
         return not alive
     try:
-        age = time.time() - lease.path.stat().st_ctime  # a renewal gives it another name, and leaves its content
+        age = time.time() - lease.path.stat().st_ctime  # a renewal renames the file and does not write to it
     except OSError as error:
-        return not isinstance(error, FileNotFoundError)  # if it has gone, it was renewed just now
+        return not isinstance(error, FileNotFoundError)  # a missing file was renewed just now
     return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)
 
 

@@ -1,129 +1,132 @@
-"""A person's wishes for a run that goes on: without some nodes, with more or fewer, a checkpoint now."""
+"""Requests of a user for an active run: drain nodes, change the number of nodes, save a checkpoint."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
-from hpcelastic.agent.agent import HEED
-from hpcelastic.agent.bell import bell_from_outside
+from hpcelastic.agent.notifier import outside_notifier
+from hpcelastic.agent.supervisor import WORKERS_POLL
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.status import read_status
+from hpcelastic.backends.connect import backend_of
 from hpcelastic.config import JobConfig
 from hpcelastic.config.codec import decode
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol import decide
 from hpcelastic.protocol.decide import Decision
-from hpcelastic.protocol.state import Member, Phase, Stand, State
-from hpcelastic.rendezvous.rendezvous import read_state, steer_run
+from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
-from hpcelastic.store import files
-from hpcelastic.store.backend import backend_of
-from hpcelastic.store.events import read_events
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """What came of a wish for another size; as text, one line for a person."""
+class ScaleResult:
+    """The result of a request for another number of nodes. ``str()`` is one line of text."""
 
     run: str
     wanted: int
-    """Nodes of a round, from now on."""
+    """Number of nodes of the next rounds."""
 
     spares: int
-    """Nodes that stand by besides."""
+    """Additional spare nodes."""
 
     running: int
     waiting: int
-    """Nodes that SLURM has been asked for before, and has not given yet."""
+    """Nodes that were requested before and are still pending in SLURM."""
 
     submitted: int = 0
     job: str = ""
-    """The array of those that were submitted."""
+    """The job array of the submitted nodes."""
 
     cancelled: int = 0
-    """Elements that waited, and are not needed any more."""
+    """Pending elements that were cancelled, because they are not needed any more."""
 
     @property
     def leaving(self) -> int:
-        """Nodes that are too many; they leave by themselves."""
+        """Number of surplus nodes. They leave without further action."""
         return max(0, self.running - self.wanted - self.spares)
 
     def __str__(self) -> str:
-        told = [f"{_nodes(self.wanted)} wanted" + (f" and {self.spares} to stand by" if self.spares else "")]
-        told.append(f"{self.running} run" + (f", {self.leaving} of them leave" if self.leaving else ""))
-        told += [f"{self.waiting} wait{'s' * (self.waiting == 1)} in the queue"] if self.waiting else []
-        told += [f"{self.cancelled} that waited cancelled"] if self.cancelled else []
-        told += [f"{self.submitted} submitted as job {self.job}"] if self.submitted else []
-        return f"{self.run}: {', '.join(told)}"
+        parts = [f"{_nodes(self.wanted)} wanted" + (f" and {self.spares} spare" if self.spares else "")]
+        parts.append(f"{self.running} running" + (f", {self.leaving} of them leaving" if self.leaving else ""))
+        parts += [f"{self.waiting} pending"] if self.waiting else []
+        parts += [f"{self.cancelled} pending cancelled"] if self.cancelled else []
+        parts += [f"{self.submitted} submitted as job {self.job}"] if self.submitted else []
+        return f"{self.run}: {', '.join(parts)}"
 
 
-def scale(paths: RunPaths, nodes: int) -> Scaled:
-    """Let rounds have ``nodes`` nodes from now on, and see to it that SLURM gives as many. ConfigError, SlurmError."""
-    state = _going_on(paths)
+def scale(paths: RunPaths, nodes: int) -> ScaleResult:
+    """Set the number of nodes of rounds, and submit or cancel jobs accordingly. Raises ConfigError, SlurmError."""
+    state = _read_open_state(paths)
     if nodes < state.settings.nodes.min:
         raise ConfigError(
-            f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}, with which no round would form; to end the "
-            "run: hpcelastic cancel"
+            f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}: no round could form; write at least "
+            "nodes.min, or end the run with hpcelastic cancel"
         )
     if not jobs_of(paths):
-        return _scale_by_hand(paths, state, nodes)
-    spares, there = state.settings.nodes.spares, capacity(paths)
+        return _scale_without_slurm(paths, state, nodes)
+    spares, current = state.settings.nodes.spares, capacity(paths)
     _steer(paths, partial(decide.scale, nodes=nodes))
-    more = nodes + spares - there.running - there.waiting
-    if more > 0:
-        return Scaled(paths.root.name, nodes, spares, there.running, there.waiting, more, _submit(paths, nodes, more))
-    cancelled = there.elements[max(0, len(there.elements) + more) :]
+    missing = nodes + spares - current.running - current.waiting
+    if missing > 0:
+        job = _submit(paths, nodes, missing)
+        return ScaleResult(paths.root.name, nodes, spares, current.running, current.waiting, missing, job)
+    cancelled = current.elements[max(0, len(current.elements) + missing) :]
     cancel_jobs(cancelled)
-    waiting = there.waiting - len(cancelled)
-    return Scaled(paths.root.name, nodes, spares, there.running, waiting, cancelled=len(cancelled))
+    waiting = current.waiting - len(cancelled)
+    return ScaleResult(paths.root.name, nodes, spares, current.running, waiting, cancelled=len(cancelled))
 
 
 def _on_other_nodes(paths: RunPaths, config: JobConfig) -> JobConfig:
-    """The configuration for jobs that are to add nodes to an allocation, not to share those that it has."""
+    """Return the configuration of jobs that add nodes to an allocation: it excludes the nodes of the run."""
     members = [lease.member for lease in backend_of(paths).leases().values()]
-    taken = {member.machine for member in members if member.stand is not Stand.LEFT}
+    taken = {member.machine for member in members if member.node_state is not NodeState.LEFT}
     exclude = ",".join([*([config.slurm.exclude] if config.slurm.exclude else []), *sorted(taken)])
     return replace(config, slurm=replace(config.slurm, exclude=exclude))
 
 
 def replace_nodes(paths: RunPaths, lost: int) -> str:
-    """Submit a job of one node for each that was ``lost``, but for those that wait in the queue already; what came of
-    it. ConfigError, SlurmError."""
-    state, there = _going_on(paths), capacity(paths)
-    more = lost - there.waiting
-    if more <= 0:
-        return f"{paths.root.name}: {_nodes(there.waiting)} wait in the queue already"
-    return f"{paths.root.name}: {_nodes(more)} submitted as job {_submit(paths, state.most, more)}"
+    """Submit a job of one node for each ``lost`` node, less the pending ones. Returns the result as text.
+
+    Raises ConfigError, SlurmError.
+    """
+    state, current = _read_open_state(paths), capacity(paths)
+    missing = lost - current.waiting
+    if missing <= 0:
+        return f"{paths.root.name}: {_nodes(current.waiting)} already pending"
+    return f"{paths.root.name}: {_nodes(missing)} submitted as job {_submit(paths, state.max_nodes, missing)}"
 
 
-def _scale_by_hand(paths: RunPaths, state: State, nodes: int) -> Scaled:
-    """The size of a run whose agents somebody else starts, on this machine or in a batch script."""
-    there = len(_present(paths))
-    if nodes > there:
+def _scale_without_slurm(paths: RunPaths, state: State, nodes: int) -> ScaleResult:
+    """Scale a run whose agents were not submitted by hpcelastic: on this machine or in a batch script."""
+    running = len(_present_members(paths))
+    if nodes > running:
         raise ConfigError(
-            f"{paths.root.name}: {there} run, and hpcelastic can't add to them, as it did not submit them to SLURM; "
-            f"start more agents yourself: hpcelastic agent --run-dir {paths.root}"
+            f"{paths.root.name}: {_nodes(running)} running, and hpcelastic cannot add nodes, because it did not submit "
+            f"this run to SLURM; start more agents yourself: hpcelastic agent --run-dir {paths.root}"
         )
     _steer(paths, partial(decide.scale, nodes=nodes))
-    return Scaled(paths.root.name, nodes, state.settings.nodes.spares, there, 0)
+    return ScaleResult(paths.root.name, nodes, state.settings.nodes.spares, running, 0)
 
 
-def _submit(paths: RunPaths, nodes: int, more: int) -> str:
+def _submit(paths: RunPaths, nodes: int, missing: int) -> str:
     config = decode(files.read_json(paths.config))
     if config.slurm.shape == "allocation":
         config = _on_other_nodes(paths, config)
     try:
-        return add_elements(paths, config, more)
+        return add_elements(paths, config, missing)
     except SlurmError as error:
-        remedy = f"{paths.root.name} takes up to {_nodes(nodes)} now, but no job was added; scale it again"
+        remedy = f"{paths.root.name} accepts up to {_nodes(nodes)} now, but no job was added; scale it again"
         raise SlurmError(f"{error}; {remedy}") from error
 
 
 def drain(paths: RunPaths, nodes: Collection[str], *, undo: bool = False) -> tuple[str, ...]:
-    """Keep nodes out of the run, or let them in again; all that are drained now. ConfigError for unknown ones."""
-    state = _going_on(paths)
+    """Drain nodes of the run, or undo that. Returns all drained nodes. Raises ConfigError for unknown nodes."""
+    state = _read_open_state(paths)
     members = [lease.member for lease in backend_of(paths).leases().values()]
     machines = {member.name: member.machine for member in members}
     if undo:
@@ -131,70 +134,74 @@ def drain(paths: RunPaths, nodes: Collection[str], *, undo: bool = False) -> tup
         _refuse({*nodes} - names - {machines.get(one, one) for one in names}, state.drained, "is not drained")
     else:
         names = {*nodes}
-        _refuse(names - {*machines, *machines.values()}, {*_present(paths)}, "is not in this run")
+        _refuse(names - {*machines, *machines.values()}, {*_present_members(paths)}, "is not in this run")
     return _steer(paths, partial(decide.drain, nodes=sorted(names), undo=undo)).drained
 
 
 def _refuse(unknown: Collection[str], known: Collection[str], what: str) -> None:
     if unknown:
-        there = f"there are {', '.join(sorted(known))}" if known else "there is none"
-        raise ConfigError(f"{', '.join(sorted(unknown))}: {what}; {there}")
+        known_nodes = f"known nodes: {', '.join(sorted(known)) or 'none'}"
+        raise ConfigError(f"{', '.join(sorted(unknown))}: {what}; {known_nodes}")
 
 
 def shortage(paths: RunPaths) -> str:
-    """What a run waits for that has too few nodes left once those that are drained have gone; empty if nothing."""
+    """Describe the missing nodes of a run after its drained nodes have left; empty if there are enough."""
     state = read_state(paths)
-    left = sum(1 for member in _present(paths).values() if not state.drains(member))
-    least = state.settings.nodes.min
-    return f"{_nodes(left)} left, of at least {least}: the run waits for more" if left < least else ""
+    left = sum(1 for member in _present_members(paths).values() if not state.drains(member))
+    minimum = state.settings.nodes.min
+    return f"{_nodes(left)} left, fewer than nodes.min, {minimum}: the run waits for nodes" if left < minimum else ""
 
 
 def checkpoint(paths: RunPaths, *, anyway: bool = False) -> str:
-    """End the round that runs at a step's end, so that the next one follows at once; what happens, for a person.
+    """End the current round at the end of a step. The next round follows at once. Returns the result as text.
 
-    ConfigError where no round runs; unless ``anyway``, also where its workers are not known to ask should_stop().
+    Raises ConfigError if no round runs. Unless ``anyway``, raises it too if no worker has called should_stop().
     """
-    state = _going_on(paths)
+    state = _read_open_state(paths)
     if state.phase is not Phase.RUNNING:
-        raise ConfigError(f"{paths.root.name}: no round runs, there is nothing to save: {state.reason}")
+        raise ConfigError(f"{paths.root.name}: no round runs ({state.reason}); try again when a round runs")
     grace = state.settings.rendezvous.checkpoint_grace
-    deaf = _deaf(paths, state)
-    if deaf and not anyway:
+    problem = _checkpoint_problem(paths, state)
+    if problem and not anyway:
         raise ConfigError(
-            f"{paths.root.name}: {deaf}: they would be stopped, and go on from their last checkpoint; "
-            "if that is wanted: hpcelastic checkpoint --anyway"
+            f"{paths.root.name}: {problem}: workers would stop without saving, and continue from the last checkpoint; "
+            "to stop them nevertheless: hpcelastic checkpoint --anyway"
         )
     _steer(paths, decide.checkpoint)
-    if deaf:
-        return f"{paths.root.name}: round {state.round} is stopped, the next goes on from the last checkpoint: {deaf}"
-    return f"{paths.root.name}: round {state.round} ends at a step's end, in {grace:g} s at most; the next follows"
+    if problem:
+        return f"{paths.root.name}: round {state.round} stops, the next continues from the last checkpoint: {problem}"
+    return f"{paths.root.name}: round {state.round} ends at the end of a step, in {grace:g} s at most; the next follows"
 
 
-def _deaf(paths: RunPaths, state: State) -> str:
-    """Why the workers of the round would not come to a step's end; empty if they would."""
+def _checkpoint_problem(paths: RunPaths, state: State) -> str:
+    """Explain why the workers of the round would not complete a step; empty if they would."""
     if not state.settings.rendezvous.checkpoint_grace:
-        return "rendezvous.checkpoint_grace gives workers 0 s to a step's end"
-    seen = any(e.get("event") == HEED and e.get("round") == state.round for e in read_events(paths.events))
-    return "" if seen else f"the workers of round {state.round} do not ask should_stop(), or have not yet"
+        return "rendezvous.checkpoint_grace is 0 s"
+    seen = any(e.get("event") == WORKERS_POLL and e.get("round") == state.round for e in read_events(paths.events))
+    return "" if seen else f"the workers of round {state.round} have not called should_stop() so far"
 
 
-def _going_on(paths: RunPaths) -> State:
+def _read_open_state(paths: RunPaths) -> State:
     state = read_state(paths)
     if state.phase.final:
-        raise ConfigError(f"{paths.root.name} has {state.phase.value}: {state.reason}; go on with submit --resume")
+        raise ConfigError(
+            f"{paths.root.name} has {state.phase.value}: {state.reason}; continue with hpcelastic submit --resume"
+        )
     return state
 
 
-def _steer(paths: RunPaths, wish: Callable[[State], Decision]) -> State:
-    with bell_from_outside(paths, whoami()) as bell:
-        return steer_run(paths, whoami(), wish, bell)
+def _steer(paths: RunPaths, change: Callable[[State], Decision]) -> State:
+    with outside_notifier(paths, whoami()) as notifier:
+        return steer_run(paths, whoami(), change, notifier)
 
 
-def _present(paths: RunPaths) -> dict[str, Member]:
-    """What those nodes of the run say that are there, by name."""
-    here = {node.name for node in read_status(paths).nodes if node.stand not in (Stand.LEFT.value, "silent")}
+def _present_members(paths: RunPaths) -> dict[str, Member]:
+    """Return the members of the run's present nodes by name."""
+    here = {node.name for node in read_status(paths).nodes if node.node_state not in (NodeState.LEFT.value, "silent")}
     members = (lease.member for lease in backend_of(paths).leases().values())
-    return {member.name: member for member in members if member.name in here and member.stand is not Stand.LEFT}
+    return {
+        member.name: member for member in members if member.name in here and member.node_state is not NodeState.LEFT
+    }
 
 
 def _nodes(count: int) -> str:

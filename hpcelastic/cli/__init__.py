@@ -1,4 +1,4 @@
-"""The command line: one module for each command, imported only when it is asked for."""
+"""The command line: one module for each command, imported on demand."""
 
 import argparse
 import difflib
@@ -11,27 +11,27 @@ import threading
 from hpcelastic import __version__
 from hpcelastic.cli.parser import Parser
 from hpcelastic.errors import ConfigError, HpcElasticError
-from hpcelastic.store.bounded import bounded
-from hpcelastic.store.errnos import advice
+from hpcelastic.storage.bounded import bounded
+from hpcelastic.storage.errnos import advice
 
 COMMANDS = {
     "run": "run a job file on this machine",
     "submit": "submit a job file to SLURM",
-    "sbatch": "print what submit would submit",
-    "agent": "take part in a run as one node (flags as torchrun's)",
-    "status": "show how a run is doing",
+    "sbatch": "print the batch script of submit",
+    "agent": "run one node of a run (with the options of torchrun)",
+    "status": "show the status of a run",
     "logs": "show the workers' output",
     "list": "list the runs in a directory",
-    "cancel": "end a run and its SLURM jobs",
-    "scale": "give a run more nodes, or fewer",
-    "drain": "keep a node out of a run",
-    "checkpoint": "let a run save now, and go on",
-    "forgive": "take in nodes again that were bad",
-    "config": "check a job file and show what it means",
-    "doctor": "examine nodes, and the filesystem of a directory, for runs",
+    "cancel": "end a run and cancel its SLURM jobs",
+    "scale": "change the number of nodes of a run",
+    "drain": "remove a node from a run",
+    "checkpoint": "let a run save a checkpoint now and continue",
+    "forgive": "allow nodes again after incidents",
+    "config": "check a job file and show the resolved configuration",
+    "doctor": "check nodes, and the filesystem of a directory",
 }
 
-_PATIENCE = {
+_TIMEOUT = {
     "status": 60.0,
     "list": 60.0,
     "cancel": 60.0,
@@ -41,12 +41,12 @@ _PATIENCE = {
     "checkpoint": 60.0,
     "logs": threading.TIMEOUT_MAX,
 }
-"""Seconds that commands may take to look at a run. They do so in a thread of its own: a filesystem that hangs holds
-who calls it, and Ctrl-C must still work."""
+"""Seconds for a command to read a run. It runs in a separate thread, because a call to a filesystem that hangs cannot
+be interrupted, and Ctrl-C must still work."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status is 0 on success, 1 if the run failed, 2 if the input was wrong."""
+    """Run one command. Returns 0 on success, 1 if the run failed, 2 if the input was wrong."""
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments and arguments[0] in COMMANDS else ""
     try:
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone: `hpcelastic logs RUN | head`
+    except BrokenPipeError:  # the reader of the output has exited: `hpcelastic logs RUN | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:
@@ -66,22 +66,22 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(name: str, arguments: list[str]) -> int:
-    gc.disable()  # nothing that is imported is garbage; looking for it is a thirtieth of an agent's start
+    gc.disable()  # imports create no garbage, and collecting takes a thirtieth of an agent's start
     module = importlib.import_module(f"hpcelastic.cli.{name}")
     gc.freeze()
     gc.enable()
-    parser = Parser(prog=f"hpcelastic {name}", description=_sentence(COMMANDS[name]))
+    parser = Parser(prog=f"hpcelastic {name}", description=_as_sentence(COMMANDS[name]))
     module.add_arguments(parser)
-    # Options may stand among the overrides; but what follows a script or an action is its own.
+    # Options are allowed between overrides. All that follows a script or an action belongs to it.
     parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
     args = parse(arguments)
-    if name not in _PATIENCE:
+    if name not in _TIMEOUT:
         return int(module.run(args))
-    return bounded(lambda: int(module.run(args)), _PATIENCE[name], "the directory of the run")
+    return bounded(lambda: int(module.run(args)), _TIMEOUT[name], "the directory of the run")
 
 
 def _no_command(arguments: list[str]) -> int:
-    """Help, the version, or what is wrong."""
+    """Print the help or the version, or raise ConfigError."""
     parser = Parser(prog="hpcelastic", description="Elastic, fault-tolerant PyTorch training on SLURM clusters.")
     parser.add_argument("--version", action="version", version=f"hpcelastic {__version__}")
     commands: argparse._SubParsersAction[Parser] = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -92,8 +92,8 @@ def _no_command(arguments: list[str]) -> int:
         remedy = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
         raise ConfigError(f"{arguments[0]}: no such command; {remedy}")
     parser.parse_args(arguments)
-    raise ConfigError("the command goes first; see hpcelastic --help")
+    raise ConfigError("write the command first; see hpcelastic --help")
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."

@@ -1,4 +1,4 @@
-"""``hpcelastic agent``: take part in a run as one node."""
+"""``hpcelastic agent``: run one node of a run."""
 
 import argparse
 import contextlib
@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from hpcelastic.agent.node import Place
-from hpcelastic.agent.outlet import free_output
+from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
-from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
+from hpcelastic.cli.parser import RenamedFlag
+from hpcelastic.config.endpoint import bare_name_error, is_bare_name
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
@@ -30,98 +31,116 @@ from hpcelastic.protocol.settings import (
     RestartSettings,
     Settings,
 )
-from hpcelastic.slurm.entry import Task, place_here, take_part, take_part_by_a_free_name, task_of_run
-from hpcelastic.slurm.environment import beside_the_steps, slurm_task
+from hpcelastic.slurm.entry import Task, local_identity, run_agent_with_free_name, run_node_agent, task_of_run
+from hpcelastic.slurm.environment import outside_of_steps, slurm_task
 from hpcelastic.slurm.restart import FIRST, start_agent
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 C10D = "c10d"
 
 _MASTER_PORT = 29500
-"""torchrun's default."""
+"""The default of torchrun."""
 
 _HOST = re.compile(r"[^/]*:\d*")
-"""A server as an endpoint."""
+"""A server in an endpoint."""
 
-_NO_STEP = (
-    "in a SLURM job, but not started by srun: no warning before a preemption or the time limit reaches this agent, and "
-    "it never requeues the job; write: srun --ntasks=1 hpcelastic agent ..."
+_NOT_IN_A_STEP = (
+    "this agent runs in a SLURM job, but srun did not start it: it receives no warning before a preemption or the time "
+    "limit, and it never requeues the job; write: srun --ntasks=1 hpcelastic agent ..."
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "hpcelastic agent [options] SCRIPT [ARG ...]\n       hpcelastic agent --run-dir DIR"
-    run = parser.add_argument_group("a run that `hpcelastic submit` or `hpcelastic run` has set up")
-    run.add_argument("--run-dir", metavar="DIR", help="the run's directory, with its config.json")
-    line = parser.add_argument_group("a run of its own, with torchrun's flags")
-    line.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="number of nodes, or a range")
-    line.add_argument("--max-restarts", "--max_restarts", type=int, default=0, metavar="N", help="failures to survive")
-    line.add_argument("--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run; the SLURM job's id if not given")
-    what = "a directory that all nodes share; with another --rdzv-backend, HOST:PORT"
+    run = parser.add_argument_group("a run that `hpcelastic submit` or `hpcelastic run` has created")
+    run.add_argument("--run-dir", metavar="DIR", help="directory of the run, which contains its config.json")
+    line = parser.add_argument_group("a run without a job file, with the options of torchrun")
+    line.add_argument("--nnodes", default="1", metavar="MIN:MAX", help="number of nodes, or a range (default: 1)")
+    line.add_argument(
+        "--max-restarts",
+        "--max_restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="maximum number of restarts after failures (default: 0)",
+    )
+    line.add_argument(
+        "--rdzv-id", "--rdzv_id", metavar="ID", help="name of the run (default: from the id of the SLURM job)"
+    )
+    what = "a directory that all nodes share; for a --rdzv-backend with a server, HOST:PORT"
     line.add_argument("--rdzv-endpoint", "--rdzv_endpoint", metavar="DIR", help=what)
-    what = "file (if not given), c10d, static, etcd or etcd-v2; no other than file where the endpoint is a directory"
+    what = "file (default), c10d, static, etcd or etcd-v2; always file if the endpoint is a directory"
     line.add_argument("--rdzv-backend", "--rdzv_backend", metavar="NAME", help=what)
-    what = "where a run is kept whose endpoint is HOST:PORT: a directory that all nodes share"
+    what = "directory of runs if the endpoint is HOST:PORT; all nodes must share it (default: runs)"
     line.add_argument("--runs", default="runs", metavar="DIR", help=what)
-    what = "endpoint of --rdzv-backend=static; SLURM's first node and a port by the job's number if not given"
+    what = "endpoint of --rdzv-backend=static (default: the first node of the SLURM job, and a port from its job id)"
     line.add_argument("--master-addr", "--master_addr", metavar="HOST", help=what)
     line.add_argument("--master-port", "--master_port", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    line.add_argument(
-        "--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help="join_timeout, last_call, lease, margin, poll"
-    )
-    what = "a run on this node alone, in a new directory for temporary files; --rdzv-* are not looked at"
+    what = "settings of the rendezvous in seconds: join_timeout, last_call, lease, margin, poll"
+    line.add_argument("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=what)
+    what = "a run on this node only, in a new temporary directory; ignores the --rdzv-* options"
     line.add_argument("--standalone", action="store_true", help=what)
     torchrun.add_options(parser)
-    parser.epilog = "docs/torchrun.md has every option of torchrun's."
-    job = parser.add_argument_group("the SLURM job that it runs in; as the run's config.json says if not given")
+    parser.epilog = "docs/torchrun.md describes every option of torchrun."
+    job = parser.add_argument_group("the SLURM job of this agent (defaults: the run's config.json)")
     job.add_argument(
         "--total-time",
         metavar="TIME",
-        help="start the job again after its time limit, until it has run so long: MINUTES, HH:MM:SS, D-HH:MM:SS",
+        help="requeue the job at its time limit until the run has lasted TIME: MINUTES, HH:MM:SS, D-HH:MM:SS",
     )
-    job.add_argument("--max-requeues", type=int, metavar="N", help="how often its agents may start it again")
-    job.add_argument("--warning", type=float, metavar="SECONDS", help="the N of its own #SBATCH --signal=USR2@N")
-    job.add_argument("--no-requeue", action="store_true", help="do not start it again after a preemption")
-    where = parser.add_argument_group("where this agent runs; found out if not given")
-    where.add_argument("--node-name", metavar="NAME", help="name of this node, unique in the run")
+    job.add_argument(
+        "--max-requeues", type=int, metavar="N", help="maximum number of requeues of the job by its agents"
+    )
+    job.add_argument(
+        "--warning", type=float, metavar="SECONDS", help="the value N in the #SBATCH --signal=USR2@N of the job"
+    )
+    job.add_argument("--no-requeue", action="store_true", help="do not requeue the job after a preemption")
+    where = parser.add_argument_group("the node of this agent (defaults: detected)")
+    where.add_argument("--node-name", metavar="NAME", help="name of this node; it must be unique in the run")
     where.add_argument(
-        "--local-addr", "--local_addr", metavar="ADDRESS", help="address at which others reach this node"
+        "--local-addr", "--local_addr", metavar="ADDRESS", help="address at which other nodes reach this node"
     )
     where.add_argument(
-        "--interface", metavar="NAME", help="interface at which others reach this node: ib0, or a network: 10.1.0.0/16"
+        "--interface",
+        metavar="NAME",
+        help="interface at which other nodes reach this node, such as ib0, or a network, such as 10.1.0.0/16",
     )
+    how = where.add_mutually_exclusive_group()
+    what = "do not notify other agents over the network; poll the run's directory only"
+    how.add_argument("--no-notifications", action="store_true", help=what)
+    how.add_argument("--no-doorbell", action=RenamedFlag, new_name="--no-notifications")
+    where.add_argument("--no-health-check", action="store_true", help="join without the health check of this node")
     where.add_argument(
-        "--no-doorbell", action="store_true", help="never ring other agents; look in the run's directory only"
+        "--node-rank", "--node_rank", type=int, metavar="N", help="position of this node in the order of new nodes"
     )
-    where.add_argument("--no-health-check", action="store_true", help="join without a look at this node's health")
-    where.add_argument("--node-rank", "--node_rank", type=int, metavar="N", help="place of this node among new ones")
     where.add_argument("--job", type=_job, metavar="NAME:NODES", help=argparse.SUPPRESS)
-    parser.add_argument("script", nargs="?", help="what each worker runs")
-    parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="ARG", help="its arguments")
-    torchrun.take_defaults(parser, os.environ)
+    parser.add_argument("script", nargs="?", help="the script of each worker")
+    parser.add_argument("script_args", nargs=argparse.REMAINDER, metavar="ARG", help="arguments of the script")
+    torchrun.apply_environment_defaults(parser, os.environ)
 
 
 def run(args: argparse.Namespace) -> int:
-    with free_output(), _errors_told() as failed:
+    with nonblocking_stdio(), _print_errors() as failed:
         task = task_of(args)
-        if args.job is None and beside_the_steps(os.environ):
-            print(f"hpcelastic agent: {_NO_STEP}", file=sys.stderr)
+        if args.job is None and outside_of_steps(os.environ):
+            print(f"hpcelastic agent: {_NOT_IN_A_STEP}", file=sys.stderr)
     if failed:
         return failed[0]
     restart = start_agent() if args.job is None and slurm_task(os.environ) else FIRST
-    with free_output(), _errors_told(task.paths) as failed:
+    with nonblocking_stdio(), _print_errors(task.paths) as failed:
         place = place_of_flags(args)
         if args.node_name or place.job:
-            return take_part(task, place, restart=restart)
-        return take_part_by_a_free_name(task, place)
+            return run_node_agent(task, place, restart=restart)
+        return run_agent_with_free_name(task, place)
     return failed[0]
 
 
 @contextlib.contextmanager
-def _errors_told(paths: RunPaths | None = None) -> Iterator[list[int]]:
-    """Print an error, note the exit status, and write the error file that an outer launcher asks for.
+def _print_errors(paths: RunPaths | None = None) -> Iterator[list[int]]:
+    """Print an error, store its exit status in the list, and write the error file of an outer launcher.
 
-    Printed elsewhere, a full disk or a hung one could stop us. ``paths`` are those of the run, once they are known.
+    The error must be printed inside `nonblocking_stdio`: a disk that is full or hangs could block the agent elsewhere.
+    ``paths`` are the paths of the run, once they are known.
     """
     failed: list[int] = []
     try:
@@ -133,68 +152,72 @@ def _errors_told(paths: RunPaths | None = None) -> Iterator[list[int]]:
 
 
 def task_of(args: argparse.Namespace) -> Task:
-    """What the agent is to take part in. Raises ConfigError."""
-    task = _in_role(task_of_run(args.run_dir), args) if args.run_dir else _from_flags(args)
-    return _of_the_job(_unchecked(_networked(task, args), args), args)
+    """Return the task of the agent. Raises ConfigError."""
+    task = _with_role(task_of_run(args.run_dir), args) if args.run_dir else _from_flags(args)
+    return _with_job_settings(_with_health_check(_with_network(task, args), args), args)
 
 
 def _from_flags(args: argparse.Namespace) -> Task:
-    torchrun.refuse(args)
+    torchrun.check_options(args)
     entrypoint = torchrun.entrypoint(args)
     for line in torchrun.unneeded(args):
         print(f"hpcelastic agent: {line}", file=sys.stderr)
-    alone = args.standalone or _is_alone(args)
-    directory, server = (None, (FILE, "")) if alone else _kept(args)
+    alone = args.standalone or _is_single_node(args)
+    directory, server = (None, (FILE, "")) if alone else _location(args)
     try:
         backend, endpoint = server
         conf = _conf(args.rdzv_conf, backend, endpoint)
         settings = Settings(_nodes(args.nnodes), conf.settings, RestartSettings(args.max_restarts))
-        port = 0 if backend == STATIC else args.master_port or 0  # there it is the port of the rendezvous
+        port = 0 if backend == STATIC else args.master_port or 0  # static: --master-port is the port of the rendezvous
         agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args), store_port=port)
     except ValueError as error:
-        raise ConfigError(torchrun.in_flags(str(error))) from error
+        raise ConfigError(torchrun.with_flag_names(str(error))) from error
     if directory is None:
-        directory = _alone(settings.nodes)
+        directory = _temporary_directory(settings.nodes)
     run_id = (None if args.standalone else args.rdzv_id) or _default_id(settings.nodes)
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", run_id):
-        raise ConfigError(f"--rdzv-id is {run_id!r}; it names a directory: use letters, digits, '.', '_' and '-'")
+        raise ConfigError(
+            f"--rdzv-id is {run_id!r}; use letters, digits, '.', '_' and '-': it is the name of a directory"
+        )
     paths = RunPaths(directory / run_id)
     return Task(paths, run_id, settings, agent, is_host=conf.is_host)
 
 
-def _in_role(task: Task, args: argparse.Namespace) -> Task:
-    """``task`` with the role that the flags give this node's workers."""
+def _with_role(task: Task, args: argparse.Namespace) -> Task:
+    """Return ``task`` with the role of this node's workers from the flags."""
     workers = task.agent.workers
     return replace(task, agent=replace(task.agent, workers=replace(workers, role=args.role or workers.role)))
 
 
-def _networked(task: Task, args: argparse.Namespace) -> Task:
-    """``task`` with what the flags say of the network, which goes before its own settings."""
+def _with_network(task: Task, args: argparse.Namespace) -> Task:
+    """Return ``task`` with the network settings from the flags, which override its own settings."""
     network = task.agent.network
     try:
-        network = NetworkSettings(args.interface or network.interface, network.doorbell and not args.no_doorbell)
+        network = NetworkSettings(
+            args.interface or network.interface, network.notifications and not args.no_notifications
+        )
     except ValueError as error:
         raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
     return replace(task, agent=replace(task.agent, network=network))
 
 
-def _unchecked(task: Task, args: argparse.Namespace) -> Task:
-    """``task`` without the check of this node, if the flags say so."""
+def _with_health_check(task: Task, args: argparse.Namespace) -> Task:
+    """Return ``task`` without the health check if the flags disable it."""
     health = task.agent.health
     return replace(
         task, agent=replace(task.agent, health=replace(health, check=health.check and not args.no_health_check))
     )
 
 
-def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
-    """``task`` with what the flags say of this agent's job, which may be another than that which began the run."""
+def _with_job_settings(task: Task, args: argparse.Namespace) -> Task:
+    """Return ``task`` with the settings of this agent's job from the flags. A run can have several jobs."""
     if args.total_time is not None:
         try:
             check_time("--total-time", args.total_time)
         except ValueError as error:
             raise ConfigError(str(error)) from error
     if args.total_time is not None and args.no_requeue:
-        raise ConfigError("--total-time starts the job again, and --no-requeue forbids it; leave one of them out")
+        raise ConfigError("--total-time requeues the job, and --no-requeue forbids it; remove one of them")
     slurm = task.slurm
     try:
         slurm = replace(
@@ -208,42 +231,42 @@ def _of_the_job(task: Task, args: argparse.Namespace) -> Task:
     return replace(task, slurm=slurm, total_time=args.total_time or task.total_time)
 
 
-def _is_alone(args: argparse.Namespace) -> bool:
-    """Whether the line names one node and nothing where it meets others; torchrun makes it a --standalone too."""
+def _is_single_node(args: argparse.Namespace) -> bool:
+    """True for one node without an endpoint: torchrun handles it as --standalone too."""
     if args.rdzv_endpoint or args.master_addr or _nodes(args.nnodes).max > 1:
         return False
     if args.rdzv_backend == STATIC:
-        return slurm_task(os.environ) is None  # SLURM names the endpoint
+        return slurm_task(os.environ) is None  # in a SLURM job, the endpoint is derived from it
     return args.rdzv_backend in (None, FILE, C10D)
 
 
-def _alone(nodes: NodeRange) -> Path:
-    """A new directory for a run that no other node shares; as torchrun's logs it is kept."""
+def _temporary_directory(nodes: NodeRange) -> Path:
+    """Return a new directory for a run on this node only. It is kept, like the logs of torchrun."""
     if nodes.max > 1:
-        raise ConfigError(f"--standalone is a run on this node alone, and --nnodes allows {nodes.max}; leave one out")
+        raise ConfigError(f"--standalone runs on one node, but --nnodes allows {nodes.max} nodes; remove one of them")
     directory = Path(tempfile.gettempdir(), f"hpcelastic-{secrets.token_hex(4)}")
-    print(f"hpcelastic agent: this run is kept in {directory}", file=sys.stderr)
+    print(f"hpcelastic agent: this run is stored in {directory}", file=sys.stderr)
     return directory
 
 
-def _kept(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
-    """The directory of runs; the backend and its endpoint, which is a directory's files wherever one is named."""
+def _location(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
+    """Return the directory of runs, the backend and its endpoint. A directory as the endpoint implies file."""
     text, backend = args.rdzv_endpoint or "", args.rdzv_backend or (STATIC if args.master_addr else FILE)
-    remedy = "name a directory that all nodes share, such as /scratch/me/runs"
+    remedy = "write a directory that all nodes share, such as /scratch/me/runs"
     if not text and backend == STATIC:
         text = f"{args.master_addr}:{args.master_port or _MASTER_PORT}" if args.master_addr else ""
         return _directory("--runs", args.runs), (backend, text)
     if not text:
-        raise ConfigError(f"--rdzv-endpoint is missing: {remedy}")
+        raise ConfigError(f"--rdzv-endpoint is missing; {remedy}")
     if is_bare_name(text) and text != EMBEDDED:
         if backend == FILE:
-            raise ConfigError(bare_name_refused("--rdzv-endpoint", text))
+            raise ConfigError(bare_name_error("--rdzv-endpoint", text))
         return _directory("--runs", args.runs), (backend, text)
     if not _is_server(text):
         return _directory("--rdzv-endpoint", text), (FILE, "")
     if backend == FILE:
-        what = f"--rdzv-endpoint is {text!r}, a host and a port, of which no run needs any: {remedy}"
-        raise ConfigError(f"{what}; or say what runs there, such as --rdzv-backend=c10d")
+        what = f"--rdzv-endpoint is {text!r}, a host and a port, but the backend is file; {remedy}"
+        raise ConfigError(f"{what}, or name the backend of the server, such as --rdzv-backend=c10d")
     return _directory("--runs", args.runs), (backend, text)
 
 
@@ -255,7 +278,7 @@ def _is_server(text: str) -> bool:
 def _directory(flag: str, text: str) -> Path:
     directory = Path(text).expanduser().absolute()
     if directory.exists() and not directory.is_dir():
-        raise ConfigError(f"{flag} is {text!r}, and {directory} is a file: name a directory that all nodes share")
+        raise ConfigError(f"{flag} is {text!r}, but {directory} is a file; write a directory that all nodes share")
     return directory
 
 
@@ -266,13 +289,13 @@ def _nodes(text: str) -> NodeRange:
 
 
 def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
-    """What --rdzv-conf says; what it says in vain is told."""
+    """Parse --rdzv-conf, and print its warnings. Raises ConfigError."""
     pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
     try:
         conf = read_conf({name.strip(): value for name, _, value in pairs}, backend, endpoint)
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf: {error}") from error
-    for line in conf.unneeded:
+    for line in conf.warnings:
         print(f"hpcelastic agent: --rdzv-conf: {line}", file=sys.stderr)
     return conf
 
@@ -280,13 +303,13 @@ def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
 def _default_id(nodes: NodeRange) -> str:
     task = slurm_task(os.environ)
     if task is None and nodes.max > 1:
-        raise ConfigError("--rdzv-id is missing: give every agent of the run the same name")
+        raise ConfigError("--rdzv-id is missing; write the same name for every agent of the run")
     return f"job-{task.job_id}" if task else f"alone-{os.getpid()}"
 
 
-def place_of_flags(args: argparse.Namespace) -> Place:
-    """Where this agent runs: as found out, or as the flags say."""
-    place = place_here()
+def place_of_flags(args: argparse.Namespace) -> NodeIdentity:
+    """Return the place of this agent: from the flags, else detected."""
+    place = local_identity()
     job, nodes = args.job or (place.job, place.job_nodes)
     order = place.order if args.node_rank is None else args.node_rank
     return replace(

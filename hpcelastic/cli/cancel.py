@@ -1,4 +1,4 @@
-"""``hpcelastic cancel``: end a run for good, with its SLURM jobs."""
+"""``hpcelastic cancel``: end a run permanently, and cancel its SLURM jobs."""
 
 import argparse
 

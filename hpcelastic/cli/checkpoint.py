@@ -1,15 +1,15 @@
-"""``hpcelastic checkpoint``: let the workers of a run save, now, and go on."""
+"""``hpcelastic checkpoint``: let the workers of a run save a checkpoint now, and continue."""
 
 import argparse
 
 from hpcelastic.api.steering import checkpoint
 from hpcelastic.cli.find import add_run, find_run
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, optional=True)
-    parser.add_argument("--anyway", action="store_true", help="also if the workers would be stopped without saving")
+    parser.add_argument("--anyway", action="store_true", help="also stop workers that do not save before they stop")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``hpcelastic config show``: check a job file and print what it means, each value with its origin."""
+"""``hpcelastic config show``: check a job file, and print the resolved configuration with the origin of each value."""
 
 import argparse
 import os
@@ -11,14 +11,14 @@ from hpcelastic.config.shortages import shortages
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    what = "print the resolved configuration, each value with where it came from"
+    what = "print the resolved configuration with the origin of each value"
     shown = actions.add_parser("show", help=what, description=what[0].upper() + what[1:] + ".")
     add_job(shown)
 
 
 def run(args: argparse.Namespace) -> int:
     resolved = load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))
-    for line in shortages(resolved.config):
+    for line in [*resolved.warnings, *shortages(resolved.config)]:
         print(f"hpcelastic config: {line}", file=sys.stderr)
     print(show(resolved), end="")
     return 0

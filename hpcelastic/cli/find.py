@@ -1,5 +1,5 @@
-"""How commands name a run: by its directory, by its name in ``./runs`` or a directory given with
-``--in``, or by the name of one that was started from anywhere."""
+"""The argument that names a run: its directory, its name in ``./runs`` or in the directory of ``--in``, or the name of
+a run that this user has started from another directory."""
 
 import argparse
 from pathlib import Path
@@ -9,20 +9,20 @@ from hpcelastic.errors import ConfigError
 
 
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """The argument that names a run."""
-    what = "name or directory of the run" + ("; the newest if not given" if optional else "")
+    """Add the arguments that name a run."""
+    what = "name or directory of the run" + (" (default: the newest run)" if optional else "")
     parser.add_argument("name", metavar="RUN", nargs="?" if optional else None, help=what)
     parser.add_argument(
-        "--in", dest="directory", default="runs", metavar="DIR", help="where runs are kept (%(default)s)"
+        "--in", dest="directory", default="runs", metavar="DIR", help="directory of runs (default: %(default)s)"
     )
 
 
 def find_run(args: argparse.Namespace) -> Run:
-    """The run that the arguments name; ConfigError if there is none such."""
+    """Return the run that the arguments name. Raises ConfigError if it does not exist."""
     runs = Path(args.directory)
     if args.name is None:
         found = find_runs(runs)
         if not found:
-            raise ConfigError(f"{runs.absolute()}: holds no run; name the run's directory, or --in DIR")
+            raise ConfigError(f"{runs.absolute()}: contains no run; write the run's directory, or use --in DIR")
         return max(found, key=lambda run: run.directory.stat().st_ctime)
     return Run.open(args.name, runs=runs)

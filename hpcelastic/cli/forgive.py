@@ -1,4 +1,4 @@
-"""``hpcelastic forgive``: let what went wrong on nodes of a run count no longer."""
+"""``hpcelastic forgive``: ignore the recorded incidents of nodes from now on."""
 
 import argparse
 
@@ -8,15 +8,17 @@ from hpcelastic.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("nodes", nargs="*", metavar="NODE", help="nodes to take in again")
-    parser.add_argument("--all", action="store_true", help="all nodes of the run")
+    parser.add_argument("nodes", nargs="*", metavar="NODE", help="nodes to allow again")
+    parser.add_argument("--all", action="store_true", help="allow all nodes again")
 
 
 def run(args: argparse.Namespace) -> int:
     if bool(args.nodes) == args.all:
-        raise ConfigError("name the nodes to forgive, or give --all; hpcelastic status shows which there are")
+        raise ConfigError("write the nodes to forgive, or --all, but not both; hpcelastic status shows the nodes")
     forgiven = find_run(args).forgive(*args.nodes)
     if unknown := sorted(set(args.nodes) - set(forgiven)):
-        raise ConfigError(f"{', '.join(unknown)}: nothing is held against it; hpcelastic status shows whom there is")
-    print(f"forgiven: {', '.join(forgiven)}" if forgiven else "nothing is held against any node")
+        raise ConfigError(
+            f"{', '.join(unknown)}: no incident is recorded; hpcelastic status shows the nodes with incidents"
+        )
+    print(f"forgiven: {', '.join(forgiven)}" if forgiven else "no incident is recorded for any node")
     return 0

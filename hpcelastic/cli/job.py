@@ -1,17 +1,24 @@
-"""How commands are given a job: a file, and keys to set otherwise."""
+"""The arguments that describe a job: a file, and keys to override."""
 
 import argparse
+import sys
+from collections.abc import Callable
 
 
 def add_job(parser: argparse.ArgumentParser) -> None:
-    """The arguments that give a job."""
+    """Add the arguments that describe a job."""
     parser.add_argument("file", metavar="FILE", help="the job file (YAML)")
-    what = "settings of a cluster from your own file, none for none; chosen by the cluster's name if not given"
+    what = "profile in the user's configuration file, or none (default: selected by the name of the cluster)"
     parser.add_argument("--profile", metavar="NAME", help=what)
-    what = "keys to set otherwise, such as nodes=2..4"
+    what = "keys of the job file to override, such as nodes=2..4"
     parser.add_argument("overrides", nargs="*", default=[], metavar="KEY=VALUE", help=what)
 
 
 def add_resume(parser: argparse.ArgumentParser) -> None:
-    """The flag that lets an ended run go on."""
+    """Add the flag that continues a run that has ended."""
     parser.add_argument("--resume", action="store_true", help="continue a run that has ended, in its directory")
+
+
+def warning_printer(command: str) -> Callable[[str], None]:
+    """Return a function that prints a warning of ``command`` to stderr."""
+    return lambda line: print(f"hpcelastic {command}: {line}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""``hpcelastic logs``: show the workers' output, each line with its round and rank."""
+"""``hpcelastic logs``: print the workers' output, each line with its round and rank."""
 
 import argparse
 import sys
@@ -11,29 +11,29 @@ from hpcelastic.errors import ConfigError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the run ends")
-    parser.add_argument("--rank", type=int, metavar="N", help="this rank only")
-    parser.add_argument("--round", type=int, metavar="N", help="this round only")
+    parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
+    parser.add_argument("--rank", type=int, metavar="N", help="print this rank only")
+    parser.add_argument("--round", type=int, metavar="N", help="print this round only")
 
 
 def run(args: argparse.Namespace) -> int:
     found = find_run(args)
     if not args.follow:
-        _check_there(found, args)
+        _check_logs_exist(found, args)
     for line in found.logs(args.rank, round=args.round, follow=args.follow):
         print(line, flush=args.follow)
     return 0
 
 
-def _check_there(found: Run, args: argparse.Namespace) -> None:
-    """ConfigError if what is asked for has no log, which would look as if it had said nothing."""
+def _check_logs_exist(found: Run, args: argparse.Namespace) -> None:
+    """Raise ConfigError if the round or rank has no log. Without an error it would look like empty output."""
     logs = worker_logs(found.directory)
     rounds, ranks = {round for _, round, _ in logs}, {rank for _, _, rank in logs}
     for what, asked, there in (("round", args.round, rounds), ("rank", args.rank, ranks)):
         if asked is not None and asked not in there:
-            known = f"there are {min(there)}..{max(there)}" if there else "there is no log at all so far"
+            known = f"the logs are of {what}s {min(there)}..{max(there)}" if there else "no log exists so far"
             raise ConfigError(f"{found.name} has no log of {what} {asked}; {known}")
     if not logs:
         print(
-            f"{found.name} has no logs so far; with logs.redirect: none, see the output of its agents", file=sys.stderr
+            f"{found.name} has no logs so far; if logs.redirect is none, see the output of its agents", file=sys.stderr
         )

@@ -1,26 +1,45 @@
-"""A command line's own errors, said as all our errors are: one line, with the remedy."""
+"""The argument parser of all commands: an error is a ConfigError of one line, with what to do next."""
 
 import argparse
 import difflib
 import re
-from typing import NoReturn
+import sys
+from typing import Any, NoReturn
 
 from hpcelastic.errors import ConfigError
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's parser, which raises ConfigError instead of printing its usage and ending the process."""
+    """An argparse parser that raises ConfigError instead of printing its usage and ending the process."""
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (-[\w-]+)", message)
         raise ConfigError(f"{message}; {self._remedy(unknown[1] if unknown else '')}")
 
     def _remedy(self, unknown: str) -> str:
-        """What to write in place of an option that there is not."""
+        """Return what to do about an unknown option."""
         from hpcelastic.config.keys import ALIASES
 
         key = ALIASES.get(unknown.lstrip("-").replace("-", "_"))
         if key and self.prog.split()[-1] in ("run", "submit", "sbatch"):
-            return f"give the key {key}=VALUE after the job file; options as torchrun's go with hpcelastic agent"
+            return f"write {key}=VALUE after the job file; only hpcelastic agent takes the options of torchrun"
         close = difflib.get_close_matches(unknown, self._option_string_actions, 1, 0.7)
         return f"did you mean {close[0]}?" if close else f"see {self.prog} --help"
+
+
+class RenamedFlag(argparse.Action):
+    """The old name of a flag, hidden in the help. It sets the new flag and prints a warning to stderr."""
+
+    def __init__(self, option_strings: list[str], dest: str, new_name: str, **_: Any) -> None:
+        dest = new_name.lstrip("-").replace("-", "_")
+        super().__init__(option_strings, dest, nargs=0, default=False, help=argparse.SUPPRESS)
+        self._new_name = new_name
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, _: Any, option: str | None = None
+    ) -> None:
+        print(
+            f"{parser.prog}: {option} is the old name of {self._new_name}; write {self._new_name} instead",
+            file=sys.stderr,
+        )
+        setattr(namespace, self.dest, True)

@@ -1,17 +1,17 @@
-"""``hpcelastic scale``: more nodes for a run, or fewer."""
+"""``hpcelastic scale``: change the number of nodes of a run."""
 
 import argparse
 
 from hpcelastic.api.steering import replace_nodes
 from hpcelastic.cli.find import add_run, find_run
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument("--nodes", type=int, metavar="N", help="nodes of a round, from now on")
-    how.add_argument("--replace", type=int, metavar="K", help=argparse.SUPPRESS)  # what an agent asks for
+    how.add_argument("--nodes", type=int, metavar="N", help="number of nodes of the next rounds")
+    how.add_argument("--replace", type=int, metavar="K", help=argparse.SUPPRESS)  # used by agents
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""``hpcelastic status``: show how a run is doing."""
+"""``hpcelastic status``: show the status of a run."""
 
 import argparse
 
@@ -6,9 +6,9 @@ from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.errors import SlurmError
-from hpcelastic.health.verdict import in_words
+from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.state import Phase, name_of
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
-    """The status for a person."""
+    """Return the status as lines of text."""
     rows = [
         f"run        {status.name}  ({status.directory})",
         f"phase      {status.phase}: {status.reason}",
@@ -36,14 +36,14 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     for i, node in enumerate(status.nodes):
         ranks = f"  ranks {node.ranks}" if node.ranks else ""
         again = f"  agent restarts {node.agent_restarts}" if node.agent_restarts else ""
-        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.stand:10}{ranks}{again}")
+        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.node_state:10}{ranks}{again}")
     if status.scaled:
         rows.append(f"scaled     to {status.scaled} node{'s' * (status.scaled != 1)}")
     if status.drained:
         rows.append(f"drained    {', '.join(status.drained)}")
-    for i, (name, verdict) in enumerate(status.troubles.items()):
-        stands = f"out for {in_words(verdict.back_in)}" if verdict.out else "taken in"
-        rows.append(f"{'troubles' if i == 0 else '':10} {name:16} {stands:10}  {'; '.join(verdict.reasons)}")
+    for i, (name, verdict) in enumerate(status.incidents.items()):
+        verdict_text = f"excluded for {format_duration(verdict.back_in)}" if verdict.out else "admitted"
+        rows.append(f"{'incidents' if i == 0 else '':10} {name:16} {verdict_text:10}  {'; '.join(verdict.reasons)}")
     for i, failure in enumerate(status.failures):
         where = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
         rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))

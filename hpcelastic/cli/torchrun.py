@@ -1,7 +1,7 @@
-"""torchrun's options for workers and their output, as `hpcelastic agent` takes them.
+"""The options of torchrun for workers and their output in `hpcelastic agent`.
 
-Each becomes a setting, or is accepted and not needed, which is said, or is refused with what to do instead.
-docs/torchrun.md has them all, beside torchrun's own meaning. Source: torch/distributed/run.py.
+Each option becomes a setting, or is accepted with a message that it is not needed, or is refused with an alternative.
+docs/torchrun.md lists all options with their meaning in torchrun. Source: torch/distributed/run.py.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
-from hpcelastic.agent.node import count_gpus
+from hpcelastic.agent.member import count_gpus
 from hpcelastic.agent.settings import Entrypoint, LogSettings, Numa, RankStreams, Streams, WorkerSettings
 from hpcelastic.agent.workers import program_problem
 from hpcelastic.errors import ConfigError
@@ -25,26 +25,26 @@ OPTIONS = (
     "master-addr", "master-port", "local-addr", "signals-to-handle", "shutdown-timeout", "virtual-local-rank",
     "exit-barrier-timeout",
 )  # fmt: skip
-"""Those of torchrun's options whose default may stand in the environment."""
+"""The options of torchrun whose defaults can be set in the environment."""
 
 _STREAMS = dict(zip("0123", ("none", "out", "err", "both"), strict=True))
 
 _ALWAYS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-"""Signals that end an agent, whatever --signals-to-handle says."""
+"""Signals that always end an agent, independent of --signals-to-handle."""
 
 _UNNEEDED = {
-    "monitor_interval": "a worker's end is seen at once",
-    "start_method": "workers are forked from a process that has imported torch: see --preload",
-    "run_path": "workers are forked from a process that has imported torch: see --preload",
-    "event_log_handler": "what an agent does is noted in the run's directory, in events",
+    "monitor_interval": "the agent detects the exit of a worker at once",
+    "start_method": "workers are forked from a process that has imported torch; see --preload",
+    "run_path": "workers are forked from a process that has imported torch; see --preload",
+    "event_log_handler": "agents write their events to the directory events in the run's directory",
     "exit_barrier_timeout": "every agent stays until the run has ended",
 }
-"""What is accepted without effect, with the reason."""
+"""Options that have no effect, with the reason."""
 
-_UNSEEN = {"event_log_handler": "null"}
-"""Values of these that ask for nothing."""
+_NO_EFFECT_VALUES = {"event_log_handler": "null"}
+"""Values of these options that need no message."""
 
-# Names of settings, and the options that set them.
+# Settings, and the options that set them.
 _FLAGS = {
     "workers.per_node": "--nproc-per-node",
     "workers.role": "--role",
@@ -66,34 +66,52 @@ device = getattr(torch, sys.argv[1], None)
 print(device.device_count() if device is not None and device.is_available() else 0)
 """
 
-_TORCH_PATIENCE = 300.0
-"""Seconds in which a process has imported torch and counted devices."""
+_TORCH_TIMEOUT = 300.0
+"""Seconds for a process to import torch and count devices."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """torchrun's options for workers, and for their output."""
-    workers = parser.add_argument_group("workers, with torchrun's flags")
-    _add(workers, "--nproc-per-node", default="1", metavar="N", help="workers, or auto, gpu, xpu, npu, cpu")
-    _add(workers, "--role", metavar="NAME", help="ROLE_NAME of this node's workers")
-    workers.add_argument("-m", "--module", action="store_true", help="SCRIPT is a module, as for python -m")
-    _add(workers, "--no-python", action="store_true", help="SCRIPT is a program that is no Python script")
-    _add(workers, "--virtual-local-rank", action="store_true", help="each worker sees its own GPU alone, as number 0")
-    _add(workers, "--shutdown-timeout", type=int, metavar="SECONDS", help="between SIGTERM and SIGKILL; 15")
-    what = f"each near its GPU: {', '.join(get_args(Numa)[1:])}"
+    """Add the options of torchrun for workers and for their output."""
+    workers = parser.add_argument_group("workers, with the options of torchrun")
+    _add(
+        workers,
+        "--nproc-per-node",
+        default="1",
+        metavar="N",
+        help="number of workers on this node, or auto, gpu, xpu, npu, cpu (default: 1)",
+    )
+    _add(workers, "--role", metavar="NAME", help="value of ROLE_NAME for the workers of this node")
+    workers.add_argument("-m", "--module", action="store_true", help="SCRIPT is a Python module, as for python -m")
+    _add(workers, "--no-python", action="store_true", help="SCRIPT is a program, not a Python script")
+    _add(workers, "--virtual-local-rank", action="store_true", help="each worker sees only its own GPU, as number 0")
+    _add(
+        workers,
+        "--shutdown-timeout",
+        type=int,
+        metavar="SECONDS",
+        help="time between SIGTERM and SIGKILL (default: 15)",
+    )
+    what = f"bind each worker to the CPUs near its GPU: {', '.join(get_args(Numa)[1:])}"
     _add(workers, "--numa-binding", metavar="HOW", help=what)
-    what = "SIGUSR1, SIGUSR2, SIGHUP or SIGCONT among them are passed on to workers"
+    what = "signals to handle; of these, SIGUSR1, SIGUSR2, SIGHUP and SIGCONT are forwarded to workers"
     _add(workers, "--signals-to-handle", default=",".join(_ALWAYS), metavar="NAME,...", help=what)
-    what = "imported once for all workers; '' for fresh ones"
+    what = "modules to import once for all workers; '' starts each worker as a new process (default: torch)"
     workers.add_argument("--preload", default="torch", metavar="MODULE,...", help=what)
-    output = parser.add_argument_group("their output, with torchrun's flags")
-    what = "none, out, err or both go to files; by local rank: 0:out,1:both"
+    output = parser.add_argument_group("output of workers, with the options of torchrun")
+    what = "streams to write to files: none, out, err or both; or by local rank: 0:out,1:both (default: none)"
     output.add_argument("-r", "--redirects", default="none", metavar="WHAT", help=what)
-    what = "none, out, err or both go to files and here"
+    what = "streams to write to files and to the output of the agent: as for --redirects (default: none)"
     output.add_argument("-t", "--tee", default="none", metavar="WHAT", help=what)
-    _add(output, "--log-dir", metavar="DIR", help="where the files are kept; in the run's directory if not given")
-    _add(output, "--local-ranks-filter", default="", metavar="N,...", help="local ranks of which anything is seen here")
+    _add(output, "--log-dir", metavar="DIR", help="directory of these files (default: in the run's directory)")
+    _add(
+        output,
+        "--local-ranks-filter",
+        default="",
+        metavar="N,...",
+        help="local ranks whose output the agent prints (default: all)",
+    )
     for stream in ("stdout", "stderr"):
-        what = f"lines of {stream} with one of these are kept in a file of their own; ,, is a comma"
+        what = f"copy lines of {stream} that contain one of these texts to a separate file; ,, is a comma"
         _add(output, f"--duplicate-{stream}-filters", default="", metavar="TEXT,...", help=what)
     for flag in ("--event-log-handler", "--logs-specs", "--start-method"):
         _add(parser, flag, help=argparse.SUPPRESS)
@@ -103,13 +121,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(group: argparse._ActionsContainer, flag: str, **how: object) -> None:
-    """An option in both of torchrun's spellings."""
+    """Add an option in both spellings of torchrun, with dashes and with underscores."""
     spellings = dict.fromkeys((flag, flag[:2] + flag[2:].replace("-", "_")))
-    group.add_argument(*spellings, **how)  # type: ignore[arg-type]  # passed on
+    group.add_argument(*spellings, **how)  # type: ignore[arg-type]  # passed through
 
 
-def take_defaults(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
-    """Let ``PET_NNODES`` be the default of ``--nnodes``, and so on, as under torchrun."""
+def apply_environment_defaults(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
+    """Use ``PET_NNODES`` as the default of ``--nnodes``, and so on, like torchrun."""
     for option in OPTIONS:
         action = parser._option_string_actions[f"--{option}"]
         name = f"PET_{action.dest.upper()}"
@@ -124,43 +142,43 @@ def _from_environment(action: argparse.Action, name: str, text: str) -> object:
         return action.type(text) if callable(action.type) else text
     except ValueError:
         form = "1 or 0" if action.nargs == 0 else "a number"
-        raise ConfigError(f"{name} is {text!r} in the environment; write {form}, or unset it") from None
+        raise ConfigError(f"the environment variable {name} is {text!r}; write {form}, or unset it") from None
 
 
 def unneeded(args: argparse.Namespace) -> list[str]:
-    """A line for each option that was given and has no effect here."""
+    """Return a line for each given option that has no effect."""
     return [
         f"--{name.replace('_', '-')} is not needed: {why}"
         for name, why in _UNNEEDED.items()
-        if getattr(args, name) not in (None, False, _UNSEEN.get(name))
+        if getattr(args, name) not in (None, False, _NO_EFFECT_VALUES.get(name))
     ]
 
 
-def in_flags(message: str) -> str:
-    """The message of a setting that is wrong, with the option that set it."""
+def with_flag_names(message: str) -> str:
+    """Replace the name of a setting at the start of an error message by its option."""
     for setting, flag in _FLAGS.items():
         if message.startswith(f"{setting} "):
             return message.replace(setting, flag, 1)
     return message
 
 
-def refuse(args: argparse.Namespace) -> None:
-    """ConfigError for what cannot mean anything here, or contradicts itself."""
+def check_options(args: argparse.Namespace) -> None:
+    """Raise ConfigError for options that hpcelastic does not support or that contradict each other."""
     if args.start_method not in (None, "spawn", "fork", "forkserver"):
-        raise ConfigError(f"--start-method is {args.start_method!r}; write spawn, fork or forkserver, or leave it out")
+        raise ConfigError(f"--start-method is {args.start_method!r}; write spawn, fork or forkserver, or remove it")
     if args.logs_specs not in (None, "default"):
         raise ConfigError(
-            f"--logs-specs is {args.logs_specs!r}, a class that needs torch, which no agent loads; leave it out, and "
-            "use --log-dir, --redirects, --tee, --local-ranks-filter and --duplicate-stdout-filters"
+            f"--logs-specs is {args.logs_specs!r}, a class that needs torch, but agents do not import torch; remove it "
+            "and use --log-dir, --redirects, --tee, --local-ranks-filter and --duplicate-stdout-filters"
         )
     if args.no_python and args.module and not args.run_path:
-        raise ConfigError("--no-python runs a program and --module a Python module; leave one of them out")
+        raise ConfigError("--no-python runs a program, but --module runs a Python module; remove one of them")
 
 
 def entrypoint(args: argparse.Namespace) -> Entrypoint:
-    """What each worker runs. ConfigError if it is not there."""
+    """Return the entry point of each worker. Raises ConfigError if it does not exist."""
     if not args.script:
-        raise ConfigError("nothing to run: give a script, -m and a module, or --run-dir with a run's directory")
+        raise ConfigError("nothing to run; write a script, -m and a module, or --run-dir with the directory of a run")
     given = tuple(args.script_args)
     if args.no_python and not args.run_path:
         if problem := program_problem(args.script, Path.cwd()):
@@ -169,12 +187,12 @@ def entrypoint(args: argparse.Namespace) -> Entrypoint:
     if args.module and not args.run_path:
         return Entrypoint(module=args.script, args=given)
     if not Path(args.script).is_file():
-        raise ConfigError(f"{Path(args.script).absolute()}: no such script")
+        raise ConfigError(f"{Path(args.script).absolute()}: no such script; check its path")
     return Entrypoint(args.script, args=given)
 
 
 def workers(args: argparse.Namespace) -> WorkerSettings:
-    """The node's workers. Raises ConfigError, ValueError."""
+    """Return the settings of the node's workers. Raises ConfigError, ValueError."""
     signals = dict.fromkeys(filter(None, (name.strip() for name in args.signals_to_handle.split(","))))
     return WorkerSettings(
         _per_node(args.nproc_per_node),
@@ -188,7 +206,7 @@ def workers(args: argparse.Namespace) -> WorkerSettings:
 
 
 def logs(args: argparse.Namespace) -> LogSettings:
-    """Where their output goes. Raises ConfigError, ValueError."""
+    """Return the settings of the workers' output. Raises ConfigError, ValueError."""
     prefix = os.environ.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
     return LogSettings(
         _streams("--redirects", args.redirects),
@@ -206,28 +224,28 @@ def _per_node(text: str) -> int | Literal["auto"]:
         return "auto"
     if text == "gpu":
         if not count_gpus(os.environ):
-            raise ConfigError("--nproc-per-node is gpu, but this node has no GPU; give a number")
+            raise ConfigError("--nproc-per-node is gpu, but this node has no GPU; write a number")
         return "auto"
     if text == "cpu":
         return len(os.sched_getaffinity(0))
     if text in ("xpu", "npu"):
-        return _counted_by_torch(text)
+        return _count_with_torch(text)
     if not text.isdigit():
         raise ConfigError(f"--nproc-per-node is {text!r}; write a number, auto, gpu, xpu, npu or cpu")
     return int(text)
 
 
-def _counted_by_torch(kind: str) -> int:
-    """Devices of a kind that only torch can count, in a process of its own."""
+def _count_with_torch(kind: str) -> int:
+    """Count devices of a kind that only torch can count, in a separate process."""
     command = [sys.executable, "-c", _COUNT, kind]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TORCH_PATIENCE
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=_TORCH_TIMEOUT
     )
     last = (done.stdout if done.returncode == 0 else done.stderr).strip().rpartition("\n")[2]
     if done.returncode or not last.isdigit():
-        raise ConfigError(f"--nproc-per-node is {kind}, but torch cannot count them: {last}; give a number")
+        raise ConfigError(f"--nproc-per-node is {kind}, but torch cannot count these devices: {last}; write a number")
     if not int(last):
-        raise ConfigError(f"--nproc-per-node is {kind}, but torch sees none on this node; give a number")
+        raise ConfigError(f"--nproc-per-node is {kind}, but torch finds no such device on this node; write a number")
     return int(last)
 
 
@@ -235,7 +253,7 @@ def _numa(text: str | None) -> Numa:
     for known in get_args(Numa):
         if known == (text or "none"):
             return known  # type: ignore[no-any-return]  # one of Numa
-    raise ConfigError(f"--numa-binding is {text!r}; write {', '.join(get_args(Numa)[1:])}, or leave it out")
+    raise ConfigError(f"--numa-binding is {text!r}; write {', '.join(get_args(Numa)[1:])}, or remove it")
 
 
 def _stop_grace(given: int | None) -> float:
@@ -245,7 +263,9 @@ def _stop_grace(given: int | None) -> float:
     if text is None:
         return WorkerSettings.stop_grace
     if not text.isdigit():
-        raise ConfigError(f"TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r} in the environment; write seconds, or unset it")
+        raise ConfigError(
+            f"the environment variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT is {text!r}; write seconds, or unset it"
+        )
     return int(text)
 
 
@@ -258,7 +278,7 @@ def _streams(flag: str, text: str) -> Streams | RankStreams:
         rank, _, what = pair.partition(":")
         streams = _one_stream(what)
         if streams is None or not re.fullmatch(r"[0-9]+", rank):
-            form = "none, out, err or both, or what by local rank: 0:out,1:both"
+            form = "none, out, err or both; or a value for each local rank: 0:out,1:both"
             raise ConfigError(f"{flag} is {text!r}; write {form}")
         found[str(int(rank))] = streams
     return found
@@ -276,5 +296,5 @@ def _local_ranks(text: str) -> tuple[int, ...]:
 
 
 def _texts(text: str) -> tuple[str, ...]:
-    """Texts between commas, where two commas stand for one that belongs to a text."""
+    """Split a list of texts at its commas. Two commas are a comma inside a text."""
     return tuple(part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")) if text else ()

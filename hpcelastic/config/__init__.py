@@ -1,4 +1,4 @@
-"""Configuration of a job: a YAML file to typed, resolved settings."""
+"""The configuration of a job: from a YAML file to typed, resolved settings."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""Settings of the container that agents and workers run in. Pure: plain values."""
+"""Settings of the container for agents and workers. Pure: plain values."""
 
 import re
 from collections.abc import Mapping
@@ -12,28 +12,29 @@ MOUNT = re.compile(r"/[^:,]*(:/[^:,]*(:[A-Za-z+]+)?)?")
 
 @dataclass(frozen=True)
 class ContainerSettings:
-    """A container that agents and workers run in. Its image holds Python, all that workers import, and hpcelastic of
-    the version that submits; SLURM's commands need not be in it."""
+    """The container for agents and workers. Its image must contain Python, all packages that workers import, and
+    hpcelastic in the version that submits the job. It need not contain SLURM's commands."""
 
     image: str | None = None
-    """The image, as its runtime takes it: a file such as ``torch.sif``, or a name; no container where not given."""
+    """The image in the form of the runtime: a file such as ``torch.sif``, or a name. No container if not set."""
 
     runtime: Literal["apptainer", "singularity", "pyxis"] = "apptainer"
-    """What starts it: a command on the nodes, or pyxis, a plugin of srun."""
+    """The container runtime: a command on the nodes, or pyxis, a plugin of srun."""
 
     mounts: tuple[str, ...] = ()
-    """What it sees beside the run's and the working directory: ``/DIRECTORY``, ``/FROM:/TO`` or ``/FROM:/TO:ro``."""
+    """Mounts beside the run's and the working directory: ``/DIRECTORY``, ``/FROM:/TO`` or ``/FROM:/TO:ro``."""
 
     python: str = "python3"
-    """The image's Python."""
+    """The Python interpreter in the image."""
 
     options: Mapping[str, Option] = field(default_factory=dict)
-    """Further long options, verbatim: of ``apptainer exec``, or of srun for pyxis; ``nv: false`` leaves ours out."""
+    """Other long options, passed verbatim to ``apptainer exec``, or to srun for pyxis. ``nv: false`` removes a default
+    option."""
 
     def __post_init__(self) -> None:
         for mount in self.mounts:
             if not MOUNT.fullmatch(mount):
                 raise ValueError(
-                    f"slurm.container.mounts has {mount!r}; write /DIRECTORY, /FROM:/TO or /FROM:/TO:ro, each absolute"
+                    f"slurm.container.mounts has {mount!r}; write absolute paths: /DIRECTORY, /FROM:/TO or /FROM:/TO:ro"
                 )
         check_options("slurm.container.options", self.options, "srun" if self.runtime == "pyxis" else self.runtime)

@@ -1,4 +1,4 @@
-"""A resolved configuration as YAML, each value with its origin; it loads to the same configuration again."""
+"""Print a resolved configuration as YAML with the origin of each value. The YAML loads as the same configuration."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from hpcelastic.config.yaml_reader import JobDumper, JobLoader
 from hpcelastic.protocol.settings import NodeRange
 
 Row = tuple[str, str]
-"""A line of YAML and the origin of its value, empty for a line that only opens a group."""
+"""A line of YAML and the origin of its value. The origin is empty for a line that only opens a group."""
 
 
 def show(resolved: Resolved) -> str:
-    """YAML with one key on each line and an aligned comment that says where its value came from."""
+    """Return YAML with one key on each line, and the origin of its value in an aligned comment."""
     rows = [row for name, value in _items(resolved.config) for row in _rows((name,), value, resolved.origins)]
     width = min(max((len(line) for line, origin in rows if origin), default=0), 60)
     return "".join(f"{line:{width}}  # {origin}\n" if origin else f"{line}\n" for line, origin in rows)
@@ -44,7 +44,7 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _flow(value: Any) -> str:
-    """A value on one line: plain text where every YAML reads it back as itself, else quoted."""
+    """Return a value on one line: plain text if every YAML version reads it back unchanged, else quoted."""
     if isinstance(value, tuple):
         return f"[{', '.join(_flow(item) for item in value)}]"
     if isinstance(value, str):

@@ -1,11 +1,11 @@
-"""A job description before validation: plain values, where each was written, and what is wrong so far. Pure."""
+"""A job description before validation: plain values, the origin of each value, and the problems so far. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike, fspath
 from typing import Any
 
-from hpcelastic.config.job import NODES
+from hpcelastic.config.job import NODES, RENAMED_KEYS
 from hpcelastic.errors import ConfigError
 
 KeyPath = tuple[str | int, ...]
@@ -13,27 +13,27 @@ KeyPath = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Mark:
-    """Where a value was written."""
+    """The origin of a value."""
 
     origin: str
-    """For people who ask where a value came from: ``train.yaml:12``, ``override 1``."""
+    """The origin for a user: ``train.yaml:12``, ``override 1``."""
 
     place: str = ""
-    """How an error begins, when it names this place."""
+    """The first part of an error message about this place."""
 
     key: str = ""
-    """The key path that ``place`` names already."""
+    """The key path that ``place`` already contains."""
 
     line: int = 0
-    """Errors are told in this order."""
+    """Errors are sorted by this number."""
 
     text: str | None = None
-    """The value as it was written, where YAML would read something else, such as 1.1 for 1.10."""
+    """The source text of the value. YAML may read it differently: 1.1 for 1.10."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: what, and what to do."""
+    """One problem or warning: what is wrong, and what to do."""
 
     mark: Mark
     path: KeyPath
@@ -46,20 +46,21 @@ class Problem:
 
 @dataclass
 class Document:
-    """What a job file and its overrides say; the readers fill it in turn."""
+    """The content of a job file and its overrides. The readers fill it one after another."""
 
     value: Any = None
     marks: dict[KeyPath, Mark] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    warnings: list[Problem] = field(default_factory=list)
 
     def mark(self, path: KeyPath) -> Mark:
-        """Where ``path`` was written, or the nearest that holds it."""
+        """Return the mark of ``path``, or of the nearest group that contains it."""
         while path and path not in self.marks:
             path = path[:-1]
         return self.marks.get(path, Mark(""))
 
-    def complain(self, path: KeyPath, what: str, mark: Mark | None = None) -> None:
-        """Note a problem with the value at ``path``."""
+    def add_problem(self, path: KeyPath, what: str, mark: Mark | None = None) -> None:
+        """Add a problem with the value at ``path``."""
         self.problems.append(Problem(mark or self.mark(path), path, what))
 
 
@@ -70,8 +71,8 @@ def raise_problems(document: Document) -> None:
         raise ConfigError("\n".join(str(problem) for problem in problems))
 
 
-def lay_under(document: Document, below: Document, path: KeyPath = ()) -> None:
-    """Fill in from ``below`` the keys that ``document`` does not give, each with where it was written."""
+def merge_defaults(document: Document, below: Document, path: KeyPath = ()) -> None:
+    """Add to ``document`` the keys of ``below`` that ``document`` does not contain, with their marks."""
     upper, lower = _at(document, path), _at(below, path)
     for key, value in lower.items():
         here = (*path, key)
@@ -79,7 +80,7 @@ def lay_under(document: Document, below: Document, path: KeyPath = ()) -> None:
             upper[key] = value
             document.marks.update({at: mark for at, mark in below.marks.items() if at[: len(here)] == here})
         elif isinstance(upper[key], dict) and isinstance(value, dict):
-            lay_under(document, below, here)
+            merge_defaults(document, below, here)
 
 
 def _at(document: Document, path: KeyPath) -> Any:
@@ -90,31 +91,31 @@ def _at(document: Document, path: KeyPath) -> Any:
 
 
 def dotted(path: KeyPath) -> str:
-    """A key path as people write it: ``slurm.setup[0]``."""
+    """Return a key path as users write it: ``slurm.setup[0]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def from_plain(value: object, path: KeyPath, mark: Mark, document: Document) -> Any:
-    """Copy a value of Python as YAML could have written it, marking each part; complains of what YAML cannot say."""
+    """Copy a Python value as plain YAML values with marks. Adds a problem for a value that YAML cannot express."""
     document.marks[path] = mark
     if isinstance(value, Mapping):
         for key in (key for key in value if not isinstance(key, str)):
-            document.complain((*path, str(key)), f"the key is {key!r}; a key must be text", mark)
+            document.add_problem((*path, str(key)), f"the key is {key!r}; write a key that is text", mark)
         return {k: from_plain(v, (*path, k), mark, document) for k, v in value.items() if isinstance(k, str)}
     if isinstance(value, (list, tuple)):
         return [from_plain(item, (*path, index), mark, document) for index, item in enumerate(value)]
     if isinstance(value, PathLike):
         return fspath(value)
     if value is not None and not isinstance(value, (str, int, float)):
-        document.complain(
-            path, f"is of type {type(value).__name__}; give text, a number, true or false, a list or a dict"
+        document.add_problem(
+            path, f"is of type {type(value).__name__}; use text, a number, true or false, a list or a dict"
         )
         return None
     return value
 
 
 def expand_nodes(document: Document) -> None:
-    """Turn ``nodes: 2..4`` into its two keys, so that each can be overridden; leaves what makes no sense as it is."""
+    """Turn ``nodes: 2..4`` into its two keys, so that each can be overridden. Leaves an invalid value unchanged."""
     value = document.value.get("nodes")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
         return
@@ -122,3 +123,31 @@ def expand_nodes(document: Document) -> None:
         document.value["nodes"] = {"min": int(match[1]), "max": int(match[2] or match[1])}
         for key in ("min", "max"):
             document.marks["nodes", key] = document.marks["nodes",]
+
+
+def rename_old_keys(document: Document) -> None:
+    """Replace the old name of a key by the new one, and add a warning. Adds a problem if both names are given."""
+    for group, names in RENAMED_KEYS.items():
+        values = document.value.get(group)
+        for old, new in names.items():
+            if not isinstance(values, dict) or old not in values:
+                continue
+            value = values.pop(old)
+            mark = document.mark((group, old))
+            if new in values:
+                document.add_problem((group, old), both_names_given(group, old, new), mark)
+            else:
+                warn_of_old_name(group, old, new, mark, document)
+                values[new] = value
+                document.marks[group, new] = mark
+
+
+def warn_of_old_name(group: str, old: str, new: str, mark: Mark, document: Document) -> None:
+    """Add a warning for a key that is given under its old name."""
+    what = f"is the old name of {group}.{new}; write {group}.{new} instead"
+    document.warnings.append(Problem(mark, (group, old), what))
+
+
+def both_names_given(group: str, old: str, new: str) -> str:
+    """Return a message about a key that is given under its old and its new name."""
+    return f"is the old name of {group}.{new}, which is given too; remove {group}.{old}"

@@ -1,16 +1,16 @@
-"""What an endpoint of a rendezvous names: a directory or a server."""
+"""The endpoint of a rendezvous: a directory or a server."""
 
 from pathlib import Path
 
 
 def is_bare_name(text: str) -> bool:
-    """Whether ``text`` may be meant as a host as well as a new directory: ``node1``, where nothing has that name."""
+    """True if ``text`` can be a host or a new directory: ``node1``, if no such path exists."""
     return not {"/", ":"} & set(text) and not Path(text).expanduser().exists()
 
 
-def bare_name_refused(what: str, text: str) -> str:
-    """A message about the bare name ``text`` that ``what`` has."""
+def bare_name_error(what: str, text: str) -> str:
+    """Return a message about the bare name ``text``, which is the value of ``what``."""
     return (
-        f"{what} is {text!r}, which is no directory here; write ./{text} for a new one, or HOST:PORT and the backend "
-        "that serves there"
+        f"{what} is {text!r}, but there is no such directory; write ./{text} for a new directory, or HOST:PORT and the "
+        "backend of that server"
     )

@@ -1,4 +1,4 @@
-"""Reading a job file: its text and every way in which it may not be there."""
+"""Read a job file, and explain why it cannot be read."""
 
 import difflib
 from pathlib import Path
@@ -13,7 +13,7 @@ EXAMPLE = "entrypoint: {script: train.py}"
 
 
 def read_document(path: Path) -> Document:
-    """What a YAML file says, whatever it is; raises ConfigError where it is no YAML, or cannot be read."""
+    """Read a YAML file with any content. Raises ConfigError if it is not valid YAML or cannot be read."""
 
     def marker(line: int, text: str | None) -> Mark:
         return Mark(f"{path}:{line}", f"{path}:{line}", line=line, text=text)
@@ -25,20 +25,18 @@ def read_document(path: Path) -> Document:
         line, column, what = explain(error)
         raise ConfigError(f"{path}:{line}:{column}: {what}") from error
     except RecursionError as error:
-        raise ConfigError(
-            f"{path}: is nested without end; remove the alias that stands inside its own anchor"
-        ) from error
+        raise ConfigError(f"{path}: is nested without end; remove the alias inside its own anchor") from error
     return document
 
 
 def read_file(path: Path) -> Document:
-    """The document of a job file; raises ConfigError where there is none in it."""
+    """Read a job file. Raises ConfigError if it contains no keys."""
     document = read_document(path)
     if document.value is None:
-        raise ConfigError(f"{path}: is empty; write at least what to run, such as {EXAMPLE}")
+        raise ConfigError(f"{path}: is empty; write at least an entry point, such as {EXAMPLE}")
     if not isinstance(document.value, dict):
         raise ConfigError(
-            f"{document.mark(()).place}: holds {'a list' if isinstance(document.value, list) else 'text'}, not keys; "
+            f"{document.mark(()).place}: has {'a list' if isinstance(document.value, list) else 'text'}, not keys; "
             f"write lines KEY: VALUE, with a space after the colon, such as {EXAMPLE}"
         )
     return document
@@ -48,14 +46,16 @@ def _text(path: Path) -> str:
     try:
         data = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConfigError(f"{path}: no such file; {_similar(path, job_files(path.parent))}") from error
+        raise ConfigError(f"{path}: no such file; {_suggestion(path, job_files(path.parent))}") from error
     except IsADirectoryError as error:
         names = ", ".join(job_files(path)[:5])
         raise ConfigError(
-            f"{path}: is a directory; name a job file{f' in it: {names}' if names else ', such as job.yaml'}"
+            f"{path}: is a directory; write a job file{f' in it: {names}' if names else ', such as job.yaml'}"
         ) from error
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}; check its rights and its file system") from error
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; check its permissions and its filesystem"
+        ) from error
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -64,14 +64,14 @@ def _text(path: Path) -> str:
 
 
 def job_files(directory: Path) -> list[str]:
-    """The names of the YAML files in a directory, none where it cannot be read."""
+    """Return the names of the YAML files in a directory, or nothing if it cannot be read."""
     try:
         return sorted(entry.name for entry in directory.iterdir() if entry.suffix in (".yaml", ".yml"))
     except OSError:
         return []
 
 
-def _similar(path: Path, names: list[str]) -> str:
+def _suggestion(path: Path, names: list[str]) -> str:
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
     if close := difflib.get_close_matches(path.name, names, 1, 0.5):
@@ -84,12 +84,12 @@ def _similar(path: Path, names: list[str]) -> str:
 
 
 def script_problem(script: str, directory: Path) -> str | None:
-    """What is wrong with the script to run, if anything; a relative one is looked for in ``directory``."""
+    """Return the problem with the script, or None. A relative path is searched in ``directory``."""
     path = (directory / script).absolute()
     if path.is_file():
         return None
     if path.is_dir():
-        return f"{path} is a directory; name a Python file, or use entrypoint.module for a package"
+        return f"{path} is a directory; write a Python file, or use entrypoint.module for a package"
     names = [entry.name for entry in path.parent.glob("*.py")] if path.parent.is_dir() else []
     close = difflib.get_close_matches(path.name, names, 1, 0.5)
     remedy = (

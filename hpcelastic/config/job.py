@@ -1,6 +1,6 @@
 """The configuration of one job, typed and resolved. Pure: plain values, no file, no clock.
 
-A job has no settings of its own beside its name and its directory; each group belongs to the layer that decides by it.
+This module defines the settings of the run itself. Each other group of settings is defined in the layer that uses it.
 Nothing here imports pydantic or yaml, so an agent reads its configuration in milliseconds.
 """
 
@@ -21,38 +21,41 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODES = re.compile(r"(\d{1,9})(?:(?:\.\.|:)(\d{1,9}))?")
 
+RENAMED_KEYS = {"network": {"doorbell": "notifications"}}
+"""Old names of keys by group, which are still accepted, and the names that replace them."""
+
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Which run this is, and where it is kept."""
+    """Name, directory and total duration of the run."""
 
     name: str | None = None
-    """Names the run's directory and its job; made from the job file's name and the time where not given."""
+    """Name of the run, its directory and its SLURM job. If not set, made of the name of the job file and the time."""
 
     directory: str = "runs"
-    """The directory that holds a directory for each run; every node must see it under this path."""
+    """Directory that contains the directories of runs. Every node must see it under this path."""
 
     total_time: str | None = None
-    """How long the run may take, over as many jobs as that needs: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. Where not
-    given, it ends with the time limit of its job."""
+    """Maximum duration of the run over all of its jobs: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. If not set, the run
+    ends at the time limit of its job."""
 
     def __post_init__(self) -> None:
         if self.name is not None and not NAME.fullmatch(self.name):
             raise ValueError(
                 f"run.name is {self.name!r}; use up to 100 letters, digits, '.', '_' and '-', "
-                "beginning with a letter or digit, for it names a directory and a job"
+                "and begin with a letter or a digit, because it is the name of a directory and of a SLURM job"
             )
         if self.total_time is not None:
             check_time("run.total_time", self.total_time)
         if not self.directory:
             raise ValueError(
-                "run.directory is ''; name a directory that every node sees, or . for the working directory"
+                "run.directory is ''; write a directory that every node sees, or . for the working directory"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """A training job: what runs, on how many nodes, and how it survives."""
+    """A training job: the program, the nodes, and the fault tolerance."""
 
     # Read by pydantic, here and in every group below; a plain value, so that this module needs no pydantic.
     __pydantic_config__: ClassVar[dict[str, Any]] = {
@@ -66,7 +69,7 @@ class JobConfig:
     entrypoint: Entrypoint
 
     nodes: NodeRange = field(default_factory=NodeRange)
-    """How many nodes the run may have: a number, ``MIN..MAX``, or ``{min: MIN, max: MAX, spares: SPARES}``."""
+    """Number of nodes of the run: a number, ``MIN..MAX``, or ``{min: MIN, max: MAX, spares: SPARES}``."""
 
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)
@@ -76,31 +79,31 @@ class JobConfig:
     health: HealthSettings = field(default_factory=HealthSettings)
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables added to the environment of every worker."""
+    """Environment variables for every worker."""
 
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
-    """What to ask SLURM for; used by ``submit`` and ``sbatch`` only. Any sbatch option can stand under ``options``."""
+    """The SLURM request. Only ``submit`` and ``sbatch`` use it. Any other sbatch option can be set in ``options``."""
 
     def __post_init__(self) -> None:
         for name in self.environment:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(
-                    f"environment.{name} is no name of a variable; use letters, digits and '_', no digit first"
+                    f"environment.{name} is not a valid variable name; use letters, digits and '_', and no digit first"
                 )
 
     @property
     def protocol_settings(self) -> Settings:
-        """All that the protocol decides with."""
+        """The settings of the protocol."""
         return Settings(self.nodes, self.rendezvous, self.restarts)
 
     @property
     def agent_settings(self) -> AgentSettings:
-        """All that an agent needs to know beside the rendezvous."""
+        """The settings of an agent, without those of the rendezvous."""
         return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment, self.network, self.health)
 
 
 def default_name(path: str | PurePath, now: datetime) -> str:
-    """The name of a run whose job file gives none: the file's stem and the time."""
+    """Return the name of a run without ``run.name``: the stem of the job file and the time."""
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", PurePath(path).stem).strip("._-")[:80]
     return f"{stem or 'run'}-{now:%Y%m%d-%H%M%S}"
 

@@ -1,6 +1,6 @@
-"""The keys of a job file: what may stand where, and what a wrong key was meant to be. Pure.
+"""The keys of a job file: the type of each key, and suggestions for wrong keys. Pure.
 
-All of it is read from the dataclasses; only the names that other tools use are written down here.
+The keys are read from the dataclasses. Only the names that other tools use are listed here.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hpcelastic.config.document import KeyPath, dotted
 from hpcelastic.config.job import JobConfig
 
-# What torchrun, sbatch and submitit call it, and what it is called here.
+# Names in torchrun, sbatch and submitit, and the keys for them here.
 ALIASES = {
     "nnodes": "nodes",
     "min_nodes": "nodes",
@@ -53,6 +53,7 @@ ALIASES = {
     "nic": "network.interface",
     "ifname": "network.interface",
     "socket_ifname": "network.interface",
+    "doorbell": "network.notifications",
     "env": "environment",
     "cmd": "entrypoint",
     "command": "entrypoint",
@@ -80,13 +81,13 @@ ALIASES = {
 
 
 def keys(kind: Any) -> dict[str, Any]:
-    """The keys that a group may have, each with the type of its value."""
+    """Return the keys of a group, each with the type of its value."""
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in fields(kind)}
 
 
 def kind_at(path: KeyPath) -> Any | None:
-    """The type of the value at ``path``, or None where there is no such key."""
+    """Return the type of the value at ``path``, or None if there is no such key."""
     kind: Any = JobConfig
     for part in path:
         kind = step(kind, part)
@@ -94,7 +95,7 @@ def kind_at(path: KeyPath) -> Any | None:
 
 
 def step(kind: Any, part: str | int) -> Any | None:
-    """The type of what ``part`` leads to in a value of type ``kind``."""
+    """Return the type of the item ``part`` of a value of type ``kind``, or None."""
     if is_dataclass(kind):
         return keys(kind).get(str(part))
     if get_origin(kind) is Mapping:
@@ -103,12 +104,12 @@ def step(kind: Any, part: str | int) -> Any | None:
 
 
 def holds_keys(kind: Any) -> bool:
-    """Whether keys may stand below it."""
+    """True if keys are allowed below a value of this type."""
     return is_dataclass(kind) or get_origin(kind) is Mapping
 
 
 def split(name: str) -> KeyPath:
-    """A key path from its dots; below a free mapping, such as ``environment``, the rest is one key, dots and all."""
+    """Split a key path at its dots. Below a free mapping such as ``environment`` the rest is one key with its dots."""
     parts = name.strip().split(".")
     kind: Any = JobConfig
     for depth, part in enumerate(parts):
@@ -119,13 +120,13 @@ def split(name: str) -> KeyPath:
 
 
 def choices(kind: Any) -> tuple[Any, ...]:
-    """The types that a value may have, without None."""
+    """Return the types that a value may have, without None."""
     parts = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
     return tuple(part for part in parts if part is not NoneType)
 
 
 def every_key(kind: Any = JobConfig, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """Every key path of a job file."""
+    """Yield every key path of a job file."""
     for name, inner in keys(kind).items():
         yield (*path, name)
         if is_dataclass(inner):
@@ -133,7 +134,7 @@ def every_key(kind: Any = JobConfig, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def suggestion(path: KeyPath) -> str:
-    """What to write instead of the unknown key at ``path``."""
+    """Return a hint for the unknown key at ``path``."""
     group, name = path[:-1], str(path[-1]).lstrip("-").replace("-", "_").lower()
     here = list(keys(kind_at(group)))
     elsewhere = {dotted(key): str(key[-1]) for key in every_key()}

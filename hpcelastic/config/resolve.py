@@ -1,4 +1,4 @@
-"""From a job file, or a mapping, and overrides to the configuration, each value with its origin."""
+"""Resolve a job file or a mapping with overrides to a configuration, with the origin of each value."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,24 +14,28 @@ from hpcelastic.config.document import (
     dotted,
     expand_nodes,
     from_plain,
-    lay_under,
+    merge_defaults,
     raise_problems,
+    rename_old_keys,
 )
 from hpcelastic.config.files import read_file, script_problem
 from hpcelastic.config.job import JobConfig
-from hpcelastic.config.overrides import Override, apply
+from hpcelastic.config.overrides import Override, apply, check_names
 from hpcelastic.config.validation import validate
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A configuration and, for each of its keys that holds no others, where the value came from."""
+    """A configuration, and the origin of each value."""
 
     config: JobConfig
 
     origins: Mapping[str, str]
     """Key path to ``default``, ``FILE:LINE``, ``profile NAME, FILE:LINE``, ``override NUMBER``, or ``given`` for a
-    value of Python."""
+    Python value."""
+
+    warnings: tuple[str, ...] = ()
+    """A line for each key that is given under its old name."""
 
 
 def load(
@@ -41,10 +45,10 @@ def load(
     profile: Document | None = None,
     directory: Path | None = None,
 ) -> Resolved:
-    """Read a job file, lay a profile under it and apply overrides.
+    """Read a job file, add the settings of a profile, and apply overrides.
 
-    A relative script is looked for in ``directory``, the working directory. Raises ConfigError with a line for each
-    problem.
+    A relative script is searched in ``directory``, by default the working directory. Raises ConfigError with a line for
+    each problem.
     """
     return _resolve(read_file(Path(path)), overrides, profile, directory)
 
@@ -56,7 +60,7 @@ def from_mapping(
     profile: Document | None = None,
     directory: Path | None = None,
 ) -> Resolved:
-    """The same from a mapping of Python with the keys of a job file; raises ConfigError."""
+    """Resolve a Python mapping with the keys of a job file, like `load`. Raises ConfigError."""
     document = Document()
     document.value = from_plain(mapping, (), Mark("given"), document)
     return _resolve(document, overrides, profile, directory)
@@ -66,24 +70,29 @@ def _resolve(
     document: Document, overrides: Sequence[Override], profile: Document | None, directory: Path | None
 ) -> Resolved:
     expand_nodes(document)
+    rename_old_keys(document)
     if profile is not None:
         expand_nodes(profile)
-        lay_under(document, profile)
+        rename_old_keys(profile)
+        document.problems += profile.problems
+        document.warnings += profile.warnings
+        merge_defaults(document, profile)
+    check_names(document, overrides)
     for number, override in enumerate(overrides, 1):
         apply(document, number, override)
     config = validate(document)
     _check_script(document, directory or Path())
     raise_problems(document)
-    assert config is not None, "what is not valid is a problem"
+    assert config is not None, "an invalid configuration has a problem"
     origins = {dotted(path): _origin(document, path) for path in leaves(encode(config))}
-    return Resolved(config, origins)
+    return Resolved(config, origins, tuple(map(str, document.warnings)))
 
 
 def _check_script(document: Document, directory: Path) -> None:
     entrypoint = document.value.get("entrypoint")
     script = entrypoint.get("script") if isinstance(entrypoint, dict) else None
     if isinstance(script, str) and script and (what := script_problem(script, directory)):
-        document.complain(("entrypoint", "script"), what)
+        document.add_problem(("entrypoint", "script"), what)
 
 
 def _origin(document: Document, path: KeyPath) -> str:
@@ -91,7 +100,7 @@ def _origin(document: Document, path: KeyPath) -> str:
 
 
 def leaves(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """The path of every key that holds no others; a list is one value."""
+    """Yield the path of every key without keys below it. A list is one value."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from leaves(inner, (*path, key))

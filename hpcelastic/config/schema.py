@@ -1,6 +1,6 @@
-"""The JSON Schema of a job file, for completion in editors: ``python -m hpcelastic.config.schema`` prints it.
+"""The JSON Schema of a job file, for completion in editors. ``python -m hpcelastic.config.schema`` prints it.
 
-It comes from the types that validate, widened by the short forms that the loader reads.
+It is generated from the types of the validation, and extended by the short forms that the loader accepts.
 """
 
 import json
@@ -16,12 +16,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 class _Untitled(GenerateJsonSchema):
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """No title for a field: it would repeat the key."""
+        """Return False: a title would repeat the key."""
         return False
 
 
 def job_schema() -> dict[str, Any]:
-    """The schema of a job file, draft 2020-12."""
+    """Return the schema of a job file, draft 2020-12."""
     schema = _widened(adapter().json_schema(schema_generator=_Untitled))
     nodes = schema["properties"]["nodes"]
     short = [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": f"^{NODES.pattern}$"}]
@@ -31,7 +31,7 @@ def job_schema() -> dict[str, Any]:
 
 
 def _widened(schema: Any) -> Any:
-    """Let a number stand wherever text may: it is read as it was written."""
+    """Allow a number wherever text is allowed: the loader reads it as its source text."""
     if isinstance(schema, list):
         return [_widened(item) for item in schema]
     if not isinstance(schema, dict):

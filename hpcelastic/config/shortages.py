@@ -1,4 +1,4 @@
-"""What a job asks too little of SLURM for, as far as its configuration tells. Pure."""
+"""Resources of which a job requests too little, as far as its configuration shows. Pure."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from hpcelastic.config.job import JobConfig
 
 
 def shortages(config: JobConfig) -> list[str]:
-    """A line for each kind of resource of which a node has fewer than workers."""
+    """Return a line for each kind of resource of which a node has fewer units than workers."""
     return list(_shortages(config))
 
 
@@ -16,18 +16,18 @@ def _shortages(config: JobConfig) -> Iterator[str]:
         return
     if gpus is not None and workers > gpus:
         yield (
-            f"workers.per_node is {workers}, more than slurm.gpus_per_node, {gpus}: a script that gives each worker "
-            "the GPU of its LOCAL_RANK fails; raise the one or lower the other"
+            f"workers.per_node is {workers}, more than slurm.gpus_per_node, {gpus}: a script that uses the GPU number "
+            "LOCAL_RANK in each worker fails; raise slurm.gpus_per_node or lower workers.per_node"
         )
     if cpus is not None and workers > cpus:
         yield (
-            f"workers.per_node is {workers}, more than slurm.cpus_per_node, {cpus}: workers share processors; raise "
-            "the one or lower the other"
+            f"workers.per_node is {workers}, more than slurm.cpus_per_node, {cpus}: workers share CPUs; raise "
+            "slurm.cpus_per_node or lower workers.per_node"
         )
 
 
 def _gpus(asked: int | str | None) -> int | None:
-    """How many GPUs ``4``, ``a100:4`` or ``a100:2,v100:2`` asks for; None if it is not known."""
+    """Return the number of GPUs in ``4``, ``a100:4`` or ``a100:2,v100:2``; None if it is not set."""
     if asked is None:
         return None
     return sum(int(part.rpartition(":")[2]) for part in str(asked).split(","))

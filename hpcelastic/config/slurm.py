@@ -1,4 +1,4 @@
-"""Settings of the SLURM request: what is asked of sbatch. Pure: plain values."""
+"""Settings of the SLURM request. Pure: plain values."""
 
 import re
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ TIME = re.compile(r"\d+(:\d{1,2}){0,2}|\d+-\d{1,2}(:\d{1,2}){0,2}|UNLIMITED|INFI
 MEMORY = re.compile(r"\d+[KMGT]?", re.IGNORECASE)
 GPUS = re.compile(r"([\w.-]+:)?\d+(,([\w.-]+:)?\d+)*")
 
-# sbatch's long options that have a key of their own: one concept, one name.
-OWN_KEY = {
+# Long options of sbatch with a dedicated key: one concept, one name.
+DEDICATED_KEYS = {
     "partition": "slurm.partition",
     "account": "slurm.account",
     "qos": "slurm.qos",
@@ -32,33 +32,33 @@ OWN_KEY = {
     "job-name": "run.name",
 }
 
-# srun's options that are not for a job to set, with what they would do, or what to write instead.
-_SURVIVAL = "it keeps the others alive when a node dies"
-_ONE_EACH = "one agent runs on each node of the job"
-OF_THE_STEP = {
-    "no-kill": _SURVIVAL,
-    "kill-on-bad-exit": _SURVIVAL,
-    "wait": _SURVIVAL,
-    "nodes": _ONE_EACH,
-    "nodelist": _ONE_EACH,
-    "exclude": _ONE_EACH,
-    "relative": _ONE_EACH,
-    "ntasks": _ONE_EACH,
-    "ntasks-per-node": _ONE_EACH,
-    "ntasks-per-core": _ONE_EACH,
-    "ntasks-per-socket": _ONE_EACH,
-    "ntasks-per-gpu": _ONE_EACH,
-    "multi-prog": _ONE_EACH,
-    "pty": "an agent needs no terminal",
-    "input": "an agent reads nothing",
-    "output": "the run's directory has what agents say",
-    "error": "the run's directory has what agents say",
+# Options of srun that a job must not set, with the reason and what to do instead.
+_FAULT_TOLERANCE = "hpcelastic sets it so that the other nodes continue when a node dies; remove it"
+_ONE_AGENT_EACH = "hpcelastic runs one agent on each node of the job; remove it"
+RESERVED_SRUN_OPTIONS = {
+    "no-kill": _FAULT_TOLERANCE,
+    "kill-on-bad-exit": _FAULT_TOLERANCE,
+    "wait": _FAULT_TOLERANCE,
+    "nodes": _ONE_AGENT_EACH,
+    "nodelist": _ONE_AGENT_EACH,
+    "exclude": _ONE_AGENT_EACH,
+    "relative": _ONE_AGENT_EACH,
+    "ntasks": _ONE_AGENT_EACH,
+    "ntasks-per-node": _ONE_AGENT_EACH,
+    "ntasks-per-core": _ONE_AGENT_EACH,
+    "ntasks-per-socket": _ONE_AGENT_EACH,
+    "ntasks-per-gpu": _ONE_AGENT_EACH,
+    "multi-prog": _ONE_AGENT_EACH,
+    "pty": "an agent needs no terminal; remove it",
+    "input": "an agent reads no input; remove it",
+    "output": "the run's directory contains the output of agents; remove it",
+    "error": "the run's directory contains the output of agents; remove it",
     "cpus-per-task": "write slurm.cpus_per_node",
 }
 
 
 def minutes(time: str) -> int | None:
-    """SLURM's time limit in minutes, rounded up as SLURM does; None where there is no limit. Source: sbatch(1)."""
+    """Return a SLURM time limit in minutes, rounded up as by SLURM; None if there is no limit. Source: sbatch(1)."""
     if time.upper() in ("UNLIMITED", "INFINITE"):
         return None
     days, _, clock = time.rpartition("-")
@@ -73,22 +73,23 @@ def minutes(time: str) -> int | None:
 
 
 def check_time(name: str, time: str) -> None:
-    """ValueError if ``time``, the value of ``name``, is no time limit, or is zero, by which SLURM means no limit."""
+    """Raise ValueError if ``time``, the value of ``name``, is not a time limit, or is zero: no limit for SLURM."""
     if not TIME.fullmatch(time):
         raise ValueError(f"{name} is {time!r}; write MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED")
     if minutes(time) == 0:
-        raise ValueError(f"{name} is {time!r}, which leaves no time; write UNLIMITED for no limit, or leave it out")
+        raise ValueError(f"{name} is {time!r}; it must be more than 0; write UNLIMITED for no limit, or remove it")
 
 
 @dataclass(frozen=True)
 class SlurmSettings:
-    """What to ask SLURM for. Whatever has no key of its own goes under ``options``, verbatim."""
+    """The SLURM request. Options of sbatch without a dedicated key are set in ``options``, verbatim."""
 
     shape: Literal["allocation", "pool"] = "allocation"
-    """``allocation`` is one job with all nodes; ``pool`` is one job for each node, so that they come and go singly."""
+    """``allocation`` is one job with all nodes. ``pool`` is one job for each node, so that nodes join and leave one by
+    one."""
 
     partition: str | None = None
-    """Partition to submit to; SLURM's default where not given."""
+    """Partition to submit to. By default SLURM's default partition."""
 
     account: str | None = None
     """Account to charge."""
@@ -103,45 +104,44 @@ class SlurmSettings:
     """GPUs on each node: a number, or TYPE:NUMBER."""
 
     cpus_per_node: int | None = None
-    """CPUs for the agent of each node and all of its workers. Where not given, SLURM gives one, unless its partition or
-    ``options: {exclusive: true}`` gives more."""
+    """CPUs on each node for the agent and all of its workers. If not set, SLURM allocates one CPU, unless the partition
+    or ``options: {exclusive: true}`` allocates more."""
 
     memory: str | None = None
     """Memory on each node, such as 64G."""
 
     constraint: str | None = None
-    """Node features to ask for."""
+    """Required node features."""
 
     exclude: str | None = None
-    """Nodes to leave out, as a SLURM node list."""
+    """Excluded nodes, as a SLURM node list."""
 
     requeue: bool = True
-    """Let SLURM requeue the job after preemption or the loss of the batch node."""
+    """Let SLURM requeue the job after a preemption or after the loss of the batch node."""
 
     max_requeues: int = 100
-    """How often a job may be requeued by its own agents."""
+    """Maximum number of requeues of a job by its own agents."""
 
     warning: float = 120.0
-    """Seconds before the time limit at which workers hear of it through ``should_stop()``; no more than a quarter of
-    ``time``."""
+    """Seconds before the time limit at which ``should_stop()`` reports it; at most a quarter of ``time``."""
 
     refill: float = 60.0
-    """Seconds after which a node that an allocation has lost is replaced by a job of one node; 0 for never."""
+    """Seconds after which a job of one node replaces a lost node of an allocation; 0 for never."""
 
     poll: float = 300.0
-    """How often one agent of the run asks SLURM whether nodes are drained."""
+    """Seconds between two queries of one agent to SLURM for drained nodes."""
 
     setup: tuple[str, ...] = ()
-    """Shell lines run in the batch script before the agents start, such as ``module load cuda``."""
+    """Shell lines in the batch script before the agents start, such as ``module load cuda``."""
 
     container: ContainerSettings = field(default_factory=ContainerSettings)
 
     options: Mapping[str, Option] = field(default_factory=dict)
-    """Any further sbatch option by its long name, passed on verbatim: ``mail-type: [END, FAIL]``; ``true`` for a bare
-    flag, ``false`` for none."""
+    """Other sbatch options by their long names, passed verbatim: ``mail-type: [END, FAIL]``. ``true`` is a flag without
+    a value, ``false`` omits the option."""
 
     srun_options: Mapping[str, Option] = field(default_factory=dict)
-    """The same for the job step that starts the agents: ``cpu-bind: none``, ``mpi: none``."""
+    """Other srun options for the job step that starts the agents: ``cpu-bind: none``, ``mpi: none``."""
 
     def __post_init__(self) -> None:
         if self.time is not None:
@@ -169,20 +169,22 @@ class SlurmSettings:
 
     @property
     def signal_delay(self) -> int:
-        """Seconds before the time limit at which SLURM is asked for its warning."""
+        """Seconds before the time limit at which SLURM sends the warning signal."""
         limit = minutes(self.time) if self.time else None
         return max(1, int(self.warning if limit is None else min(self.warning, limit * 60 / 4)))
 
     def _check_options(self) -> None:
         for name in self.options:
-            if name in OWN_KEY:
-                raise ValueError(f"slurm.options.{name} has a key of its own; write {OWN_KEY[name]}")
+            if name in DEDICATED_KEYS:
+                raise ValueError(f"slurm.options.{name} has a dedicated key; write {DEDICATED_KEYS[name]}")
             if name == "no-kill":
-                raise ValueError("slurm.options.no-kill is set as slurm.shape needs it; leave it out")
+                raise ValueError("slurm.options.no-kill is not allowed: hpcelastic sets it for slurm.shape; remove it")
         for name in self.srun_options:
-            if name in OF_THE_STEP:
-                raise ValueError(f"slurm.srun_options.{name} is not to be set: {OF_THE_STEP[name]}")
+            if name in RESERVED_SRUN_OPTIONS:
+                raise ValueError(f"slurm.srun_options.{name} is not allowed: {RESERVED_SRUN_OPTIONS[name]}")
             if name.startswith(("container-", "no-container-")):
-                raise ValueError(f"slurm.srun_options.{name} is of a container; write it under slurm.container")
+                raise ValueError(
+                    f"slurm.srun_options.{name} is an option of containers; write it under slurm.container"
+                )
         check_options("slurm.options", self.options, "sbatch")
         check_options("slurm.srun_options", self.srun_options, "srun")

@@ -1,7 +1,7 @@
-"""From a document to a configuration: pydantic validates, this module words what it finds.
+"""From a document to a configuration: pydantic validates, and this module writes the messages.
 
-Validation is strict, as in JSON: no text becomes a number, no number a truth value. One reading is left to the keys'
-types: where a key takes text, a number is the text that was written (``time: 90``, ``VERSION: 1.10``).
+Validation is strict, as in JSON: text does not become a number, and a number does not become a boolean. There is one
+exception: if a key accepts text, a number is its source text (``time: 90``, ``VERSION: 1.10``).
 """
 
 import json
@@ -25,45 +25,45 @@ NUMBER = re.compile(r"-?\d+(\.\d*)?")
 
 @cache
 def adapter() -> TypeAdapter[JobConfig]:
-    """The one source of both the validation and the JSON Schema."""
+    """Return the single source of the validation and of the JSON Schema."""
     return TypeAdapter(JobConfig)
 
 
 def validate(document: Document) -> JobConfig | None:
-    """The configuration, or None and the problems noted in the document."""
+    """Return the configuration, or None. Adds problems to the document."""
     value = _as_written(document.value, JobConfig, (), document)
     try:
         return adapter().validate_json(json.dumps(value))
     except ValidationError as error:
-        # One problem for each key: a union has an error for each of its types, a bad value is noted when it is read.
+        # One problem for each key: a union has an error for each of its types, and the reader has reported bad values.
         known = {problem.path for problem in document.problems}
-        for path, what in (_worded(details) for details in error.errors()):
+        for path, what in (_describe_error(details) for details in error.errors()):
             if path not in known:
-                document.complain(path, what)
+                document.add_problem(path, what)
                 known.add(path)
         return None
 
 
 def _as_written(value: Any, kind: Any, path: KeyPath, document: Document) -> Any:
-    """Turn numbers to text where the key takes text, and leave out the groups and lists that were left empty."""
+    """Turn numbers into text if the key accepts text, and remove empty groups and lists."""
     if isinstance(value, dict):
         return {
             key: _as_written(item, step(kind, key), (*path, key), document)
             for key, item in value.items()
-            if item is not None or not _holds_more(step(kind, key))
+            if item is not None or not _holds_items(step(kind, key))
         }
     if isinstance(value, list):
         return [_as_written(item, step(kind, index), (*path, index), document) for index, item in enumerate(value)]
     if isinstance(value, str) and SURROGATE.search(value):
-        document.complain(path, "holds half of a surrogate pair, which is no character; remove it")
+        document.add_problem(path, "contains half of a surrogate pair, which is not a character; remove it")
         return "?"
-    if _is_text(value, kind, path, document):
+    if _is_read_as_text(value, kind, path, document):
         return document.mark(path).text or json.dumps(value)
     return value
 
 
-def _is_text(value: Any, kind: Any, path: KeyPath, document: Document) -> bool:
-    """Whether a number or truth value is read as text; arguments of a command line and variables always are."""
+def _is_read_as_text(value: Any, kind: Any, path: KeyPath, document: Document) -> bool:
+    """True if a number or boolean is read as text. Command-line arguments and variables are always text."""
     always = path[:1] == ("environment",) or (path[:2] == ("entrypoint", "args") and not _calls_function(document))
     if isinstance(value, bool):
         return always
@@ -75,36 +75,36 @@ def _calls_function(document: Document) -> bool:
     return isinstance(entrypoint, dict) and bool(entrypoint.get("function"))
 
 
-def _holds_more(kind: Any) -> bool:
+def _holds_items(kind: Any) -> bool:
     return holds_keys(kind) or get_origin(kind) is tuple
 
 
-def _worded(error: ErrorDetails) -> tuple[KeyPath, str]:
-    """The key that an error of pydantic is about, what is wrong with it, and what to do."""
+def _describe_error(error: ErrorDetails) -> tuple[KeyPath, str]:
+    """Return the key of a pydantic error, and a message: what is wrong, and what to do."""
     path = error["loc"]
     if error["type"] == "unexpected_keyword_argument":
         return path, f"no such key; {suggestion(path)}"
     if error["type"] == "missing":
-        return path, "is missing; say what to run, such as entrypoint: {script: train.py}"
+        return path, "is missing; write what to run, such as entrypoint: {script: train.py}"
     if error["type"] == "value_error":
-        return _refused(path, str(error["ctx"]["error"]))
-    while path and kind_at(path) is None:  # pydantic ends a path with the member of a union
+        return _split_message(path, str(error["ctx"]["error"]))
+    while path and kind_at(path) is None:  # pydantic appends the member of a union to the path
         path = path[:-1]
     if not path:
         return path, error["msg"]
-    return path, f"is {shown(error['input'])}; write {expected(kind_at(path), error['input'])}"
+    return path, f"is {describe_value(error['input'])}; write {expected(kind_at(path), error['input'])}"
 
 
-def _refused(path: KeyPath, message: str) -> tuple[KeyPath, str]:
-    """A dataclass refused its values: its message begins with the key path, or belongs to the whole."""
+def _split_message(path: KeyPath, message: str) -> tuple[KeyPath, str]:
+    """Split the message of a dataclass, which begins with the key path or is about the whole group at ``path``."""
     name, verb, rest = next(iter(re.findall(r"^(.+?) (is|has) (.+)$", message, re.DOTALL)), ("", "", ""))
     if name and kind_at(split(name)) is not None:
         return split(name), f"{verb} {rest}"
     return path, message
 
 
-def shown(value: Any) -> str:
-    """A wrong value in words."""
+def describe_value(value: Any) -> str:
+    """Describe a wrong value."""
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
     if isinstance(value, str):
@@ -113,7 +113,7 @@ def shown(value: Any) -> str:
 
 
 def expected(kind: Any, given: Any = None) -> str:
-    """What belongs at a key of this type, in words."""
+    """Describe the values that a key of this type accepts."""
     if kind is NodeRange:
         return "a number such as 4, or MIN..MAX such as 2..4"
     if is_dataclass(kind):
@@ -122,12 +122,12 @@ def expected(kind: Any, given: Any = None) -> str:
         return "lines KEY: VALUE below it"
     if get_origin(kind) is tuple:
         return "a list, such as [a, b]"
-    *first, last = _names(choices(kind))
+    *first, last = _describe_types(choices(kind))
     quoted = isinstance(given, str) and NUMBER.fullmatch(given) and last.endswith("number")
     return (f"{', '.join(first)} or {last}" if first else last) + (", without quotes" if quoted else "")
 
 
-def _names(types: tuple[Any, ...]) -> Iterator[str]:
+def _describe_types(types: tuple[Any, ...]) -> Iterator[str]:
     names = {str: ["text"], float: ["a number"], bool: ["true", "false"]}
     for kind in types:
         if get_origin(kind) is Literal:

@@ -1,8 +1,8 @@
-"""From YAML text to a document that knows where each value was written.
+"""From YAML text to a document with the origin of each value.
 
-YAML is read as its version 1.2 reads it: ``true`` and ``false`` are the only booleans, ``1:30:00`` and ``2:4`` are text
-and not numbers to the base of 60, and so are dates, octal and hexadecimal numbers and numbers with a leading zero.
-Nothing but plain values is ever built. (YAML 1.2.2, chapter 10; the YAML library alone reads 1.1.)
+YAML is read as version 1.2: ``true`` and ``false`` are the only booleans. ``1:30:00`` and ``2:4`` are text, not numbers
+in base 60. Dates, octal and hexadecimal numbers and numbers with a leading zero are text too. Only plain values are
+built. (YAML 1.2.2, chapter 10; the YAML library alone reads version 1.1.)
 """
 
 import re
@@ -16,13 +16,13 @@ from hpcelastic.config.document import Document, KeyPath, Mark
 TAG = "tag:yaml.org,2002:"
 
 Marker = Callable[[int, str | None], Mark]
-"""Makes the mark of a value from its line and, for a single value, its text."""
+"""Creates the mark of a value from its line and, for a scalar, its text."""
 
 
 class JobLoader(yaml.SafeLoader):
     """The safe loader with the resolvers of YAML 1.2."""
 
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - the library's own class attribute, replaced for this class
+    yaml_implicit_resolvers = {}  # noqa: RUF012 - overrides a class attribute of the library
 
 
 class JobDumper(yaml.SafeDumper):
@@ -53,7 +53,7 @@ SCALARS: dict[str, Callable[[str], Any]] = {
 
 
 def read_yaml(text: str, path: KeyPath, marker: Marker, document: Document) -> Any:
-    """The value of ``text``, which stands at ``path``; raises YAMLError where it is no YAML."""
+    """Return the value of ``text``, which is at ``path``. Raises YAMLError if it is not valid YAML."""
     node = yaml.compose(text, Loader=JobLoader)
     if node is None:
         document.marks[path] = marker(1, None)
@@ -73,7 +73,7 @@ def _value(node: yaml.Node, path: KeyPath, marker: Marker, document: Document, m
     try:
         return SCALARS[node.tag](node.value)
     except (KeyError, ValueError):
-        document.complain(path, f"has the tag {node.tag.replace(TAG, '!!')}; write a plain value, without a tag")
+        document.add_problem(path, f"has the tag {node.tag.replace(TAG, '!!')}; write a plain value without a tag")
         return None
 
 
@@ -84,9 +84,9 @@ def _mapping(node: yaml.MappingNode, path: KeyPath, marker: Marker, document: Do
         key, line = _text(key_node), _line(key_node)
         mark = marker(line, _text(value_node))
         if key is None:
-            document.complain(path, "has a list or a mapping as a key; write KEY: VALUE", mark)
+            document.add_problem(path, "has a list or a mapping as a key; write KEY: VALUE with a text key", mark)
         elif key in values:
-            document.complain((*path, key), f"given twice, first at line {lines[key]}; keep one of them", mark)
+            document.add_problem((*path, key), f"is given twice, first at line {lines[key]}; remove one of them", mark)
         else:
             lines[key] = line
             values[key] = _value(value_node, (*path, key), marker, document, mark)
@@ -105,21 +105,25 @@ HINTS = {
     r"'\t'": "indent with spaces, not with tabs",
     "mapping values are not allowed": "quote a value that contains ': ', and check the indentation",
     "could not find expected ':'": "write KEY: VALUE, with a space after the colon",
-    "expected <block end>": "check the indentation and the brackets of this line and the one before",
-    "expected ',' or": "close the bracket, and put commas between the items",
+    "expected <block end>": "check the indentation and the brackets of this line and of the line before",
+    "expected ',' or": "close the bracket, and write commas between the items",
     "while scanning a quoted scalar": "close the quotation mark",
     "cannot start any token": "quote a value that begins with a special character",
     "undefined alias": "quote a value that begins with *",
-    "expected a single document": "keep one job in a file, without a line ---",
+    "expected a single document": "write one job in each file, without a line ---",
 }
 
 
 def explain(error: yaml.YAMLError) -> tuple[int, int, str]:
-    """Line, column, and what is wrong with what remedy."""
-    if not isinstance(error, yaml.MarkedYAMLError):  # a character that YAML forbids anywhere
-        return 1, 1, f"is no YAML: {str(error).splitlines()[0]}; remove the character, or write it as an escape"
-    told = " ".join(part for part in (error.context, error.problem) if part)
-    hint = next((hint for symptom, hint in HINTS.items() if symptom in told), "check the quotes and the indentation")
+    """Return the line, the column, and a message: what is wrong, and what to do."""
+    if not isinstance(error, yaml.MarkedYAMLError):  # a character that YAML does not allow
+        return (
+            1,
+            1,
+            f"is not valid YAML: {str(error).splitlines()[0]}; remove the character, or write an escape sequence",
+        )
+    message = " ".join(part for part in (error.context, error.problem) if part)
+    hint = next((hint for symptom, hint in HINTS.items() if symptom in message), "check the quotes and the indentation")
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-    return line, column, f"is no YAML: {told}; {hint}"
+    return line, column, f"is not valid YAML: {message}; {hint}"

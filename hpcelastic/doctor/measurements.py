@@ -1,4 +1,4 @@
-"""What was measured of a filesystem, before anything is concluded from it.
+"""Measurements of a filesystem. They hold no conclusions.
 
 Pure: frozen values, which nodes exchange as JSON. Durations are float seconds. No value holds a time of day: each
 duration was measured by one clock.
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hpcelastic.store.mounts import UNKNOWN, Mount
+from hpcelastic.storage.mounts import UNKNOWN, Mount
 
 
 class Result(str, Enum):
-    """What became of a check; the later, the more it counts."""
+    """The outcome of a trial, from the least to the most important."""
 
     UNMEASURED = "not measured"
     WORKS = "works"
@@ -22,7 +22,7 @@ class Result(str, Enum):
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing that was tried."""
+    """The outcome of one trial, with the details."""
 
     result: Result = Result.UNMEASURED
     detail: str = ""
@@ -33,7 +33,7 @@ class Trial:
 
     @property
     def bad(self) -> bool:
-        """True if it was tried and did not work."""
+        """True if the trial was run and failed or hung."""
         return self.result in (Result.FAILS, Result.HANGS)
 
 
@@ -41,14 +41,14 @@ UNTRIED = Trial()
 
 
 def worst(trials: Iterable[Trial]) -> Trial:
-    """The worst of several, of those that were measured; `UNTRIED` where none was."""
+    """Return the worst of the trials that were run; `UNTRIED` if none was."""
     order = list(Result)
     return max(trials, key=lambda trial: order.index(trial.result), default=UNTRIED)
 
 
 @dataclass(frozen=True)
 class Times:
-    """How long an operation took, over some repetitions, in seconds."""
+    """Durations of a repeated operation in seconds."""
 
     median: float
     longest: float
@@ -56,7 +56,7 @@ class Times:
 
 @dataclass(frozen=True)
 class Lag:
-    """How late another node's change was seen; ``seconds`` is None if it was not seen within ``limit``."""
+    """The delay until a change by another node was seen; ``seconds`` is None if it was not seen within ``limit``."""
 
     seconds: float | None
     limit: float
@@ -67,31 +67,33 @@ class Lag:
 
 
 def latest(lags: Iterable[Lag | None]) -> Lag | None:
-    """The longest of several; None where there is none."""
+    """Return the longest lag; None if there is none."""
     known = [lag for lag in lags if lag is not None]
     return max(known, key=lambda lag: (lag.seconds is None, lag.at_least), default=None)
 
 
 @dataclass(frozen=True)
 class Access:
-    """Who may change the names in the directory."""
+    """The owner and the permissions of the directory."""
 
     owner: str
     ours: bool
-    """True if it belongs to who measured."""
+    """True if the directory belongs to the user that measured."""
 
     roots: bool
+    """True if the directory belongs to root."""
+
     mode: int
 
     @property
     def sticky(self) -> bool:
-        """True if nobody may rename or remove what belongs to another; those two bits are all that matters here."""
+        """True if the sticky bit is set: then a user can rename and remove only his own files."""
         return bool(self.mode & 0o1000)
 
 
 @dataclass(frozen=True)
 class Space:
-    """What is free for us; ``inodes`` is None where the filesystem does not count them. Quotas are not measured."""
+    """Free space; ``inodes`` is None where the filesystem does not count them. Quotas are not measured."""
 
     bytes: int
     inodes: int | None
@@ -99,11 +101,11 @@ class Space:
 
 @dataclass(frozen=True)
 class NodeMeasurements:
-    """What one node found without any other's help."""
+    """Measurements that one node makes without the others."""
 
     node: str
     client: str = ""
-    """Names the kernel and the mount: members with the same one share every cache."""
+    """Identifies the kernel and the mount. Members with the same client share every cache."""
 
     mount: Mount = UNKNOWN
     access: Access | None = None
@@ -126,81 +128,82 @@ class NodeMeasurements:
 
     @property
     def hangs(self) -> bool:
-        """True if something else than a lock was waited for in vain."""
+        """True if an operation other than a lock hung."""
         vital = (self.read_back, self.hard_links, self.symbolic_links, self.exclusive, self.replacement)
         return any(trial.result is Result.HANGS for trial in (*vital, self.durable_file, self.durable_directory))
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What one node saw of the changes that another made."""
+class Visibility:
+    """Delays and errors with which one node saw the changes of another node."""
 
     new_by_listing: Lag | None = None
     new_by_open: Lag | None = None
-    """Of a name that was polled while it was absent."""
+    """Lag of a new name that was polled by open before it existed."""
 
     new_by_stat: Lag | None = None
     content: Lag | None = None
-    """Of a replaced file, opened and read anew each time."""
+    """Lag of a replaced file that is opened and read again by each poll."""
 
     mtime: Lag | None = None
     gone: Lag | None = None
-    """Of a removed file, by stat."""
+    """Lag of a removed file, by stat."""
 
     watched: float = 0.0
-    """Seconds for which all of it had been watched when the changes came: as old could be what was remembered."""
+    """Seconds for which the files had been polled when the changes came: the maximum age of a cache entry then."""
 
     backwards: int = 0
-    """Reads that gave older content than the read before."""
+    """Number of reads that returned older content than the read before."""
 
     torn: int = 0
     missing: int = 0
-    """Reads that found nothing, or an error, while the file was replaced."""
+    """Number of reads that found no file, or an error, while the file was replaced."""
 
 
 @dataclass(frozen=True)
 class AcrossMeasurements:
-    """What the nodes found together."""
+    """Measurements that the nodes make together."""
 
     exclusive: Trial = UNTRIED
-    """By hard link, or symbolic link, as the register uses them."""
+    """Exclusive creation by hard link or symbolic link, as the register uses it."""
 
     exclusive_open: Trial = UNTRIED
-    """By O_EXCL, as soft locks use it."""
+    """Exclusive creation by O_EXCL, as lock files use it."""
 
     flock: Trial = UNTRIED
     posix_lock: Trial = UNTRIED
     handover: Lag | None = None
-    """From when a waiter heard that the flock was released until it had it."""
+    """Lag from when a waiting member received the message that the flock was released until it held the lock."""
 
     round_trip: Times | None = None
-    """A new name there, a new name back, both found by listing."""
+    """Time for a new name from one member and a new name in reply, both found by listing."""
 
     unlisted: int = 0
-    """How often a name that was there was not listed for seconds, until the directory was touched."""
+    """Number of existing names that were not listed for seconds, until the directory was touched."""
 
-    sights: tuple[Sight, ...] = ()
+    sights: tuple[Visibility, ...] = ()
+    """One for each member."""
 
 
 @dataclass(frozen=True)
 class Measurements:
-    """All that is known of a filesystem: by each node, and across nodes if there was more than one."""
+    """All measurements of a filesystem: by each node, and between nodes if there was more than one."""
 
     nodes: tuple[NodeMeasurements, ...]
     across: AcrossMeasurements | None = None
 
     @property
     def one_client(self) -> bool:
-        """True if all nodes saw the directory through the same caches."""
+        """True if all nodes used the directory through the same caches."""
         return len({node.client for node in self.nodes}) == 1
 
 
 @dataclass(frozen=True)
-class Share:
-    """What one node contributes to `Measurements`."""
+class Contribution:
+    """The contribution of one member to `Measurements`."""
 
     node: NodeMeasurements
-    sight: Sight = field(default_factory=Sight)
+    visibility: Visibility = field(default_factory=Visibility)
     handover: Lag | None = None
     round_trip: Times | None = None
     unlisted: int = 0

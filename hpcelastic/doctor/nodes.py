@@ -1,114 +1,126 @@
-"""What is to be thought of the nodes of an allocation. Pure."""
+"""Rules that turn node reports into findings. Pure."""
 
 from collections.abc import Iterator, Sequence
 
-from hpcelastic.doctor.stock import Stock
-from hpcelastic.doctor.verdict import Finding, Severity, in_seconds
+from hpcelastic.doctor.node_report import NodeReport
+from hpcelastic.doctor.verdict import Conclusion, Severity, format_seconds
 
-_SLOW = 1.0
-"""Seconds that a look-up of a name may take."""
+_SLOW_LOOKUP = 1.0
+"""Seconds after which a look-up of a name is slow."""
 
-_SKEW = 2.0
-"""Seconds that clocks may differ."""
+_MAX_CLOCK_SKEW = 2.0
+"""Seconds by which clocks may differ."""
 
-_SHOWN = 8
+_MAX_SHOWN = 8
 
 
-def judge_nodes(stock: Sequence[Stock]) -> tuple[Finding, ...]:
-    """The findings of all checks, the sound ones too; a node each where something is wrong."""
+def judge_nodes(reports: Sequence[NodeReport]) -> tuple[Conclusion, ...]:
+    """Return the findings of all checks: one for each check that passes, and one for each node that fails it."""
     rules = (_network, _names, _ports, _clock, _health)
-    return tuple(finding for rule in rules for finding in rule(stock))
+    return tuple(finding for rule in rules for finding in rule(reports))
 
 
-def _network(stock: Sequence[Stock]) -> Iterator[Finding]:
-    hidden = [one for one in stock if one.address.startswith("127.") and len(stock) > 1]
-    for one in hidden if len({s.node for s in stock}) > 1 else ():
-        yield Finding(
+def _network(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    loopback = [one for one in reports if one.address.startswith("127.") and len(reports) > 1]
+    for one in loopback if len({s.node for s in reports}) > 1 else ():
+        yield Conclusion(
             "network",
             Severity.BAD,
-            f"{one.node} has only {one.address}, at which no other node can reach it",
-            "its workers could not meet the others",
-            "bring its network up, or name the interface: network.interface",
+            f"{one.node} has only the loopback address {one.address}, which other nodes cannot reach",
+            "its workers cannot connect to the workers of other nodes",
+            "bring up its network, or set network.interface to the interface to use",
         )
-    whys = "; ".join(dict.fromkeys(one.why for one in stock))
-    yield Finding(
-        "network", Severity.FINE, f"{_some([f'{s.node} {s.address} ({s.interface})' for s in stock])}: {whys}"
+    reasons = "; ".join(dict.fromkeys(one.reason for one in reports))
+    yield Conclusion(
+        "network", Severity.OK, f"{_join_some([f'{s.node} {s.address} ({s.interface})' for s in reports])}: {reasons}"
     )
 
 
-def _names(stock: Sequence[Stock]) -> Iterator[Finding]:
-    several = len({one.address for one in stock}) > 1
-    grave = Severity.BAD if several else Severity.WARNING
-    remedy = "put it into /etc/hosts or the name server, or set environment.GLOO_SOCKET_IFNAME to the interface"
+def _names(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    several = len({one.address for one in reports}) > 1
+    unresolved = Severity.BAD if several else Severity.WARNING
+    remedy = (
+        "add the name to /etc/hosts or to the name server, or set environment.GLOO_SOCKET_IFNAME to the name of the "
+        "interface"
+    )
     wrong = False
-    for one in stock:
-        means, seen, severity = "gloo listens at the address of the node's name, where others must reach it", "", grave
+    for one in reports:
+        meaning = "gloo listens at the address of the node's host name, and other nodes must be able to reach it"
+        seen, severity = "", unresolved
         if one.lookup.error:
-            seen = f"{one.node} cannot resolve its own name, {one.lookup.name}: {one.lookup.error}"
+            seen = f"{one.node} cannot resolve its own host name, {one.lookup.name}: {one.lookup.error}"
         elif one.lookup.loopback and several:
-            seen = f"{one.node} resolves its own name to {one.lookup.addresses[0]}, which is no other's way to it"
-        elif max(one.lookup.forward, one.lookup.backward) > _SLOW:
-            slow = f"{in_seconds(one.lookup.forward)}, its address {in_seconds(one.lookup.backward)}"
-            seen, severity = f"{one.node}: its name took {slow} to look up", Severity.WARNING
-            means = "whoever looks names up stands still for so long, at each connection"
+            seen = f"{one.node} resolves its own host name to {one.lookup.addresses[0]}, which other nodes cannot reach"
+        elif max(one.lookup.forward, one.lookup.reverse) > _SLOW_LOOKUP:
+            forward, reverse = format_seconds(one.lookup.forward), format_seconds(one.lookup.reverse)
+            seen = f"{one.node}: the look-up of its host name took {forward}, of its address {reverse}"
+            severity = Severity.WARNING
+            meaning = "a program that looks up names waits this long at each connection"
         if seen:
             wrong = True
-            yield Finding("names", Severity.WARNING if one.gloo_told else severity, seen, means, remedy)
+            yield Conclusion(
+                "host names", Severity.WARNING if one.gloo_interface_set else severity, seen, meaning, remedy
+            )
     if not wrong:
-        longest = max(max(one.lookup.forward, one.lookup.backward) for one in stock)
-        yield Finding("names", Severity.FINE, f"each node knows its own name, at most {in_seconds(longest)}")
+        longest = max(max(one.lookup.forward, one.lookup.reverse) for one in reports)
+        result = f"each node resolves its own host name, in at most {format_seconds(longest)}"
+        yield Conclusion("host names", Severity.OK, result)
 
 
-def _ports(stock: Sequence[Stock]) -> Iterator[Finding]:
-    tried = [(rank, knock) for rank, one in enumerate(stock) for knock in one.knocks]
-    if not tried:
+def _ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    checked = [(rank, peer) for rank, one in enumerate(reports) for peer in one.reachability]
+    if not checked:
         return
-    failed = {(rank, knock.rank): knock.tcp for rank, knock in tried if knock.tcp}
-    cut = _cut_off({(rank, knock.rank) for rank, knock in tried}, set(failed))
-    remedy = "check its cable, and that no firewall stands between the nodes of a job"
-    for rank in sorted(cut):
-        seen = f"{stock[rank].node} reaches no other node by TCP, and is reached by none"
-        yield Finding("ports", Severity.BAD, seen, "its workers could not meet the others", remedy)
-    for (source, target), why in failed.items():
-        if not {source, target} & cut:
-            seen = f"{stock[source].node} does not reach {stock[target].node} by TCP: {why}"
-            yield Finding("ports", Severity.BAD, seen, "their workers could not meet", remedy)
-    silent = [(rank, knock.rank) for rank, knock in tried if knock.udp and not knock.tcp]
-    if silent:
-        pairs = _some([f"{stock[source].node} to {stock[target].node}" for source, target in silent])
-        means = "agents hear of news by looking in the run's directory, within rendezvous.poll"
-        yield Finding("ports", Severity.WARNING, f"no UDP from {pairs}", means, "let UDP pass for faster recovery")
-    if not failed and not silent:
-        yield Finding("ports", Severity.FINE, f"{len(tried)} ways between nodes are open, for TCP and UDP")
+    failed = {(rank, peer.rank): peer.tcp for rank, peer in checked if peer.tcp}
+    isolated = _isolated({(rank, peer.rank) for rank, peer in checked}, set(failed))
+    remedy = "check the network cables, and that no firewall blocks traffic between the nodes of a job"
+    for rank in sorted(isolated):
+        seen = f"{reports[rank].node}: no TCP connection to or from any other node"
+        meaning = "its workers cannot connect to the workers of other nodes"
+        yield Conclusion("ports", Severity.BAD, seen, meaning, remedy)
+    for (source, target), error in failed.items():
+        if not {source, target} & isolated:
+            seen = f"{reports[source].node} cannot connect to {reports[target].node} by TCP: {error}"
+            yield Conclusion("ports", Severity.BAD, seen, "the workers of these nodes cannot connect", remedy)
+    no_udp = [(rank, peer.rank) for rank, peer in checked if peer.udp and not peer.tcp]
+    if no_udp:
+        pairs = _join_some([f"{reports[source].node} to {reports[target].node}" for source, target in no_udp])
+        meaning = "agents learn of changes by polling the run's directory every rendezvous.poll seconds, and no sooner"
+        remedy = "allow UDP between the nodes, for faster recovery"
+        yield Conclusion("ports", Severity.WARNING, f"no answer by UDP: {pairs}", meaning, remedy)
+    if not failed and not no_udp:
+        result = f"{len(checked)} connections between nodes work, by TCP and UDP"
+        yield Conclusion("ports", Severity.OK, result)
 
 
-def _cut_off(tried: set[tuple[int, int]], failed: set[tuple[int, int]]) -> set[int]:
-    """Nodes of which every way that was tried failed, both ways; empty if that were all of them."""
-    ranks = {rank for way in tried for rank in way}
-    cut = {rank for rank in ranks if {way for way in tried if rank in way} <= failed}
-    return cut if cut != ranks else set()
+def _isolated(checked: set[tuple[int, int]], failed: set[tuple[int, int]]) -> set[int]:
+    """Return the nodes to and from which every checked connection failed; an empty set if that is all nodes."""
+    ranks = {rank for pair in checked for rank in pair}
+    isolated = {rank for rank in ranks if {pair for pair in checked if rank in pair} <= failed}
+    return isolated if isolated != ranks else set()
 
 
-def _clock(stock: Sequence[Stock]) -> Iterator[Finding]:
-    off = [one for one in stock if abs(one.skew) > _SKEW]
-    for one in off:
-        seen = f"{one.node} is {abs(one.skew):.0f} s {'ahead of' if one.skew > 0 else 'behind'} {stock[0].node}"
-        means = "nothing in a run rests on clocks, but logs of several nodes cannot be compared"
-        yield Finding("clocks", Severity.WARNING, seen, means, "check the nodes' time service")
-    if len(stock) > 1 and not off:
-        yield Finding("clocks", Severity.FINE, "agree, as far as can be seen")
+def _clock(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    skewed = [one for one in reports if abs(one.skew) > _MAX_CLOCK_SKEW]
+    for one in skewed:
+        direction = "ahead of" if one.skew > 0 else "behind"
+        seen = f"the clock of {one.node} is {abs(one.skew):.0f} s {direction} that of {reports[0].node}"
+        meaning = "a run does not depend on clocks, but the times in the logs of several nodes cannot be compared"
+        yield Conclusion("clocks", Severity.WARNING, seen, meaning, "check the time service of the nodes")
+    if len(reports) > 1 and not skewed:
+        yield Conclusion("clocks", Severity.OK, f"no measured difference of more than {_MAX_CLOCK_SKEW:g} s")
 
 
-def _health(stock: Sequence[Stock]) -> Iterator[Finding]:
-    for one in stock:
+def _health(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    for one in reports:
         for finding in one.findings:
             severity = Severity.BAD if finding.bad else Severity.WARNING
-            means = "an agent would not join from there" if finding.bad else ""
-            yield Finding(finding.check, severity, f"{one.node}: {finding.seen}", means, finding.remedy)
-    if not any(one.findings for one in stock):
-        yield Finding("node check", Severity.FINE, "GPUs, free space: nothing wrong")
+            meaning = "an agent on this node fails its node check and does not join the run" if finding.bad else ""
+            yield Conclusion(finding.check, severity, f"{one.node}: {finding.seen}", meaning, finding.remedy)
+    if not any(one.findings for one in reports):
+        yield Conclusion("node check", Severity.OK, "no problem with GPUs, disk and shared memory")
 
 
-def _some(words: Sequence[str]) -> str:
-    more = f", and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
-    return ", ".join(words[:_SHOWN]) + more
+def _join_some(texts: Sequence[str]) -> str:
+    more = f", and {len(texts) - _MAX_SHOWN} more" if len(texts) > _MAX_SHOWN else ""
+    return ", ".join(texts[:_MAX_SHOWN]) + more

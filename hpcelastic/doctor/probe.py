@@ -1,4 +1,4 @@
-"""What one node can learn of a filesystem by itself. Every check is bounded in time; a hang is a result."""
+"""Measurements of a filesystem by one node. Every check has a time limit; a check that hangs is a result."""
 
 import errno
 import fcntl
@@ -18,47 +18,47 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hpcelastic.doctor.bounded_calls import run_trial
 from hpcelastic.doctor.measurements import Access, NodeMeasurements, Result, Space, Times
 from hpcelastic.doctor.race import create_exclusively, race_of_processes, race_of_threads
-from hpcelastic.doctor.trials import tried
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files
-from hpcelastic.store.bounded import Hang, bounded
-from hpcelastic.store.errnos import repeated
-from hpcelastic.store.mounts import mount_of
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import Hang, bounded
+from hpcelastic.storage.errnos import retry
+from hpcelastic.storage.mounts import mount_of
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How much a probe does."""
+    """The thoroughness of a probe."""
 
     names: int
-    """Names that racers compete for."""
+    """Number of names for which the racers compete."""
 
     racers: int
     replacements: int
     repetitions: int
-    """Of the operations whose time is taken."""
+    """Number of repetitions of each timed operation."""
 
     processes: bool
-    """Race with processes instead of threads, and try POSIX locks, which need another process."""
+    """Race with processes instead of threads, and check POSIX locks, which needs another process."""
 
     limit: float
-    """Seconds after which a check counts as hung; long, for a busy machine starts processes slowly."""
+    """Seconds after which a check counts as hung. It is long because a busy machine starts processes slowly."""
 
 
 SHORT = Effort(names=3, racers=3, replacements=10, repetitions=3, processes=False, limit=30.0)
-"""What a run does by itself when it is created."""
+"""The probe of a run when it is created."""
 
 QUICK = Effort(names=10, racers=4, replacements=50, repetitions=5, processes=True, limit=40.0)
 FULL = Effort(names=30, racers=6, replacements=300, repetitions=20, processes=True, limit=60.0)
 
 
 def measure_node(directory: Path, node: str, effort: Effort) -> NodeMeasurements:
-    """Measure the filesystem of ``directory``, in a directory of its own below, which is removed again.
+    """Measure the filesystem of ``directory``, in a temporary directory below it.
 
-    Raises StoreError where not even that can be made. After a check that hangs the others are left out: they would
-    hang as well.
+    Raises StoreError if the temporary directory cannot be created. If a check hangs, the checks after it are skipped,
+    because they would hang as well.
     """
     work = directory / f".probe-{secrets.token_hex(4)}"
     bounded(lambda: files.make_directory(work), effort.limit, str(directory))
@@ -72,25 +72,25 @@ def _measure(directory: Path, work: Path, node: str, effort: Effort) -> NodeMeas
     found: dict[str, Any] = {"client": client_of(directory), "mount": mount_of(directory)}
     found |= {"access": _access(directory, work), "space": _space(directory)}
     for name, check in _checks(effort).items():
-        found[name] = tried(partial(_begun, check, work), effort.limit, name)
+        found[name] = run_trial(partial(_run_in_new_directory, check, work), effort.limit, name)
         if found[name].result is Result.HANGS:
             return NodeMeasurements(node, **found)
     for name, check in _lock_checks(effort).items():
-        found[name] = tried(partial(_begun, check, work), effort.limit, name)
-    return NodeMeasurements(node, **found, **_all_times(work, effort))
+        found[name] = run_trial(partial(_run_in_new_directory, check, work), effort.limit, name)
+    return NodeMeasurements(node, **found, **_measure_times(work, effort))
 
 
 def client_of(directory: Path) -> str:
-    """Names the kernel and the mount through which ``directory`` is seen."""
+    """Identify the kernel and the mount through which this process accesses ``directory``."""
     boot = files.read(Path("/proc/sys/kernel/random/boot_id")) or b""
-    return f"{boot.decode().strip()}:{repeated(directory.stat).st_dev}"
+    return f"{boot.decode().strip()}:{retry(directory.stat).st_dev}"
 
 
 def remove_tree(path: Path, limit: float) -> None:
-    """Remove a directory with all in it, as far as that can be done."""
+    """Remove a directory with its content, and ignore errors. ``limit`` is in seconds."""
 
     def remove() -> None:
-        for _ in range(5):  # NFS keeps names that are still open
+        for _ in range(5):  # NFS keeps the names of files that are still open
             shutil.rmtree(path, ignore_errors=True)
             if not path.exists():
                 return
@@ -103,8 +103,11 @@ def remove_tree(path: Path, limit: float) -> None:
 
 
 def _access(directory: Path, work: Path) -> Access:
-    """Whose the directory is. Who we are there is told by what we have just made: a server may map users."""
-    found, mine = repeated(directory.stat), repeated(work.stat).st_uid
+    """Return the owner and the mode of the directory.
+
+    The owner of the new directory ``work`` is this user as the server sees it, because a server may map users.
+    """
+    found, mine = retry(directory.stat), retry(work.stat).st_uid
     try:
         owner = pwd.getpwuid(found.st_uid).pw_name
     except KeyError:
@@ -113,16 +116,16 @@ def _access(directory: Path, work: Path) -> Access:
 
 
 def _space(directory: Path) -> Space:
-    stat = repeated(lambda: os.statvfs(directory))
+    stat = retry(lambda: os.statvfs(directory))
     return Space(stat.f_bavail * stat.f_frsize, stat.f_favail if stat.f_files else None)
 
 
 Check: TypeAlias = "Callable[[Path], str]"
-"""Tries something in an empty directory and returns what is wrong, in words, or nothing."""
+"""Runs a trial in an empty directory. Returns a description of what is wrong, or an empty string."""
 
 
 def _checks(effort: Effort) -> dict[str, Check]:
-    """By the names of the fields of NodeMeasurements."""
+    """Return the checks by the name of their field of `NodeMeasurements`."""
     return {
         "read_back": _read_back,
         "hard_links": lambda work: _links(work, os.link),
@@ -142,11 +145,11 @@ def _lock_checks(effort: Effort) -> dict[str, Check]:
     return checks | ({"posix_lock": lambda work: _posix_lock(work / "lock")} if effort.processes else {})
 
 
-def _begun(check: Check, work: Path) -> str:
-    """A check in a new directory, for an attempt before may have left something."""
-    place = work / secrets.token_hex(4)
-    files.make_directory(place)
-    return check(place)
+def _run_in_new_directory(check: Check, work: Path) -> str:
+    """Run a check in a new directory, because an earlier attempt may have left files."""
+    directory = work / secrets.token_hex(4)
+    files.make_directory(directory)
+    return check(directory)
 
 
 def _read_back(work: Path) -> str:
@@ -154,11 +157,11 @@ def _read_back(work: Path) -> str:
     for content in (b"first", b"second"):
         files.publish(path, content, durable=False)
         if files.read(path) != content:
-            return "a file that was just written reads otherwise"
+            return "a file that was just written has other content when it is read"
     if path.name not in files.names(work):
-        return "a file that was just made is not listed"
+        return "a file that was just created is not listed"
     files.remove(path)
-    return "a file that was just removed is listed" if path.name in files.names(work) else ""
+    return "a file that was just removed is still listed" if path.name in files.names(work) else ""
 
 
 def _links(work: Path, link: Callable[[Path, Path], None]) -> str:
@@ -166,12 +169,12 @@ def _links(work: Path, link: Callable[[Path, Path], None]) -> str:
     target.write_bytes(b"linked")
     link(target, path)
     if files.read(path) != b"linked" or path.name not in files.names(work):
-        return "a link does not lead to its target"
+        return "a new link does not lead to its target"
     try:
         link(target, path)
     except FileExistsError:
         return ""
-    return "a link took the place of another file"
+    return "a link replaced an existing name"
 
 
 def _exclusive(work: Path, effort: Effort) -> str:
@@ -181,7 +184,7 @@ def _exclusive(work: Path, effort: Effort) -> str:
 
 
 def _replacement(path: Path, count: int) -> str:
-    """A reader in a loop while a writer replaces: what it finds must be whole."""
+    """Read a file in a loop while a thread replaces it. Each read must return complete content."""
     wrong, done = "", threading.Event()
     errors: list[Exception] = []
 
@@ -200,25 +203,29 @@ def _replacement(path: Path, count: int) -> str:
     while not done.is_set() and not wrong:
         content = files.read(path)
         if content is None:
-            wrong = "a file that is being replaced is missing for a moment"
+            wrong = "a file is missing while it is replaced"
         elif number_in(content) is None:
-            wrong = "a file that is being replaced is torn for a moment"
+            wrong = "a read returned a mix of old and new content while a file was replaced"
     writer.join()
     if errors:
         raise errors[0]
-    return wrong or ("" if number_in(files.read(path) or b"") == count - 1 else "the last replacement is not read")
+    return wrong or (
+        ""
+        if number_in(files.read(path) or b"") == count - 1
+        else "a read after the last replacement returns older content"
+    )
 
 
 _BLOCKS = 2048
 
 
 def whole_content(number: int) -> bytes:
-    """Some pages that hold ``number`` all over, so that a part of another content would be seen."""
+    """Return several pages of copies of ``number``, so that a part of other content can be detected."""
     return b"%07d\n" % number * _BLOCKS
 
 
 def number_in(content: bytes) -> int | None:
-    """The number that `whole_content` was made of; None if it is not whole."""
+    """Return the number in the output of `whole_content`; None if the content is not complete."""
     head = content[:8]
     return int(head) if head.strip().isdigit() and content == head * _BLOCKS else None
 
@@ -235,9 +242,9 @@ def _sync(path: Path, flags: int) -> str:
 def _soft_lock(path: Path) -> str:
     for _ in range(2):
         if not create_exclusively(path, b"held"):
-            return "a lock file that was removed is still there"
+            return "a lock file still exists after it was removed"
         if create_exclusively(path, b"held"):
-            return "a lock file was created twice"
+            return "the same lock file was created twice"
         files.remove(path)
     return ""
 
@@ -246,17 +253,17 @@ def _flock(path: Path) -> str:
     ours, theirs = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
     try:
         fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if lock_now(theirs, fcntl.flock):
-            return "two hold the same flock on this node"
+        if try_lock(theirs, fcntl.flock):
+            return "two file descriptors hold the same flock on this node"
         fcntl.flock(ours, fcntl.LOCK_UN)
-        return "" if lock_now(theirs, fcntl.flock) else "a released flock stays held"
+        return "" if try_lock(theirs, fcntl.flock) else "a flock is still held after it was released"
     finally:
         os.close(ours)
         os.close(theirs)
 
 
-def lock_now(fd: int, lock: Callable[[int, int], None]) -> bool:
-    """Take an exclusive lock if nobody holds it. Raises OSError where there are no locks."""
+def try_lock(fd: int, lock: Callable[[int, int], None]) -> bool:
+    """Take an exclusive lock if it is free. Raises OSError if the filesystem has no locks."""
     try:
         lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -276,7 +283,7 @@ except OSError:
 
 
 def _posix_lock(path: Path) -> str:
-    """POSIX locks belong to processes: another one tries."""
+    """Check POSIX locks with a second process, because they belong to processes."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -287,28 +294,28 @@ def _posix_lock(path: Path) -> str:
     return "" if other.returncode == 3 else "two processes hold the same POSIX lock on this node"
 
 
-def _all_times(work: Path, effort: Effort) -> dict[str, Any]:
+def _measure_times(work: Path, effort: Effort) -> dict[str, Any]:
     numbers = itertools.count()
     subject = work / "subject"
 
     def publish() -> None:
         files.publish_new(work / f"timed-{next(numbers)}", b"timed")
 
-    def take() -> dict[str, Times]:
+    def measure() -> dict[str, Times]:
         subject.write_bytes(b"x")
         calls = {"publishing": publish, "listing": lambda: os.listdir(work), "reading": lambda: subject.read_bytes()}
         return {name: _times(call, effort.repetitions) for name, call in calls.items()}
 
     try:
-        return bounded(take, effort.limit, "times")
+        return bounded(measure, effort.limit, "times")
     except (OSError, StoreError):
         return {}
 
 
 def _times(call: Callable[[], object], repetitions: int) -> Times:
-    taken = []
+    durations = []
     for _ in range(repetitions):
         start = time.monotonic()
         call()
-        taken.append(time.monotonic() - start)
-    return Times(round(statistics.median(taken), 6), round(max(taken), 6))
+        durations.append(time.monotonic() - start)
+    return Times(round(statistics.median(durations), 6), round(max(durations), 6))

@@ -1,6 +1,7 @@
-"""Races for names: many try to create the same ones, and of each name exactly one may be told that it has.
+"""Races for names: several racers create the same names, and of each name exactly one racer must succeed.
 
-Judged by what each racer was told, and by what the names hold afterwards, since either may lie alone.
+A race is judged by the results that each racer got and by the content of the names afterwards, because either of them
+may be wrong alone.
 """
 
 import json
@@ -16,23 +17,23 @@ from functools import partial
 from pathlib import Path
 from typing import IO
 
-from hpcelastic.doctor.trials import persistently
+from hpcelastic.doctor.bounded_calls import retry_transient
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files
-from hpcelastic.store.errnos import repeated
+from hpcelastic.storage import files
+from hpcelastic.storage.errnos import retry
 
 Create = Callable[[Path, bytes], bool]
-"""Creates a name with a content unless it is taken; True for who did."""
+"""Creates a name with a content unless the name exists; True if this call created it."""
 
 
-_SIGHT, _PACE = 25.0, 0.1
-"""Seconds for which a name that is listed is asked for, and between two times."""
+_VISIBILITY_TIMEOUT, _POLL_INTERVAL = 25.0, 0.1
+"""Seconds for which a listed name that cannot be opened is tried again, and between two attempts."""
 
 
 def create_exclusively(path: Path, data: bytes) -> bool:
-    """By O_EXCL, as lock files are: the name is there before its content."""
+    """Create a file by O_EXCL, as lock files are created: the name exists before its content."""
     try:
-        fd = repeated(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        fd = retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         return False
     try:
@@ -43,48 +44,49 @@ def create_exclusively(path: Path, data: bytes) -> bool:
 
 
 def race(directory: Path, racer: str, names: Sequence[str], create: Create) -> list[str]:
-    """Try to create every name; those that ``racer`` was told it created."""
-    return [name for name in names if persistently(partial(create, directory / name, racer.encode()))]
+    """Try to create every name. Return those that ``create`` reported as created by ``racer``."""
+    return [name for name in names if retry_transient(partial(create, directory / name, racer.encode()))]
 
 
-def contents(directory: Path, names: Sequence[str], patience: float = _SIGHT) -> dict[str, str]:
-    """What each name holds; empty where it is not there.
+def contents(directory: Path, names: Sequence[str], timeout: float = _VISIBILITY_TIMEOUT) -> dict[str, str]:
+    """Return the content of each name; an empty string if the name does not exist.
 
-    A name that is listed is asked for again for ``patience`` seconds in all: this client may remember that it was
-    absent, above all where the reply to its creation was lost.
+    A listed name that cannot be opened is tried again, for ``timeout`` seconds in all: this client may have cached that
+    the name is absent, above all if the reply to its creation was lost.
     """
-    deadline = time.monotonic() + patience
-    held = {name: persistently(partial(files.read, directory / name)) for name in names}
+    deadline = time.monotonic() + timeout
+    held = {name: retry_transient(partial(files.read, directory / name)) for name in names}
     while time.monotonic() < deadline and (hidden := _hidden(directory, held)):
-        time.sleep(_PACE)
-        held |= {name: persistently(partial(files.read, directory / name)) for name in hidden}
+        time.sleep(_POLL_INTERVAL)
+        held |= {name: retry_transient(partial(files.read, directory / name)) for name in hidden}
     return {name: (content or b"").decode(errors="replace") for name, content in held.items()}
 
 
 def _hidden(directory: Path, held: Mapping[str, bytes | None]) -> set[str]:
-    """Names that are listed and cannot be opened."""
+    """Return the names that are listed and cannot be opened."""
     absent = {name for name, content in held.items() if content is None}
-    return absent & set(persistently(lambda: files.names(directory))) if absent else absent
+    return absent & set(retry_transient(lambda: files.names(directory))) if absent else absent
 
 
 def violation(claims: Mapping[str, Sequence[str]], held: Mapping[str, str]) -> str:
-    """What is wrong with a race, in words; empty if each name has one winner, whom it names.
+    """Describe what is wrong with a race; empty if each name has one winner and holds the content of that winner.
 
-    ``claims`` are the names that each racer was told it created, ``held`` is what every name holds.
+    ``claims`` are the names that each racer got reported as created by itself, ``held`` is the content of every name.
     """
     for name, content in held.items():
         winners = sorted(racer for racer, won in claims.items() if name in won)
         if len(winners) > 1:
-            return f"{len(winners)} were told that they had created one name: {', '.join(winners)}"
+            return f"{len(winners)} racers created the same name: {', '.join(winners)}"
         if not winners:
-            return "nobody was told that it had created a name that is there" if content else "nobody created a name"
+            return "a name exists, but no racer got success for its creation" if content else "no racer created a name"
         if content != winners[0]:
-            return f"a name that {winners[0]} created holds what {content or 'nobody'} wrote"
+            actual = f"the content of {content}" if content else "no content"
+            return f"a name that {winners[0]} created holds {actual}"
     return ""
 
 
 def race_of_threads(directory: Path, racers: int, names: Sequence[str]) -> str:
-    """A race on this node, quickly; what is wrong with it."""
+    """Run a race between threads of this process. Return what is wrong with it."""
     claims: dict[str, Sequence[str]] = {}
     errors: list[Exception] = []
     gate = threading.Barrier(racers)
@@ -107,7 +109,7 @@ def race_of_threads(directory: Path, racers: int, names: Sequence[str]) -> str:
 
 
 def race_of_processes(directory: Path, racers: int, names: Sequence[str]) -> str:
-    """A race on this node between processes; what is wrong with it."""
+    """Run a race between processes on this node. Return what is wrong with it."""
     command = [sys.executable, "-m", "hpcelastic.doctor.race", str(directory)]
     pipe = subprocess.PIPE
     started = [
@@ -116,7 +118,7 @@ def race_of_processes(directory: Path, racers: int, names: Sequence[str]) -> str
     ]
     try:
         for process in started:
-            _pipe(process.stdout).readline()  # it has loaded what it needs
+            _pipe(process.stdout).readline()  # the process has imported its modules
         for process in started:
             _pipe(process.stdin).close()
         lines = [_pipe(process.stdout).read() for process in started]
@@ -131,37 +133,39 @@ def race_of_processes(directory: Path, racers: int, names: Sequence[str]) -> str
 
 
 def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    """A stream that was asked for as a pipe, and so is one."""
+    """Return a stream of a process that was started with pipes, so that it is never None."""
     assert stream is not None
     return stream
 
 
-def meet_at_start(directory: Path, node: str, count: int) -> str:
-    """The race that agents have when they start: those who come at once compete; what is wrong with it, in words.
+def race_at_start(directory: Path, node: str, count: int) -> str:
+    """Race with the agents that start at the same time. Return what is wrong with the race.
 
-    Nobody waits for anybody. Who was told that it created a name must find itself there, and who was told that it did
-    not, another.
+    No agent waits for another. An agent must find its own content in each name that it created according to the reply,
+    and other content in each name that it did not create.
     """
     names = [f"start-{number:02d}" for number in range(count)]
     files.make_directory(directory)
     absent = sorted(set(names) - set(files.names(directory)))
-    random.shuffle(absent)  # or the first to come would win them all
+    random.shuffle(absent)  # in the same order, the first agent would win every name
     me = f"{node} {secrets.token_hex(4)}"
     won = race(directory, me, absent, files.publish_new)
-    held = contents(directory, absent, patience=0.0)  # what does not show cannot be judged
+    held = contents(directory, absent, timeout=0.0)  # a name that is not visible yet cannot be judged
     for name in absent:
         if name in won and held[name] not in ("", me):
             other = held[name].partition(" ")[0]
-            return f"{directory / name} was created by this node, as it was told, and holds what {other} wrote"
+            return (
+                f"the reply says that {directory / name} was created by this node, but it holds the content of {other}"
+            )
         if name not in won and held[name] == me:
             return (
-                f"{directory / name} was created by another node, as this one was told, and holds what this one wrote"
+                f"the reply says that {directory / name} was created by another node, but it holds this node's content"
             )
     return ""
 
 
 def main(arguments: Sequence[str]) -> None:
-    """One racer among processes: DIRECTORY RACER NAME ...; starts when its standard input ends."""
+    """Run one racer of `race_of_processes`: DIRECTORY RACER NAME ...; it starts at the end of its standard input."""
     directory, racer, *names = arguments
     print("ready", flush=True)
     sys.stdin.read()

@@ -1,4 +1,4 @@
-"""The rules by which measurements become findings: one function for each check, in the order of the report.
+"""Rules that turn measurements into findings: one function for each check, in the order of the report.
 
 Pure. `judge` applies them all.
 """
@@ -12,239 +12,246 @@ from hpcelastic.doctor.measurements import (
     Measurements,
     NodeMeasurements,
     Result,
-    Sight,
     Trial,
+    Visibility,
     latest,
     worst,
 )
 from hpcelastic.doctor.verdict import (
     NEVER,
-    Finding,
+    Conclusion,
+    FilesystemReport,
     Severity,
-    Verdict,
-    in_seconds,
+    build_report,
+    format_seconds,
+    local_lock_reason,
     lock_kind,
-    locks_stay_local,
-    verdict_on,
 )
-from hpcelastic.store.locks import LockKind
+from hpcelastic.storage.locks import LockKind
 
-Rule = Callable[[Measurements], Finding | None]
-"""None: there is nothing to say, for nothing was measured."""
+Rule = Callable[[Measurements], Conclusion | None]
+"""Returns None if the rule has no finding, because nothing was measured."""
 
-FINE, HANDLED, WARNING, UNSAFE = Severity.FINE, Severity.HANDLED, Severity.WARNING, Severity.UNSAFE
+OK, HANDLED, WARNING, UNSAFE = Severity.OK, Severity.HANDLED, Severity.WARNING, Severity.UNSAFE
 
-LITTLE_BYTES, LITTLE_INODES = 1 << 30, 10_000
-"""A run writes little itself; checkpoints and logs need far more than this."""
+MIN_FREE_BYTES, MIN_FREE_INODES = 1 << 30, 10_000
+"""Least free space without a warning. A run itself writes little; checkpoints and logs need far more than this."""
 
 SLOW = 0.1
-"""Seconds; a turn of the rendezvous publishes one or two files."""
+"""Latency in seconds above which a filesystem is slow. A turn of the rendezvous publishes one or two files."""
 
 LATE = 1.0
-"""Seconds of lag that no setting needs to follow."""
+"""Lag in seconds up to which no setting has to change."""
 
 
-def judge(measurements: Measurements) -> Verdict:
-    """What ``measurements`` mean for a run."""
+def judge(measurements: Measurements) -> FilesystemReport:
+    """Return the verdict that follows from ``measurements``."""
     findings = (rule(measurements) for rule in RULES)
-    return verdict_on(measurements, [finding for finding in findings if finding is not None])
+    return build_report(measurements, [finding for finding in findings if finding is not None])
 
 
-def _access(measured: Measurements) -> Finding | None:
+def _access(measured: Measurements) -> Conclusion | None:
     access = next((node.access for node in measured.nodes if node.access), None)
     if access is None:
         return None
-    whose = f"belongs to {'you' if access.ours else access.owner}, mode {access.mode:04o}"
-    meaning = "whoever can change its names can put another run, with other programs, in the place of yours"
+    result = f"belongs to {'you' if access.ours else access.owner}, mode {access.mode:04o}"
+    meaning = "a user who can rename entries of this directory can replace your run by other programs"
     remedy = "use a directory of your own: mkdir -m 700 NEW"
-    shut = f"chmod go-w, or {remedy}" if access.ours else remedy
+    restrict = f"chmod go-w, or {remedy}" if access.ours else remedy
     if not access.sticky and (access.mode & 0o002 or not (access.ours or access.roots)):
-        return Finding("access", UNSAFE, whose, meaning, shut)
+        return Conclusion("access", UNSAFE, result, meaning, restrict)
     if not access.sticky and access.mode & 0o020:
-        return Finding("access", WARNING, f"{whose}: its group may write", meaning, f"chmod g-w, or {remedy}")
-    return Finding("access", FINE, whose)
+        return Conclusion("access", WARNING, f"{result}; the group can write", meaning, f"chmod g-w, or {remedy}")
+    return Conclusion("access", OK, result)
 
 
-def _space(measured: Measurements) -> Finding | None:
+def _space(measured: Measurements) -> Conclusion | None:
     spaces = [node.space for node in measured.nodes if node.space]
     if not spaces:
         return None
     space = min(spaces, key=lambda space: space.bytes)
-    inodes = "" if space.inodes is None else f", {space.inodes:,} files"
-    result = f"{_size(space.bytes)}{inodes} free; quotas are not measured"
-    little = space.bytes < LITTLE_BYTES or (space.inodes is not None and space.inodes < LITTLE_INODES)
-    if not little:
-        return Finding("space", FINE, result)
-    meaning = "checkpoints and logs may fill it; a run that cannot write its lease stops its workers"
-    return Finding("space", WARNING, result, meaning, "free some space; a stopped run goes on with --resume")
+    inodes = "" if space.inodes is None else f" and {space.inodes:,} inodes"
+    result = f"{_format_size(space.bytes)}{inodes} free; quotas are not measured"
+    low = space.bytes < MIN_FREE_BYTES or (space.inodes is not None and space.inodes < MIN_FREE_INODES)
+    if not low:
+        return Conclusion("space", OK, result)
+    meaning = "checkpoints and logs may fill the filesystem; a run that cannot write its lease stops its workers"
+    return Conclusion("space", WARNING, result, meaning, "free some space; continue a stopped run with --resume")
 
 
-def _mount(measured: Measurements) -> Finding | None:
+def _mount(measured: Measurements) -> Conclusion | None:
     first = measured.nodes[0]
     others = [node for node in measured.nodes if not node.mount.same_as(first.mount)]
     if others:
         other = others[0]
-        result = f"{first.node} has {first.mount.kind} {first.mount.source}; {other.node} has it otherwise"
-        meaning = f"{_difference(first, other)}; what holds on one node need not hold on the other"
-        return Finding("mount", WARNING, result, meaning, "tell your administrators; the worse of both counts")
+        result = f"{first.node} mounts {first.mount.kind} {first.mount.source}; {other.node} mounts it differently"
+        meaning = f"{_difference(first, other)}; a measurement on one node may not hold on the other"
+        remedy = "mount it in the same way on all nodes; until then the worse result counts"
+        return Conclusion("mount", WARNING, result, meaning, remedy)
     if first.mount.local:
         result = f"{first.mount.kind} on {first.node}, a filesystem of one machine"
         meaning = "agents on other nodes cannot see it"
-        return Finding("mount", WARNING, result, meaning, "name a directory on the cluster's shared filesystem")
-    return Finding("mount", FINE, f"{first.mount.kind} {first.mount.source}")
+        return Conclusion("mount", WARNING, result, meaning, "use a directory on the cluster's shared filesystem")
+    return Conclusion("mount", OK, f"{first.mount.kind} {first.mount.source}")
 
 
-def _clients(measured: Measurements) -> Finding | None:
+def _clients(measured: Measurements) -> Conclusion | None:
     if measured.across is None:
         result = "one node only; locks, caches and visibility between nodes were not measured"
-        remedy = "run it on several nodes at once: srun -N2 hpcelastic doctor --dir DIR"
-        return Finding("nodes", WARNING if not measured.nodes[0].mount.local else FINE, result, "", remedy)
+        remedy = "run doctor on several nodes at the same time: srun -N2 hpcelastic doctor --dir DIR"
+        return Conclusion("nodes", WARNING if not measured.nodes[0].mount.local else OK, result, "", remedy)
     count = len(measured.nodes)
     if measured.one_client:
         result = f"{count} members, all on one machine and one mount"
-        meaning = "they share every cache: nothing was learned of what other nodes see"
-        return Finding("nodes", WARNING, result, meaning, "run one task on each node: srun -N2 --ntasks-per-node=1")
-    return Finding("nodes", FINE, f"{count} members on {len({node.client for node in measured.nodes})} mounts")
+        meaning = "the members share every cache, so nothing is known of what other nodes see"
+        return Conclusion("nodes", WARNING, result, meaning, "run one task on each node: srun -N2 --ntasks-per-node=1")
+    return Conclusion("nodes", OK, f"{count} members on {len({node.client for node in measured.nodes})} mounts")
 
 
-def _trial(check: str, pick: Callable[[NodeMeasurements], Trial], fine: str, meaning: str, remedy: str) -> Rule:
-    """A rule for what every node tries by itself, and without which nothing is safe."""
+def _trial(check: str, pick: Callable[[NodeMeasurements], Trial], ok: str, meaning: str, remedy: str) -> Rule:
+    """Return a rule for a trial that every node runs by itself and that every safe filesystem passes."""
 
-    def rule(measured: Measurements) -> Finding | None:
+    def rule(measured: Measurements) -> Conclusion | None:
         trial = _worst_of(measured, pick)
         if trial.result is Result.UNMEASURED:
             return None
-        return Finding(check, FINE, fine) if trial.works else Finding(check, UNSAFE, trial.detail, meaning, remedy)
+        return Conclusion(check, OK, ok) if trial.works else Conclusion(check, UNSAFE, trial.detail, meaning, remedy)
 
     return rule
 
 
-def _links(measured: Measurements) -> Finding | None:
-    hard, symbolic = _worst_of(measured, _hard), _worst_of(measured, lambda node: node.symbolic_links)
+def _links(measured: Measurements) -> Conclusion | None:
+    hard, symbolic = _worst_of(measured, _hard_links), _worst_of(measured, lambda node: node.symbolic_links)
     if hard.result is Result.UNMEASURED or hard.works:
-        return Finding("links", FINE, "hard links work") if hard.works else None
+        return Conclusion("links", OK, "hard links work") if hard.works else None
     if symbolic.works:
-        meaning = "a finished file cannot be given a second name"
-        remedy = "hpcelastic publishes by symbolic links, which are as exclusive"
-        return Finding("links", HANDLED, f"no hard links ({hard.detail}); symbolic links work", meaning, remedy)
-    result = f"neither hard links ({hard.detail}) nor symbolic links ({symbolic.detail})"
-    return Finding("links", UNSAFE, result, "no complete file can be created exclusively", _OTHER)
+        meaning = "a complete file cannot be published under its name by a hard link"
+        remedy = "none; hpcelastic publishes by symbolic links, which are equally exclusive"
+        return Conclusion("links", HANDLED, f"no hard links ({hard.detail}); symbolic links work", meaning, remedy)
+    result = f"neither hard links ({hard.detail}) nor symbolic links ({symbolic.detail}) work"
+    return Conclusion("links", UNSAFE, result, "a complete file cannot be created exclusively", _USE_ANOTHER)
 
 
-def _exclusive(measured: Measurements) -> Finding | None:
+def _exclusive(measured: Measurements) -> Conclusion | None:
     across = measured.across.exclusive if measured.across else UNTRIED
     trial = worst([_worst_of(measured, lambda node: node.exclusive), across])
     if trial.result is Result.UNMEASURED:
         return None
     if trial.bad:
-        meaning = "two agents could both believe that their decision is the next one"
-        return Finding("exclusive creation", UNSAFE, trial.detail, meaning, _OTHER)
-    return Finding("exclusive creation", FINE, across.detail or "each name had one winner on this node")
+        meaning = "two agents could each believe that they have made the run's next decision"
+        return Conclusion("exclusive creation", UNSAFE, trial.detail, meaning, _USE_ANOTHER)
+    return Conclusion("exclusive creation", OK, across.detail or "each name had one winner on this node")
 
 
-def _replacement(measured: Measurements) -> Finding | None:
+def _replacement(measured: Measurements) -> Conclusion | None:
     trial = _worst_of(measured, lambda node: node.replacement)
-    torn = sum(sight.torn for sight in _sights(measured))
-    missing = sum(sight.missing for sight in _sights(measured))
+    torn = sum(visibility.torn for visibility in _visibilities(measured))
+    missing = sum(visibility.missing for visibility in _visibilities(measured))
     if trial.bad or torn:
         result = trial.detail if trial.bad else f"{torn} reads from another node found a torn file"
-        meaning = "a reader can find half a decision, half a lease or half a checkpoint"
-        return Finding("replacement", UNSAFE, result, meaning, _OTHER)
+        meaning = "a reader can find an incomplete decision, lease or checkpoint"
+        return Conclusion("replacement", UNSAFE, result, meaning, _USE_ANOTHER)
     if missing:
-        meaning = "a file that is being replaced is not there, or stale, for a moment"
-        remedy = "hpcelastic reads again, and takes silence for news of nothing"
-        return Finding("replacement", HANDLED, f"{missing} reads from another node failed", meaning, remedy)
-    return Finding("replacement", FINE, "never torn, never missing") if trial.works else None
+        meaning = "a file can be missing or stale for a moment while it is replaced"
+        remedy = "none; hpcelastic reads again, and concludes nothing from a failed read"
+        return Conclusion("replacement", HANDLED, f"{missing} reads from another node failed", meaning, remedy)
+    return Conclusion("replacement", OK, "a replaced file is never torn and never missing") if trial.works else None
 
 
-def _durable(measured: Measurements) -> Finding | None:
+def _durable(measured: Measurements) -> Conclusion | None:
     trial = worst([_worst_of(measured, lambda n: n.durable_file), _worst_of(measured, lambda n: n.durable_directory)])
     if trial.result is Result.UNMEASURED:
         return None
     if trial.works:
-        return Finding("fsync", FINE, "of files and directories works")
-    meaning = "what was decided last can be lost if the file server loses power"
-    return Finding("fsync", WARNING, trial.detail, meaning, "nothing to do while servers do not crash")
+        return Conclusion("fsync", OK, "fsync of files and directories works")
+    meaning = "the last decisions can be lost if the file server loses power"
+    return Conclusion("fsync", WARNING, trial.detail, meaning, "none as long as the file servers do not crash")
 
 
-def _locks(measured: Measurements) -> Finding | None:
+def _locks(measured: Measurements) -> Conclusion | None:
     kind = lock_kind(measured)
-    local = next((reason for node in measured.nodes if (reason := locks_stay_local(node.mount))), "")
+    local = next((reason for node in measured.nodes if (reason := local_lock_reason(node.mount))), "")
     own = _worst_of(measured, lambda node: node.flock)
     across = measured.across.flock if measured.across and not measured.one_client else UNTRIED
     if kind is LockKind.NATIVE:
         where = f"exclude between nodes{_handover(measured)}" if across.works else "exclude on this node"
-        return Finding("locks", FINE, f"flock locks {where}") if own.works else None
-    said = across.detail if across.bad else own.detail if own.bad else f"locks exclude on one node only: {local}"
-    meaning = "two nodes can hold the same lock; software that trusts it loses data"
-    with_what = "lock files" if kind is LockKind.SOFT else "no lock"
-    remedy = f"hpcelastic uses {with_what} to wait in turn; its decisions rest on exclusive creation alone"
-    return Finding("locks", HANDLED, f"{said}" + (f" ({local})" if across.bad and local else ""), meaning, remedy)
+        return Conclusion("locks", OK, f"flock locks {where}") if own.works else None
+    result = across.detail if across.bad else own.detail if own.bad else f"locks exclude on one node only: {local}"
+    meaning = "two nodes can hold the same lock; software that depends on it loses data"
+    used = "lock files instead" if kind is LockKind.SOFT else "no locks"
+    remedy = f"none; hpcelastic uses {used}, and its decisions depend on exclusive creation only"
+    return Conclusion("locks", HANDLED, f"{result}" + (f" ({local})" if across.bad and local else ""), meaning, remedy)
 
 
-def _posix(measured: Measurements) -> Finding | None:
+def _posix(measured: Measurements) -> Conclusion | None:
     across = measured.across.posix_lock if measured.across and not measured.one_client else UNTRIED
     trial = worst([_worst_of(measured, lambda node: node.posix_lock), across])
     if trial.bad:
-        return Finding(
-            "POSIX locks", HANDLED, trial.detail, "fcntl locks do not exclude", "hpcelastic does not use them"
-        )
+        meaning = "fcntl locks do not exclude"
+        return Conclusion("POSIX locks", HANDLED, trial.detail, meaning, "none; hpcelastic does not use them")
     where = "between nodes" if across.works else "on this node"
-    return Finding("POSIX locks", FINE, f"exclude {where}") if trial.works else None
+    return Conclusion("POSIX locks", OK, f"POSIX locks exclude {where}") if trial.works else None
 
 
-def _lag(check: str, pick: Callable[[Sight], Lag | None], meaning: str, remedy: str, *, vital: bool = False) -> Rule:
-    """A rule for how late nodes see what another has changed; ``vital`` if we must see it at last."""
+def _lag(
+    check: str, pick: Callable[[Visibility], Lag | None], meaning: str, remedy: str, *, vital: bool = False
+) -> Rule:
+    """Return a rule for the lag with which nodes see a change; ``vital`` if runs must see the change at some time."""
 
-    def rule(measured: Measurements) -> Finding | None:
-        lag = latest(pick(sight) for sight in _sights(measured))
+    def rule(measured: Measurements) -> Conclusion | None:
+        lag = latest(pick(visibility) for visibility in _visibilities(measured))
         if lag is None:
             return None
         if lag.seconds is not None:
-            severity = FINE if lag.seconds <= LATE else HANDLED
-            told = ("", "") if severity is FINE else (meaning, remedy)
-            return Finding(check, severity, f"seen by others {_after(lag.seconds)}", *told)
-        result = f"not seen by others within {lag.limit:g} s"
+            severity = OK if lag.seconds <= LATE else HANDLED
+            explanation = ("", "") if severity is OK else (meaning, remedy)
+            return Conclusion(check, severity, f"seen by other nodes {_format_delay(lag.seconds)}", *explanation)
+        result = f"not seen by other nodes within {lag.limit:g} s"
         if not vital:
-            return Finding(check, HANDLED, result, meaning, remedy)
+            return Conclusion(check, HANDLED, result, meaning, remedy)
         if lag.limit < NEVER:
-            return Finding(check, WARNING, result, meaning, f"{_RAISED}; doctor without --quick tells how late it is")
-        return Finding(check, UNSAFE, result, meaning, _OTHER)
+            remedy_quick = f"run doctor without --quick to measure the delay; until then {_TIMINGS_RAISED}"
+            return Conclusion(check, WARNING, result, meaning, remedy_quick)
+        return Conclusion(check, UNSAFE, result, meaning, _USE_ANOTHER)
 
     return rule
 
 
-def _round_trip(measured: Measurements) -> Finding | None:
+def _round_trip(measured: Measurements) -> Conclusion | None:
     times = measured.across.round_trip if measured.across else None
     if times is None:
         return None
-    result = f"there and back in {in_seconds(times.median)}, at most {in_seconds(times.longest)}"
+    median, longest = format_seconds(times.median), format_seconds(times.longest)
+    result = f"a new name and its reply take {median}, at most {longest}"
     if times.longest <= LATE:
-        return Finding("news between nodes", FINE, result)
-    return Finding("news between nodes", HANDLED, result, "listings are late", _RAISED)
+        return Conclusion("round trip", OK, result)
+    return Conclusion("round trip", HANDLED, result, "new names are listed late", f"none; {_TIMINGS_RAISED}")
 
 
-def _unlisted(measured: Measurements) -> Finding | None:
+def _unlisted(measured: Measurements) -> Conclusion | None:
     if measured.across is None or not measured.across.unlisted:
         return None
-    result = f"{measured.across.unlisted} names that were there stayed unlisted until the directory was touched"
+    result = f"{measured.across.unlisted} existing names were not listed until their directory was touched"
     meaning = (
-        "changes within one tick of the server's clock look like one to this client, as on NFS version 3; the last of "
-        "several decisions in a row may be seen late"
+        "this client cannot distinguish changes within one tick of the server's clock, as with NFS version 3; the last "
+        "of several decisions in quick succession may be seen late"
     )
-    return Finding("names in a row", WARNING, result, meaning, "mount it with NFS version 4.1 or 4.2")
+    return Conclusion("names in one tick", WARNING, result, meaning, "mount it with NFS version 4.1 or 4.2")
 
 
-def _order(measured: Measurements) -> Finding | None:
-    backwards = sum(sight.backwards for sight in _sights(measured))
+def _order(measured: Measurements) -> Conclusion | None:
+    backwards = sum(visibility.backwards for visibility in _visibilities(measured))
     if not backwards:
-        return Finding("order of reads", FINE, "never back to older content") if _sights(measured) else None
-    meaning = "a read can give older content than the read before"
-    remedy = "hpcelastic never goes back to a lower version, beat or round"
-    return Finding("order of reads", HANDLED, f"{backwards} reads went back in time", meaning, remedy)
+        if not _visibilities(measured):
+            return None
+        return Conclusion("order of reads", OK, "no read returned older content than the read before")
+    meaning = "content that was already replaced can appear again"
+    remedy = "none; hpcelastic never goes back to a lower revision, heartbeat or round"
+    result = f"{backwards} reads returned older content than the read before"
+    return Conclusion("order of reads", HANDLED, result, meaning, remedy)
 
 
-def _latency(measured: Measurements) -> Finding | None:
+def _latency(measured: Measurements) -> Conclusion | None:
     publishing = [node.publishing for node in measured.nodes if node.publishing]
     if not publishing:
         return None
@@ -252,15 +259,15 @@ def _latency(measured: Measurements) -> Finding | None:
     longest = max(times.longest for times in publishing)
     reads = [node.reading.median for node in measured.nodes if node.reading]
     lists = [node.listing.median for node in measured.nodes if node.listing]
-    looks = f"; list {in_seconds(max(lists))}, read {in_seconds(max(reads))}" if reads and lists else ""
-    result = f"publish {in_seconds(median)}, at most {in_seconds(longest)}{looks}"
+    polls = f"; list {format_seconds(max(lists))}, read {format_seconds(max(reads))}" if reads and lists else ""
+    result = f"publish {format_seconds(median)}, at most {format_seconds(longest)}{polls}"
     if median <= SLOW:
-        return Finding("latency", FINE, result)
-    return Finding("latency", HANDLED, result, "each decision takes as long", _RAISED)
+        return Conclusion("latency", OK, result)
+    return Conclusion("latency", HANDLED, result, "each decision takes this long", f"none; {_TIMINGS_RAISED}")
 
 
 def _worst_of(measured: Measurements, pick: Callable[[NodeMeasurements], Trial]) -> Trial:
-    """The worst trial of all nodes, with the name of its node where there are several."""
+    """Return the worst trial of all nodes, with the name of its node if there are several."""
     trial = worst(pick(node) for node in measured.nodes)
     if not trial.bad or len(measured.nodes) == 1:
         return trial
@@ -268,11 +275,11 @@ def _worst_of(measured: Measurements, pick: Callable[[NodeMeasurements], Trial])
     return Trial(trial.result, f"on {where}: {trial.detail}")
 
 
-def _hard(node: NodeMeasurements) -> Trial:
+def _hard_links(node: NodeMeasurements) -> Trial:
     return node.hard_links
 
 
-def _sights(measured: Measurements) -> tuple[Sight, ...]:
+def _visibilities(measured: Measurements) -> tuple[Visibility, ...]:
     return (measured.across or AcrossMeasurements()).sights
 
 
@@ -280,21 +287,25 @@ def _handover(measured: Measurements) -> str:
     lag = measured.across.handover if measured.across else None
     if lag is None:
         return ""
-    return f", handed over {_after(lag.seconds)}" if lag.seconds is not None else ", but a released one stays held"
+    if lag.seconds is None:
+        return "; a released lock stays held"
+    return f"; handover {_format_delay(lag.seconds)}"
 
 
 def _difference(first: NodeMeasurements, other: NodeMeasurements) -> str:
     if (first.mount.kind, first.mount.source) != (other.mount.kind, other.mount.source):
-        return f"there it is {other.mount.kind} {other.mount.source}"
-    return f"options there: {','.join(_only(other.mount.options, first.mount.options)) or 'fewer'}"
+        return f"{other.node} mounts {other.mount.kind} {other.mount.source}"
+    added = ",".join(_only(other.mount.options, first.mount.options))
+    return f"{other.node} has the options {added}" if added else f"{other.node} has fewer options"
 
 
 def _only(ones: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Return the items of ``ones`` that ``others`` lacks."""
     known = set(others)
     return [one for one in ones if one not in known]
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if count < 1024:
             return f"{count:.3g} {unit}"
@@ -302,12 +313,14 @@ def _size(count: float) -> str:
     return f"{count:.4g} PiB"
 
 
-def _after(seconds: float) -> str:
-    return f"after {in_seconds(seconds)}" if seconds >= 0.005 else "at once"
+def _format_delay(seconds: float) -> str:
+    return f"after {format_seconds(seconds)}" if seconds >= 0.005 else "at once"
 
 
-_OTHER = "use another filesystem for the run's directory"
-_RAISED = "hpcelastic raises lease, margin and poll to match"
+_USE_ANOTHER = "use another filesystem for the run's directory"
+_TIMINGS_RAISED = "hpcelastic raises lease, margin and poll to match"
+_CACHED_ABSENCE = "a client that looked for a name before it existed reports for this long that it does not exist"
+_FOUND_BY_LISTING = "none; hpcelastic finds new names by listing and never polls a name"
 
 RULES: tuple[Rule, ...] = (
     _access,
@@ -317,9 +330,9 @@ RULES: tuple[Rule, ...] = (
     _trial(
         "own writes",
         lambda node: node.read_back,
-        "are read back",
-        "not even the node that wrote a file can rely on it",
-        _OTHER,
+        "a node reads back what it wrote",
+        "not even the node that wrote a file can rely on its content",
+        _USE_ANOTHER,
     ),
     _links,
     _exclusive,
@@ -329,31 +342,33 @@ RULES: tuple[Rule, ...] = (
     _posix,
     _round_trip,
     _unlisted,
-    _lag("names by listing", lambda s: s.new_by_listing, "listings are late", _RAISED, vital=True),
-    _lag("replaced content", lambda s: s.content, "old content is read for so long", _RAISED, vital=True),
     _lag(
-        "names polled by open",
-        lambda s: s.new_by_open,
-        "who asked for a name before it was there is told for so long that it is not",
-        "hpcelastic finds names by listing, and never polls one",
+        "names by listing",
+        lambda s: s.new_by_listing,
+        "new names are listed late",
+        f"none; {_TIMINGS_RAISED}",
+        vital=True,
     ),
     _lag(
-        "names polled by stat",
-        lambda s: s.new_by_stat,
-        "who asked for a name before it was there is told for so long that it is not",
-        "hpcelastic finds names by listing, and never polls one",
+        "replaced content",
+        lambda s: s.content,
+        "a reader gets old content for this long",
+        f"none; {_TIMINGS_RAISED}",
+        vital=True,
     ),
+    _lag("names polled by open", lambda s: s.new_by_open, _CACHED_ABSENCE, _FOUND_BY_LISTING),
+    _lag("names polled by stat", lambda s: s.new_by_stat, _CACHED_ABSENCE, _FOUND_BY_LISTING),
     _lag(
         "modification times",
         lambda s: s.mtime,
-        "a file that is written to seems untouched for so long",
-        "hpcelastic judges life by counters in files, never by time stamps",
+        "a file that was written appears unmodified for this long",
+        "none; hpcelastic detects live nodes by heartbeat counters, never by time stamps",
     ),
     _lag(
         "removed names",
         lambda s: s.gone,
-        "a removed file seems to be there for so long",
-        "hpcelastic says what has ended by new names, never by removed ones",
+        "a removed file appears to exist for this long",
+        "none; hpcelastic announces an end by a new name, never by a removed one",
     ),
     _order,
     _latency,

@@ -1,6 +1,6 @@
-"""The check of a node before it joins: what would make workers fail here that would not fail elsewhere.
+"""The check of a node before it joins. It finds problems of this node that would make workers fail.
 
-All checks run at once, each in a thread of its own, so that one that hangs is a result too.
+All checks run in parallel, each in its own thread, so that a check that hangs is a result too.
 """
 
 import os
@@ -14,45 +14,45 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
-from hpcelastic.health.finding import Finding
+from hpcelastic.health.finding import CheckFinding
 from hpcelastic.health.gpus import check_gpus
 from hpcelastic.health.settings import HealthSettings, size
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
-_SKEW = 5.0
-"""Seconds that a clock may differ from the file server's before anybody is told."""
+_MAX_CLOCK_SKEW = 5.0
+"""Seconds by which the clock may differ from the file server's without a warning."""
 
-_LONGEST = 200
-"""Characters of a command's last words that are kept."""
+_MAX_LINE = 200
+"""Characters of a command's last line that are kept."""
 
-Check = Callable[[], list[Finding]]
+Check = Callable[[], list[CheckFinding]]
 
 
 @dataclass(frozen=True)
-class Premises:
-    """Where a node is checked."""
+class CheckContext:
+    """The run, the environment and the settings of a node check."""
 
     paths: RunPaths
     environ: Mapping[str, str]
-    """What workers will be started with."""
+    """The environment in which workers will start."""
 
     settings: HealthSettings
 
 
-def check_node(where: Premises) -> list[Finding]:
-    """All that is wrong with this node; returns within the checks' time limit and a moment."""
-    checks = local_checks(where.environ, where.settings)
-    checks["run's directory"] = lambda: check_directory(where.paths.incidents)
-    return run_all(checks, where.settings.timeout + 1.0)
+def check_node(context: CheckContext) -> list[CheckFinding]:
+    """Return all problems of this node, within the time-out of the checks and one second."""
+    checks = local_checks(context.environ, context.settings)
+    checks["run's directory"] = lambda: check_directory(context.paths.incidents)
+    return run_all(checks, context.settings.timeout + 1.0)
 
 
 def local_checks(environ: Mapping[str, str], settings: HealthSettings) -> dict[str, Check]:
-    """The checks that need no run."""
+    """Return the checks that need no run, by name."""
     checks: dict[str, Check] = {
         "GPUs": lambda: check_gpus(environ, settings.timeout),
-        "disk": lambda: _space(Path(environ.get("TMPDIR") or "/tmp"), "disk", settings.disk),
-        "shared memory": lambda: _space(Path("/dev/shm"), "shared_memory", settings.shared_memory),
+        "disk": lambda: _check_space(Path(environ.get("TMPDIR") or "/tmp"), "disk", settings.disk),
+        "shared memory": lambda: _check_space(Path("/dev/shm"), "shared_memory", settings.shared_memory),
     }
     command = settings.command
     if command is not None:
@@ -60,15 +60,16 @@ def local_checks(environ: Mapping[str, str], settings: HealthSettings) -> dict[s
     return checks
 
 
-def run_all(checks: Mapping[str, Check], limit: float) -> list[Finding]:
-    """What ``checks``, run at once, find; one that has not returned within ``limit`` seconds is a finding itself."""
-    found: dict[str, list[Finding]] = {}
+def run_all(checks: Mapping[str, Check], limit: float) -> list[CheckFinding]:
+    """Run ``checks`` in parallel and return their findings. A check that takes over ``limit`` seconds is a finding."""
+    found: dict[str, list[CheckFinding]] = {}
 
     def run(name: str) -> None:
         try:
             found[name] = checks[name]()
-        except Exception as error:  # a check that can't be made must not keep a node from working
-            found[name] = [Finding(name, f"could not be checked: {error}", "nothing was concluded from it", bad=False)]
+        except Exception as error:  # an error of the check itself must not exclude the node
+            remedy = "the result is ignored; fix the check or report the error"
+            found[name] = [CheckFinding(name, f"could not be checked: {error}", remedy, bad=False)]
 
     threads = [threading.Thread(target=run, args=(name,), name=name, daemon=True) for name in checks]
     deadline = time.monotonic() + limit
@@ -76,26 +77,26 @@ def run_all(checks: Mapping[str, Check], limit: float) -> list[Finding]:
         thread.start()
     for thread in threads:
         thread.join(max(0.0, deadline - time.monotonic()))
-    silent = f"no answer within {limit:g} s", "drain the node, and look what hangs there"
-    return [finding for name in checks for finding in found.get(name, [Finding(name, *silent)])]
+    hang = f"no answer within {limit:g} s", "drain the node, and find out what hangs there"
+    return [finding for name in checks for finding in found.get(name, [CheckFinding(name, *hang)])]
 
 
-def _space(directory: Path, key: str, least: str) -> list[Finding]:
-    wanted = size(least)
-    if not wanted or not directory.is_dir():
+def _check_space(directory: Path, key: str, minimum: str) -> list[CheckFinding]:
+    required = size(minimum)
+    if not required or not directory.is_dir():
         return []
     status = os.statvfs(directory)
     free = status.f_bavail * status.f_frsize
-    if free >= wanted:
+    if free >= required:
         return []
-    seen = f"{directory} has {free >> 20} MiB free, less than health.{key}, {least}"
-    return [Finding(key.replace("_", " "), seen, "remove what earlier jobs have left there, or ask for less")]
+    seen = f"{directory} has {free >> 20} MiB free, less than health.{key}, {minimum}"
+    return [CheckFinding(key.replace("_", " "), seen, "remove files of earlier jobs there, or lower the setting")]
 
 
-def check_directory(directory: Path) -> list[Finding]:
-    """Write, list, read back and remove a file in ``directory``, and compare its time with ours.
+def check_directory(directory: Path) -> list[CheckFinding]:
+    """Write, list, read back and remove a file in ``directory``, and compare its time with this node's clock.
 
-    What is wrong with the filesystem as a whole, no space say, is not this node's fault: the run waits for that.
+    A problem of the whole filesystem, such as no free space, is no finding on this node: the run waits for its end.
     """
     name, content = f"check-{secrets.token_hex(6)}", secrets.token_bytes(64)
     path = directory / name
@@ -106,25 +107,27 @@ def check_directory(directory: Path) -> list[Finding]:
     except StoreError:
         return []
     try:
-        listed, held, stamped = name in files.names(directory), files.read(path), path.stat().st_mtime
+        listed, content_read, mtime = name in files.names(directory), files.read(path), path.stat().st_mtime
     finally:
         files.remove(path)
-    if not listed or held != content:
-        what = "is not listed" if not listed else "is read back with another content"
-        remedy = "mount the filesystem again on this node; hpcelastic doctor tells more"
-        return [Finding("run's directory", f"{directory}: what this node has written there {what}", remedy)]
-    return _skew(min(stamped - before, 0.0) + max(stamped - after, 0.0))
+    if not listed or content_read != content:
+        problem = "is not listed" if not listed else "has other content when it is read back"
+        remedy = "mount the filesystem again on this node; hpcelastic doctor finds details"
+        return [CheckFinding("run's directory", f"{directory}: a file that this node has written {problem}", remedy)]
+    return _check_clock(min(mtime - before, 0.0) + max(mtime - after, 0.0))
 
 
-def _skew(ahead: float) -> list[Finding]:
-    if abs(ahead) <= _SKEW:
+def _check_clock(ahead: float) -> list[CheckFinding]:
+    """Return a warning if the file server's clock is more than `_MAX_CLOCK_SKEW` seconds ``ahead``, or behind."""
+    if abs(ahead) <= _MAX_CLOCK_SKEW:
         return []
     seen = f"this node's clock is {abs(ahead):.0f} s {'behind' if ahead > 0 else 'ahead of'} the file server's"
-    return [Finding("clock", seen, "nothing in a run rests on it, logs do: check the node's time service", bad=False)]
+    remedy = "the run does not depend on it, but the times in logs do; check the node's time service"
+    return [CheckFinding("clock", seen, remedy, bad=False)]
 
 
-def run_command(command: str, environ: Mapping[str, str], timeout: float) -> list[Finding]:
-    """Run a person's own check; its last line is the reason if it ends with another status than 0, or too late."""
+def run_command(command: str, environ: Mapping[str, str], timeout: float) -> list[CheckFinding]:
+    """Run the user's own check. If its exit status is not 0 or it is too late, its last line is the reason."""
     process = subprocess.Popen(
         ["/bin/sh", "-c", command],
         env=dict(environ),
@@ -134,13 +137,13 @@ def run_command(command: str, environ: Mapping[str, str], timeout: float) -> lis
         start_new_session=True,
     )
     try:
-        output, late = process.communicate(timeout=timeout)[0], False
+        output, timed_out = process.communicate(timeout=timeout)[0], False
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
-        output, late = process.communicate()[0], True
-    if process.returncode == 0 and not late:
+        output, timed_out = process.communicate()[0], True
+    if process.returncode == 0 and not timed_out:
         return []
     lines = [line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()]
-    how = f"has not ended within {timeout:g} s" if late else f"exit status {process.returncode}"
-    seen = f"{lines[-1][:_LONGEST]} ({how})" if lines else how
-    return [Finding("health.command", seen, f"see what it says on the node: {command}")]
+    end = f"has not ended within {timeout:g} s" if timed_out else f"exit status {process.returncode}"
+    seen = f"{lines[-1][:_MAX_LINE]} ({end})" if lines else end
+    return [CheckFinding("health.command", seen, f"run the command on the node for its output: {command}")]

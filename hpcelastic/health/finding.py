@@ -1,17 +1,17 @@
-"""What a check of a node has found. Pure: plain values."""
+"""The finding of a node check. Pure: plain values."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Finding:
-    """Something that is wrong with a node, for a person."""
+class CheckFinding:
+    """A problem of a node, as text for the administrator."""
 
     check: str
     seen: str
     remedy: str
     bad: bool = True
-    """False for a warning: the node can take part."""
+    """False for a warning: the node can join nevertheless."""
 
     def __str__(self) -> str:
         return f"{self.check}: {self.seen}; {self.remedy}"

@@ -1,4 +1,4 @@
-"""Settings of the node check, and of how long a bad node is remembered. Pure: plain values."""
+"""Settings of the node check and of the exclusion of bad nodes. Pure: plain values."""
 
 import math
 import re
@@ -10,28 +10,28 @@ _SIZE = re.compile(r"(\d+)([KMGT]?)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class HealthSettings:
-    """What a node must pass before it joins, and how long its troubles are remembered."""
+    """The checks that a node must pass before it joins, and the exclusion of nodes by their incidents."""
 
     check: bool = True
     """Check a node before it joins: its GPUs, free space, the run's directory, and ``command``."""
 
     exclude: bool = True
-    """Leave out nodes that were bad lately: they stand aside, and the next submission does not ask for them."""
+    """Exclude nodes with recent incidents: they do not join, and the next submission excludes them."""
 
     disk: str = "64M"
-    """Free space that a node must have in ``TMPDIR``, such as 20G; 0 asks for none."""
+    """Free space that a node must have in ``TMPDIR``, such as 20G; 0 for no check."""
 
     shared_memory: str = "32M"
-    """Free space that a node must have in ``/dev/shm``, where workers of one node exchange data; 0 asks for none."""
+    """Free space that a node must have in ``/dev/shm``, where workers of one node exchange data; 0 for no check."""
 
     command: str | None = None
-    """A check of your own, run by a shell on each node; an exit status other than 0 means that the node is bad."""
+    """Your own check, run by a shell on each node; an exit status other than 0 means that the node is bad."""
 
     timeout: float = 30.0
-    """Seconds after which a check that has not ended, ``command`` or another, means that the node is bad."""
+    """Seconds after which a check that has not ended, including ``command``, means that the node is bad."""
 
     half_life: float = 3600.0
-    """Seconds after which a node's trouble counts half."""
+    """Seconds after which the weight of an incident has halved."""
 
     def __post_init__(self) -> None:
         for name in ("disk", "shared_memory"):
@@ -43,12 +43,12 @@ class HealthSettings:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"health.{name} is {getattr(self, name)}; it must be a number of seconds, more than 0")
         if self.command is not None and not self.command.strip():
-            raise ValueError("health.command is empty; write a command, or leave the key out")
+            raise ValueError("health.command is empty; write a command, or omit the key")
 
 
 def size(text: str) -> int:
-    """The bytes that a size such as ``20G`` stands for; units are powers of 1,024."""
+    """Return the number of bytes of a size such as ``20G``; units are powers of 1,024."""
     match = _SIZE.fullmatch(text)
     if not match:
-        raise ValueError(f"{text!r} is no size; write a number and a unit, such as 20G")
+        raise ValueError(f"{text!r} is not a size; write a number and a unit, such as 20G")
     return int(match[1]) << _UNITS[match[2].upper()]

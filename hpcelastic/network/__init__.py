@@ -1,16 +1,16 @@
-"""The doorbell and the presence of neighbours: news by network, so that nobody waits for a poll or a lease.
+"""Notifications between agents, and failure detection of neighbours, so that nobody waits for a poll or a lease.
 
-Nothing here decides anything: what comes by network says where to look, and the shared filesystem says what is true.
+Nothing here decides anything: network news shows what to read, and the shared filesystem is authoritative.
 """
 
 from hpcelastic.network.keys import make_key as make_key
 from hpcelastic.network.keys import shared_key as shared_key
 from hpcelastic.network.network import Network as Network
-from hpcelastic.network.peers import Heard as Heard
-from hpcelastic.network.peers import News as News
-from hpcelastic.network.peers import Peer as Peer
-from hpcelastic.network.peers import Refused as Refused
-from hpcelastic.network.peers import Rung as Rung
-from hpcelastic.network.peers import Shaken as Shaken
-from hpcelastic.network.peers import Silent as Silent
-from hpcelastic.network.peers import neighbours as neighbours
+from hpcelastic.protocol.peers import News as News
+from hpcelastic.protocol.peers import Notification as Notification
+from hpcelastic.protocol.peers import Peer as Peer
+from hpcelastic.protocol.peers import PeerHeard as PeerHeard
+from hpcelastic.protocol.peers import PeerLinkLost as PeerLinkLost
+from hpcelastic.protocol.peers import PeerRefused as PeerRefused
+from hpcelastic.protocol.peers import PeerSilent as PeerSilent
+from hpcelastic.protocol.peers import neighbours as neighbours

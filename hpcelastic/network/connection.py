@@ -1,46 +1,46 @@
-"""A TCP connection to another agent: a socket that never blocks, and the session that runs over it."""
+"""A TCP connection to another agent: a non-blocking socket, and the session that runs over it."""
 
 import contextlib
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpcelastic.network.channel import Session
 from hpcelastic.network.messages import Message
-from hpcelastic.network.session import Session
 
 _CHUNK = 4096
-_UNSENT = 4096
-"""Bytes that may wait for the kernel to take them; pulses beyond are not said."""
+_MAX_UNSENT = 4096
+"""Bytes that may wait until the kernel accepts them. Beyond this, heartbeats are dropped."""
 
 
 @dataclass(frozen=True)
 class Received:
-    """What came at one reading."""
+    """The result of one read."""
 
     messages: tuple[Message, ...] = ()
     ended: bool = False
     reset: bool = False
-    """It ended by a reset or for want of any answer, not by a word or in order."""
+    """True if a reset or a missing acknowledgement ended the connection, not a message or an orderly end."""
 
 
 class Connection:
-    """One connection, made or accepted at ``began``."""
+    """One connection, dialled or accepted at ``started``."""
 
-    def __init__(self, sock: socket.socket, session: Session, began: float) -> None:
+    def __init__(self, sock: socket.socket, session: Session, started: float) -> None:
         self.sock = sock
         self.session = session
-        self.began = began
+        self.started = started
         self.closed = False
         self.registered = False
-        """Somebody reads it."""
+        """True once the selector watches it for reading."""
 
-        self.hear: Callable[[Connection, float], None] = _ignore
-        """What reads it, which changes with what the connection is used for."""
+        self.on_readable: Callable[[Connection, float], None] = _ignore
+        """The reader of the connection. It changes with the use of the connection."""
 
         self._unsent = b""
 
     def receive(self) -> Received:
-        """What there is to be read now."""
+        """Read what has arrived."""
         try:
             data = self.sock.recv(_CHUNK)
         except (BlockingIOError, InterruptedError):
@@ -49,24 +49,24 @@ class Connection:
             return Received(ended=True, reset=True)
         if not data:
             return Received(ended=True)
-        messages, reply, sound = self.session.take(data)
+        messages, reply, valid = self.session.receive(data)
         if reply:
             self._send(reply)
-        return Received(tuple(messages), ended=not sound)
+        return Received(tuple(messages), ended=not valid)
 
-    def hello(self) -> None:
+    def send_hello(self) -> None:
         self._send(self.session.hello())
 
-    def pulse(self, version: int) -> None:
-        """Say that we live; left out where the other does not read."""
-        if len(self._unsent) < _UNSENT:
-            self._send(self.session.pulse(version))
+    def send_heartbeat(self, version: int) -> None:
+        """Send a heartbeat; drop it if the peer does not read."""
+        if len(self._unsent) < _MAX_UNSENT:
+            self._send(self.session.heartbeat(version))
 
-    def bye(self) -> None:
-        """End it on purpose."""
+    def close_gracefully(self) -> None:
+        """Tell the peer that the connection ends on purpose, and close it."""
         if not self.closed:
             if self.session.established:
-                self._send(self.session.bye())
+                self._send(self.session.close())
             self.close()
 
     def close(self) -> None:
@@ -75,9 +75,9 @@ class Connection:
 
     def _send(self, data: bytes) -> None:
         self._unsent += data
-        with contextlib.suppress(OSError):  # what is wrong will be read
+        with contextlib.suppress(OSError):  # the next read reports the error
             self._unsent = self._unsent[self.sock.send(self._unsent) :]
 
 
 def _ignore(connection: Connection, now: float) -> None:
-    """Nobody reads it yet."""
+    """Do nothing: the connection has no reader yet."""

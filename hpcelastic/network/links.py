@@ -1,7 +1,7 @@
-"""The links of one agent to its neighbours: made, kept, watched and made anew, in one thread.
+"""The links of one agent to its neighbours: dialled, monitored and dialled again, all in one thread.
 
-Both ends of a link call each other. So each learns that the other itself answers at its port, without which no refusal
-of that port counts; of two connections both keep the same one.
+Both ends of a link dial each other. So each end learns that the other itself answers at its port, without which no
+refusal of that port counts. Of two connections both ends keep the same one.
 """
 
 import contextlib
@@ -13,42 +13,46 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from hpcelastic.network import sockets
+from hpcelastic.network.channel import Session
 from hpcelastic.network.connection import Connection
 from hpcelastic.network.messages import NONCE, Kind, Message
-from hpcelastic.network.peers import News, Peer, Shaken
-from hpcelastic.network.session import Session
-from hpcelastic.network.vigil import PULSE, Vigil
+from hpcelastic.protocol.failure_detector import HEARTBEAT_INTERVAL, PeerFailureDetector
+from hpcelastic.protocol.peers import News, Peer, PeerLinkLost
 
-CALL_TIMEOUT = 1.0
-"""Seconds in which a kernel answers a call, or it has come to nothing."""
+CONNECT_TIMEOUT = 1.0
+"""Seconds in which the peer's kernel has to answer a dial; after that the dial has failed."""
 
-PROOF_TIMEOUT = 5.0
-"""Seconds in which who calls us has proved who it is."""
+HANDSHAKE_TIMEOUT = 5.0
+"""Seconds in which the initiator of an accepted connection has to prove its identity."""
 
-PARKED = 10.0
-"""Seconds for which a connection of an agent that is no neighbour is kept: one of the two may lag by a round."""
+UNLINKED_TIMEOUT = 10.0
+"""Seconds for which the connection of an agent that is no neighbour is kept: one of the two may lag by a round."""
 
-_GUESTS = 32
-"""Connections of others than neighbours, at most; the oldest yields."""
+_MAX_UNLINKED = 32
+"""Connections that are no links, at most. Beyond this the oldest is closed."""
 
-_ACCEPTED = 16
-"""Connections accepted in one turn."""
+_MAX_ACCEPTS = 16
+"""Connections accepted in one turn of the thread."""
 
 
 @dataclass
 class _Neighbour:
     peer: Peer
-    vigil: Vigil
+    detector: PeerFailureDetector
     link: Connection | None = None
-    call: Connection | None = None
-    """Not answered yet: under way, or taken by the kernel. It stays: its reset tells of the last process's end."""
+    dial: Connection | None = None
+    """A connection that we dial, and that the peer has not answered yet. If only the peer's kernel has accepted it, it
+    stays open: its reset shows the end of the peer's last process."""
 
-    calling: bool = False
-    """The kernel has not answered ``call``."""
+    connecting: bool = False
+    """True until the kernel has answered ``dial``."""
 
 
 class Links:
-    """All TCP connections; ``tell`` takes news, ``ring`` a version that a neighbour knows. One thread uses it."""
+    """All TCP connections of the agent.
+
+    ``deliver`` receives the news, and ``notify`` each newer version that a neighbour knows. Used by one thread only.
+    """
 
     def __init__(
         self,
@@ -56,324 +60,334 @@ class Links:
         node: str,
         presence: socket.socket,
         selector: selectors.BaseSelector,
-        tell: Callable[[News], None],
-        ring: Callable[[int], None],
+        deliver: Callable[[News], None],
+        notify: Callable[[int], None],
     ) -> None:
         self._key = key
         self._node = node
         self._presence = presence
         self._selector = selector
-        self._deliver = tell
-        self._ring = ring
+        self._deliver = deliver
+        self._notify = notify
         self._neighbours: dict[str, _Neighbour] = {}
-        self._guests: dict[Connection, float] = {}
-        """Connections that are no links, and when they are given up; in the order in which they came."""
+        self._unlinked: dict[Connection, float] = {}
+        """Connections that are no links, with the times at which they expire; in the order in which they were added."""
 
         self._version = 0
-        """Newest that our owner knows, told in every pulse."""
+        """The newest version that our owner knows; sent in every heartbeat."""
 
-        self._known = 0
-        """Newest that our owner knows or was told of; never below ``_version``."""
+        self._notified_version = 0
+        """The newest version that our owner knows or was notified of; never below ``_version``."""
 
-        self._tick: float | None = None
-        self._deaf = False
-        """Nothing can be accepted, for want of descriptors or memory; tried again at the next tick."""
+        self._next_heartbeat: float | None = None
+        self._accept_paused = False
+        """True while nothing can be accepted, for lack of descriptors or memory. The next heartbeat retries."""
 
         selector.register(presence, selectors.EVENT_READ, self._accept)
 
     @property
     def healthy(self) -> bool:
-        """There are neighbours, and each is linked and heard."""
-        linked = [it.link is not None and not it.vigil.silent for it in self._neighbours.values()]
+        """True if there are neighbours, and each is linked and sends heartbeats."""
+        linked = [
+            neighbour.link is not None and not neighbour.detector.silent for neighbour in self._neighbours.values()
+        ]
         return bool(linked) and all(linked)
 
     @property
-    def due(self) -> float | None:
-        """When `turn` has to be called; None if only something that comes can change anything."""
-        calls = (it.vigil.due for it in self._neighbours.values() if it.call is None)
-        return min((due for due in (self._tick, *calls) if due is not None), default=None)
+    def deadline(self) -> float | None:
+        """The time at which `run_timers` has to be called; None if there is nothing to do before data arrives."""
+        dials = (it.detector.next_dial for it in self._neighbours.values() if it.dial is None)
+        return min((it for it in (self._next_heartbeat, *dials) if it is not None), default=None)
 
     def watch(self, peers: Iterable[Peer], now: float) -> None:
-        """Be linked to ``peers`` and to nobody else; what is known of those that stay is kept."""
+        """Keep links to exactly ``peers``; neighbours that remain keep their state."""
         wanted = {peer.node: peer for peer in peers}
-        for node, it in list(self._neighbours.items()):
-            if wanted.get(node) != it.peer:
-                self._drop(it, now)
+        for node, neighbour in list(self._neighbours.items()):
+            if wanted.get(node) != neighbour.peer:
+                self._remove(neighbour, now)
         for node, peer in wanted.items():
             if node not in self._neighbours:
-                self._neighbours[node] = _Neighbour(peer, Vigil(node, now))
-                self._adopt(self._neighbours[node], now)
+                self._neighbours[node] = _Neighbour(peer, PeerFailureDetector(node, now))
+                self._link_existing(self._neighbours[node], now)
 
-    def know(self, version: int) -> None:
-        """Tell neighbours of ``version``, at once if it is new to us."""
+    def announce(self, version: int) -> None:
+        """Send ``version`` in the heartbeats, and send heartbeats at once if it is new."""
         if version > self._version:
             self._version = version
-            self._known = max(version, self._known)
-            self._pulse()
+            self._notified_version = max(version, self._notified_version)
+            self._send_heartbeats()
 
-    def told(self, version: int) -> None:
-        """Our owner is told of ``version`` by another way, so no pulse needs to."""
-        self._known = max(version, self._known)
+    def mark_notified(self, version: int) -> None:
+        """Record that our owner was notified of ``version`` already, so that no heartbeat has to notify it."""
+        self._notified_version = max(version, self._notified_version)
 
-    def turn(self, now: float) -> None:
-        """What time has brought: pulses, calls, and what came to nothing."""
-        if self._tick is None:
-            self._tick = now + PULSE if self._busy else None
-        elif now >= self._tick:
-            self._beat(now, late=now - self._tick)
-        for it in self._neighbours.values():
-            due = it.vigil.due
-            if it.call is None and due is not None and due <= now:
-                self._call(it, now)
+    def run_timers(self, now: float) -> None:
+        """Do what is due: heartbeats, dials and time-outs."""
+        if self._next_heartbeat is None:
+            self._next_heartbeat = now + HEARTBEAT_INTERVAL if self._needs_heartbeats else None
+        elif now >= self._next_heartbeat:
+            self._heartbeat(now, late=now - self._next_heartbeat)
+        for neighbour in self._neighbours.values():
+            next_dial = neighbour.detector.next_dial
+            if neighbour.dial is None and next_dial is not None and next_dial <= now:
+                self._dial(neighbour, now)
 
     def close(self) -> None:
-        """Say goodbye to all. The port stays open where others hold it."""
-        for it in self._neighbours.values():
-            self._hang_up(it)
-            if it.link:
-                self._bye(it.link)
-        for guest in list(self._guests):
-            self._bye(guest)
+        """Close all connections gracefully. The port stays open while other processes hold it."""
+        for neighbour in self._neighbours.values():
+            self._abort_dial(neighbour)
+            if neighbour.link:
+                self._close_gracefully(neighbour.link)
+        for connection in list(self._unlinked):
+            self._close_gracefully(connection)
         self._neighbours.clear()
-        self._guests.clear()
-        if not self._deaf:
+        self._unlinked.clear()
+        if not self._accept_paused:
             self._selector.unregister(self._presence)
 
     @property
-    def _busy(self) -> bool:
-        return bool(self._neighbours or self._guests or self._deaf)
+    def _needs_heartbeats(self) -> bool:
+        return bool(self._neighbours or self._unlinked or self._accept_paused)
 
-    # What comes
+    # Receiving
 
     def _accept(self, now: float) -> None:
-        for _ in range(_ACCEPTED):
+        for _ in range(_MAX_ACCEPTS):
             try:
                 sock, _ = self._presence.accept()
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._deaf = True  # it stays readable: to go on listening would be to spin
+                    self._accept_paused = True  # it stays readable, so the thread would spin if it went on
                     self._selector.unregister(self._presence)
                     return
-                continue  # the connection has failed before it was accepted
+                continue  # the connection failed before it was accepted
             try:
-                sockets.tune(sock)
+                sockets.configure(sock)
             except OSError:
                 sock.close()
                 continue
-            guest = Connection(sock, Session(self._key, self._node, secrets.token_bytes(NONCE)), now)
-            self._receive(guest, self._hear_guest)
-            self._park(guest, now + PROOF_TIMEOUT)
-            if not guest.closed:
-                self._hear_guest(guest, now)  # its hello is often there already
+            connection = Connection(sock, Session(self._key, self._node, secrets.token_bytes(NONCE)), now)
+            self._set_reader(connection, self._receive_unlinked)
+            self._add_unlinked(connection, now + HANDSHAKE_TIMEOUT)
+            if not connection.closed:
+                self._receive_unlinked(connection, now)  # its hello has often arrived already
 
-    def _hear_guest(self, guest: Connection, now: float) -> None:
-        received = guest.receive()
-        if self._goodbye(guest, received.messages, None, now) or received.ended:
-            del self._guests[guest]
-            self._close(guest)
-        elif guest.session.established:
-            it = self._neighbours.get(guest.session.peer or "")
-            if it:
-                del self._guests[guest]
-                self._link(it, guest, now)
+    def _receive_unlinked(self, connection: Connection, now: float) -> None:
+        received = connection.receive()
+        if self._process(connection, received.messages, None, now) or received.ended:
+            del self._unlinked[connection]
+            self._close(connection)
+        elif connection.session.established:
+            neighbour = self._neighbours.get(connection.session.peer or "")
+            if neighbour:
+                del self._unlinked[connection]
+                self._link(neighbour, connection, now)
             else:
-                sockets.doze(guest.sock)
-                self._guests[guest] = max(self._guests[guest], guest.began + PARKED)
+                sockets.wake_rarely(connection.sock)
+                self._unlinked[connection] = max(self._unlinked[connection], connection.started + UNLINKED_TIMEOUT)
 
-    def _hear_link(self, link: Connection, now: float) -> None:
+    def _receive_link(self, link: Connection, now: float) -> None:
         received = link.receive()
-        it = self._neighbours[link.session.peer or ""]
-        if self._goodbye(link, received.messages, it, now):
+        neighbour = self._neighbours[link.session.peer or ""]
+        if self._process(link, received.messages, neighbour, now):
             self._close(link)
-            it.link = None
-            it.vigil.part(now)
+            neighbour.link = None
+            neighbour.detector.link_closed(now)
         elif received.ended:
-            self._break(it, now)
+            self._lose_link(neighbour, now)
 
-    def _goodbye(
-        self, connection: Connection, messages: tuple[Message, ...], it: _Neighbour | None, now: float
+    def _process(
+        self, connection: Connection, messages: tuple[Message, ...], neighbour: _Neighbour | None, now: float
     ) -> bool:
-        """Act on what was said, to ``it`` if this is its link; True if it was goodbye in the end."""
+        """Process messages, of ``neighbour`` if this is its link; return True if they close the connection."""
         for message in messages:
-            if message.kind is Kind.BYE:
+            if message.kind is Kind.CLOSE:
                 return True
-            if message.version > self._known:
-                self._known = message.version  # told once: an owner that lags knows by it that there is more to read
-                self._ring(message.version)
-            self._tell(it.vigil.pulse(now) if it else None)
+            if message.version > self._notified_version:
+                self._notified_version = message.version  # once is enough: the owner then knows that there is more
+                self._notify(message.version)
+            self._report(neighbour.detector.heartbeat_received(now) if neighbour else None)
         return False
 
-    def _hear_call(self, call: Connection, now: float) -> None:
-        """The neighbour that we called says something, or nobody ever will."""
-        it = self._neighbours[call.session.peer or ""]
-        received = call.receive()
+    def _receive_dial(self, dial: Connection, now: float) -> None:
+        """Read the answer to our dial, or its end."""
+        neighbour = self._neighbours[dial.session.peer or ""]
+        received = dial.receive()
         if received.ended:
-            self._hang_up(it)
+            self._abort_dial(neighbour)
             if received.reset:
-                it.vigil.hang_up(now, call.began)
+                neighbour.detector.dial_reset(now, dial.started)
             else:
-                it.vigil.fail()
-        elif call.session.established:
-            it.call = None
-            it.vigil.answered()
-            self._link(it, call, now)
+                neighbour.detector.dial_failed()
+        elif dial.session.established:
+            neighbour.dial = None
+            neighbour.detector.port_answered()
+            self._link(neighbour, dial, now)
 
     # Links
 
-    def _link(self, it: _Neighbour, new: Connection, now: float) -> None:
-        """Take a connection that has proved itself as the link, unless there is a better one."""
-        old = it.link
-        if old and not _better(new, old) and not it.vigil.quiet(now):
-            self._bye(new)
+    def _link(self, neighbour: _Neighbour, new: Connection, now: float) -> None:
+        """Use an authenticated connection as the link, unless there is a better one."""
+        old = neighbour.link
+        if old and not _preferred(new, old) and not neighbour.detector.misses_heartbeats(now):
+            self._close_gracefully(new)
             return
-        it.link = new
-        self._tell(it.vigil.link(now))
-        self._receive(new, self._hear_link)
-        sockets.doze(new.sock)
-        new.pulse(self._version)  # of the caller, the proof that the other waits for
+        neighbour.link = new
+        self._report(neighbour.detector.link_established(now))
+        self._set_reader(new, self._receive_link)
+        sockets.wake_rarely(new.sock)
+        new.send_heartbeat(self._version)  # if we are the initiator, this is the proof that the responder waits for
         if old:
-            self._bye(old)
+            self._close_gracefully(old)
 
-    def _break(self, it: _Neighbour, now: float) -> None:
-        if it.link:
-            self._close(it.link)
-        it.link = None
-        it.vigil.lose(now)
-        self._tell(Shaken(it.peer.node))
+    def _lose_link(self, neighbour: _Neighbour, now: float) -> None:
+        if neighbour.link:
+            self._close(neighbour.link)
+        neighbour.link = None
+        neighbour.detector.link_lost(now)
+        self._report(PeerLinkLost(neighbour.peer.node))
 
-    def _drop(self, it: _Neighbour, now: float) -> None:
-        """It is no neighbour any more; its link stays for a while: it may not know that yet, or become one again."""
-        self._hang_up(it)
-        if it.link:
-            self._receive(it.link, self._hear_guest)
-            self._park(it.link, now + PARKED)
-        del self._neighbours[it.peer.node]
+    def _remove(self, neighbour: _Neighbour, now: float) -> None:
+        """Remove a neighbour, but keep its connection for a while.
 
-    def _adopt(self, it: _Neighbour, now: float) -> None:
-        """A connection of one that was no neighbour may be there already."""
-        for guest in [guest for guest in self._guests if guest.session.established]:
-            if guest.session.peer == it.peer.node:
-                del self._guests[guest]
-                self._link(it, guest, now)
+        The peer may not know of the change yet, or become a neighbour again.
+        """
+        self._abort_dial(neighbour)
+        if neighbour.link:
+            self._set_reader(neighbour.link, self._receive_unlinked)
+            self._add_unlinked(neighbour.link, now + UNLINKED_TIMEOUT)
+        del self._neighbours[neighbour.peer.node]
 
-    def _park(self, guest: Connection, until: float) -> None:
-        self._guests[guest] = until
-        if len(self._guests) > _GUESTS:
-            # Who floods us with connections pushes out its own before any that has said something authentic.
-            oldest = min(self._guests, key=lambda it: (it.session.established, it.session.peer is not None))
-            del self._guests[oldest]
-            self._bye(oldest)
+    def _link_existing(self, neighbour: _Neighbour, now: float) -> None:
+        """Use a connection that the new neighbour has established already."""
+        for connection in [connection for connection in self._unlinked if connection.session.established]:
+            if connection.session.peer == neighbour.peer.node:
+                del self._unlinked[connection]
+                self._link(neighbour, connection, now)
 
-    # Calls
+    def _add_unlinked(self, connection: Connection, expiry: float) -> None:
+        self._unlinked[connection] = expiry
+        if len(self._unlinked) > _MAX_UNLINKED:
+            # Connections without a valid message are closed first, so a flood of connections removes only its own.
+            oldest = min(self._unlinked, key=lambda it: (it.session.established, it.session.peer is not None))
+            del self._unlinked[oldest]
+            self._close_gracefully(oldest)
 
-    def _call(self, it: _Neighbour, now: float) -> None:
-        it.vigil.dialled(now)
+    # Dials
+
+    def _dial(self, neighbour: _Neighbour, now: float) -> None:
+        neighbour.detector.dial_started(now)
+        peer = neighbour.peer
         try:
-            sock, error = sockets.call(it.peer.address, it.peer.port)
-        except OSError:  # no descriptor, no such network
-            it.vigil.fail()
+            sock, error = sockets.connect(peer.address, peer.port)
+        except OSError:  # no descriptor, or no such network
+            neighbour.detector.dial_failed()
             return
-        it.call = Connection(sock, Session(self._key, self._node, secrets.token_bytes(NONCE), it.peer.node), now)
-        it.calling = True
+        neighbour.dial = Connection(sock, Session(self._key, self._node, secrets.token_bytes(NONCE), peer.node), now)
+        neighbour.connecting = True
         if error in (0, errno.EINPROGRESS):
-            self._selector.register(sock, selectors.EVENT_WRITE, lambda now: self._called(it, now))
+            self._selector.register(sock, selectors.EVENT_WRITE, lambda now: self._check_connect(neighbour, now))
         else:
-            self._conclude(it, error, now)
+            self._finish_connect(neighbour, error, now)
 
-    def _called(self, it: _Neighbour, now: float) -> None:
-        """The kernel has answered, or given up."""
-        if it.call and it.calling:
-            self._conclude(it, it.call.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), now)
+    def _check_connect(self, neighbour: _Neighbour, now: float) -> None:
+        """Process the result of a connect, which the kernel has reported."""
+        if neighbour.dial and neighbour.connecting:
+            error = neighbour.dial.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            self._finish_connect(neighbour, error, now)
 
-    def _conclude(self, it: _Neighbour, error: int, now: float) -> None:
-        call = it.call
-        assert call is not None
+    def _finish_connect(self, neighbour: _Neighbour, error: int, now: float) -> None:
+        dial = neighbour.dial
+        assert dial is not None
         if not error:
-            it.calling = False
-            self._receive(call, self._hear_call)
-            call.hello()
+            neighbour.connecting = False
+            self._set_reader(dial, self._receive_dial)
+            dial.send_hello()
             return
-        refused = error == errno.ECONNREFUSED and sockets.by_kernel(call.sock)
-        self._hang_up(it)
+        refused = error == errno.ECONNREFUSED and sockets.refused_by_kernel(dial.sock)
+        self._abort_dial(neighbour)
         if refused:
-            self._tell(it.vigil.refuse(now))
+            self._report(neighbour.detector.dial_refused(now))
         else:
-            it.vigil.fail()
+            neighbour.detector.dial_failed()
 
-    def _hang_up(self, it: _Neighbour) -> None:
-        if it.call:
-            self._close(it.call)
-        it.call, it.calling = None, False
+    def _abort_dial(self, neighbour: _Neighbour) -> None:
+        if neighbour.dial:
+            self._close(neighbour.dial)
+        neighbour.dial, neighbour.connecting = None, False
 
-    # Time
+    # Timers
 
-    def _beat(self, now: float, late: float) -> None:
-        self._tick = now + PULSE if self._busy else None
-        if self._deaf:
+    def _heartbeat(self, now: float, late: float) -> None:
+        self._next_heartbeat = now + HEARTBEAT_INTERVAL if self._needs_heartbeats else None
+        if self._accept_paused:
             with contextlib.suppress(OSError):
                 self._selector.register(self._presence, selectors.EVENT_READ, self._accept)
-                self._deaf = False
-        for guest in [guest for guest, until in self._guests.items() if until <= now]:
-            del self._guests[guest]
-            self._bye(guest)
+                self._accept_paused = False
+        for connection in [connection for connection, expiry in self._unlinked.items() if expiry <= now]:
+            del self._unlinked[connection]
+            self._close_gracefully(connection)
         for connection in self._established():
-            if not connection.closed:  # by what another said
-                connection.hear(connection, now)
-        self._pulse()
-        for it in self._neighbours.values():
-            if late > PULSE:
-                it.vigil.excuse(late)
-            if it.call and it.calling and now - it.call.began > CALL_TIMEOUT:
-                self._hang_up(it)
-                it.vigil.fail()
-            if it.vigil.lapsed(now):
-                self._break(it, now)
-            self._tell(it.vigil.look(now))
+            if not connection.closed:  # a message on another connection may have closed it
+                connection.on_readable(connection, now)
+        self._send_heartbeats()
+        for neighbour in self._neighbours.values():
+            if late > HEARTBEAT_INTERVAL:
+                neighbour.detector.ignore_pause(late)
+            if neighbour.dial and neighbour.connecting and now - neighbour.dial.started > CONNECT_TIMEOUT:
+                self._abort_dial(neighbour)
+                neighbour.detector.dial_failed()
+            if neighbour.detector.link_timed_out(now):
+                self._lose_link(neighbour, now)
+            self._report(neighbour.detector.check_silence(now))
 
-    def _tell(self, news: News | None) -> None:
+    def _report(self, news: News | None) -> None:
         if news:
             self._deliver(news)
 
-    def _pulse(self) -> None:
+    def _send_heartbeats(self) -> None:
         for connection in self._established():
-            connection.pulse(self._version)
+            connection.send_heartbeat(self._version)
 
     def _established(self) -> list[Connection]:
-        """The links, and the connections of strangers that may take us for a neighbour."""
+        """Return the links, and the connections of other agents that may treat us as a neighbour."""
         links = [it.link for it in self._neighbours.values() if it.link]
-        return [*links, *(guest for guest in self._guests if guest.session.established)]
+        return [*links, *(connection for connection in self._unlinked if connection.session.established)]
 
     # Sockets
 
-    def _receive(self, connection: Connection, hear: Callable[[Connection, float], None]) -> None:
-        """Have ``hear`` called whenever something comes, from now on: also for what was found ready before."""
-        connection.hear = hear
+    def _set_reader(self, connection: Connection, reader: Callable[[Connection, float], None]) -> None:
+        """Call ``reader`` from now on when data arrives, also for data that this turn has found before."""
+        connection.on_readable = reader
         if connection.registered:
             return
 
-        def heard(now: float) -> None:
-            if not connection.closed:  # by what came before it in the same turn
-                connection.hear(connection, now)
+        def read(now: float) -> None:
+            if not connection.closed:  # earlier data of the same turn may have closed it
+                connection.on_readable(connection, now)
 
         connection.registered = True
         try:
-            self._selector.modify(connection.sock, selectors.EVENT_READ, heard)
+            self._selector.modify(connection.sock, selectors.EVENT_READ, read)
         except KeyError:
-            self._selector.register(connection.sock, selectors.EVENT_READ, heard)
+            self._selector.register(connection.sock, selectors.EVENT_READ, read)
 
-    def _bye(self, connection: Connection) -> None:
+    def _close_gracefully(self, connection: Connection) -> None:
         self._selector.unregister(connection.sock)
-        connection.bye()
+        connection.close_gracefully()
 
     def _close(self, connection: Connection) -> None:
-        with contextlib.suppress(KeyError):  # a call that failed at once was never registered
+        with contextlib.suppress(KeyError):  # a dial that failed at once was never registered
             self._selector.unregister(connection.sock)
         connection.close()
 
 
-def _better(new: Connection, old: Connection) -> bool:
-    """Of two connections both ends keep the one that the lesser node made; of one node's two, the later."""
-    callers = new.session.dialler or "", old.session.dialler or ""
-    return callers[0] <= callers[1]
+def _preferred(new: Connection, old: Connection) -> bool:
+    """True if ``new`` replaces ``old``.
+
+    Both ends keep the connection that the node with the lesser name dialled, and the later one of the same node.
+    """
+    initiators = new.session.initiator or "", old.session.initiator or ""
+    return initiators[0] <= initiators[1]

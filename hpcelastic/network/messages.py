@@ -1,9 +1,9 @@
-"""What agents say to each other, as bytes. Pure: no socket, no clock, no random number.
+"""The binary format of the messages between agents. Pure: no socket, no clock, no random number.
 
 A message is a header (magic, format, kind, length of the sender's id), the sender's id, three fields of fixed size
 (sequence, version, nonce), and a tag: HMAC-SHA256 over all that precedes it, cut to 16 bytes. Integers are big-endian.
-Bells travel alone in UDP datagrams; the other kinds follow one another in a TCP stream. A newer format has another
-format byte, and is dropped here: who can't be understood can't ring, and the files carry the run.
+A notification is a UDP datagram of its own; the other kinds follow one another in a TCP stream. A newer format has
+another format byte, and is dropped here. Its sender cannot notify this agent, and the run works by its files alone.
 """
 
 import hashlib
@@ -30,25 +30,28 @@ LONGEST = _FIXED + 255
 class Kind(IntEnum):
     """What a message is for."""
 
-    BELL = 1
-    """Look again; by UDP."""
+    NOTIFICATION = 1
+    """There is news, so poll; by UDP."""
 
     HELLO = 2
-    """Who dials says who it is, and gives its nonce."""
+    """The initiator names itself, and sends its nonce."""
 
     ANSWER = 3
-    """Who was dialled proves that it has the key and the caller's nonce, and gives its own."""
+    """The responder proves that it has the key and the initiator's nonce, and sends its own nonce."""
 
-    PULSE = 4
-    """The sender lives. The caller's first one proves that it has the key and the other's nonce."""
+    HEARTBEAT = 4
+    """The sender is alive. The initiator's first one proves that it has the key and the responder's nonce."""
 
-    BYE = 5
-    """The sender ends this connection on purpose; it is no failure."""
+    CLOSE = 5
+    """The sender closes this connection on purpose; it is no failure."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """One message; ``sequence`` counts up for each sender (bells) or connection (pulses), so nothing counts twice."""
+    """One message.
+
+    ``sequence`` counts up for each sender (notifications) or connection (heartbeats), so that no message counts twice.
+    """
 
     kind: Kind
     sender: str
@@ -58,29 +61,29 @@ class Message:
 
 
 def encode(key: bytes, message: Message) -> bytes:
-    """``message`` with its tag; ValueError if the sender's id has more than 255 bytes."""
+    """Return ``message`` with its tag as bytes; raise ValueError if the sender's id has more than 255 bytes."""
     sender = message.sender.encode()
     if len(sender) > 255:
-        raise ValueError(f"{message.sender[:40]}...: a node's id has 255 bytes at most")
+        raise ValueError(f"{message.sender[:40]}...: a node id must not have more than 255 bytes")
     body = _HEADER.pack(_MAGIC, _FORMAT, message.kind, len(sender)) + sender
     body += _FIELDS.pack(message.sequence, message.version, message.nonce)
     return body + _tag(key, body)
 
 
 def parse(key: bytes, data: bytes) -> Message | None:
-    """The message in ``data``; None if that is anything but one whole message made with ``key``, of this format."""
+    """Return the message in ``data``; None unless it is exactly one message of this format, made with ``key``."""
     if length(data) != len(data) or not hmac.compare_digest(_tag(key, data[:-_TAG]), data[-_TAG:]):
         return None
     _, _, kind, size = _HEADER.unpack_from(data)
     try:
         sender = data[_HEADER.size : _HEADER.size + size].decode()
         return Message(Kind(kind), sender, *_FIELDS.unpack_from(data, _HEADER.size + size))
-    except ValueError:  # somebody with the key, and not of this version
+    except ValueError:  # the sender has the key, and is of another version
         return None
 
 
 def length(data: bytes) -> int | None:
-    """How long the message is that ``data`` begins with; 0 if that can't be told yet, None if it is no message."""
+    """Return the length of the message at the start of ``data``; 0 if not known yet, None if it is no message."""
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         return None
     if len(data) < _HEADER.size:
@@ -89,28 +92,28 @@ def length(data: bytes) -> int | None:
 
 
 def derive(key: bytes, label: str, *parts: bytes) -> bytes:
-    """A key for one purpose, bound to ``parts``."""
+    """Return a key for one purpose, bound to ``parts``."""
     joined = b"".join(struct.pack("!I", len(part)) + part for part in (label.encode(), *parts))
     return hmac.digest(key, joined, hashlib.sha256)
 
 
 class Stream:
-    """Cuts what comes by TCP into messages; holds less than one message of what is incomplete."""
+    """Splits a TCP stream into messages; buffers at most one incomplete message."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._buffer = b""
 
     def feed(self, data: bytes) -> Iterator[bytes | None]:
-        """Every whole message, unexamined; None, and no more, where something else comes."""
-        self._rest += data
-        while self._rest:
-            size = length(self._rest)
+        """Yield every complete message, without checking it; yield None and end where the data is no message."""
+        self._buffer += data
+        while self._buffer:
+            size = length(self._buffer)
             if size is None:
                 yield None
                 return
-            if not size or size > len(self._rest):
+            if not size or size > len(self._buffer):
                 return
-            whole, self._rest = self._rest[:size], self._rest[size:]
+            whole, self._buffer = self._buffer[:size], self._buffer[size:]
             yield whole
 
 

@@ -1,6 +1,7 @@
-"""One agent's network: it rings others, is rung, and watches its neighbours; one thread, which sleeps when nothing is.
+"""The network of one agent: sends and receives notifications, and monitors its neighbours.
 
-A failure of the network degrades: bells are lost, neighbours are silent, nothing is raised. The files carry the run.
+It has one thread, which sleeps while there is nothing to do. A failure of the network raises no error: notifications
+are lost and neighbours become silent, and the run goes on by its files.
 """
 
 import contextlib
@@ -12,45 +13,45 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from hpcelastic.network import sockets
-from hpcelastic.network.bells import Freshness, Gate
 from hpcelastic.network.links import Links
 from hpcelastic.network.messages import LONGEST, Kind, Message, encode, parse
-from hpcelastic.network.peers import News, Peer, Rung, linked
+from hpcelastic.network.notifications import RateLimiter, ReplayFilter
+from hpcelastic.protocol.peers import News, Notification, Peer, linked
 
-_DATAGRAMS = 64
-"""Bells read in one turn, so that a flood of them holds up no pulse."""
+_MAX_DATAGRAMS = 64
+"""Notifications read in one turn of the thread, so that a flood of them does not delay heartbeats."""
 
-_TROUBLE = 0.1
-"""Seconds to wait when the system has refused what it must not, lest the thread spin."""
+_ERROR_DELAY = 0.1
+"""Seconds to wait after an unexpected error of the operating system, so that the thread does not spin."""
 
 
 class Network:
-    """Binds one port for UDP and TCP at every address of ``address``'s family; OSError if there is none to be had.
+    """The network of the agent of ``node``. Binds one port for UDP and TCP at every address of ``address``'s family.
 
-    ``deliver`` is called with news in the network's thread, and must neither block nor raise. ``node`` is
-    ``NAME@INCARNATION``, and ValueError if that has more than 255 bytes.
+    The thread of the network calls ``deliver`` with news; it must neither block nor raise. ``node`` is
+    ``NAME@INCARNATION``. Raises OSError if no port can be bound, and ValueError if ``node`` has more than 255 bytes.
     """
 
     def __init__(self, key: bytes, node: str, address: str, deliver: Callable[[News], None]) -> None:
         self._key = key
         self._node = node
         self._deliver = deliver
-        encode(key, Message(Kind.BELL, node))  # says at once if the id is too long
+        encode(key, Message(Kind.NOTIFICATION, node))  # raises ValueError if the id is too long
         family = sockets.family(address) or socket.AF_INET
-        self._bells, self.presence = sockets.pair(family)
+        self._datagrams, self.presence = sockets.bind_pair(family)
         self.port: int = self.presence.getsockname()[1]
-        self._senders = {family: self._bells}
+        self._senders = {family: self._datagrams}
         self._selector = selectors.DefaultSelector()
-        self._alarm = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._freshness = Freshness()
-        self._gate = Gate()
-        self._links = Links(key, node, self.presence, self._selector, deliver, self._gate.ring)
+        self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._replay_filter = ReplayFilter()
+        self._limiter = RateLimiter()
+        self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add)
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._lock = threading.Lock()
-        self._wanted: tuple[Peer, ...] | None = None
-        """Whom to watch from the next turn on; None if nothing has changed. It and the next five: under the lock."""
+        self._new_neighbours: tuple[Peer, ...] | None = None
+        """The neighbours from the next turn on; None if unchanged. The lock guards this and the next 5 attributes."""
 
-        self._near: tuple[Peer, ...] = ()
+        self._neighbours: tuple[Peer, ...] = ()
         self._version = 0
         self._sequence = 0
         self._closing = False
@@ -59,44 +60,48 @@ class Network:
 
     @property
     def healthy(self) -> bool:
-        """There are neighbours and all links to them are up, as of the thread's last turn."""
+        """True if there are neighbours and all links to them were up at the last turn of the thread."""
         return self._healthy
 
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
 
-    def ring(self, peers: Iterable[Peer], version: int) -> None:
-        """Tell ``peers`` that there is something new, ``version`` of the register; lost for those it does not reach."""
+    def notify(self, peers: Iterable[Peer], version: int) -> None:
+        """Notify ``peers`` of news, and of ``version`` of the register. Peers that cannot be reached miss it."""
         with self._lock:
             if self._closing:
                 return
             self._version = max(version, self._version)
-            # The clock also counts while the machine sleeps; so it only grows in the life of one incarnation.
+            # CLOCK_BOOTTIME also counts while the machine is suspended, so the sequence grows for a whole incarnation.
             self._sequence = max(self._sequence + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
-            bell = encode(self._key, Message(Kind.BELL, self._node, self._sequence, max(version, 0)))
+            message = Message(Kind.NOTIFICATION, self._node, self._sequence, max(version, 0))
+            datagram = encode(self._key, message)
             for peer in peers:
-                if peer.node != self._node and sockets.valid(peer.address, peer.port):
-                    self._send(bell, peer)
+                if peer.node != self._node and sockets.valid_endpoint(peer.address, peer.port):
+                    self._send(datagram, peer)
 
     def watch(self, ring: Sequence[Peer], version: int) -> None:
-        """Keep links to our neighbours in ``ring``, a round's members in rank order, and to nobody else.
+        """Keep links to exactly our neighbours in ``ring``, the members of a round in rank order.
 
-        ``version`` of the register is what we know, and is told in pulses. Members without a port, or with an address
-        that is not numeric, are left out of the ring; who is not in it itself watches nobody.
+        ``version`` of the register is the newest known here; heartbeats carry it. Members without a port, or with an
+        address that is not numeric, are left out of the ring. A node that is not in the ring watches nobody.
         """
-        able = [peer for peer in ring if sockets.valid(peer.address, peer.port)]
-        own = [index for index, peer in enumerate(able) if peer.node == self._node]
-        near = tuple(able[index] for index in linked(own[0], len(able))) if own else ()
+        reachable = [peer for peer in ring if sockets.valid_endpoint(peer.address, peer.port)]
+        own = [index for index, peer in enumerate(reachable) if peer.node == self._node]
+        neighbours = tuple(reachable[index] for index in linked(own[0], len(reachable))) if own else ()
         with self._lock:
-            if near == self._near and version <= self._version:
+            if neighbours == self._neighbours and version <= self._version:
                 return
-            self._near = self._wanted = near
+            self._neighbours = self._new_neighbours = neighbours
             self._version = max(version, self._version)
         self._wake()
 
     def close(self) -> None:
-        """Say goodbye and end; the port stays open as long as another process holds `presence`. Fine if repeated."""
+        """Close all connections gracefully and end the thread. May be called repeatedly.
+
+        The port stays open as long as another process holds `presence`.
+        """
         with self._lock:
             self._closing = True
         self._wake()
@@ -104,78 +109,78 @@ class Network:
             if self._thread is not threading.current_thread():
                 self._thread.join()
         else:
-            self._shut()
+            self._release()
 
-    def _send(self, bell: bytes, peer: Peer) -> None:
+    def _send(self, datagram: bytes, peer: Peer) -> None:
         family = sockets.family(peer.address) or socket.AF_INET
         with contextlib.suppress(OSError):
             if family not in self._senders:
-                self._senders[family] = sockets.datagrams(family)
-            self._senders[family].sendto(bell, (peer.address, peer.port))
+                self._senders[family] = sockets.datagram_socket(family)
+            self._senders[family].sendto(datagram, (peer.address, peer.port))
 
     def _wake(self) -> None:
         with self._lock:
-            if not self._closed:  # or the descriptor may be another's
-                os.eventfd_write(self._alarm, 1)
+            if not self._closed:  # otherwise the descriptor may belong to another file
+                os.eventfd_write(self._wakeup, 1)
 
     # The thread
 
     def _run(self) -> None:
-        self._selector.register(self._bells, selectors.EVENT_READ, self._hear_bells)
-        self._selector.register(self._alarm, selectors.EVENT_READ, self._hear_alarm)
+        self._selector.register(self._datagrams, selectors.EVENT_READ, self._receive_notifications)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._receive_wakeup)
         try:
             while not self._closing:
                 try:
                     self._turn()
                 except OSError:
-                    time.sleep(_TROUBLE)
+                    time.sleep(_ERROR_DELAY)
         finally:
             self._healthy = False
-        self._shut()  # not after a mistake of ours: a port that is closed would say that the agent is dead
+        self._release()  # not after an internal error: a closed port would mean that the agent is dead
 
     def _turn(self) -> None:
-        dues = [due for due in (self._links.due, self._gate.due) if due is not None]
-        events = self._selector.select(max(0.0, min(dues) - time.monotonic()) if dues else None)
+        deadlines = [it for it in (self._links.deadline, self._limiter.deadline) if it is not None]
+        events = self._selector.select(max(0.0, min(deadlines) - time.monotonic()) if deadlines else None)
         now = time.monotonic()
         for key, _ in events:
             key.data(now)
-        self._links.know(self._version)
-        self._links.turn(now)
-        version = self._gate.passed(now)
+        self._links.announce(self._version)
+        self._links.run_timers(now)
+        version = self._limiter.take(now)
         if version is not None:
-            self._deliver(Rung(version))
+            self._deliver(Notification(version))
         self._healthy = self._links.healthy
 
-    def _hear_alarm(self, now: float) -> None:
+    def _receive_wakeup(self, now: float) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._alarm)
+            os.eventfd_read(self._wakeup)
         with self._lock:
-            wanted, self._wanted = self._wanted, None
-        if wanted is not None:
-            self._links.watch(wanted, now)
+            neighbours, self._new_neighbours = self._new_neighbours, None
+        if neighbours is not None:
+            self._links.watch(neighbours, now)
 
-    def _hear_bells(self, now: float) -> None:
-        for _ in range(_DATAGRAMS):
+    def _receive_notifications(self, now: float) -> None:
+        for _ in range(_MAX_DATAGRAMS):
             try:
-                data = self._bells.recv(LONGEST + 1)
+                data = self._datagrams.recv(LONGEST + 1)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:  # of an earlier datagram that we sent
+            except OSError:  # the error of an earlier datagram that we sent
                 continue
-            bell = parse(self._key, data)
-            known = bell and bell.kind is Kind.BELL and bell.sender != self._node
-            if bell and known and self._freshness.fresh(bell.sender, bell.sequence):
-                self._links.told(bell.version)
-                self._gate.ring(bell.version)
+            message = parse(self._key, data)
+            valid = message and message.kind is Kind.NOTIFICATION and message.sender != self._node
+            if message and valid and self._replay_filter.is_new(message.sender, message.sequence):
+                self._links.mark_notified(message.version)
+                self._limiter.add(message.version)
 
-    def _shut(self) -> None:
+    def _release(self) -> None:
         with self._lock:
             if self._closed:
                 return
             self._closed = True
             self._links.close()
             self._selector.close()
-            self.presence.close()  # never shut down: that would end it for all who hold it
+            self.presence.close()  # never shutdown(): that would end it for all processes that hold it
             for sock in self._senders.values():
                 sock.close()
-            os.close(self._alarm)
+            os.close(self._wakeup)

@@ -1,11 +1,11 @@
-"""Settings of the network: which interface a node is reached at, and whether agents ring each other."""
+"""Settings of the network: the interface of a node, and whether agents notify each other."""
 
 import ipaddress
 import re
 from dataclasses import dataclass
 
 _NAME = re.compile(r"[^\s/]{1,15}")
-"""What the kernel takes as a name of an interface; source: dev_valid_name in net/core/dev.c."""
+"""The interface names that the kernel accepts; source: dev_valid_name in net/core/dev.c."""
 
 
 @dataclass(frozen=True)
@@ -13,11 +13,11 @@ class NetworkSettings:
     """How nodes reach each other."""
 
     interface: str | None = None
-    """The interface at which others reach a node, by name such as ``ib0``, or by its network such as ``10.1.0.0/16``;
-    found out where not given."""
+    """The interface at which other nodes reach a node: its name, such as ``ib0``, or its network, such as
+    ``10.1.0.0/16``. Detected by default."""
 
-    doorbell: bool = True
-    """Whether agents ring each other over the network when there is something new; without it they only look."""
+    notifications: bool = True
+    """Whether agents notify each other of news over the network. Without it they only poll."""
 
     def __post_init__(self) -> None:
         if self.interface is not None and not is_network(self.interface) and not _NAME.fullmatch(self.interface):
@@ -28,7 +28,7 @@ class NetworkSettings:
 
 
 def is_network(interface: str) -> bool:
-    """Whether ``interface`` is a network, ``ADDRESS/BITS``, and not the name of an interface."""
+    """True if ``interface`` is a network, ``ADDRESS/BITS``, and not the name of an interface."""
     try:
         ipaddress.ip_network(interface, strict=False)
     except ValueError:

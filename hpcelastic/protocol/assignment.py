@@ -1,4 +1,4 @@
-"""What a round means for one node.
+"""The assignment of one node in a round: its ranks, and the address of its store.
 
 Pure.
 """
@@ -10,7 +10,7 @@ from hpcelastic.protocol.state import Phase, State
 
 @dataclass(frozen=True)
 class Assignment:
-    """A node's part in a round: enough to start its workers."""
+    """The part of one node in a round, with all that starting its workers needs."""
 
     round: int
     group_rank: int
@@ -21,17 +21,17 @@ class Assignment:
     master_addr: str
     master_port: int
     role: str
-    """Role of this node's workers; empty for the default one."""
+    """Role of this node's workers; empty for the default role."""
 
     role_first_rank: int
-    """Place of its first worker among those of its role, by rank."""
+    """Index of its first worker among all workers of the role, by rank."""
 
     role_world_size: int
-    """Workers of its role on all nodes."""
+    """Number of workers of its role on all nodes."""
 
 
 def assignment(state: State, node: str) -> Assignment | None:
-    """The part of ``node`` in the round that runs; None if none runs or the node is not in it."""
+    """Return the assignment of ``node`` in the running round; None if no round runs or the node is not in it."""
     if state.phase is not Phase.RUNNING:
         return None
     group_rank = next((i for i, p in enumerate(state.participants) if p.node == node), None)
@@ -39,7 +39,7 @@ def assignment(state: State, node: str) -> Assignment | None:
         return None
     sizes = [p.local_world_size for p in state.participants]
     role = state.participants[group_rank].role
-    alike = [p.local_world_size if p.role == role else 0 for p in state.participants]
+    role_sizes = [p.local_world_size if p.role == role else 0 for p in state.participants]
     return Assignment(
         round=state.round,
         group_rank=group_rank,
@@ -50,6 +50,6 @@ def assignment(state: State, node: str) -> Assignment | None:
         master_addr=state.participants[0].address,
         master_port=state.participants[0].port,
         role=role,
-        role_first_rank=sum(alike[:group_rank]),
-        role_world_size=sum(alike),
+        role_first_rank=sum(role_sizes[:group_rank]),
+        role_world_size=sum(role_sizes),
     )

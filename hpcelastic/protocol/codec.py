@@ -1,8 +1,8 @@
 """JSON of frozen dataclasses, both ways.
 
-Pure. A decoder accepts unknown fields (a newer writer's) and refuses unknown meanings: a missing field without a
-default, a value of another type, an enumeration's unknown member. How a type is read is worked out once: a state of a
-thousand participants is read by a thousand agents.
+Pure. A decoder accepts unknown fields (from a newer writer). It rejects a missing field without a default, a value of
+another type, and an unknown member of an enumeration. The reader of a type is built once, because a thousand agents
+read a state of a thousand participants.
 """
 
 import dataclasses
@@ -17,20 +17,20 @@ Read: TypeAlias = Callable[[Any], Any]
 
 
 class DecodeError(ValueError):
-    """The JSON does not mean a value of the wanted type; the message names the field."""
+    """The JSON is not a value of the expected type; the message names the field."""
 
 
-class _Wrong(Exception):
-    """What is wrong, and the way to it, from the inside out."""
+class _Mismatch(Exception):
+    """A mismatch, and the path to it, innermost step first."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
         self.what = what
-        self.way: list[str] = []
+        self.path: list[str] = []
 
 
 def encode(value: Any) -> Any:
-    """The JSON form (dict, list, str, number, bool, None) of a dataclass and all that it holds."""
+    """Return the JSON form (dict, list, str, number, bool, None) of a dataclass and all its values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -43,21 +43,21 @@ def encode(value: Any) -> Any:
 
 
 def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False) -> T:
-    """The value of dataclass ``kind`` that ``data`` is the JSON form of; DecodeError says where it is not.
+    """Return the value of dataclass ``kind`` whose JSON form is ``data``. Raises DecodeError, which names the field.
 
-    With ``complete`` a field must be there even if it has a default.
+    With ``complete`` a field must be present even if it has a default.
     """
     try:
         value: T = _reader(kind, complete)(data)  # type: ignore[arg-type]  # a class is hashable
-    except _Wrong as wrong:
-        where = place + "".join(reversed(wrong.way))
-        raise DecodeError(f"{where.lstrip('.') or kind.__name__} {wrong.what}") from None
+    except _Mismatch as mismatch:
+        field = place + "".join(reversed(mismatch.path))
+        raise DecodeError(f"{field.lstrip('.') or kind.__name__} {mismatch.what}") from None
     return value
 
 
 @cache
 def _reader(hint: Any, complete: bool) -> Read:
-    """What reads a value of the type that ``hint`` names."""
+    """Return the function that reads a value of the type ``hint``."""
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return _union(args, complete)
@@ -84,17 +84,17 @@ def _dataclass(kind: Any, complete: bool) -> Read:
 
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
-            raise _Wrong("is not an object")
+            raise _Mismatch("is not an object")
         values = {}
         for name, read_field, required in fields:
             if name not in data:
                 if required:
-                    raise _at(_Wrong("is missing"), f".{name}")
+                    raise _located(_Mismatch("is missing"), f".{name}")
                 continue
             try:
                 values[name] = read_field(data[name])
-            except _Wrong as wrong:
-                raise _at(wrong, f".{name}") from None
+            except _Mismatch as mismatch:
+                raise _located(mismatch, f".{name}") from None
         return kind(**values)
 
     return read
@@ -103,11 +103,11 @@ def _dataclass(kind: Any, complete: bool) -> Read:
 def _tuple(read_item: Read) -> Read:
     def read(data: Any) -> tuple[Any, ...]:
         items = []
-        for item in _of(list, data):
+        for item in _expect(list, data):
             try:
                 items.append(read_item(item))
-            except _Wrong as wrong:
-                raise _at(wrong, f"[{len(items)}]") from None
+            except _Mismatch as mismatch:
+                raise _located(mismatch, f"[{len(items)}]") from None
         return tuple(items)
 
     return read
@@ -116,11 +116,11 @@ def _tuple(read_item: Read) -> Read:
 def _mapping(read_item: Read) -> Read:
     def read(data: Any) -> dict[str, Any]:
         items = {}
-        for key, item in _of(dict, data).items():
+        for key, item in _expect(dict, data).items():
             try:
                 items[key] = read_item(item)
-            except _Wrong as wrong:
-                raise _at(wrong, f".{key}") from None
+            except _Mismatch as mismatch:
+                raise _located(mismatch, f".{key}") from None
         return items
 
     return read
@@ -138,42 +138,42 @@ def _union(hints: tuple[Any, ...], complete: bool) -> Read:
         for read_option in readers:
             try:
                 return read_option(data)
-            except _Wrong:
+            except _Mismatch:
                 continue
-        raise _Wrong(f"is {data!r}, none of {hints}")
+        raise _Mismatch(f"is {data!r}, none of {hints}")
 
     return read
 
 
-def _one_of(known: Any, meanings: Mapping[Any, Any]) -> Read:
+def _one_of(known: Any, members: Mapping[Any, Any]) -> Read:
     def read(data: Any) -> Any:
-        if data not in known:  # not in the mapping, where a list can't be looked for
-            raise _Wrong(f"is {data!r}, not one of {known}")
-        return meanings[data]
+        if data not in known:  # not in the mapping, because a list is not hashable
+            raise _Mismatch(f"is {data!r}, not one of {known}")
+        return members[data]
 
     return read
 
 
 def _plain(kind: Any) -> Read:
     def read(data: Any) -> Any:
-        return data if type(data) is kind else _of(kind, data)
+        return data if type(data) is kind else _expect(kind, data)
 
     return read
 
 
 def _float(data: Any) -> float:
     try:
-        return float(_of((int, float), data))
+        return float(_expect((int, float), data))
     except OverflowError:
-        raise _Wrong("is larger than any float") from None
+        raise _Mismatch("is larger than any float") from None
 
 
-def _of(kind: Any, data: Any) -> Any:
+def _expect(kind: Any, data: Any) -> Any:
     if isinstance(data, kind) and (kind is bool or not isinstance(data, bool)):
         return data
-    raise _Wrong(f"is {data!r}, not {getattr(kind, '__name__', str(kind))}")
+    raise _Mismatch(f"is {data!r}, not {getattr(kind, '__name__', str(kind))}")
 
 
-def _at(wrong: _Wrong, step: str) -> _Wrong:
-    wrong.way.append(step)
-    return wrong
+def _located(mismatch: _Mismatch, step: str) -> _Mismatch:
+    mismatch.path.append(step)
+    return mismatch

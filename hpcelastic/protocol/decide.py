@@ -1,22 +1,25 @@
-"""The rendezvous' decisions.
+"""The decisions of the rendezvous.
 
-Pure: `decide` maps what is agreed (`State`) and what one observer sees (`View`) to the next state, or to none, always
-with a reason. Any agent may carry any decision out: all that makes it count is that it becomes the next version of the
+Pure: `decide` maps the agreed state (`State`) and the view of one observer (`View`) to the next state, or to none,
+always with a reason. Any agent may execute any decision. A decision counts only if it becomes the next version of the
 register. Time enters only as `View.quorum_for` and as the observer's verdict `Seen.alive`.
 
 Theory of operation
 -------------------
-A round R runs until something ends it (a report of failure, a lost or leaving node, a newcomer). Then every agent
-stops its workers of R and says READY with round R. A round R+1 forms when nobody of R can still have workers: each
-member of R is READY, has LEFT, or is dead by its lease, which its own agent enforces by killing its workers earlier
-(exclusivity). A round that a worker's failure ended spends one of the restart budget; it is charged only now, when
-all members have been heard of, because a lost node makes the workers of the others fail too, and must cost nothing.
-Where nothing is wrong, as when a node joins or has been warned that it must leave, workers that ask for it have the
-state's grace to finish a step and to save it; what goes wrong meanwhile ends the grace. Should all of them have come to
-their end meanwhile, the run has succeeded.
+A round R runs until something ends it: a failure report, a lost or leaving node, or a newcomer. Then every agent stops
+its workers of R and publishes READY with round R. Round R+1 forms when no member of R can still have workers: each
+member of R is READY, has LEFT, or is dead by its lease. The agent of a node kills its workers before its lease counts
+as expired (exclusivity).
 
-Some agents start no workers again once theirs have succeeded (`Member.final`). Then no round can follow: nodes that
-come and changes of size no longer end the round, and if something else does, the run has failed.
+A round that ended by a worker's failure spends one unit of the restart budget. It is charged only now, when the state
+of all members is known: a lost node makes the workers of other nodes fail too, and that must cost nothing.
+
+If nothing is wrong, for example when a node joins or has been warned that it must leave, workers that call
+``should_stop()`` have the grace period of the state to finish a step and to save it. A fault in the grace period ends
+it. If all workers succeed in the grace period, the run has succeeded.
+
+Some agents start no workers again after theirs have succeeded (`Member.final`). Then no round can follow. Newcomers and
+changes of size no longer end the round. If anything else ends it, the run has failed.
 """
 
 from collections.abc import Collection, Iterable
@@ -24,32 +27,32 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Phase, Seen, Stand, State, View, name_of, participant
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View, name_of, participant
 from hpcelastic.protocol.transitions import Mover, checked
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What should happen next, as far as this observer can tell."""
+    """The next step of the run, in the view of this observer."""
 
     next: State | None
     """The state to commit as the next version; None to wait."""
 
     reason: str
-    """Why; what is waited for, if nothing is to be committed."""
+    """The reason for the next state, or what the run waits for."""
 
     quorum: bool = False
-    """True while enough nodes are ready and only the last call keeps the round open."""
+    """True while enough nodes are ready and the round waits for more only because of the last call."""
 
     short: bool = False
-    """True while too few nodes are ready, nobody of the last round being waited for."""
+    """True while too few nodes are ready, and no member of the last round still has to stop its workers."""
 
     busy: tuple[str, ...] = ()
-    """Nodes that are waited for to stop their workers of the last round."""
+    """Nodes that still have to stop their workers of the last round."""
 
 
 def decide(state: State, view: View) -> Decision:
-    """The next step of the run, which is in the table of `transitions`."""
+    """Return the next step of the run. It is in the table of `transitions`."""
     decision = _decide(state, view)
     if decision.next is not None:
         checked(Mover.DECIDE, state, decision.next)
@@ -61,11 +64,11 @@ def _decide(state: State, view: View) -> Decision:
         return _running(state, view)
     if state.phase is Phase.JOINING:
         return _joining(state, view)
-    return Decision(None, standing(state))
+    return Decision(None, describe(state))
 
 
-def standing(state: State) -> str:
-    """How the run stands, for who knows no more than what all have agreed on."""
+def describe(state: State) -> str:
+    """Describe the run for users, from the agreed state alone."""
     if state.phase is Phase.RUNNING:
         return f"round {state.round} runs on {_nodes(len(state.participants))}"
     if state.phase is Phase.JOINING:
@@ -74,7 +77,7 @@ def standing(state: State) -> str:
 
 
 def close(state: State, reason: str) -> Decision:
-    """End the run for good, whatever it is doing; a run that has ended stays as it is."""
+    """End the run permanently, in any phase. A run that has ended does not change."""
     if state.phase.final:
         return Decision(None, f"the run has {state.phase.value} already")
     return _commit(
@@ -90,47 +93,47 @@ def fail(state: State, reason: str, failures: tuple[Failure, ...] = ()) -> Decis
 
 
 def reopen(state: State, settings: Settings) -> State:
-    """Let a run that has ended go on, with a fresh restart budget.
+    """Continue a run that has ended, with a fresh restart budget.
 
-    The members of its last round stay named: should one of them still be alive, the next round waits for it.
+    The state keeps the members of its last round: if one of them is still alive, the next round waits for it.
     """
     cause = Cause.LEAVE if state.round else None
-    again = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0, spent={})
-    again = replace(again, standbys=(), failures=(), reason="the run was reopened")
-    return checked(Mover.REOPEN, state, again)
+    reopened = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0, spent={})
+    reopened = replace(reopened, standbys=(), failures=(), reason="the run was reopened")
+    return checked(Mover.REOPEN, state, reopened)
 
 
 def scale(state: State, nodes: int) -> Decision:
-    """Let rounds have at most ``nodes`` nodes; a run that has ended stays as it is."""
+    """Limit rounds to ``nodes`` nodes. A run that has ended does not change."""
     return _steer(state, replace(state, target=nodes, reason=f"scaled to {_nodes(nodes)}"))
 
 
 def drain(state: State, nodes: Collection[str], *, undo: bool = False) -> Decision:
-    """Keep nodes, given by name or by machine, out of all rounds, or let them in again."""
+    """Exclude nodes, given by name or by machine, from all rounds, or admit them again."""
     drained = {*state.drained} - {*nodes} if undo else {*state.drained, *nodes}
-    reason = f"{_names(nodes)} may take part again" if undo else f"{_are(nodes)} drained"
+    reason = f"{_names(nodes)} may join again" if undo else f"{_are(nodes)} drained"
     return _steer(state, replace(state, drained=tuple(sorted(drained)), reason=reason))
 
 
 def retire(state: State, nodes: Collection[str]) -> Decision:
-    """Keep incarnations of nodes out of all rounds: whoever started them may start others there, once that is well."""
+    """Exclude incarnations of nodes from all rounds. Later incarnations of the same nodes may join."""
     retired = tuple(sorted({*state.retired, *nodes}))
     return _steer(state, replace(state, retired=retired, reason=f"{_are([name_of(node) for node in nodes])} drained"))
 
 
 def checkpoint(state: State) -> Decision:
-    """End the round that runs, at a step's end; the next one follows at once."""
+    """End the running round at the end of a step. The next round follows at once."""
     if state.phase is not Phase.RUNNING:
-        return Decision(None, standing(state))
+        return Decision(None, describe(state))
     grace = state.settings.rendezvous.checkpoint_grace
-    return _commit(checked(Mover.STEER, state, _ended(state, Cause.CHECKPOINT, "a checkpoint was asked for", grace)))
+    return _commit(checked(Mover.STEER, state, _ended(state, Cause.CHECKPOINT, "a checkpoint was requested", grace)))
 
 
 def _steer(state: State, wanted: State) -> Decision:
     if state.phase.final:
-        return Decision(None, standing(state))
+        return Decision(None, describe(state))
     if replace(wanted, reason=state.reason) == state:
-        return Decision(None, f"already so: {wanted.reason}")
+        return Decision(None, f"nothing to change: {wanted.reason}")
     return _commit(checked(Mover.STEER, state, wanted))
 
 
@@ -142,29 +145,29 @@ def _commit(state: State) -> Decision:
 
 
 def _running(state: State, view: View) -> Decision:
-    ended = _ending(state, view)
+    ended = _forced_end(state, view)
     if ended is not None:
         return _commit(_ended(state, *ended))
     done = _done(state, view)
     if len(done) == len(state.participants):
         return _commit(_succeeded(state))
-    parting = None if _finished(state, view) else _parting(state, view)
-    if parting is not None:
-        return _commit(_ended(state, *parting))
-    comer = None if done else _newcomer(state, view)
-    if comer is not None:
+    planned = None if _finished(state, view) else _planned_end(state, view)
+    if planned is not None:
+        return _commit(_ended(state, *planned))
+    newcomer = None if done else _newcomer(state, view)
+    if newcomer is not None:
         grace = state.settings.rendezvous.checkpoint_grace
-        return _commit(_ended(state, Cause.JOIN, f"{name_of(comer)} joins", grace))
-    return Decision(None, standing(state))
+        return _commit(_ended(state, Cause.JOIN, f"{name_of(newcomer)} joins", grace))
+    return Decision(None, describe(state))
 
 
 def _done(state: State, view: View) -> set[str]:
-    """The members of the round whose workers have all succeeded. Their records stay, whatever becomes of the nodes."""
-    return {p.node for p in state.participants if _stands(view, p.node, Stand.SUCCEEDED, state.round)}
+    """Return the members of the round whose workers have all succeeded. Their records stay if the nodes end or die."""
+    return {p.node for p in state.participants if _has_state(view, p.node, NodeState.SUCCEEDED, state.round)}
 
 
 def _finished(state: State, view: View) -> set[str]:
-    """The members of the round whose workers have succeeded, and whose agents start none again."""
+    """Return the members of the round whose workers have succeeded, and whose agents start no workers again."""
     return {node for node in _done(state, view) if (member := view.nodes[node].member) is not None and member.final}
 
 
@@ -177,44 +180,44 @@ def _ended(state: State, cause: Cause, reason: str, grace: float = 0.0) -> State
     return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)
 
 
-def _ending(state: State, view: View) -> tuple[Cause, str] | None:
-    """Why the round can't go on, if so. A failure goes before a loss: it has a report to show."""
+def _forced_end(state: State, view: View) -> tuple[Cause, str] | None:
+    """Return why the round cannot continue; None if it can. A failure precedes a loss, because it has a report."""
     failures = _failures(state, view)
     if failures:
         first = failures[0]
         return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}"
     for p in state.participants:
-        if _stands(view, p.node, Stand.SUCCEEDED, state.round):
-            continue  # its record stays, whatever becomes of the node
+        if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):
+            continue  # its record stays if the node ends or dies
         member = view.nodes[p.node].member
-        if member is not None and member.stand is Stand.LEFT:
+        if member is not None and member.node_state is NodeState.LEFT:
             return Cause.LEAVE, f"{p.name} left"
         if not _alive(view, p.node):
             return Cause.NODE, f"{p.name} was lost"
-        if member is not None and member.stand is Stand.READY and member.round >= state.round:
+        if member is not None and member.node_state is NodeState.READY and member.round >= state.round:
             return Cause.NODE, f"{p.name} stopped its workers"
     return None
 
 
-def _parting(state: State, view: View) -> tuple[Cause, str, float] | None:
-    """Why the round has to end though nothing is wrong with it, if so, and in how many seconds."""
+def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
+    """Return why the round has to end although nothing is wrong, and in how many seconds; None if it continues."""
     grace = state.settings.rendezvous.checkpoint_grace
     members = [m for p in state.participants if (m := view.nodes[p.node].member) is not None]
-    warned = [(m.leaving.seconds, m.name, m.leaving.reason) for m in members if m.leaving]
-    if warned:
-        seconds, name, why = min(warned)
-        others = f" and {len(warned) - 1} more leave" if len(warned) > 1 else " leaves"
+    leaving = [(m.leaving.seconds, m.name, m.leaving.reason) for m in members if m.leaving]
+    if leaving:
+        seconds, name, why = min(leaving)
+        others = f" and {len(leaving) - 1} more leave" if len(leaving) > 1 else " leaves"
         return Cause.LEAVE, f"{name}{others} within {seconds:.0f} s: {why}", seconds
     drained = [m.name for m in members if state.drains(m)]
     if drained:
         return Cause.LEAVE, f"{_are(drained)} drained", grace
-    if len(state.participants) > state.most:
-        return Cause.SCALE, f"scaled to {_nodes(state.most)}", grace
+    if len(state.participants) > state.max_nodes:
+        return Cause.SCALE, f"scaled to {_nodes(state.max_nodes)}", grace
     return None
 
 
 def _newcomer(state: State, view: View) -> str | None:
-    if len(state.participants) >= state.most:
+    if len(state.participants) >= state.max_nodes:
         return None
     inside = {p.node for p in state.participants}
     return next((m.node for m in _ready(state, view) if m.node not in inside), None)
@@ -224,23 +227,25 @@ def _newcomer(state: State, view: View) -> str | None:
 
 
 def _joining(state: State, view: View) -> Decision:
-    broken = _broken(state, view) if state.grace else None
-    if broken is not None:
-        return _commit(replace(state, grace=0.0, reason=f"{broken} while the round was to end"))
+    fault = _fault(state, view) if state.grace else None
+    if fault is not None:
+        return _commit(replace(state, grace=0.0, reason=f"{fault} during the grace period"))
     done = _done(state, view) if state.grace else set()
     busy = tuple(p.node for p in state.participants if p.node not in done and not _has_stopped(state, view, p.node))
     if busy:
-        who = _names([name_of(node) for node in busy])
-        return Decision(None, f"waiting for {who} to stop the workers of round {state.round}", busy=busy)
+        names = _names([name_of(node) for node in busy])
+        return Decision(None, f"waiting for {names} to stop the workers of round {state.round}", busy=busy)
     if done and len(done) == len(state.participants):
         return _commit(_succeeded(state))
     finished = _finished(state, view)
     if done and not finished:
-        return _commit(replace(state, grace=0.0, reason=f"not all had succeeded when round {state.round} was to end"))
-    # A lease that nobody has renewed before our eyes may be that of a node that is long dead.
+        return _commit(
+            replace(state, grace=0.0, reason=f"round {state.round} ended before all its nodes had succeeded")
+        )
+    # A lease whose renewal this observer has not seen may belong to a node that died long ago.
     unproved = [s.member.name for s in view.nodes.values() if s.member and not s.proved and _is_ready(state, view, s)]
     if unproved:
-        return Decision(None, f"waiting for a sign of life from {_names(unproved)}")
+        return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
     state = _charge(state, view)
     if state.restarts > state.settings.restarts.max:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
@@ -250,16 +255,16 @@ def _joining(state: State, view: View) -> Decision:
     nodes = state.settings.nodes
     if len(ready) < nodes.min:
         return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready", short=True)
-    if len(ready) < state.most and view.quorum_for < state.settings.rendezvous.last_call:
+    if len(ready) < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
         coming = _still_coming(state, view)
         if coming != 0:
-            who = "more nodes" if coming is None else _nodes(coming)
-            return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {who}", quorum=True)
+            missing = "more nodes" if coming is None else _nodes(coming)
+            return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {missing}", quorum=True)
     return _commit(_form(state, ready))
 
 
-def _broken(state: State, view: View) -> str | None:
-    """What has happened to the round that keeps its workers from a common last step."""
+def _fault(state: State, view: View) -> str | None:
+    """Return the event that keeps the workers of the round from finishing a step together; None if there is none."""
     failures = _failures(state, view)
     if failures:
         return f"rank {failures[0].rank} failed on {name_of(failures[0].node)}"
@@ -274,26 +279,26 @@ def _broken(state: State, view: View) -> str | None:
 
 
 def _has_stopped(state: State, view: View, node: str) -> bool:
-    """True if no worker of the round can be left on that node."""
+    """True if no worker of the round can be left on the node."""
     return _stopped(state, view.nodes[node].member) or not _alive(view, node)
 
 
 def _stopped(state: State, member: Member | None) -> bool:
-    """True if the node has said that no worker of the round is left."""
+    """True if the node has published that no worker of the round is left."""
     if member is None:
         return False
-    if member.stand is Stand.SUCCEEDED:
+    if member.node_state is NodeState.SUCCEEDED:
         return member.final and member.round == state.round
-    return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)
+    return member.node_state is NodeState.LEFT or (member.node_state is NodeState.READY and member.round >= state.round)
 
 
 def _charge(state: State, view: View) -> State:
-    """Book the round that has ended under its true cause: a failure beside a lost or leaving node is its echo."""
+    """Count the ended round under its true cause. A failure next to a lost or leaving node is its consequence."""
     if state.cause is None:
         return state
-    back = {m.node for m in _ready(state, view) if m.fenced != state.round} | _finished(state, view)
+    returned = {m.node for m in _ready(state, view) if m.fenced != state.round} | _finished(state, view)
     cause = state.cause
-    if cause is Cause.WORKER and any(p.node not in back for p in state.participants):
+    if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):
         cause = Cause.NODE
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     failures = _failures(state, view) or state.failures
@@ -313,14 +318,14 @@ def _unfinished(state: State, finished: Collection[str]) -> str:
 
 
 def _still_coming(state: State, view: View) -> int | None:
-    """How many nodes beyond the ready ones may still come; None if nobody knows.
+    """Return how many nodes besides the ready ones may still join; None if unknown.
 
-    A node that was seen and is dead or has left is not waited for: should it return, a new round takes it in. So do
-    those of whom nobody knows, once there has been a round.
+    A node that was seen and is dead or has left does not count: if it returns, a new round includes it. After the first
+    round the same applies to unknown nodes.
     """
     alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
-    alive = [m for m in alive if m.stand is not Stand.LEFT and _wanted(state, m)]
-    late = sum(1 for m in alive if not (m.stand is Stand.READY and m.round >= state.round))
+    alive = [m for m in alive if m.node_state is not NodeState.LEFT and _may_join(state, m)]
+    late = sum(1 for m in alive if not (m.node_state is NodeState.READY and m.round >= state.round))
     if view.coming is not None:
         return late + view.coming
     if any(not m.job or not m.job_nodes for m in alive):
@@ -334,8 +339,8 @@ def _still_coming(state: State, view: View) -> int | None:
 
 
 def _form(state: State, ready: list[Member]) -> State:
-    """The next round, of those ready."""
-    chosen, standbys = ranked(state.participants, ready, state.most)
+    """Form the next round of the ready nodes."""
+    chosen, standbys = ranked(state.participants, ready, state.max_nodes)
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
@@ -348,23 +353,23 @@ def _form(state: State, ready: list[Member]) -> State:
     )
 
 
-# What the view says
+# Queries on the view
 
 
 def _alive(view: View, node: str) -> bool:
     return node not in view.dead
 
 
-def _stands(view: View, node: str, stand: Stand, round: int) -> bool:
+def _has_state(view: View, node: str, node_state: NodeState, round: int) -> bool:
     member = view.nodes[node].member
-    return member is not None and member.stand is stand and member.round == round
+    return member is not None and member.node_state is node_state and member.round == round
 
 
 def _ready(state: State, view: View) -> list[Member]:
-    """Nodes that are alive and ready for the round after this one, each name once, in no particular order.
+    """Return the nodes that are alive and ready for the round after this one, each name once, in no particular order.
 
-    A name stands there twice while the lease of a dead incarnation is not out yet: the one that was not in the round
-    came later, and counts.
+    A name occurs twice while the lease of a dead incarnation has not expired. Then the incarnation that was not in the
+    round is the later one, and counts.
     """
     ready = [s.member for s in view.nodes.values() if s.member and _is_ready(state, view, s)]
     inside = {p.node for p in state.participants}
@@ -373,18 +378,18 @@ def _ready(state: State, view: View) -> list[Member]:
 
 def _is_ready(state: State, view: View, seen: Seen) -> bool:
     m = seen.member
-    if m is None or not _wanted(state, m):
+    if m is None or not _may_join(state, m):
         return False
-    return m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)
+    return m.node_state is NodeState.READY and m.round == state.round and _alive(view, m.node)
 
 
-def _wanted(state: State, member: Member) -> bool:
-    """Whether the node may be in the next round."""
+def _may_join(state: State, member: Member) -> bool:
+    """True if the node may be in the next round."""
     return member.leaving is None and not state.drains(member)
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:
-    """All reports on this round, the earliest first; a report on an older round says nothing."""
+    """Return all failure reports of this round, the earliest first. Reports of older rounds do not count."""
     members = (view.nodes[p.node].member for p in state.participants)
     found = [m.failure for m in members if m is not None and m.failure is not None]
     return tuple(sorted((f for f in found if f.round == state.round), key=lambda f: (f.timestamp, f.rank)))

@@ -1,8 +1,8 @@
-"""Who acts first.
+"""The leaders: the few nodes that act first.
 
-Pure. Any node may carry any decision out, and if all tried at once, each would read what all have said: a load that
-grows with the square of their number. So those who have something to say tell the first few, who look at once, one
-after the other; the others look now and then, in case that none of these is left.
+Pure. Any node may execute any decision. If all nodes tried at once, each would read all leases, a load that grows with
+the square of their number. So a node that publishes something notifies the leaders, which poll at once, one after the
+other. The other nodes poll now and then, in case that no leader is left.
 """
 
 from heapq import nsmallest
@@ -11,10 +11,11 @@ from itertools import islice
 from hpcelastic.protocol.state import Member, Participant, State, View
 
 COUNT = 3
+"""The number of leaders, if there are enough nodes."""
 
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
-    """The nodes that look first, in order: members of the last round, and where none of them lives, those ready."""
+    """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""
     members = (p for p in state.participants if p.node not in view.dead)
     return list(islice(members, COUNT)) or _ready(state, view)
 

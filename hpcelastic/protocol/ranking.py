@@ -1,14 +1,14 @@
-"""Which of the ready nodes take part in a round, and with which ranks.
+"""The choice of the members of a round among the ready nodes, and their ranks.
 
-Pure. Two wishes pull apart. A rank that moves costs what its node has kept for it (a cache of the data, a shard in
-memory, a person's habit); a ring of all ranks costs, at every step, one crossing more for each time that it comes back
-to a switch. So:
+Pure. Two goals conflict. A changed rank makes what its node has stored for it useless (a cache of the data, a shard in
+memory, a person's habit). A ring of all ranks costs, at every step, one more crossing for each time that it returns to
+a switch. So:
 
-* Who was in the last round keeps its seat, and a newcomer takes the seat of a node that was lost: one as large, so that
-  nobody's rank moves, and of those the nearest.
-* Where the round shrinks, the others close up; where it grows, the ranks are dealt anew anyway, and a newcomer goes
-  behind the last node of the nearest switch that is there already. The order of those who stay never changes.
-* Where nobody stays there is nothing to keep: nodes go by switch, then by SLURM's order, then by name.
+* A member of the last round keeps its place. A newcomer takes the place of a lost node: one of the same size, so that
+  no other rank changes, and of those the nearest.
+* If the round shrinks, the remaining members move up. If it grows, ranks change anyway, and a newcomer is placed after
+  the last node of the nearest switch that has members. The order of the remaining members never changes.
+* If no member remains, nodes are sorted by switch, then by SLURM's order, then by name.
 """
 
 import re
@@ -22,36 +22,36 @@ from hpcelastic.protocol.state import Member, Participant
 
 K = TypeVar("K")
 Path: TypeAlias = tuple[str, ...]
-"""The switches above a node, the most significant first."""
+"""The switches above a node, the top one first."""
 
 
-def ranked(before: Sequence[Participant], ready: Iterable[Member], most: int) -> tuple[list[Member], list[Member]]:
-    """Of those ``ready``, each name once, the members of the next round by rank, ``most`` of them; and the others.
+def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: int) -> tuple[list[Member], list[Member]]:
+    """Return the members of the next round by rank, at most ``max_nodes``, and the other ready nodes.
 
-    ``before`` are the members of the last round, by rank.
+    ``ready`` are the ready nodes, each name once; ``before`` are the members of the last round, by rank.
     """
     ordered = _in_order(ready)
     here = {m.name: m for m in ordered}
     staying = [here[p.name] for p in before if p.name in here]
-    kept = {m.name: m for m in staying[:most]}
-    room = most - len(kept)
+    kept = {m.name: m for m in staying[:max_nodes]}
+    room = max_nodes - len(kept)
     seats = [kept.get(p.name) for p in before] if kept else []
-    comers = _without(staying, ordered)
-    successors = _successors(before, seats, comers, room)
-    inside = [member for seat, who in enumerate(seats) if (member := who or successors.get(seat))]
-    comers = _without(successors.values(), comers)
+    newcomers = _without(staying, ordered)
+    replacements = _replacements(before, seats, newcomers, room)
+    inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
+    newcomers = _without(replacements.values(), newcomers)
     near = {prefix for m in inside for prefix in _prefixes(m)}
-    others = _without(_picked(comers, room - len(successors), near), comers)
-    return _grown(inside, _without(others, comers)), [*staying[most:], *others]
+    others = _without(_chosen(newcomers, room - len(replacements), near), newcomers)
+    return _inserted(inside, _without(others, newcomers)), [*staying[max_nodes:], *others]
 
 
-def _without(some: Iterable[Member], members: Iterable[Member]) -> list[Member]:
-    gone = {m.node for m in some}
-    return [m for m in members if m.node not in gone]
+def _without(excluded: Iterable[Member], members: Iterable[Member]) -> list[Member]:
+    nodes = {m.node for m in excluded}
+    return [m for m in members if m.node not in nodes]
 
 
 def _in_order(members: Iterable[Member]) -> list[Member]:
-    """By switch, then by SLURM's order; by name where several jobs each have an order of their own."""
+    """Sort by switch, then by SLURM's order within one job, then by name. Orders of several jobs are not comparable."""
     found = list(members)
     one_job = len({m.job for m in found}) == 1
     return sorted(
@@ -59,42 +59,42 @@ def _in_order(members: Iterable[Member]) -> list[Member]:
     )
 
 
-def _successors(
-    before: Sequence[Participant], seats: Sequence[Member | None], comers: Collection[Member], room: int
+def _replacements(
+    before: Sequence[Participant], seats: Sequence[Member | None], newcomers: Collection[Member], room: int
 ) -> dict[int, Member]:
-    """Who takes the seat of a lost node, by seat."""
+    """Return the newcomers that take the seats of lost nodes, by seat."""
     lost = [seat for seat, member in enumerate(seats) if member is None]
     found: dict[int, Member] = {}
-    deepest = max((len(_path(m)) for m in comers), default=0)
-    for as_large, depth in product((True, False), range(deepest, -1, -1)):
-        likeness = partial(_likeness, as_large=as_large, depth=depth)
-        waiting = _grouped(_without(found.values(), comers), likeness)
+    deepest = max((len(_path(m)) for m in newcomers), default=0)
+    for same_size, depth in product((True, False), range(deepest, -1, -1)):
+        similarity = partial(_similarity, same_size=same_size, depth=depth)
+        waiting = _grouped(_without(found.values(), newcomers), similarity)
         for seat in lost:
-            alike = waiting.get(likeness(before[seat]))
-            if alike and seat not in found and len(found) < room:
-                found[seat] = alike.popleft()
+            similar = waiting.get(similarity(before[seat]))
+            if similar and seat not in found and len(found) < room:
+                found[seat] = similar.popleft()
     return found
 
 
-def _picked(comers: list[Member], room: int, near: Collection[Path], depth: int = 0) -> list[Member]:
-    """As many of them as there is room for, under as few switches as may be; first those under a switch of ``near``."""
-    if len(comers) <= room or all(len(_path(m)) <= depth for m in comers):
-        return comers[:room]
-    groups = _grouped(comers, lambda m: _path(m)[: depth + 1])
+def _chosen(newcomers: list[Member], room: int, near: Collection[Path], depth: int = 0) -> list[Member]:
+    """Choose ``room`` newcomers under as few switches as possible, first those under a switch of ``near``."""
+    if len(newcomers) <= room or all(len(_path(m)) <= depth for m in newcomers):
+        return newcomers[:room]
+    groups = _grouped(newcomers, lambda m: _path(m)[: depth + 1])
     found: list[Member] = []
     while len(found) < room:
         left = room - len(found)
-        # The smallest group that is enough, so that larger ones stay whole; else the largest.
+        # The smallest group that suffices, so that larger groups stay complete; otherwise the largest group.
         best = min(groups, key=lambda p: (p not in near, len(groups[p]) < left, abs(len(groups[p]) - left)))
-        found += _picked(list(groups.pop(best)), left, near, depth + 1)
+        found += _chosen(list(groups.pop(best)), left, near, depth + 1)
     return found
 
 
-def _grown(inside: list[Member], comers: Iterable[Member]) -> list[Member]:
-    """The members with each newcomer behind the last of those nearest to it."""
+def _inserted(inside: list[Member], newcomers: Iterable[Member]) -> list[Member]:
+    """Return the members, with each newcomer after the last of the members nearest to it."""
     last = {prefix: seat for seat, member in enumerate(inside) for prefix in _prefixes(member)}
     behind = defaultdict(list)
-    for member in comers:
+    for member in newcomers:
         nearest = next((prefix for prefix in _prefixes(member) if prefix in last), ())
         behind[last.get(nearest, len(inside) - 1)].append((-len(nearest), member))
     followers = {seat: [m for _, m in sorted(group, key=lambda pair: pair[0])] for seat, group in behind.items()}
@@ -109,13 +109,13 @@ def _path(node: Member | Participant) -> Path:
 
 
 def _prefixes(node: Member | Participant) -> list[Path]:
-    """The ways to each switch above the node, the nearest first."""
+    """Return the path of each switch above the node, the nearest first."""
     path = _path(node)
     return [path[:depth] for depth in range(len(path), 0, -1)]
 
 
-def _likeness(node: Member | Participant, as_large: bool, depth: int) -> tuple[int, Path]:
-    return node.local_world_size if as_large else 0, _path(node)[:depth]
+def _similarity(node: Member | Participant, same_size: bool, depth: int) -> tuple[int, Path]:
+    return node.local_world_size if same_size else 0, _path(node)[:depth]
 
 
 def _grouped(members: Iterable[Member], key: Callable[[Member], K]) -> dict[K, deque[Member]]:
@@ -126,5 +126,5 @@ def _grouped(members: Iterable[Member], key: Callable[[Member], K]) -> dict[K, d
 
 
 def _natural(name: str) -> tuple[list[str | int], str]:
-    """A key by which n2 comes before n10."""
+    """Return a sort key by which n2 comes before n10."""
     return [int(part) if part.isdecimal() else part for part in re.split("([0-9]+)", name)], name

@@ -1,4 +1,4 @@
-"""Settings that the rendezvous decides with.
+"""The settings on which the decisions of the rendezvous depend.
 
 Pure: plain values, no clock, no file. All durations are float seconds.
 """
@@ -8,39 +8,39 @@ import re
 from dataclasses import dataclass, field, fields
 
 FILE, STATIC = "file", "static"
-"""The backend that is files of the run's directory, and the one that needs no endpoint under SLURM."""
+"""The backend that uses files in the run's directory, and the one that needs no endpoint under SLURM."""
 
 EMBEDDED = "embedded"
-"""The endpoint that stands for an etcd server that the run's only agent starts."""
+"""The endpoint of an etcd server that the only agent of the run starts itself."""
 
 PREFIX = "hpcelastic"
 """The default of ``rendezvous.prefix``."""
 
-_FILES = ("cacert", "cert", "key")
-"""The settings of a server that ask for TLS."""
+_TLS_FILES = ("cacert", "cert", "key")
+"""The settings that enable TLS."""
 
 _BACKEND = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 RENEWALS = 3
-"""How often a node renews its lease in its life."""
+"""Number of renewals of a lease within its duration."""
 
 
 @dataclass(frozen=True)
 class NodeRange:
-    """How many nodes a round may have: at least ``min``, at most ``max``."""
+    """The number of nodes of a round: at least ``min``, at most ``max``."""
 
     min: int = 1
-    """A round never forms with fewer nodes than this."""
+    """Minimum number of nodes of a round."""
 
     max: int = 1
-    """A round never forms with more nodes than this; the others stand by."""
+    """Maximum number of nodes of a round. Further nodes stand by."""
 
     spares: int = 0
-    """How many nodes beyond ``max`` to ask for, so that one that is lost is replaced at once."""
+    """Number of nodes to request in addition to ``max``, so that a lost node is replaced at once."""
 
     @property
     def wanted(self) -> int:
-        """How many nodes to ask for at most."""
+        """The maximum number of nodes to request."""
         return self.max + self.spares
 
     def __post_init__(self) -> None:
@@ -54,57 +54,57 @@ class NodeRange:
 
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """How long the rendezvous waits, and for what. Seconds throughout."""
+    """The backend of the rendezvous, and its time-outs, in seconds."""
 
     join_timeout: float = 600.0
-    """How long a node waits for a round to form before it gives up."""
+    """Time for which a node waits for a round to form before it gives up."""
 
     last_call: float = 30.0
-    """How long a round with enough nodes waits for more, where it is unknown whether more can come."""
+    """Time for which a round with enough nodes waits for more nodes, if it is unknown whether more can join."""
 
     lease: float = 10.0
-    """A node that could not renew its lease for this long kills its own workers."""
+    """Duration of a lease. A node that cannot renew its lease for this long kills its own workers."""
 
     margin: float = 2.0
-    """Others call a node dead ``margin`` seconds after its lease ran out, so that its workers are gone by then."""
+    """Time from the expiry of a lease until other nodes declare the node dead. Its workers are dead by then."""
 
     poll: float = 0.5
-    """How often an agent looks at the shared directory."""
+    """Interval at which an agent polls the shared directory."""
 
     checkpoint_grace: float = 120.0
-    """How long workers that ask ``should_stop()`` may take to a step's end and a checkpoint, where a round ends for a
-    newcomer, a drain or a change of size."""
+    """Time in which workers that call ``should_stop()`` have to finish a step and save a checkpoint when a round ends
+    because of a newcomer, a drain or a change of size."""
 
     backend: str = FILE
-    """What the rendezvous is kept in: ``file``, the run's directory, which needs no server; ``c10d``, a store of torch
-    that one agent serves; ``static``, the same with the ranks that SLURM gives; ``etcd`` or ``etcd-v2``, an etcd
-    server; or what another package adds."""
+    """Storage of the rendezvous: ``file``, the run's directory, which needs no server; ``c10d``, a torch store that one
+    agent serves; ``static``, the same with the ranks that SLURM assigns; ``etcd`` or ``etcd-v2``, an etcd server; or a
+    backend of another package."""
 
     endpoint: str = ""
-    """Where that is: HOST:PORT of a server, ``file:PATH`` of torch's FileStore, ``embedded`` for an etcd server that
-    the agent of a run on one node starts; nothing with ``file``, nor with ``static`` under SLURM."""
+    """Address of the backend: HOST:PORT of a server, ``file:PATH`` of torch's FileStore, or ``embedded`` for an etcd
+    server that the agent of a run on one node starts. Empty with ``file``, and with ``static`` under SLURM."""
 
     prefix: str = PREFIX
-    """What the names of an etcd server's keys begin with; the run's name follows."""
+    """Prefix of the keys in an etcd server. The run's name follows it."""
 
     cacert: str = ""
-    """Path of the certificates of the authorities that may vouch for an etcd server; those of the system where not
-    given. With it the server is asked by TLS, as with ``https://`` in the endpoint."""
+    """Path of the CA certificates for an etcd server. Default: those of the system. Setting it enables TLS, as does
+    ``https://`` in the endpoint."""
 
     cert: str = ""
-    """Path of the certificate that an etcd server asks its clients for."""
+    """Path of the client certificate for an etcd server."""
 
     key: str = ""
-    """Path of the key of ``cert``, where that does not hold it; not encrypted."""
+    """Path of the unencrypted key of ``cert``, if that file does not contain it."""
 
     @property
     def tls(self) -> tuple[str, ...]:
-        """The names of those settings that ask for TLS."""
-        return tuple(name for name in _FILES if getattr(self, name))
+        """The names of the given settings that enable TLS."""
+        return tuple(name for name in _TLS_FILES if getattr(self, name))
 
     @property
-    def found(self) -> bool:
-        """Whether the server's address is found out while the run starts, because the user does not name it."""
+    def discovers_endpoint(self) -> bool:
+        """True if the server's address is discovered when the run starts, because the user does not name it."""
         return self.endpoint == EMBEDDED or (self.backend == STATIC and not self.endpoint)
 
     def __post_init__(self) -> None:
@@ -112,11 +112,11 @@ class RendezvousSettings:
             raise ValueError(f"rendezvous.backend is {self.backend!r}; write file, c10d, static, etcd or etcd-v2")
         if self.backend == FILE and self.endpoint:
             raise ValueError(
-                f"rendezvous.endpoint is {self.endpoint!r}, and the backend is file, which needs none; leave it out, "
-                "or name another rendezvous.backend"
+                f"rendezvous.endpoint is {self.endpoint!r}, but the backend file needs no endpoint; remove it, "
+                "or set another rendezvous.backend"
             )
         if self.backend not in (FILE, STATIC) and not self.endpoint:
-            raise ValueError(f"rendezvous.backend is {self.backend}; rendezvous.endpoint must name its HOST:PORT")
+            raise ValueError(f"rendezvous.backend is {self.backend}; set rendezvous.endpoint to its HOST:PORT")
         self._check_tls()
         for name in ("join_timeout", "last_call", "lease", "margin", "poll", "checkpoint_grace"):
             if not math.isfinite(getattr(self, name)):
@@ -129,37 +129,43 @@ class RendezvousSettings:
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be 0 seconds or more")
         if self.poll > self.lease / 4:
             raise ValueError(
-                f"rendezvous.poll is {self.poll} s; at most a quarter of rendezvous.lease ({self.lease} s) "
-                "keeps a living node from being called dead"
+                f"rendezvous.poll is {self.poll} s; it must be at most a quarter of rendezvous.lease "
+                f"({self.lease} s), so that no live node is declared dead"
             )
 
     def _check_tls(self) -> None:
         given = [*self.tls, *(["prefix"] if self.prefix != PREFIX else [])]
         if self.backend == FILE and given:
-            raise ValueError(f"rendezvous.{given[0]} is of a server, and the backend is file, which needs none")
+            raise ValueError(
+                f"rendezvous.{given[0]} is a setting of a server, but the backend file needs no server; remove it"
+            )
         for name in self.tls:
             path = getattr(self, name)
             if not path.startswith("/"):
-                raise ValueError(f"rendezvous.{name} is {path!r}; write its full path, which is the same on all nodes")
+                raise ValueError(f"rendezvous.{name} is {path!r}; write a full path that is the same on all nodes")
         if self.key and not self.cert:
-            raise ValueError("rendezvous.key is the key of a certificate; rendezvous.cert must name that")
+            raise ValueError("rendezvous.key is the key of a certificate; set rendezvous.cert to the certificate")
         if self.tls and self.endpoint == EMBEDDED:
-            raise ValueError(f"rendezvous.{self.tls[0]} asks for TLS, which an embedded server has not; leave it out")
+            raise ValueError(
+                f"rendezvous.{self.tls[0]} requires TLS, which an embedded server does not support; remove it"
+            )
         if "http://" in self.endpoint and (self.tls or "https://" in self.endpoint):
-            why = f"rendezvous.{self.tls[0]} asks" if self.tls else "a part of it asks"
-            raise ValueError(f"rendezvous.endpoint is {self.endpoint!r}, and {why} for TLS; write https:// throughout")
+            reason = f"rendezvous.{self.tls[0]} requires" if self.tls else "another member of it requires"
+            raise ValueError(
+                f"rendezvous.endpoint is {self.endpoint!r}, but {reason} TLS; write https:// for every member"
+            )
 
 
 TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.type is float)
-"""The settings of the rendezvous that are seconds."""
+"""The names of the rendezvous settings that are durations, in seconds."""
 
 
 @dataclass(frozen=True)
 class RestartSettings:
-    """How many failures a run survives."""
+    """The restart budget of a run."""
 
     max: int = 3
-    """Rounds that may end by a worker's failure, in the whole run; lost or leaving nodes spend nothing."""
+    """Maximum number of rounds of a run that may end by a worker's failure. Lost and leaving nodes do not count."""
 
     def __post_init__(self) -> None:
         if self.max < 0:
@@ -168,7 +174,7 @@ class RestartSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """All that the protocol decides with; every agent of a run must use the same."""
+    """All settings on which decisions depend. Every agent of a run must use the same settings."""
 
     nodes: NodeRange = field(default_factory=NodeRange)
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)

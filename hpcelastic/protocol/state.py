@@ -1,7 +1,8 @@
-"""The values that the rendezvous is about: what a node says of itself, and what all have agreed on.
+"""The values of the rendezvous: what a node publishes about itself, and what all nodes have agreed on.
 
-Pure: values only. A node's wishes live in its own lease file, written by nobody else (`Member`); the register holds
-nothing but decisions (`State`). So a thousand joins contend for nothing and one version of the register forms a round.
+Pure: values only. A node publishes its own data in its lease file, which no other node writes (`Member`). The register
+contains only decisions (`State`). So a thousand nodes join without contention, and one version of the register forms a
+round.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from hpcelastic.protocol.settings import Settings
 
 
 class Phase(str, Enum):
-    """Where a run stands."""
+    """The phase of a run."""
 
     JOINING = "joining"
     RUNNING = "running"
@@ -24,31 +25,31 @@ class Phase(str, Enum):
 
     @property
     def final(self) -> bool:
-        """True where no further round will come."""
+        """True if no further round follows."""
         return self in (Phase.SUCCEEDED, Phase.FAILED, Phase.CLOSED)
 
 
-class Stand(str, Enum):
-    """How a node stands to the round that its `Member` names."""
+class NodeState(str, Enum):
+    """The state of a node in the round that its `Member` names."""
 
     READY = "ready"
-    """No worker of that round or an earlier one is left here; the node wants into the next."""
+    """No worker of that round or an earlier one is left here. The node asks for a place in the next round."""
 
     RUNNING = "running"
-    """Its workers of that round run."""
+    """Its workers of that round are running."""
 
     SUCCEEDED = "succeeded"
     """All its workers of that round have ended with status 0."""
 
     FAILED = "failed"
-    """A worker of that round has failed here; the others are being stopped."""
+    """A worker of that round has failed here; the other workers are being stopped."""
 
     LEFT = "left"
-    """No worker is left here and this incarnation will never have one again."""
+    """No worker is left here, and this incarnation never starts one again."""
 
 
 class Cause(str, Enum):
-    """Why a round ended before all had succeeded. Only WORKER spends the restart budget."""
+    """The cause for which a round ended before all workers had succeeded. Only WORKER spends the restart budget."""
 
     WORKER = "worker"
     NODE = "node"
@@ -60,7 +61,7 @@ class Cause(str, Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """What is known of a worker's failure."""
+    """The report of a worker's failure."""
 
     round: int
     node: str
@@ -70,14 +71,14 @@ class Failure:
     """Exit status, or minus the number of the signal that ended the process."""
 
     message: str
-    """Last line of the traceback, or what the exit status means."""
+    """Last line of the traceback, or the meaning of the exit status."""
 
     traceback: str = ""
     log: str = ""
     """Path of the worker's log."""
 
     timestamp: float = 0.0
-    """Seconds since the epoch on the node's own clock: for people, never for a decision."""
+    """Seconds since the epoch on the node's own clock: for people, not for decisions."""
 
 
 Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
@@ -85,74 +86,74 @@ Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "ne
 
 @dataclass(frozen=True)
 class Notice:
-    """A warning that a node must go: preemption, the end of its job, a drain."""
+    """A warning that a node has to leave: because of preemption, the end of its job, or a drain."""
 
     reason: str
     seconds: float
-    """What its workers may still take, from when it is said."""
+    """Seconds that its workers still have, counted from the publication of the notice."""
 
     again: Again = ""
-    """After what the job of the node is to be started again by its own agents; empty if not, unknown if it may be that
-    SLURM will start it again, as long as it has not ended; never if SLURM must be kept from it."""
+    """The event after which the agents of the node's job restart the job. Empty if they do not restart it; "unknown" if
+    SLURM may restart it as long as it has not ended; "never" if SLURM must be prevented from restarting it."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """What one node says of itself; its lease file holds this and nobody else writes it."""
+    """The data that one node publishes about itself, in its lease file. No other node writes that file."""
 
     node: str
-    """``NAME@INCARNATION``: a node that comes back is another node with the same name."""
+    """``NAME@INCARNATION``: a node that returns is another node with the same name."""
 
-    stand: Stand
+    node_state: NodeState
     round: int
     local_world_size: int
     address: str
     port: int
-    """TCP port at ``address`` on which the workers' store of the next round will be served; the agent holds it."""
+    """TCP port at ``address`` for the workers' store of the next round. The agent keeps it reserved."""
 
-    bell: int = 0
-    """Port at ``address``, of UDP and TCP, at which the agent is told of news and watched; 0 if it has none."""
+    notification_port: int = 0
+    """Port at ``address``, for UDP and TCP: the agent receives notifications and links there; 0 if it has none."""
 
     order: int = 0
-    """SLURM's node id within its job; decides between nodes that were in no round before."""
+    """SLURM's node id within its job; orders nodes that were in no round before."""
 
     job: str = ""
-    """What started the agent: SLURM job and restart count; empty if unknown."""
+    """The SLURM job that started the agent, and its restart count; empty if unknown."""
 
     job_nodes: int = 0
-    """Nodes that ``job`` has in all; 0 if unknown."""
+    """Total number of nodes of ``job``; 0 if unknown."""
 
     host: str = ""
-    """SLURM's name of the node that the agent runs on, where ``name`` is another; empty where it is not."""
+    """SLURM's name of the node that the agent runs on, if it differs from ``name``; otherwise empty."""
 
     topology: str = ""
     """The switches above the node, ``TOP.LEAF``, or its block; empty if unknown."""
 
     role: str = ""
-    """Role of its workers; empty for the default one."""
+    """Role of its workers; empty for the default role."""
 
     process: str = ""
-    """The agent's process, unique on its machine; a later incarnation asks whether it is still there."""
+    """The agent's process, unique on its machine. A later incarnation checks whether it is still alive."""
 
     dead: tuple[str, ...] = ()
-    """Nodes whose processes this node knows to be gone: earlier incarnations of itself, neighbours whose machine has
-    refused it."""
+    """Nodes whose processes this node knows to be dead: its own earlier incarnations, and neighbours whose kernel
+    refused connections."""
 
     failure: Failure | None = None
-    """Set with stand FAILED."""
+    """Set in state FAILED."""
 
     fenced: int = -1
-    """The last round whose workers were killed here because the lease ran out, or failed while the run's directory did;
-    -1 if none."""
+    """The last round whose workers were killed here because the lease expired, or failed while the run's directory did
+    not work; -1 if none."""
 
     progress: int = -1
-    """The furthest step that workers here have reported to be saved; -1 if they have not reported any."""
+    """The highest step that workers here have reported as saved; -1 if they have reported none."""
 
     leaving: Notice | None = None
-    """Set once the node must go; it is in no further round."""
+    """Set once the node has to leave; it is in no further round."""
 
     final: bool = False
-    """Set with stand SUCCEEDED by an agent that starts no workers again: no round can follow this one."""
+    """Set in state SUCCEEDED by an agent that starts no workers again: no round can follow this one."""
 
     @property
     def name(self) -> str:
@@ -160,7 +161,7 @@ class Member:
 
     @property
     def machine(self) -> str:
-        """SLURM's name of the node, which several agents may share."""
+        """SLURM's name of the node; several agents may share it."""
         return self.host or self.name
 
 
@@ -172,7 +173,7 @@ class Participant:
     local_world_size: int
     address: str
     port: int
-    bell: int = 0
+    notification_port: int = 0
     topology: str = ""
     role: str = ""
 
@@ -182,20 +183,20 @@ class Participant:
 
 
 def participant(member: Member) -> Participant:
-    """What a round keeps of a member."""
+    """Return the data of a member that a round stores."""
     m = member
-    return Participant(m.node, m.local_world_size, m.address, m.port, m.bell, m.topology, m.role)
+    return Participant(m.node, m.local_world_size, m.address, m.port, m.notification_port, m.topology, m.role)
 
 
 @dataclass(frozen=True)
 class State:
-    """What all agents of a run have agreed on: the content of one version of the register.
+    """The state that all agents of a run have agreed on: the content of one version of the register.
 
     Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
-    once ``round`` > 0, has between nodes.min and `most` entries, and does not change within a round; in phase
-    JOINING it still names the members of the round that ended, for their workers may not all be gone yet. ``spent``
-    never falls within a run. ``cause`` is set in phase JOINING of a round > 0 and nowhere else, and so is ``grace``
-    where it is not 0. A final phase is the last one, unless the user reopens the run.
+    once ``round`` > 0, has between nodes.min and `max_nodes` entries, and does not change within a round; in phase
+    JOINING it still names the members of the round that ended, because some of their workers may still run. ``spent``
+    never falls within a run. ``cause`` is set only in phase JOINING of a round > 0, and ``grace`` is greater than 0
+    only there. A final phase is the last one, unless the user reopens the run.
     """
 
     run_id: str
@@ -204,95 +205,95 @@ class State:
     round: int = 0
     participants: tuple[Participant, ...] = ()
     standbys: tuple[str, ...] = ()
-    """Nodes that were ready when the round formed and found it full."""
+    """Nodes that were ready when the round formed, and for which it had no place."""
 
     cause: Cause | None = None
     grace: float = 0.0
-    """Seconds that workers who ask for it have to come to a step's end, from when this version is learnt: the round
-    ends though nothing is wrong with it."""
+    """Seconds that workers which call ``should_stop()`` have to finish a step, counted from when their agent reads this
+    version. Set when a round ends although nothing is wrong with it."""
 
     target: int = 0
-    """How many nodes the user wants at most by now; 0 for ``nodes.max``."""
+    """The maximum number of nodes that the user has set for the running run; 0 for ``nodes.max``."""
 
     drained: tuple[str, ...] = ()
-    """Nodes that must not take part, by name or by SLURM's name of the machine."""
+    """Nodes that must not be in a round, by name or by SLURM's name of the machine."""
 
     retired: tuple[str, ...] = ()
-    """Incarnations of nodes that must not take part any more; a later one of the same name may."""
+    """Incarnations of nodes that must not be in a round any more; a later one of the same name may."""
 
     spent: Mapping[str, int] = field(default_factory=dict)
-    """How many rounds ended by each cause, in the whole run."""
+    """Number of rounds that ended by each cause, in the whole run."""
 
     failures: tuple[Failure, ...] = ()
-    """Reports of the last round that a worker's failure ended; the root cause first."""
+    """Failure reports of the last round that a worker's failure ended; the root cause first."""
 
     reason: str = "the run was created"
-    """Why the register changed to this version, for people."""
+    """The reason for this version of the register, for people."""
 
     @property
     def restarts(self) -> int:
-        """How much of the restart budget is spent."""
+        """The spent part of the restart budget."""
         return self.spent.get(Cause.WORKER.value, 0)
 
     @property
-    def most(self) -> int:
-        """How many nodes a round may have."""
+    def max_nodes(self) -> int:
+        """Maximum number of nodes of a round."""
         return self.target or self.settings.nodes.max
 
     def drains(self, member: Member) -> bool:
-        """Whether the node must not take part."""
+        """True if the node must not be in a round."""
         return member.name in self.drained or member.machine in self.drained or member.node in self.retired
 
     def is_surplus(self, node: str) -> bool:
-        """Whether a run that the user has scaled does not even need the node to stand by."""
+        """True if the user has scaled the run and it does not need the node as a spare either."""
         return bool(self.target) and node in self.standbys[self.settings.nodes.spares :]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What an observer knows of one node."""
+    """An observer's knowledge of one node."""
 
     member: Member | None
-    """None where a participant's lease file has not been found."""
+    """None if a participant's lease file was not found."""
 
     alive: bool
     """False once the observer has seen no renewal of its lease for longer than lease + margin, on its own clock."""
 
     proved: bool = True
-    """True once the observer has seen the lease renewed: until then it may be a dead node's."""
+    """True once the observer has seen a renewal of the lease. Until then the node may be dead."""
 
 
 @dataclass(frozen=True)
 class View:
-    """What one observer sees besides the register."""
+    """One observer's view of the nodes, besides the register."""
 
     nodes: Mapping[str, Seen]
-    """By node id; holds at least every participant of the state that it is used with."""
+    """By node id; contains at least every participant of the state that it is used with."""
 
     quorum_for: float = 0.0
     """Seconds since this observer first saw enough nodes ready for the next round."""
 
     coming: int | None = None
-    """Nodes that the scheduler has started for the run and that have not been seen; None if it was not asked."""
+    """Number of nodes that the scheduler has started for the run and that have not joined yet; None if unknown."""
 
     @cached_property
     def dead(self) -> frozenset[str]:
-        """Nodes that cannot have a process left: by their lease, or by the word of another.
+        """Nodes that cannot have a process left: by their lease, or by the report of another node.
 
-        What a node says of its own predecessors is certain, and stays so whatever becomes of it. Of a neighbour it may
-        be mistaken; who has died can't take that back any more, so then it counts no longer.
+        A node's report on its own earlier incarnations is certain, and stays valid after its death. Its report on a
+        neighbour may be wrong. A dead node cannot withdraw such a report, so it counts only while its author is alive.
         """
         expired = {node for node, seen in self.nodes.items() if not seen.alive}
-        told = {
+        reported = {
             node
             for seen in self.nodes.values()
             if seen.member
             for node in seen.member.dead
             if seen.alive or name_of(node) == seen.member.name
         }
-        return frozenset(expired | told)
+        return frozenset(expired | reported)
 
 
 def name_of(node: str) -> str:
-    """The name in a node id."""
+    """Return the name in a node id."""
     return node.rpartition("@")[0]

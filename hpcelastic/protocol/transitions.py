@@ -1,17 +1,17 @@
-"""The steps that a run and a node may take: two tables, from which docs/protocol.md draws its diagrams.
+"""The transitions of a run and of a node: two tables, from which the diagrams of docs/protocol.md are made.
 
-Pure: values only. `decide` refuses to hand out a step of a run that is not in `RUN_EDGES`; in `NODE_EDGES` a node that
-says the same again, or more of it, takes no step.
+Pure: values only. `decide` refuses to return a transition of a run that is not in `RUN_EDGES`. A node that publishes
+the same state again makes no transition.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
-from hpcelastic.protocol.state import Phase, Stand, State
+from hpcelastic.protocol.state import NodeState, Phase, State
 
 
 class Mover(str, Enum):
-    """Which function takes a step of a run."""
+    """The function that makes a transition of a run."""
 
     DECIDE = "decide"
     CLOSE = "close"
@@ -22,7 +22,7 @@ class Mover(str, Enum):
 
 @dataclass(frozen=True)
 class RunEdge:
-    """A step from one phase of a run to another."""
+    """A transition from one phase of a run to another."""
 
     mover: Mover
     source: Phase
@@ -32,20 +32,18 @@ class RunEdge:
 
 @dataclass(frozen=True)
 class NodeEdge:
-    """A step from one stand of a node to another."""
+    """A transition from one state of a node to another."""
 
-    source: Stand
-    target: Stand
+    source: NodeState
+    target: NodeState
     when: str
 
 
 RUN_EDGES = (
-    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes ready, nobody of the last round has workers"),
-    RunEdge(
-        Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent, or a member has succeeded for good"
-    ),
-    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "the round was to end well, and something went wrong"),
-    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, "every member of the round that was to end has succeeded"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes are ready, and no member has workers left"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent, or a final member has succeeded"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "something went wrong in the grace period"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, "every member has succeeded in the grace period"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or leaves, a node joins"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.SUCCEEDED, "every member has succeeded"),
     RunEdge(Mover.CLOSE, Phase.JOINING, Phase.CLOSED, "closed by the user"),
@@ -53,34 +51,35 @@ RUN_EDGES = (
     RunEdge(Mover.FAIL, Phase.RUNNING, Phase.FAILED, "a torchrun ends before its workers have succeeded"),
     RunEdge(Mover.STEER, Phase.JOINING, Phase.JOINING, "scaled or drained by the user"),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.RUNNING, "scaled or drained by the user"),
-    RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is asked for"),
+    RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is requested"),
     *(RunEdge(Mover.REOPEN, phase, Phase.JOINING, "reopened by the user") for phase in Phase),
 )
-"""No other step of a run is ever committed."""
+"""No other transition of a run is ever committed."""
 
 NODE_EDGES = (
-    NodeEdge(Stand.READY, Stand.RUNNING, "a round formed with this node, its workers start"),
-    NodeEdge(Stand.READY, Stand.READY, "a round formed and ended without workers here"),
-    NodeEdge(Stand.RUNNING, Stand.SUCCEEDED, "all workers ended with status 0"),
-    NodeEdge(Stand.RUNNING, Stand.FAILED, "a worker failed"),
-    NodeEdge(Stand.RUNNING, Stand.READY, "the round ended or the lease ran out, and all workers are gone"),
-    NodeEdge(Stand.SUCCEEDED, Stand.READY, "the round ended before all had succeeded"),
-    NodeEdge(Stand.FAILED, Stand.READY, "the round ended, and all workers are gone"),
-    *(NodeEdge(s, Stand.LEFT, "the agent ends") for s in (Stand.READY, Stand.RUNNING, Stand.FAILED)),
+    NodeEdge(NodeState.READY, NodeState.RUNNING, "a round formed with this node, its workers start"),
+    NodeEdge(NodeState.READY, NodeState.READY, "a round formed and ended without workers here"),
+    NodeEdge(NodeState.RUNNING, NodeState.SUCCEEDED, "all workers ended with status 0"),
+    NodeEdge(NodeState.RUNNING, NodeState.FAILED, "a worker failed"),
+    NodeEdge(NodeState.RUNNING, NodeState.READY, "the round ended or the lease ran out, and all workers are gone"),
+    NodeEdge(NodeState.SUCCEEDED, NodeState.READY, "the round ended before all had succeeded"),
+    NodeEdge(NodeState.FAILED, NodeState.READY, "the round ended, and all workers are gone"),
+    *(NodeEdge(s, NodeState.LEFT, "the agent ends") for s in (NodeState.READY, NodeState.RUNNING, NodeState.FAILED)),
 )
-"""No other step of a node is ever said. Who has succeeded and ends says nothing more: its word stays."""
+"""No other transition of a node is ever published. A node that ends after its success publishes nothing more, so that
+its success stays."""
 
-_RUN_STEPS = frozenset((edge.mover, edge.source, edge.target) for edge in RUN_EDGES)
-_NODE_STEPS = frozenset((edge.source, edge.target) for edge in NODE_EDGES)
+_RUN_TRANSITIONS = frozenset((edge.mover, edge.source, edge.target) for edge in RUN_EDGES)
+_NODE_TRANSITIONS = frozenset((edge.source, edge.target) for edge in NODE_EDGES)
 
 
 def checked(mover: Mover, old: State, new: State) -> State:
-    """``new``, if a run may go there from ``old``; AssertionError, a mistake of ours, otherwise."""
-    if (mover, old.phase, new.phase) not in _RUN_STEPS:
+    """Return ``new`` if it is a permitted transition from ``old``; raise AssertionError, a bug, otherwise."""
+    if (mover, old.phase, new.phase) not in _RUN_TRANSITIONS:
         raise AssertionError(f"{mover.value} must not take a run from {old.phase.value} to {new.phase.value}")
     return new
 
 
-def may_say(old: Stand, new: Stand) -> bool:
-    """True if a node that stands as ``old`` may say ``new`` next."""
-    return old is new or (old, new) in _NODE_STEPS
+def may_publish(old: NodeState, new: NodeState) -> bool:
+    """True if a node in state ``old`` may publish ``new`` next."""
+    return old is new or (old, new) in _NODE_TRANSITIONS

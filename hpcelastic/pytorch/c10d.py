@@ -17,8 +17,8 @@ from typing import Any
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # where torch has them
 
 from hpcelastic.agent.address import interfaces
+from hpcelastic.backends.records import Record
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.store.records import Record
 
 _PORT = 29400
 """torchrun's."""

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
-from hpcelastic.store.paths import safe_name
+from hpcelastic.config.endpoint import bare_name_error, is_bare_name
+from hpcelastic.storage.paths import safe_name
 
 
 def run_directory(params: RendezvousParameters) -> Path:
@@ -17,7 +17,7 @@ def run_directory(params: RendezvousParameters) -> Path:
             "share, such as /scratch/me/runs, and no host"
         )
     if is_bare_name(params.endpoint):
-        raise ValueError(bare_name_refused("--rdzv-endpoint", params.endpoint))
+        raise ValueError(bare_name_error("--rdzv-endpoint", params.endpoint))
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--rdzv-endpoint is {params.endpoint!r}, a file; name a directory that all nodes share")
     if not params.run_id or params.run_id != safe_name(params.run_id) or params.run_id.startswith("."):

@@ -7,8 +7,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.protocol.state import Failure
-from hpcelastic.store.events import read_events
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
 
 
 def process_failures(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[int, ProcessFailure]:

@@ -23,18 +23,18 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, Rend
 from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic import values
-from hpcelastic.agent.fitness import UNFIT
-from hpcelastic.agent.outlet import free_output
-from hpcelastic.agent.signals import Handler, handled
+from hpcelastic.agent.admission import EXIT_UNFIT
+from hpcelastic.agent.nonblocking_output import nonblocking_stdio
+from hpcelastic.agent.signals import Handler, signal_handlers
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
 from hpcelastic.protocol.state import Failure, Phase
 from hpcelastic.pytorch.failures import process_failures
 from hpcelastic.pytorch.launch_config import Command, Launch, translated
 from hpcelastic.pytorch.listening import listening
-from hpcelastic.pytorch.telemetry import Outcome, Telemetry
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.slurm.entry import take_part_by_a_free_name
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.pytorch.telemetry import LaunchOutcome, Telemetry
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.slurm.entry import run_agent_with_free_name
+from hpcelastic.storage.paths import RunPaths
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
 
@@ -82,7 +82,7 @@ def launch_agent(
     return dict(outcome.values)
 
 
-def _outcome(launch: Launch, telemetry: Telemetry) -> Outcome:
+def _outcome(launch: Launch, telemetry: Telemetry) -> LaunchOutcome:
     paths = launch.task.paths
     try:
         status = _run(launch, telemetry)
@@ -94,8 +94,8 @@ def _outcome(launch: Launch, telemetry: Telemetry) -> Outcome:
             raise RendezvousClosedError(str(error)) from error
         if not failures:
             raise
-        return Outcome(failures=process_failures(paths, failures))
-    if status == UNFIT:
+        return LaunchOutcome(failures=process_failures(paths, failures))
+    if status == EXIT_UNFIT:
         raise HpcElasticError("this node does not take part: it has failed its check, or was bad lately")
     state = read_state(paths)
     if not telemetry.started:
@@ -104,18 +104,18 @@ def _outcome(launch: Launch, telemetry: Telemetry) -> Outcome:
         )
     workers = telemetry.workers
     if state.phase is not Phase.SUCCEEDED or workers is None or workers.round != state.round:
-        return Outcome()
-    return Outcome({rank: _returned(paths, state.round, rank) for rank in sorted(workers.pids)})
+        return LaunchOutcome()
+    return LaunchOutcome({rank: _returned(paths, state.round, rank) for rank in sorted(workers.pids)})
 
 
 def _run(launch: Launch, telemetry: Telemetry) -> int:
     """Run the agent; its exit status. Raises SignalException, and what the agent raises."""
     signals: list[int] = []
     with contextlib.ExitStack() as stack:
-        stack.enter_context(free_output())
+        stack.enter_context(nonblocking_stdio())
         observe = stack.enter_context(listening(telemetry, launch.monitor_interval))
-        stack.enter_context(handled(dict.fromkeys(launch.signals, _as_a_stop(signals))))
-        status = take_part_by_a_free_name(launch.task, launch.place, observe)
+        stack.enter_context(signal_handlers(dict.fromkeys(launch.signals, _as_a_stop(signals))))
+        status = run_agent_with_free_name(launch.task, launch.place, observe)
     if status > 128:
         signum = signal.Signals(signals[0] if signals else status - 128)
         raise SignalException(f"Process {os.getpid()} got signal: {signum}", sigval=signum)

@@ -18,22 +18,22 @@ from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic import values
-from hpcelastic.agent.node import Place
+from hpcelastic.agent.batch_system import STOP_SIGNALS
+from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
-from hpcelastic.agent.surroundings import STOP
 from hpcelastic.agent.workers import program_problem
-from hpcelastic.config.endpoint import bare_name_refused, is_bare_name
+from hpcelastic.backends.connect import backend_names
+from hpcelastic.config.endpoint import bare_name_error, is_bare_name
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
 from hpcelastic.pytorch.telemetry import About
-from hpcelastic.slurm.entry import Task, place_here
+from hpcelastic.slurm.entry import Task, local_identity
 from hpcelastic.slurm.environment import slurm_task
-from hpcelastic.store import files
-from hpcelastic.store.backend import backends
-from hpcelastic.store.paths import RunPaths, safe_name
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths, safe_name
 from hpcelastic.worker import launched
 from hpcelastic.worker.function import PICKLED
 
@@ -75,7 +75,7 @@ class Launch:
     """What one launcher does."""
 
     task: Task
-    place: Place
+    place: NodeIdentity
     about: About
     monitor_interval: float
     signals: tuple[signal.Signals, ...]
@@ -186,10 +186,10 @@ def _settings(config: LaunchConfig, rendezvous: RendezvousSettings) -> Settings:
 
 def _rendezvous(given: Mapping[str, Any], backend: str, endpoint: str) -> RdzvConf:
     try:
-        conf = read_conf(given, backend, endpoint, beside=("rank",))
+        conf = read_conf(given, backend, endpoint, extra_keys=("rank",))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig.rdzv_configs: {error}") from error
-    for line in conf.unneeded:
+    for line in conf.warnings:
         _log.warning("LaunchConfig.rdzv_configs: %s", line)
     return conf
 
@@ -248,7 +248,7 @@ def _signals(config: LaunchConfig) -> list[str]:
 
 def _more_signals(config: LaunchConfig) -> tuple[signal.Signals, ...]:
     """Those of them that would not end it in any case."""
-    return tuple(signum for name in _signals(config) if (signum := signal.Signals[name]) not in STOP)
+    return tuple(signum for name in _signals(config) if (signum := signal.Signals[name]) not in STOP_SIGNALS)
 
 
 def _handler(config: LaunchConfig) -> str:
@@ -278,8 +278,8 @@ def _default_id(max_nodes: int) -> str:
     return run_id
 
 
-def _place(config: LaunchConfig) -> Place:
-    place = place_here()
+def _place(config: LaunchConfig) -> NodeIdentity:
+    place = local_identity()
     try:
         order = int(config.rdzv_configs.get("rank", place.order))
     except ValueError as error:
@@ -299,9 +299,9 @@ def _server(config: LaunchConfig) -> tuple[str, str] | None:
     if config.max_nodes == 1 or not endpoint or _names_a_directory(endpoint):
         return None
     if is_bare_name(endpoint) and config.rdzv_backend != "c10d":
-        raise ConfigError(bare_name_refused("LaunchConfig.rdzv_endpoint", endpoint))
-    if config.rdzv_backend not in backends():
-        have = ", ".join(backends())
+        raise ConfigError(bare_name_error("LaunchConfig.rdzv_endpoint", endpoint))
+    if config.rdzv_backend not in backend_names():
+        have = ", ".join(backend_names())
         raise ConfigError(f"LaunchConfig.rdzv_backend is {config.rdzv_backend!r}; there are {have}")
     return config.rdzv_backend, endpoint
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-from hpcelastic.agent.agent import Observe
+from hpcelastic.agent.session import Observe
 
 _log = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import RendezvousBa
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
 from hpcelastic.pytorch.store import RunStore
-from hpcelastic.store import files
-from hpcelastic.store.register import Register
+from hpcelastic.storage import files
+from hpcelastic.storage.register import Register
 
 DYNAMIC = "hpcelastic-dynamic"
 

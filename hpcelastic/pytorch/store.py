@@ -17,9 +17,9 @@ from typing import TypeVar
 import torch.distributed as dist
 
 from hpcelastic.errors import ConfigError
-from hpcelastic.store import files
-from hpcelastic.store.keyvalue import KeyValueStore, looks
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.keyvalue import KeyValueStore, polls
+from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import context
 
 T = TypeVar("T")
@@ -162,7 +162,7 @@ class RunStore(dist.Store):  # type: ignore[name-defined, misc]  # torch imports
     def _awaited(self, keys: Sequence[str], look: Callable[[], T | None], timeout: timedelta | None = None) -> T:
         """What ``look`` finds, once that is not None."""
         limit = self.timeout if timeout is None else timeout
-        for _ in looks(limit.total_seconds()):
+        for _ in polls(limit.total_seconds()):
             if (found := look()) is not None:
                 return found
         named = ", ".join(f"/{key}" for key in keys)

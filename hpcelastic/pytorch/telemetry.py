@@ -45,7 +45,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class LaunchOutcome:
     """How a launch has ended on this node, by global rank."""
 
     values: Mapping[int, Any] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class Telemetry:
             if fields["phase"] == Phase.SUCCEEDED.value:
                 self._put_state("succeeded")
 
-    def ended(self, outcome: Outcome) -> None:
+    def ended(self, outcome: LaunchOutcome) -> None:
         """The agent has ended, well or with failures of workers."""
         self._seconds = int(time.monotonic() - self._began)
         self._put_run("success")

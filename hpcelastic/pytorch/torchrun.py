@@ -2,7 +2,7 @@
 
 torch finds it by this package's entry point (`hpcelastic.pytorch.plugin`). torchrun's agents go on as they are; what is
 agreed among them, and who may go on without whom, is decided as among agents of ours, and their workers are fenced as
-ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``doorbell``.
+ours are. ``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``notifications``.
 """
 
 import contextlib
@@ -20,26 +20,27 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from hpcelastic.agent.bell import bell_from_outside
-from hpcelastic.agent.tenancy import places
+from hpcelastic.agent.node_name_lock import numbered_identities
+from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import State
 from hpcelastic.pytorch.agent_store import AgentStore
-from hpcelastic.pytorch.delegate import Delegate, Left
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import translated
 from hpcelastic.pytorch.failures import failure_in_flight
-from hpcelastic.rendezvous.rendezvous import Doorbell, close_run, conclude_run, fail_run, read_state
-from hpcelastic.slurm.entry import Entered, entered, place_here
-from hpcelastic.store.bounded import bounded
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
+from hpcelastic.pytorch.session import ExternalAgentSession, SessionEnded
+from hpcelastic.rendezvous.notifier import Notifier
+from hpcelastic.rendezvous.run import close_run, conclude_run, fail_run, read_state
+from hpcelastic.slurm.entry import EnteredRun, enter_run, local_identity
+from hpcelastic.storage.bounded import bounded
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 
 BACKEND = "hpcelastic"
 
-_PATIENCE = 10.0
+_TIMEOUT = 10.0
 """Seconds that the shared filesystem may take to be told that the run is over."""
 
 _log = logging.getLogger(__name__)
@@ -49,15 +50,17 @@ def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":
     """A handler for the run ``params.run_id`` in the directory ``params.endpoint``. ValueError names a wrong option."""
     paths = RunPaths(run_directory(params))
     try:
-        conf = read_conf(params.config, beside=("interface", "doorbell"))
+        conf = read_conf(params.config, extra_keys=("interface", "notifications"))
     except ValueError as error:
         raise ValueError(f"--rdzv-conf: {error}") from None
-    for line in conf.unneeded:
+    for line in conf.warnings:
         _log.warning("--rdzv-conf: %s", line)
     settings = Settings(NodeRange(params.min_nodes, params.max_nodes), conf.settings)
     interface = params.get("interface")
-    doorbell = params.get_as_bool("doorbell", True)
-    return FileRendezvousHandler(paths, params.run_id, settings, params.local_addr or "", interface, bool(doorbell))
+    notifications = params.get_as_bool("notifications", params.get_as_bool("doorbell", True))  # the old name
+    return FileRendezvousHandler(
+        paths, params.run_id, settings, params.local_addr or "", interface, bool(notifications)
+    )
 
 
 class FileRendezvousHandler(RendezvousHandler):
@@ -70,11 +73,11 @@ class FileRendezvousHandler(RendezvousHandler):
         settings: Settings,
         address: str = "",
         interface: str | None = None,
-        doorbell: bool = True,
+        notifications: bool = True,
     ) -> None:
         self._paths, self._run_id, self._settings = paths, run_id, settings
-        self._address, self._interface, self._doorbell = address, interface, doorbell
-        self._delegate: Delegate | None = None
+        self._address, self._interface, self._notifications = address, interface, notifications
+        self._session: ExternalAgentSession | None = None
         self._held = contextlib.ExitStack()
         """Our name in the run."""
 
@@ -98,22 +101,22 @@ class FileRendezvousHandler(RendezvousHandler):
         SystemExit with status 0 if this node has to leave the run.
         """
         with translated():
-            if self._delegate is None:
-                self._delegate = self._enter()
+            if self._session is None:
+                self._session = self._enter()
             try:
-                part = self._delegate.next_round()
-            except Left as error:
+                part = self._session.next_round()
+            except SessionEnded as error:
                 raise _ended_well() from error
             if part is None:
                 raise self._closed()
-            store = AgentStore(self._paths.store(part.round) / "agents", self._delegate.finish)
+            store = AgentStore(self._paths.store(part.round) / "agents", self._session.finish)
         bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
         return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
 
     def is_closed(self) -> bool:
         """Whether the run has ended, so that no round will form any more."""
         with translated():
-            if self._delegate is not None and self._delegate.state.phase.final:
+            if self._session is not None and self._session.state.phase.final:
                 return True
             begun = Register(self._paths.register, writer="").numbers()
             return bool(begun) and read_state(self._paths).phase.final
@@ -121,17 +124,17 @@ class FileRendezvousHandler(RendezvousHandler):
     def set_closed(self) -> None:
         """End the run for all nodes."""
         with translated():
-            if self._delegate is None:
-                self._delegate = self._enter()
-            name = self._delegate.name
-            self._tell(lambda bell: close_run(self._paths, name, f"torchrun has ended on {name}", bell))
+            if self._session is None:
+                self._session = self._enter()
+            name = self._session.name
+            self._tell(lambda notifier: close_run(self._paths, name, f"torchrun has ended on {name}", notifier))
 
     def num_nodes_waiting(self) -> int:
         """More than 0 once this agent is to stop its workers and ask for the next round, whatever the reason."""
         with translated():
             try:
-                return int(self._delegate is not None and bool(self._delegate.over))
-            except Left as error:
+                return int(self._session is not None and bool(self._session.stop_reason))
+            except SessionEnded as error:
                 raise _ended_well() from error
 
     def get_run_id(self) -> str:
@@ -144,80 +147,80 @@ class FileRendezvousHandler(RendezvousHandler):
         The round goes on if the workers of this node have succeeded, and so does the run if others have gone on
         without it already. Else the run ends.
         """
-        delegate, self._delegate = self._delegate, None
+        session, self._session = self._session, None
         if self._if_dropped is not None:
             self._if_dropped.detach()
         try:
             with self._held:
-                if delegate is not None:
-                    self._leave(delegate)
+                if session is not None:
+                    self._leave(session)
         except (HpcElasticError, OSError) as error:
             _log.warning("the rendezvous %s could not be shut down: %s", self._run_id, error)
             return False
         return True
 
-    def _enter(self) -> Delegate:
-        here = replace(place_here(), address=self._address)
-        for place in places(here):
+    def _enter(self) -> ExternalAgentSession:
+        here = replace(local_identity(), address=self._address)
+        for place in numbered_identities(here):
             with contextlib.suppress(NameTaken), contextlib.ExitStack() as held:
                 node = held.enter_context(
-                    entered(self._paths, self._run_id, self._settings, place, self._interface, workers=1)
+                    enter_run(self._paths, self._run_id, self._settings, place, self._interface, workers=1)
                 )
-                delegate = self._begun(node)
+                session = self._begun(node)
                 self._held = held.pop_all()
-                self._if_dropped = weakref.finalize(self, _take_back, delegate, self._held)
+                self._if_dropped = weakref.finalize(self, _take_back, session, self._held)
                 self._if_dropped.atexit = False  # the delegate says goodbye there itself
-                return delegate
+                return session
         raise AssertionError("places do not end")
 
-    def _begun(self, here: Entered) -> Delegate:
+    def _begun(self, here: EnteredRun) -> ExternalAgentSession:
         if here.state.phase.final:
             raise self._closed(here.state.reason)
-        return Delegate(self._paths, here, self._doorbell)
+        return ExternalAgentSession(self._paths, here, self._notifications)
 
-    def _leave(self, delegate: Delegate) -> None:
-        if not delegate.succeeded:
+    def _leave(self, session: ExternalAgentSession) -> None:
+        if not session.succeeded:
             try:
-                if not delegate.parted:
-                    self._give_up(delegate)
+                if not session.excluded:
+                    self._give_up(session)
             finally:
-                delegate.close()
+                session.close()
             return
-        ended = delegate.await_the_end()
-        delegate.close()
+        ended = session.wait_for_end()
+        session.close()
         if not ended:  # nobody else may be left to see that all have succeeded
-            self._tell(lambda bell: conclude_run(self._paths, delegate.name, bell))
+            self._tell(lambda notifier: conclude_run(self._paths, session.name, notifier))
 
-    def _give_up(self, delegate: Delegate) -> None:
-        name, part = delegate.name, delegate.part
-        failure = failure_in_flight(delegate.node, part.round) if part else None
+    def _give_up(self, session: ExternalAgentSession) -> None:
+        name, part = session.name, session.part
+        failure = failure_in_flight(session.node, part.round) if part else None
         reason = (
             f"rank {failure.rank} failed on {name}: {failure.message}" if failure else f"torchrun has ended on {name}"
         )
-        self._tell(lambda bell: fail_run(self._paths, name, reason, (failure,) if failure else (), bell))
+        self._tell(lambda notifier: fail_run(self._paths, name, reason, (failure,) if failure else (), notifier))
 
-    def _tell(self, change: Callable[[Doorbell | None], State]) -> None:
+    def _tell(self, change: Callable[[Notifier | None], State]) -> None:
         """Change the run's state, in bounded time, and tell the other nodes."""
 
         def tell() -> None:
-            with bell_from_outside(self._paths, "torchrun") as bell:
-                change(bell)
+            with outside_notifier(self._paths, "torchrun") as notifier:
+                change(notifier)
 
-        bounded(tell, _PATIENCE, str(self._paths.root))
+        bounded(tell, _TIMEOUT, str(self._paths.root))
 
     def _closed(self, reason: str = "") -> RendezvousClosedError:
-        reason = reason or (self._delegate.state.reason if self._delegate else "")
+        reason = reason or (self._session.state.reason if self._session else "")
         return RendezvousClosedError(
             f"{self._paths.root}: the run has ended ({reason}); for another one give another --rdzv-id"
         )
 
 
-def _take_back(delegate: Delegate, held: contextlib.ExitStack) -> None:
+def _take_back(session: ExternalAgentSession, held: contextlib.ExitStack) -> None:
     """Leave the run for a handler that was dropped, without ending the run."""
 
     def leave() -> None:
         with held:
-            delegate.close()
+            session.close()
 
     # The garbage collector may call this in any thread, in one of the delegate's own too, and `close` waits for them.
     threading.Thread(target=leave, name="leaves a run", daemon=True).start()

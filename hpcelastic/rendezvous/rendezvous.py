@@ -1,372 +1,319 @@
 """The shell around the protocol: read, decide, compare-and-set.
 
-`Rendezvous.step` is one whole turn, without threads or waiting. `RendezvousThread` takes its two halves again and
-again, so that a hung filesystem hangs that thread alone: it renews the lease, and it looks, as seldom as will do.
+`Rendezvous.step` is one whole turn, without threads and without waiting. `RendezvousThread` repeats its two halves, so
+that a filesystem that hangs blocks only that thread: it renews the lease, and it polls as seldom as possible.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
-from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen, standing
+from hpcelastic.backends.connect import backend_of
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.decide import Decision, decide, describe
 from hpcelastic.protocol.leaders import COUNT, leaders
-from hpcelastic.protocol.settings import RENEWALS, Settings
-from hpcelastic.protocol.state import Failure, Member, Participant, Phase, Seen, Stand, State, View
-from hpcelastic.rendezvous.attention import Attention, Moment
-from hpcelastic.store.backend import AnyRegister, backend_of, note_backend
-from hpcelastic.store.copies import StateCopies
-from hpcelastic.store.locks import LockKind
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Version
+from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from hpcelastic.protocol.polling import PollResult, PollSchedule
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
+from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL, LeaseKeeper
+from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
+from hpcelastic.rendezvous.run import decode_state
+from hpcelastic.rendezvous.suspicion import Suspicions
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Version
 
-Clock = Callable[[], float]
-
-_AGAIN = 0.05
-"""Seconds between two signs of life, however often they are asked for."""
-
-_STILL = 0.1
-"""Seconds for which the lease of a node that was refused must have stood still: who lives shows it at once."""
-
-
-_JUST = 0.01
-"""Seconds after which a lease that has run out has certainly done so."""
-
-
-class Doorbell(Protocol):
-    """How nodes hear of news sooner than by looking. Nothing rests on it."""
-
-    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None:
-        """Tell ``nodes`` to look, and that ``version`` is the newest known here; returns at once."""
-
-    def watch(self, members: Sequence[Participant], version: int) -> None:
-        """Tell neighbours among the ``members`` of a round from each other's death."""
-
-    @property
-    def calm(self) -> bool:
-        """True while all neighbours can be heard, if there are any, so that no news can pass unheard."""
-
-
-class NoBell:
-    """A doorbell that nobody hears."""
-
-    calm = False
-
-    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None: ...
-
-    def watch(self, members: Sequence[Participant], version: int) -> None: ...
+_EXPIRY_DELAY = 0.01
+"""Seconds after the expiry of a lease at which it has certainly expired."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a look has found."""
+class Observation:
+    """The result of one poll."""
 
     version: int
     state: State
     reason: str
-    """Why the run stands where it stands, or what it waits for."""
+    """Why the run is in this state, or what it waits for."""
 
     lease_from: float
-    """When the renewal of our lease began, on this process's clock: the lease that held as the register was read."""
+    """When the renewal of our lease began, on this process's clock: the lease that held when the register was read."""
 
     settled: bool = True
-    """False for a while after the lease had run out: others may still see it as it was, and go on without us."""
+    """False for a while after the lease had expired: others may still see it as expired and continue without us."""
 
     first: bool = False
-    """True if no other node looks before this one."""
+    """True if no other node polls before this one."""
 
     short: bool = False
-    """True while too few nodes are ready for a round, and nobody else is waited for."""
+    """True while too few nodes are ready for a round, and no other node is waited for."""
 
     last: bool = False
-    """True if the round has ended, and no other node's workers of it are left."""
+    """True if the round has ended, and no other node has workers of it left."""
+
+
+@dataclass(frozen=True)
+class _Leases:
+    """The leases of all nodes as they were last read, with the version and the lease of ours at that time."""
+
+    version: int
+    member: Member | None
+    time: float
+    nodes: Mapping[str, Seen]
 
 
 class Rendezvous:
-    """One node's side of the rendezvous in a run's directory."""
+    """One node's side of the rendezvous in a run's directory. ``clock`` returns seconds."""
 
     def __init__(
         self,
         paths: RunPaths,
         node: str,
         settings: Settings,
-        clock: Clock,
+        clock: Callable[[], float],
         lock: LockKind = LockKind.NATIVE,
-        bell: Doorbell | None = None,
+        notifier: Notifier | None = None,
     ) -> None:
-        self._node = node
+        times = settings.rendezvous
+        self._node, self._times, self._clock = node, times, clock
         self._backend = backend_of(paths)
-        self._poll = settings.rendezvous.poll
-        self._clock = clock
-        self._bell = bell or NoBell()
+        self._notifier = notifier or NoNotifier()
         self._register = self._backend.register(node, lock)
-        self._lease = self._backend.lease(node)
-        expiry = settings.rendezvous.lease + settings.rendezvous.margin
-        self._observer = self._backend.observer(expiry, clock)
-        self._lasts, self._margin = settings.rendezvous.lease, settings.rendezvous.margin
-        self._beat = self._lasts / RENEWALS
-        self._attention = Attention(settings.rendezvous, clock)
-        self._said: Member | None = None
-        self._untold = False
-        """True from a word of ours that others wait for until somebody was told of it."""
-
-        self._asked = False
-        """True when somebody wants to see whether we live."""
+        self._observer = self._backend.observer(times.lease + times.margin, clock)
+        self._lease = LeaseKeeper(self._backend.lease(node), times, clock)
+        self._schedule = PollSchedule(times, clock)
+        self._suspicions = Suspicions(self._observer, clock)
+        self._state = State("", settings)
+        """The newest state that was read."""
 
         self._known: Version | None = None
-        self._state = State("", settings)
-        """The newest state that was read, and what its participants' leases said then."""
+        """Its version; None before the first read."""
 
-        self._lease_from = 0.0
-        self._regained = float("-inf")
-        """When a lease that had run out was renewed."""
+        self._leases: _Leases | None = None
+        self._first_names: tuple[int, Mapping[str, Seen]] = 0, {}
+        """The number of leases, and the first nodes by name: what is known before the leases are read."""
 
-        self._looked: _Look | None = None
-        self._glance = _Glance(0, {})
-        self._prodded: dict[str, float] = {}
-        """When nodes were asked last to show that they live."""
+        self._leases_current = False
+        """False from news that may be in the leases until they are read."""
 
-        self._fresh = False
-        """False once somebody has news that may be in the leases."""
+        self._leaders_notified = True
+        """False from a publication that leaders wait for until they are notified."""
+
+        self._renewal_requests: dict[str, float] = {}
+        """When other nodes were last requested to renew their leases."""
 
         self._coming: int | None = None
-        """Nodes that the scheduler has started and that have not been seen, where it was asked."""
+        """Nodes that the batch system has started and that have not been seen; None if it was not asked."""
 
         self._quorum_since: float | None = None
-        self._silent: set[str] = set()
-        """Neighbours that can't be heard: only their leases tell whether they live."""
 
-        self._suspects: dict[str, tuple[float, str | None]] = {}
-        """Neighbours whose connection has broken: since when, and their lease as it was then."""
+    def step(self, member: Member) -> Observation:
+        """Publish ``member`` in our lease, then advance the run as far as possible.
 
-        self._gone: frozenset[str] = frozenset()
-        """Members of the round of whose agent and workers no process is left."""
-
-    def step(self, member: Member) -> Outcome:
-        """Keep our lease, saying ``member``, then bring the run forward as far as it will go.
-
-        Raises StoreError where the directory can't be used; the caller may try again.
+        Raises StoreError if the directory cannot be used; the caller may retry.
         """
         if self._state.phase is Phase.JOINING:
-            self._renew(self._informed(member))
+            self._renew(self._with_dead(member))
         else:
             self.renew(member)
-        return self._look(read=True)
+        return self._poll(read=True)
 
     def renew(self, member: Member) -> float:
-        """Say ``member`` in our lease, if that is new or it is time; the start of the renewal that holds.
+        """Publish ``member`` if it is new or a renewal is due; return when the newest renewal began.
 
-        It is time three times in the lease's life; before every look while a round forms, when others may wait for a
-        sign of life; and when somebody asks for one.
+        A renewal is due three times in the life of a lease, before each poll while a round forms, because others may
+        wait for it then, and when another node requests one.
         """
-        member = self._informed(member)
-        if member != self._said or self._until_renewal() <= 0:
+        member = self._with_dead(member)
+        if member != self._lease.published or self._until_renewal() <= 0:
             self._renew(member)
-        return self._lease_from
+        return self._lease.renewed_at
 
-    def look(self) -> Outcome | None:
-        """Bring the run forward if it is time to look, or if there is news; None else. Raises as `step`."""
-        if not self._attention.due:
-            self._tell_leaders()
+    def poll(self) -> Observation | None:
+        """Advance the run if a poll is due; return None otherwise. Raises as `step` does."""
+        if not self._schedule.poll_due:
+            self._notify_leaders()
             return None
-        return self._look(read=self._attention.reading)
+        return self._poll(read=self._schedule.read_due)
 
     def pause(self) -> float:
-        """Seconds until something has to be done, unless somebody rings."""
-        return max(0.0, min(self._until_renewal(), self._attention.pause))
+        """Return the seconds until something is due, unless news arrive."""
+        return max(0.0, min(self._until_renewal(), self._schedule.pause))
 
-    def look_again(self) -> None:
-        """Look in the next turn, whatever there is to see."""
-        self._fresh = False
-        self._attention.told(newer=True)
-
-    # What others make us look for
-
-    def told(self, version: int) -> None:
-        """Somebody has rung, who knows of ``version``."""
-        newer = self._known is None or version > self._known.number
-        self._asked = self._asked or self._state.phase is Phase.JOINING
-        self._fresh = False
-        self._attention.told(newer)
+    def poll_again(self) -> None:
+        """Poll in the next turn, and read the leases."""
+        self._expedite(newer=True)
 
     def expect(self, coming: int) -> None:
-        """The scheduler has started so many nodes, in this phase of the run, that have not been seen."""
+        """The batch system has started ``coming`` nodes, in this phase of the run, that have not been seen."""
         self._coming = coming
-        self._fresh = False
-        self._attention.told(newer=True)
+        self._expedite(newer=True)
 
-    def silent(self, node: str) -> None:
-        """A neighbour can't be heard any more."""
-        self._silent.add(node)
-        self._attention.told(newer=True)
+    def receive(self, news: News) -> None:
+        """Take account of news from the network."""
+        match news:
+            case Notification(version):
+                self._lease.requested |= self._state.phase is Phase.JOINING
+                self._expedite(newer=self._known is None or version > self._known.number)
+            case PeerSilent(node):
+                self._suspicions.silent.add(node)
+                self._schedule.record_notification(newer=True)
+            case PeerHeard(node):
+                self._suspicions.silent.discard(node)
+            case PeerLinkLost(node):
+                self._link_lost(node)
+            case PeerRefused(node) if not self._suspicions.suspects(node):
+                self._link_lost(node)
+            case PeerRefused(node):
+                if self._suspicions.refused(node, {p.node for p in self._state.participants}):
+                    self._expedite(newer=True)
 
-    def heard(self, node: str) -> None:
-        """A neighbour can be heard again."""
-        self._silent.discard(node)
+    def _link_lost(self, node: str) -> None:
+        """One of the two nodes may be dead. A node that is alive renews its lease at once."""
+        self._lease.requested = True
+        self._suspicions.link_lost(node)
 
-    def shaken(self, node: str) -> None:
-        """The connection to a neighbour broke: one of us may be dead. Who lives renews its lease at once."""
-        self._asked = True
-        self._observer.observe(())
-        self._suspects[node] = self._clock(), self._observer.mark(node)
+    def _expedite(self, newer: bool) -> None:
+        self._leases_current = False
+        self._schedule.record_notification(newer)
 
-    def refused(self, node: str) -> None:
-        """The machine of a neighbour whose connection broke says that nobody is left there."""
-        if node not in self._suspects:
-            return self.shaken(node)
-        since, before = self._suspects[node]
-        self._observer.observe(())
-        if self._observer.mark(node) != before:
-            del self._suspects[node]
-        elif self._clock() - since >= _STILL and node in {p.node for p in self._state.participants}:
-            self._gone |= {node}
-            self._fresh = False
-            self._attention.told(newer=True)
-        return None
+    # One poll
 
-    # One look
-
-    def _look(self, read: bool) -> Outcome:
-        """Follow the newest version; decide what comes next if we ``read`` the leases, or have to."""
+    def _poll(self, read: bool) -> Observation:
+        """Read the newest version. Decide what follows if the leases are ``read``, or have to be."""
         began = self._clock()
         version, state = self._read()
         read = read or self._must_read(state)
-        reason, short, busy = standing(state), False, None
+        reason, short, busy = describe(state), False, None
         while read:
             decision = self._decide(version, state)
             reason, short, busy = decision.reason, decision.short, decision.busy
             if decision.next is None or not self._commit(version, decision.next):
                 break
             version, state = self._read()
-        rank = self._rested(began, state, read)
+        rank = self._schedule_next(began, state, read)
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
-        return Outcome(version.number, state, reason, self._lease_from, self._settled, first, short, last)
+        lease_from, settled = self._lease.renewed_at, self._lease.settled
+        return Observation(version.number, state, reason, lease_from, settled, first, short, last)
 
     def _must_read(self, state: State) -> bool:
-        """Whether the leases have to be read for what nobody else may see to."""
+        """Return whether this node has to read the leases, because no other node may do so."""
         if state.phase.final:
             return False
-        if self._looked is None and not state.participants:
-            count, foremost = self._backend.glance(COUNT)
-            first = {member.node: Seen(member, alive=True, proved=False) for member in foremost}
-            self._glance = _Glance(count, first)
-        return self._rank() is not None or self._ends_the_round(state)
+        if self._leases is None and not state.participants:
+            count, foremost = self._backend.first_ready(COUNT)
+            self._first_names = count, {m.node: Seen(m, alive=True, proved=False) for m in foremost}
+        return self._leader_rank() is not None or self._ends_the_round(state)
 
     def _ends_the_round(self, state: State) -> bool:
-        """Whether we have said something by which the round that runs must end, and have not acted on it yet."""
-        said, before = self._said, self._looked.member if self._looked else None
-        if state.phase is not Phase.RUNNING or said is None or said == before:
+        """Return whether our newest publication ends the round that runs, and has not been acted on yet."""
+        now, before = self._lease.published, self._leases.member if self._leases else None
+        if state.phase is not Phase.RUNNING or now is None or now == before:
             return False
-        left = said.stand is Stand.READY and said.round >= state.round
-        left = left or said.leaving != (before.leaving if before else None)
-        return left or said.stand in (Stand.FAILED, Stand.LEFT) or said.dead != (before.dead if before else ())
+        left = now.node_state is NodeState.READY and now.round >= state.round
+        left = left or now.leaving != (before.leaving if before else None)
+        failed = now.node_state in (NodeState.FAILED, NodeState.LEFT)
+        return left or failed or now.dead != (before.dead if before else ())
 
-    def _rested(self, began: float, state: State, read: bool) -> int | None:
-        """What is to be done once nothing more is to be decided; which of the leaders we are."""
+    def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
+        """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
         assert self._known is not None
-        inside = {p.node for p in state.participants}
-        self._gone &= inside
-        self._silent &= inside
-        self._bell.watch(state.participants if self._node in inside else (), self._known.number)
-        late = self._node in inside and self._said is not None and self._said.round < state.round
-        urgent = bool(self._silent) or late or not self._settled
-        nodes = max(len(self._seen), len(state.participants), self._glance.nodes)
-        rank = self._rank()
-        self._attention.looked(began, Moment(state.phase, rank, nodes, self._bell.calm, urgent), read)
-        self._await_the_end_of_silent()
-        self._tell_leaders()
+        members, published = {p.node for p in state.participants}, self._lease.published
+        inside = self._node in members
+        self._suspicions.keep(members)
+        self._notifier.watch(state.participants if inside else (), self._known.number)
+        late = inside and published is not None and published.round < state.round
+        urgent = bool(self._suspicions.silent) or late or not self._lease.settled
+        nodes = max(len(self._seen), len(state.participants), self._first_names[0])
+        rank = self._leader_rank()
+        self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
+        for seconds in self._suspicions.expiries():
+            self._schedule.read_within(seconds + _EXPIRY_DELAY)
+        self._notify_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
-            self._prod()
+            self._request_renewals()
         return rank
 
-    def _await_the_end_of_silent(self) -> None:
-        """Look when the lease of a silent neighbour has run out, not some time later."""
-        for node in self._silent:
-            left = self._observer.expires(node) - self._clock()
-            if left > 0:
-                self._attention.soon(left + _JUST)
-
-    def _prod(self) -> None:
-        """Ask those of whom no renewal has been seen to renew their leases, each now and then."""
+    def _request_renewals(self) -> None:
+        """Request nodes of which no renewal has been seen to renew their leases, each from time to time."""
         assert self._known is not None
-        now = self._clock()
+        now, never = self._clock(), float("-inf")
         unproved = [s.member for s in self._seen.values() if s.member and not s.proved and s.alive]
-        asked = [m for m in unproved if now - self._prodded.get(m.node, float("-inf")) >= self._poll]
-        if asked:
-            self._prodded.update((member.node, now) for member in asked)
-            self._bell.ring(asked, self._known.number)
-            self._attention.soon(2 * _AGAIN)  # the answer is in the leases, and nobody rings for it
+        due = [m for m in unproved if now - self._renewal_requests.get(m.node, never) >= self._times.poll]
+        if due:
+            self._renewal_requests.update((member.node, now) for member in due)
+            self._notifier.notify(due, self._known.number)
+            self._schedule.read_within(2 * MIN_INTERVAL)  # the answers are in the leases, and are not notified
 
     def _commit(self, version: Version, state: State) -> bool:
-        """Make ``state`` the successor of ``version``; False if there is one already, which the next turn may see."""
-        # Who has just regained its lease forms no round: others may still see it lost, and would end the round at once.
-        if state.phase is Phase.RUNNING and not self._settled:
+        """Commit ``state`` after ``version``. False if that fails: the next turn sees what was committed instead."""
+        # A node that has just regained its lease forms no round: others that still see it expired would end the round.
+        if state.phase is Phase.RUNNING and not self._lease.settled:
             return False
         with self._register.lock():
             newest = self._register.read()
             if newest.number != version.number:
-                return True  # somebody was faster: decide anew
+                return True  # another node was faster: decide anew
             won = self._register.commit(version.number, encode(state))
         if won:
-            self._untold = False
-            everybody = {p.node: p for p in (*self._state.participants, *state.participants)}
-            self._bell.ring([*everybody.values(), *self._others(set(everybody))], version.number + 1)
+            self._leaders_notified = True
+            members = {p.node: p for p in (*self._state.participants, *state.participants)}
+            self._notifier.notify([*members.values(), *self._others(set(members))], version.number + 1)
         return won
 
-    def _others(self, but: set[str]) -> list[Member]:
-        """Nodes that live, as far as we have seen."""
-        return [s.member for s in self._seen.values() if s.member and s.alive and s.member.node not in but]
+    def _others(self, members: set[str]) -> list[Member]:
+        """Return the nodes that are alive, as far as we have seen, and are not ``members``."""
+        return [s.member for s in self._seen.values() if s.member and s.alive and s.member.node not in members]
 
-    @property
-    def _settled(self) -> bool:
-        """Whether all must have seen our lease as it is now, should it have run out before."""
-        return self._lease_from >= self._regained + self._margin
+    # Our lease
 
     def _renew(self, member: Member) -> None:
-        now, before = self._clock(), self._said
+        before = self._lease.published
         self._lease.renew(member)
-        done = self._clock()
-        if before is not None and done >= self._lease_from + self._lasts:
-            self._regained = done
-        self._said, self._lease_from, self._asked = member, now, False
         if member != before:
-            self._mind(member)
+            self._published(member)
 
-    def _informed(self, member: Member) -> Member:
-        """``member`` with those that we know to be gone."""
-        news = sorted(self._gone - set(member.dead))
+    def _with_dead(self, member: Member) -> Member:
+        """Return ``member`` with the nodes that we know to be gone."""
+        news = sorted(self._suspicions.gone - set(member.dead))
         return replace(member, dead=(*member.dead, *news)) if news else member
 
     def _until_renewal(self) -> float:
-        if self._said is None or (self._state.phase is Phase.JOINING and self._attention.due):
+        if self._state.phase is Phase.JOINING and self._schedule.poll_due:
             return 0.0
-        return self._lease_from + (_AGAIN if self._asked else self._beat) - self._clock()
+        return self._lease.until_renewal()
 
-    def _mind(self, member: Member) -> None:
-        """We have said something new: look at once if we are the one to act on it, else let the leaders know."""
+    def _published(self, member: Member) -> None:
+        """Our lease has new content: poll at once if we must act on it; otherwise notify the leaders."""
         joining = self._state.phase is Phase.JOINING
         if self._known is None:
-            self._untold = True  # our first word, in a run of which we know nothing yet
-            self._attention.told(newer=True)
-        elif not joining and (member.stand in (Stand.READY, Stand.FAILED, Stand.LEFT) or member.leaving):
-            self._attention.told(newer=True)
-        elif joining or member.stand is Stand.SUCCEEDED:
-            self._untold = True
-            self._attention.told(newer=False)
+            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
+            self._schedule.record_notification(newer=True)
+        elif not joining and (
+            member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or member.leaving
+        ):
+            self._schedule.record_notification(newer=True)
+        elif joining or member.node_state is NodeState.SUCCEEDED:
+            self._leaders_notified = False
+            self._schedule.record_notification(newer=False)
 
-    def _tell_leaders(self) -> None:
-        if self._untold and self._known is not None:
-            self._untold = False
-            self._bell.ring([leader for leader in self._leaders() if leader.node != self._node], self._known.number)
+    # Leaders
+
+    def _notify_leaders(self) -> None:
+        if not self._leaders_notified and self._known is not None:
+            self._leaders_notified = True
+            others = [leader for leader in self._leaders() if leader.node != self._node]
+            self._notifier.notify(others, self._known.number)
 
     def _leaders(self) -> list[Participant | Member]:
         return leaders(self._state, self._view())
 
-    def _rank(self) -> int | None:
-        """Which of the leaders we are; None if none."""
+    def _leader_rank(self) -> int | None:
+        """Return our rank among the leaders; None if we are none of them."""
         return next((i for i, leader in enumerate(self._leaders()) if leader.node == self._node), None)
+
+    # Reading
 
     def _read(self) -> tuple[Version, State]:
         version = self._register.read()
@@ -375,151 +322,35 @@ class Rendezvous:
         return version, self._state
 
     def _decide(self, version: Version, state: State) -> Decision:
-        self._see(version, state)
+        self._read_leases(version, state)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))
         self._quorum_since = since if decision.quorum else None
         if decision.next is not None:
-            self._coming = None  # what the scheduler has said was about this round
+            self._coming = None  # the batch system's answer was about this round
         return decision
 
     def _view(self, quorum_for: float = 0.0) -> View:
-        assert self._said is not None
-        return View({**self._seen, self._node: Seen(self._said, alive=True)}, quorum_for, self._coming)
+        published = self._lease.published
+        assert published is not None
+        return View({**self._seen, self._node: Seen(published, alive=True)}, quorum_for, self._coming)
 
     @property
     def _seen(self) -> Mapping[str, Seen]:
-        return self._looked.nodes if self._looked else self._glance.first
+        return self._leases.nodes if self._leases else self._first_names[1]
 
-    def _see(self, version: Version, state: State) -> None:
-        """Read the leases of all nodes. While a round runs that is done as seldom as they are renewed: whoever has news
-        brings the run forward itself, and only a node that has died can't."""
-        now, looked, member = self._clock(), self._looked, self._said
-        news = looked is None or (looked.version, looked.member) != (version.number, member)
-        watchful = bool(self._silent) or state.phase is not Phase.RUNNING
-        if looked is None or news or watchful or not self._fresh or now - looked.time >= self._beat / 2:
+    def _read_leases(self, version: Version, state: State) -> None:
+        """Read the leases of all nodes, if they may have changed.
+
+        While a round runs that is as seldom as they are renewed: a node that has news advances the run itself. Only a
+        node that has died cannot.
+        """
+        now, leases, member = self._clock(), self._leases, self._lease.published
+        news = leases is None or (leases.version, leases.member) != (version.number, member)
+        watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
+        stale = leases is None or now - leases.time >= self._lease.interval / 2
+        if news or watchful or not self._leases_current or stale:
             nodes = self._observer.observe(p.node for p in state.participants)
-            self._fresh = True
-            self._looked = _Look(version.number, member, now, nodes)
-
-
-@dataclass(frozen=True)
-class _Glance:
-    """What the names of the leases said to who had not read them yet."""
-
-    nodes: int
-    first: Mapping[str, Seen]
-
-
-@dataclass(frozen=True)
-class _Look:
-    """What the leases said when they were last read, and what for."""
-
-    version: int
-    member: Member | None
-    time: float
-    nodes: Mapping[str, Seen]
-
-
-def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
-    """Prepare a run that its first agent will create, in the server that it is kept in."""
-    value = encode(State(run_id, settings, reason="no agent has come yet"))
-    StateCopies(paths).announce(value)
-    note_backend(paths, run_id, settings.rendezvous)
-
-
-def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
-    """The state of the run, which is created if nobody has; ConfigError if it was created with other settings."""
-    register = backend_of(paths).register(writer)
-    if register.read().number == 0:
-        register.commit(0, encode(State(run_id, settings)))
-    state = decode_state(register, register.read())
-    if state.run_id != run_id:
-        raise ConfigError(f"{paths.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
-    if state.settings != settings:
-        raise ConfigError(
-            f"{paths.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
-            "must use the same settings: repeat those, or use another run id"
-        )
-    return state
-
-
-def read_state(paths: RunPaths) -> State:
-    """The state of a run, for those that take no part in it; StoreError where there is none."""
-    return _newest(paths, backend_of(paths).register(writer=""))[1]
-
-
-def close_run(paths: RunPaths, writer: str, reason: str, bell: Doorbell | None = None) -> State:
-    """End a run for good, whatever it is doing; return how it ended, which may have been before."""
-    return _change(paths, writer, lambda state: close(state, reason).next, bell)
-
-
-def fail_run(
-    paths: RunPaths, writer: str, reason: str, failures: tuple[Failure, ...] = (), bell: Doorbell | None = None
-) -> State:
-    """End a run that cannot succeed any more; return how it ended, which may have been before."""
-    return _change(paths, writer, lambda state: fail(state, reason, failures).next, bell)
-
-
-def conclude_run(paths: RunPaths, writer: str, bell: Doorbell | None = None) -> State:
-    """End a run whose members have all said that they have succeeded; others are left as they are.
-
-    The agent that says so last may be the only one left, and about to end too.
-    """
-    said = {lease.member.node: Seen(lease.member, alive=True) for lease in backend_of(paths).leases().values()}
-
-    def change(state: State) -> State | None:
-        unseen = {p.node: Seen(None, alive=True) for p in state.participants}
-        decided = decide(state, View(unseen | said)).next
-        return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
-
-    return _change(paths, writer, change, bell)
-
-
-def steer_run(paths: RunPaths, writer: str, wish: Callable[[State], Decision], bell: Doorbell | None = None) -> State:
-    """Let a user's wish, such as a drain, become the next version; return the state that heeds it."""
-    return _change(paths, writer, lambda state: wish(state).next, bell)
-
-
-def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
-    """Let a run go on that has ended, or whose agents are gone, with other settings if so wished."""
-    return _change(paths, writer, lambda state: reopen(state, settings))
-
-
-def _change(
-    paths: RunPaths, writer: str, change: Callable[[State], State | None], bell: Doorbell | None = None
-) -> State:
-    """Commit what ``change`` makes of the newest state, whoever else writes; None leaves it as it is."""
-    register = backend_of(paths).register(writer)
-    while True:
-        version, state = _newest(paths, register)
-        changed = change(state)
-        if changed is None:
-            return state
-        if register.commit(version.number, encode(changed)):
-            if bell is not None:
-                bell.ring(changed.participants, version.number + 1)
-            return changed
-
-
-def _newest(paths: RunPaths, register: AnyRegister) -> tuple[Version, State]:
-    version = register.read()
-    if version.number == 0:
-        raise StoreError(f"{paths.root}: holds no run")
-    return version, decode_state(register, version)
-
-
-def decode_state(register: AnyRegister, version: Version) -> State:
-    """The state in a version of the register; StoreError names the file where it makes no sense."""
-    try:
-        return decode(State, version.value)
-    except ValueError as error:
-        what = f"version {version.number} makes no sense ({error}); was it written by a newer hpcelastic?"
-        raise StoreError(f"{register.where}: {what}") from error
-
-
-def _differences(theirs: Settings, ours: Settings) -> str:
-    old, new = encode(theirs), encode(ours)
-    pairs = [(f"{part}.{key}", old[part][key], new[part][key]) for part in old for key in old[part]]
-    return ", ".join(f"{key} = {was} (here {now})" for key, was, now in pairs if was != now)
+            self._leases_current = True
+            self._leases = _Leases(version.number, member, now, nodes)

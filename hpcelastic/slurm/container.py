@@ -1,4 +1,4 @@
-"""How agents are started in a container: words for srun, and what stands before Python. Pure."""
+"""Start of agents in a container: the options of srun, and the command that runs Python. Pure."""
 
 import shlex
 from pathlib import Path
@@ -8,31 +8,44 @@ from hpcelastic.config.options import as_words, flags
 from hpcelastic.errors import ConfigError
 
 
-def step_words(slurm: SlurmSettings, seen: tuple[Path, ...]) -> list[str]:
-    """What srun is given for pyxis; ``seen`` are directories to mount where they are, the working directory first."""
-    box = slurm.container
-    if box.image is None or box.runtime != "pyxis":
+def pyxis_options(slurm: SlurmSettings, directories: tuple[Path, ...]) -> list[str]:
+    """Return srun's options for pyxis.
+
+    The container mounts ``directories`` at their own paths. The first of them is the working directory.
+    """
+    container = slurm.container
+    if container.image is None or container.runtime != "pyxis":
         return []
-    mounts = [mount if ":" in mount else f"{mount}:{mount}" for mount in (*map(_mountable, seen), *box.mounts)]
-    ours = {"container-image": box.image, "container-mounts": ",".join(mounts), "container-workdir": str(seen[0])}
-    return as_words(flags({**ours, **box.options}))
+    mounts = [
+        mount if ":" in mount else f"{mount}:{mount}" for mount in (*map(_mountable, directories), *container.mounts)
+    ]
+    options = {
+        "container-image": container.image,
+        "container-mounts": ",".join(mounts),
+        "container-workdir": str(directories[0]),
+    }
+    return as_words(flags({**options, **container.options}))
 
 
-def python_command(slurm: SlurmSettings, seen: tuple[Path, ...]) -> str | None:
-    """The shell's words that start Python in the container; None without one. ``seen`` as for `step_words`."""
-    box = slurm.container
-    if box.image is None:
+def python_command(slurm: SlurmSettings, directories: tuple[Path, ...]) -> str | None:
+    """Return the shell command that starts Python in the container; None without a container.
+
+    ``directories`` are as for `pyxis_options`.
+    """
+    container = slurm.container
+    if container.image is None:
         return None
-    if box.runtime == "pyxis":
-        return shlex.quote(box.python)
-    ours = {"nv": asks_for_gpus(slurm), "bind": (*map(_mountable, seen), *box.mounts), "pwd": str(seen[0])}
-    given = {name: value if isinstance(value, tuple) else (value,) for name, value in {**ours, **box.options}.items()}
-    words = [word for name, each in given.items() for value in each for word in as_words(flags({name: value}))]
-    return shlex.join([box.runtime, "exec", *words, box.image, box.python])
+    if container.runtime == "pyxis":
+        return shlex.quote(container.python)
+    binds = (*map(_mountable, directories), *container.mounts)
+    options = {"nv": requests_gpus(slurm), "bind": binds, "pwd": str(directories[0]), **container.options}
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in options.items()}
+    words = [word for name, each in values.items() for value in each for word in as_words(flags({name: value}))]
+    return shlex.join([container.runtime, "exec", *words, container.image, container.python])
 
 
-def asks_for_gpus(slurm: SlurmSettings) -> bool:
-    """Whether the job will have GPUs."""
+def requests_gpus(slurm: SlurmSettings) -> bool:
+    """Return whether the job requests GPUs."""
     gres = str(flags(slurm.options).get("gres", ""))
     named = any(name.startswith("gpus") for name in flags(slurm.options))
     return slurm.gpus_per_node not in (None, 0, "0") or "gpu" in gres or named
@@ -40,5 +53,7 @@ def asks_for_gpus(slurm: SlurmSettings) -> bool:
 
 def _mountable(directory: Path) -> str:
     if {":", ","} & set(str(directory)):
-        raise ConfigError(f"{directory}: cannot be mounted in a container, for its ':' or ','; use another directory")
+        raise ConfigError(
+            f"{directory}: cannot be mounted in a container, because it contains ':' or ','; use another directory"
+        )
     return str(directory)

@@ -1,12 +1,12 @@
-"""The jobs that were submitted for a run, as its directory has them."""
+"""The jobs that were submitted for a run, read from its directory."""
 
 import json
 from typing import Any
 
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
 
 def submitted(paths: RunPaths) -> list[dict[str, Any]]:
-    """A record for each ``job``, the newest last; of an array, with the number of its ``elements``."""
+    """Return a record for each ``job``, the newest last. The record of an array has the number of its ``elements``."""
     return [json.loads(line) for line in (files.read(paths.jobs) or b"").splitlines()]

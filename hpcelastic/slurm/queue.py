@@ -1,24 +1,24 @@
-"""What SLURM's queue says of a run, and what follows from it. Pure."""
+"""The jobs of a run in SLURM's queue, and the capacity of the run that follows from them. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hpcelastic.agent.surroundings import Outlook
+from hpcelastic.agent.batch_system import PendingCapacity
 
-_ON = ("RUNNING", "CONFIGURING", "SUSPENDED")
-_TO_COME = ("PENDING", "REQUEUED")
+_RUNNING_STATES = ("RUNNING", "CONFIGURING", "SUSPENDED")
+_PENDING_STATES = ("PENDING", "REQUEUED")
 
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job, or an element of an array, as squeue lists it."""
+    """A job, or an element of an array, in the output of squeue."""
 
     id: str
     array: str
-    """The array's id, the job's own if it is of none."""
+    """The array's id; the job's own id if it belongs to no array."""
 
     task: str
-    """Which element of the array; empty if of none."""
+    """The index in the array; empty if the job belongs to no array."""
 
     state: str
     nodes: int
@@ -27,46 +27,51 @@ class QueuedJob:
 
     @property
     def element(self) -> str:
-        """By which it alone is cancelled: elements that wait may all have one id."""
+        """The name that cancels this element alone. Pending elements of an array may share one id."""
         return f"{self.array}_{self.task}" if self.task else self.id
 
 
-def outlook(queue: Iterable[QueuedJob], agents: Mapping[str, int]) -> Outlook:
-    """What the ``queue`` of a run's jobs means, so many ``agents`` having been seen of each ``JOB.RESTART``."""
+def pending_capacity(queue: Iterable[QueuedJob], agents: Mapping[str, int]) -> PendingCapacity:
+    """Return the pending capacity of a run from its jobs in the queue and its number of agents by ``JOB.RESTART``."""
     coming = pending = 0
     for job in queue:
-        if job.state in _ON:
+        if job.state in _RUNNING_STATES:
             coming += max(0, job.nodes - agents.get(f"{job.id}.{job.restarts}", 0))
-        elif job.state in _TO_COME:
+        elif job.state in _PENDING_STATES:
             pending += job.nodes
-    return Outlook(coming, pending)
+    return PendingCapacity(coming, pending)
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """What SLURM has given to a run, or will."""
+    """The nodes that SLURM has allocated to a run, or will."""
 
     running: int
-    """Nodes that it has, but for those that their agents have left and that idle until their job ends."""
+    """Nodes that the run has, without idle ones: their agents have left, and their job has not ended yet."""
 
     waiting: int
-    """Nodes that it is still to get."""
+    """Nodes of pending jobs."""
 
     elements: tuple[str, ...]
-    """Elements of arrays, of one node each, that wait; the newest last."""
+    """Pending elements of arrays, of one node each, the newest last."""
 
 
-def capacity_of(queue: Iterable[QueuedJob], left: Mapping[str, int]) -> Capacity:
-    """What the ``queue`` of a run's jobs has, so many agents having ``left`` nodes of each ``JOB.RESTART``."""
+def capacity_of(queue: Iterable[QueuedJob], departed: Mapping[str, int]) -> Capacity:
+    """Return the capacity of a run from its jobs in the queue and the number of agents that ``departed``.
+
+    The keys of ``departed`` are ``JOB.RESTART``.
+    """
     queue = list(queue)
-    running = [max(0, job.nodes - left.get(f"{job.id}.{job.restarts}", 0)) for job in queue if job.state in _ON]
-    waiting = [job for job in queue if job.state in _TO_COME]
+    running = [
+        max(0, job.nodes - departed.get(f"{job.id}.{job.restarts}", 0)) for job in queue if job.state in _RUNNING_STATES
+    ]
+    waiting = [job for job in queue if job.state in _PENDING_STATES]
     elements = sorted((int(job.array), int(job.task), job.element) for job in waiting if job.task)
     return Capacity(sum(running), sum(job.nodes for job in waiting), tuple(name for _, _, name in elements))
 
 
-def held_back(queue: Iterable[QueuedJob]) -> frozenset[str]:
-    """Requeued jobs that could start but for the wait that SLURM lays on them."""
+def delayed_requeues(queue: Iterable[QueuedJob]) -> frozenset[str]:
+    """Return the requeued jobs that do not start yet only because of the delay that SLURM sets after a requeue."""
     return frozenset(
         job.id for job in queue if job.state == "PENDING" and job.restarts > 0 and job.reason == "BeginTime"
     )

@@ -1,4 +1,4 @@
-"""The few questions and requests that go to SLURM's own commands; each one is a call that administrators count."""
+"""All queries and requests to SLURM, made by its commands. Administrators count such calls, so there are few."""
 
 import os
 import subprocess
@@ -7,24 +7,24 @@ from datetime import datetime
 
 from hpcelastic.errors import SlurmError
 from hpcelastic.slurm.queue import QueuedJob
-from hpcelastic.slurm.warnings import JobInfo
+from hpcelastic.slurm.signal_resolution import JobInfo
 
 _REQUEUE_LIMIT = ("JobHoldMaxRequeue", "launch_failure_limit_exceeded_requeued_held")
-"""Why SLURM holds a job that it has requeued ``MaxBatchRequeue`` times: the reason, and its words for it."""
+"""Reasons, as a code and as a text, with which SLURM holds a job that it has requeued ``MaxBatchRequeue`` times."""
 
 _TIMEOUT = 30.0
-"""Seconds for one command: a busy controller answers late, a dead one after its own time-outs."""
+"""Seconds for one command. A busy controller answers late; for a dead one, a command waits for its own time-outs."""
 
 
 def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
-    """The states of each job that SLURM still knows (``RUNNING``, ``PENDING`` …), asked in one query.
+    """Return the states (``RUNNING``, ``PENDING`` …) of each job that SLURM still knows, by one query.
 
-    An array, known by its base id, has one for each element.
+    An array is named by its base id and has one state for each element.
     """
     known: dict[str, list[str]] = {job: [] for job in job_ids}
     if not known:
         return {}
-    # Without -j: squeue fails as a whole for one unknown id.
+    # Without -j: squeue fails for all ids if one is unknown.
     lines = _call("squeue", "--noheader", "--me", "--array", "--states=all", "--format=%F %T").splitlines()
     for job, _, state in (line.strip().partition(" ") for line in lines):
         if job in known:
@@ -33,15 +33,18 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def job_info(job_id: str) -> JobInfo:
-    """How a job stands; an element of an array by ``ARRAY_TASK``, for its own id may mean all. Raises SlurmError."""
+    """Return the information about a job. Raises SlurmError.
+
+    Name an element of an array ``ARRAY_TASK``, because its own id may mean the whole array.
+    """
     lines = _call("scontrol", "show", "job", "--oneliner", job_id).splitlines()
     fields = dict(word.split("=", 1) for word in lines[0].split() if "=" in word) if lines else {}
     if "JobState" not in fields:
-        raise SlurmError(f"scontrol show job {job_id}: says nothing of its state")
+        raise SlurmError(f"scontrol show job {job_id}: the answer contains no JobState")
     return JobInfo(
         state=fields["JobState"],
-        left=_left(fields),
-        preempted=_time(fields.get("PreemptTime", "")) is not None,
+        time_left=_time_left(fields),
+        preempted=_parse_time(fields.get("PreemptTime", "")) is not None,
         requeue=fields.get("Requeue") == "1",
         restarts=int(fields.get("Restarts", "0")),
         held=fields.get("Reason") in _REQUEUE_LIMIT,
@@ -49,8 +52,8 @@ def job_info(job_id: str) -> JobInfo:
 
 
 def queue() -> list[QueuedJob]:
-    """All of our jobs that SLURM has in its queue, elements of arrays singly. Raises SlurmError."""
-    # The last may have blanks.
+    """Return all jobs of this user in SLURM's queue, with the elements of arrays as single jobs. Raises SlurmError."""
+    # The last field may contain blanks.
     fields = ("JobID", "ArrayJobID", "ArrayTaskID", "State", "NumNodes", "RestartCnt", "Reason")
     wanted = ",".join(f"{name}:40" for name in fields)
     lines = _call("squeue", "--noheader", "--me", "--array", f"--Format={wanted}").splitlines()
@@ -66,7 +69,7 @@ def _of_array(id: str, array: str, task: str) -> tuple[str, str]:
 
 
 def draining(hosts: Iterable[str]) -> dict[str, str]:
-    """Those of the ``hosts`` that SLURM takes out of service, with its reason. Raises SlurmError."""
+    """Return those of the ``hosts`` that SLURM drains, with its reasons. Raises SlurmError."""
     names = ",".join(hosts)
     if not names:
         return {}
@@ -76,12 +79,12 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
 
 
 def requeue_job(job_id: str) -> None:
-    """End a job, or the element ``ARRAY_TASK`` of an array, and let it start again under its id. Raises SlurmError."""
+    """End a job, or the element ``ARRAY_TASK`` of an array, and start it again with its id. Raises SlurmError."""
     _call("scontrol", "requeue", job_id)
 
 
 def forbid_requeue(job_id: str) -> None:
-    """Let SLURM not start a job again, whatever ends it. Raises SlurmError."""
+    """Forbid SLURM to start a job again after any end. Raises SlurmError."""
     _call("scontrol", "update", f"JobId={job_id}", "Requeue=0")
 
 
@@ -94,45 +97,45 @@ def end_batch_script(job_id: str) -> None:
 
 
 def release_job(job_id: str) -> None:
-    """Let a job that is held start. Raises SlurmError."""
+    """Release a held job. Raises SlurmError."""
     _call("scontrol", "release", job_id)
 
 
-def keep_off(job_id: str, hosts: str) -> None:
-    """Let a job that waits to start do so on none of the ``hosts``, whatever it was to avoid before."""
+def exclude_nodes(job_id: str, hosts: str) -> None:
+    """Replace the excluded nodes of a pending job by ``hosts``. Raises SlurmError."""
     _call("scontrol", "update", f"JobId={job_id}", f"ExcNodeList={hosts}")
 
 
 def start_now(job_id: str) -> None:
-    """Spare a requeued job the wait that SLURM lays on it. Raises SlurmError."""
+    """Cancel the delay that SLURM sets for a requeued job. Raises SlurmError."""
     _call("scontrol", "update", f"JobId={job_id}", "StartTime=now")
 
 
 def cancel_jobs(job_ids: Iterable[str]) -> None:
-    """Cancel jobs; one that has ended is fine."""
+    """Cancel jobs. A job that has ended is no error. Raises SlurmError."""
     ids = list(job_ids)
     if ids:
         _call("scancel", "--quiet", *ids)
 
 
-def _left(fields: Mapping[str, str]) -> float | None:
-    """Seconds that a job may still run, by the controller's clock alone; None if it does not say."""
-    start, end = (_time(fields.get(name, "")) for name in ("StartTime", "EndTime"))
-    ran = _seconds(fields.get("RunTime", ""))
+def _time_left(fields: Mapping[str, str]) -> float | None:
+    """Return the seconds that a job may still run, by the controller's clock alone; None if unknown."""
+    start, end = (_parse_time(fields.get(name, "")) for name in ("StartTime", "EndTime"))
+    ran = _parse_duration(fields.get("RunTime", ""))
     if start is None or end is None or ran is None:
         return None
     return (end - start).total_seconds() - ran
 
 
-def _time(text: str) -> datetime | None:
+def _parse_time(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text)
     except ValueError:  # None, Unknown, N/A
         return None
 
 
-def _seconds(text: str) -> float | None:
-    """``D-HH:MM:SS`` in seconds."""
+def _parse_duration(text: str) -> float | None:
+    """Return ``D-HH:MM:SS`` in seconds; None if ``text`` is something else."""
     days, _, clock = text.rpartition("-")
     try:
         hours, minutes, seconds = (int(part) for part in clock.split(":"))
@@ -142,7 +145,7 @@ def _seconds(text: str) -> float | None:
 
 
 def _call(*command: str) -> str:
-    # A person's SQUEUE_PARTITION would hide jobs from us, SCANCEL_INTERACTIVE would wait for an answer.
+    # The user's SQUEUE_PARTITION would hide jobs from us, and SCANCEL_INTERACTIVE would wait for an answer.
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("SQUEUE_", "SCANCEL_", "SINFO_"))
     }
@@ -157,6 +160,6 @@ def _call(*command: str) -> str:
             f"{command[0]}: no answer in {_TIMEOUT:g} s; is the SLURM controller up (scontrol ping)?"
         ) from None
     if done.returncode != 0:
-        said = "; ".join(line.removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines() if line)
-        raise SlurmError(f"{' '.join(command)}: {said or f'exit status {done.returncode}'}")
+        message = "; ".join(line.removeprefix(f"{command[0]}: ") for line in done.stderr.splitlines() if line)
+        raise SlurmError(f"{' '.join(command)}: {message or f'exit status {done.returncode}'}")
     return done.stdout

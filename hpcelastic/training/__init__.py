@@ -1,7 +1,7 @@
-"""What a training script imports: where it runs, checkpoints that survive kills, batches that survive a new world size.
+"""The API for training scripts: the worker's context, checkpoints, batches for any world size, publication, stopping.
 
-Works the same under hpcelastic, under torchrun and with plain ``python train.py``. torch is imported at first use, so a
-worker that only asks for its context starts at once.
+It works the same under hpcelastic, under torchrun and with plain ``python train.py``. torch is imported at first use,
+so a worker that only reads its context starts at once.
 """
 
 from .batches import GlobalBatches

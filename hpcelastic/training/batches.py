@@ -1,4 +1,4 @@
-"""The batches of a run, which depend on the seed and the step alone, never on the world size."""
+"""The batches of a run. They depend only on the seed and the step, never on the world size."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GlobalBatches:
-    """The global batch of every step of a run, whatever number of ranks shares it.
+    """The global batch of every step of a run, for any number of ranks.
 
-    Every epoch is a fresh shuffle of the data set, cut into batches of ``batch_size``; the last batch of an epoch holds
-    the rest, nothing is padded or dropped. A step is counted from 0 through the whole run, so the step in a checkpoint
-    is all that is needed to go on, with any number of ranks. Each rank takes its share of every batch::
+    Every epoch is a new shuffle of the data set, cut into batches of ``batch_size``. The last batch of an epoch holds
+    the rest; nothing is padded or dropped. Steps are counted from 0 through the whole run, so training continues from
+    the step in a checkpoint alone, with any number of ranks. Each rank takes its share of every batch::
 
         batch = batches.indices(step)
         mine = batch[rank::world_size]
 
-    Shares differ by at most one sample and may be empty, so weigh by samples: with the *sum* of the losses over
-    ``mine``, times ``world_size / len(batch)``, the mean over ranks that DistributedDataParallel takes is the mean over
-    the batch, and training goes the same way with any number of ranks, up to rounding. For a DataLoader, give
-    ``batch_sampler=[batches.indices(step)[rank::world_size] for step in range(start, stop)]``, and have at least
-    ``world_size`` samples in each batch: a DataLoader cannot make an empty one.
+    Shares differ by at most one sample and may be empty, so weigh by samples: multiply the *sum* of the losses over
+    ``mine`` by ``world_size / len(batch)``. Then the mean over ranks, which DistributedDataParallel computes, is the
+    mean over the batch, and training is the same with any number of ranks, up to rounding. For a DataLoader, use
+    ``batch_sampler=[batches.indices(step)[rank::world_size] for step in range(start, stop)]``, with at least
+    ``world_size`` samples in each batch, because a DataLoader cannot make an empty batch.
     """
 
     samples: int
@@ -46,7 +46,7 @@ class GlobalBatches:
         return -(-self.samples // self.batch_size)
 
     def indices(self, step: int) -> list[int]:
-        """Return the indices into the data set that make the batch of ``step``."""
+        """Return the indices into the data set of the batch of ``step``."""
         if step < 0:
             raise ValueError(f"step is {step}; steps are counted from 0")
         epoch, position = divmod(step, self.per_epoch)
@@ -55,7 +55,7 @@ class GlobalBatches:
         return indices
 
 
-@lru_cache(maxsize=2)  # an epoch is asked for step by step
+@lru_cache(maxsize=2)  # all steps of an epoch use the same permutation
 def _shuffled(samples: int, seed: int) -> "torch.Tensor":
     import torch
 

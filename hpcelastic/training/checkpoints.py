@@ -1,13 +1,13 @@
-"""Checkpoints of a run: published whole, ordered by round and step, found by listing.
+"""Checkpoints of a run: published atomically, ordered by round and step, found by listing.
 
-A file is named for the round that wrote it and the step that it holds, ``round-0003.step-00000120.pt``, and the newest
-is the one of the highest (round, step). A worker of an older round may still be alive on a node that everybody believes
-dead (a *zombie*): once the newer round has saved or loaded, the fence refuses whatever it publishes, and what it has
-published before bears its own, older round, so it lies beside the newer round's checkpoints and sorts before them. That
-holds without any lock, and without a clock.
+A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``. The newest checkpoint has
+the highest (round, step). A worker of an older round may still be alive on a node that is believed dead (a *zombie*).
+Once the newer round has saved or loaded, the fence refuses every publication of the zombie. What the zombie published
+before carries its own, older round, so it lies beside the newer round's checkpoints and sorts before them. This needs
+no lock and no clock.
 
-A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment:
-anything that reads such archives reads it, and a bit that a disk has flipped is seen.
+A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment. Any
+program that reads such archives can read it, and a bit flipped by a disk is detected.
 """
 
 import errno
@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store.files import sync_directory
+from hpcelastic.storage.files import sync_directory
 
 from .context import context
-from .fence import Fence, this_round
-from .publish import cannot, publication
+from .fence import Fence, current_fence
+from .publish import publication, publication_error
 from .stop import report_progress
 
 log = logging.getLogger(__name__)
 
 _SEAL_LENGTH = 8
-_GONE = (errno.ENOENT, errno.ESTALE)  # NFS says ESTALE where another client has removed the file
-_READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
+_GONE_ERRORS = (errno.ENOENT, errno.ESTALE)  # NFS reports ESTALE if another client has removed the file
+_READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Checkpoint:
     """A checkpoint that was read back."""
 
     step: int
-    """Training steps that ``state`` holds: the number of the step to do next, counted from 0."""
+    """The number of training steps in ``state``. It is also the number of the next step, counted from 0."""
 
     round: int
-    """The round that wrote it."""
+    """The round that wrote the checkpoint."""
 
     state: dict[str, Any]
-    """What was given to ``save``."""
+    """The state that was passed to ``save``."""
 
     path: Path
     """The file."""
@@ -56,9 +56,9 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints in one directory.
 
-    ``directory`` is on a filesystem that every rank sees; unless given, it is ``checkpoints`` in the run's directory,
-    or ``./checkpoints`` outside hpcelastic. The newest ``keep`` checkpoints stay. ``round`` is this worker's own unless
-    given.
+    ``directory`` must be on a filesystem that every rank sees. The default is ``checkpoints`` in the run's directory,
+    or ``./checkpoints`` outside hpcelastic. The newest ``keep`` checkpoints stay. ``round`` defaults to this worker's
+    round.
 
     Examples:
         Every rank loads; rank 0 saves:
@@ -77,18 +77,18 @@ class Checkpoints:
     def __init__(self, directory: str | Path | None = None, *, keep: int = 3, round: int | None = None) -> None:
         if keep < 1:
             raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
-        here = context()
-        self.directory = Path(directory) if directory is not None else (here.run_dir or Path()) / "checkpoints"
+        worker = context()
+        self.directory = Path(directory) if directory is not None else (worker.run_dir or Path()) / "checkpoints"
         self.keep = keep
-        self.round = here.round if round is None else round
+        self.round = worker.round if round is None else round
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
-        """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. One rank calls this: rank 0.
+        """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
 
-        ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. Once this returns, the
-        checkpoint survives a power cut. Killed at any instruction, it leaves the checkpoints as they were or with the
-        whole new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem refuses, or if a
-        newer round has saved or loaded here, which makes this worker a zombie.
+        ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the
+        checkpoint survives a power cut. If the process is killed at any instruction, the checkpoints are as before or
+        include the complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem
+        refuses, or if a newer round has saved or loaded here, which makes this worker a zombie.
         """
         name, fence = _Name(self.round, step), self._fence()
         self._make_directory()
@@ -101,12 +101,12 @@ class Checkpoints:
         return path
 
     def load(self, map_location: Any = "cpu") -> Checkpoint | None:
-        """Return the newest checkpoint that is whole, or None if there is none yet. Every rank calls this.
+        """Return the newest undamaged checkpoint, or None if there is none yet. Every rank calls this.
 
-        A damaged file is passed over, with a warning, for the next older one. Where a process group is initialised,
-        this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses and the others read the same
-        file. No older round publishes here any more once this has looked. ``map_location`` is that of ``torch.load``.
-        Raises ``StoreError`` if files are there and none is whole: starting anew is then for a person to decide.
+        A damaged file is skipped with a warning, and the next older one is read. If a process group is initialised,
+        this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses, and the others read the same
+        file. After the call no older round can publish here. ``map_location`` is that of ``torch.load``. Raises
+        ``StoreError`` if files exist but all are damaged: the user must decide whether to train from the beginning.
         """
         import torch.distributed as dist
 
@@ -125,17 +125,17 @@ class Checkpoints:
         for name in names:
             path = self.directory / str(name)
             try:
-                if damage := _damage(path):
-                    log.warning("checkpoint %s is damaged (%s): falling back to the next older one", path, damage)
+                if damage := _find_damage(path):
+                    log.warning("checkpoint %s is damaged (%s); loading the next older one", path, damage)
                     continue
                 return Checkpoint(name.step, name.round, _read(path, map_location), path)
             except OSError as error:
-                if error.errno not in _GONE:
-                    raise cannot("read", path, error) from error
+                if error.errno not in _GONE_ERRORS:
+                    raise publication_error("read", path, error) from error
         if names:
             raise StoreError(
-                f"no whole checkpoint among the {len(names)} in {self.directory}; look at that filesystem, then put a "
-                "good one there, or remove the directory to train from the beginning"
+                f"all {len(names)} checkpoints in {self.directory} are damaged; check that filesystem, then put an "
+                "undamaged checkpoint there, or remove the directory to train from the beginning"
             )
         return None
 
@@ -149,36 +149,36 @@ class Checkpoints:
                 "put the checkpoints on a filesystem that all nodes share"
             ) from error
         except OSError as error:
-            raise cannot("read", path, error) from error
+            raise publication_error("read", path, error) from error
 
     def _names(self) -> list["_Name"]:
         """Return the published checkpoints, newest first.
 
-        Found by listing: on NFS and MooseFS, a name asked for before it existed may stay absent for half a minute.
+        They are found by listing: NFS and MooseFS may cache for half a minute that a name was absent.
         """
         try:
             found = [_Name.parse(path.name) for path in self.directory.iterdir()]
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise cannot("list", self.directory, error) from error
+            raise publication_error("list", self.directory, error) from error
         return sorted((name for name in found if name), reverse=True)
 
     def _fence(self) -> Fence | None:
-        """The fence on the side of `round`, which the caller may have chosen, even outside a run."""
+        """Return the fence of `round`, which the caller may have set, even outside a run; None for round 0."""
         if self.round == 0:
             return None
-        return replace(this_round() or Fence("by-hand", self.round), round=self.round)
+        return replace(current_fence() or Fence("by-hand", self.round), round=self.round)
 
     def _claim(self) -> None:
-        """Shut older rounds out before reading, or what is the newest might change while ranks look for it."""
+        """Exclude older rounds before reading. Otherwise the newest checkpoint could change while ranks search it."""
         if fence := self._fence():
             try:
                 self.directory.mkdir(parents=True, exist_ok=True)
                 fence.claim(self.directory)
             except OSError as error:
-                if error.errno not in _READ_ONLY:  # where we may not write, neither may a zombie
-                    raise cannot("claim", self.directory, error) from error
+                if error.errno not in _READ_ONLY_ERRORS:  # a zombie can't write either
+                    raise publication_error("claim", self.directory, error) from error
 
     def _make_directory(self) -> None:
         if self.directory.is_dir():
@@ -187,24 +187,24 @@ class Checkpoints:
             self.directory.mkdir(parents=True, exist_ok=True)
             sync_directory(self.directory.parent)
         except OSError as error:
-            raise cannot("make", self.directory, error) from error
+            raise publication_error("make", self.directory, error) from error
 
     def _refuse_zombie(self) -> None:
-        # A courtesy, which stops a zombie early. The file's name is what fences it: this listing may already be old.
+        # This stops most zombies early. Safety comes from the file's name, because this listing may be outdated.
         newest = max((name.round for name in self._names()), default=0)
         if newest > self.round:
             raise StoreError(
-                f"round {newest} has published in {self.directory}, so this worker of round {self.round} is a leftover "
-                "and must not go on; if you started it by hand, give it a directory of its own"
+                f"round {newest} has published in {self.directory}, so this worker of round {self.round} is outdated "
+                "and must stop; if you started it by hand, use another directory for it"
             )
 
     def _remove_old(self, saved: "_Name") -> None:
         for name in self._names()[self.keep :]:
-            if name != saved:  # not among the newest where damaged ones of a later step were passed over
+            if name != saved:  # it is not among the newest if damaged ones of a later step were skipped
                 _remove(self.directory / str(name))
         for path in self.directory.glob("*.draft"):
             name_of_draft = _Name.parse(path.name, draft=True)
-            # Drafts of this round may be in somebody's hands, but for those of the step that has just been published.
+            # Drafts of this round may be in use, except those of the step that was just published.
             if name_of_draft and (name_of_draft.round < self.round or name_of_draft == saved):
                 _remove(path)
 
@@ -230,14 +230,14 @@ def _write(state: dict[str, Any], draft: BinaryIO) -> None:
     try:
         torch.save(state, draft)
         draft.flush()
-        # Reads the structure, not the tensors: better to learn now that a state cannot be loaded than after a crash.
-        with suppress(NotImplementedError):  # a quantized tensor cannot leave out its data
+        # Read the structure without the tensors, to find out now that a state cannot be loaded, not after a crash.
+        with suppress(NotImplementedError):  # raised for a quantized tensor
             torch.load(draft.name, map_location="meta", weights_only=True)
         _seal(draft)
-    except (pickle.PickleError, AttributeError, TypeError) as error:  # what pickle raises on what it cannot do
+    except (pickle.PickleError, AttributeError, TypeError) as error:  # the errors of pickle for unsupported objects
         raise StoreError(
-            f"this state cannot be a checkpoint: {_refusal(error)}; give tensors, numbers, strings, and dicts, lists, "
-            "tuples and sets of them (state_dict() of a model or an optimizer, .item() of a NumPy number)"
+            f"this state cannot be a checkpoint: {_pickle_error_reason(error)}; give tensors, numbers, strings, and "
+            "dicts, lists, tuples and sets of them (state_dict() of a model or an optimizer, .item() of a NumPy number)"
         ) from error
 
 
@@ -245,19 +245,19 @@ def _read(path: Path, map_location: Any) -> Any:
     import torch
 
     try:
-        # weights_only: a checkpoint is data, and must not be able to run code here.
+        # weights_only: a checkpoint must not be able to run code here.
         return torch.load(path, map_location=map_location, weights_only=True)
     except pickle.UnpicklingError as error:
         raise StoreError(
-            f"cannot load checkpoint {path}: {_refusal(error)}; move it away to fall back to the next older one"
+            f"cannot load checkpoint {path}: {_pickle_error_reason(error)}; move it away to load the next older one"
         ) from error
 
 
 def _seal(draft: BinaryIO) -> None:
-    """Give the archive its checksum for a comment.
+    """Write the checksum of the archive into its comment.
 
-    torch itself notices a file cut short, but neither zeros within a tensor nor most flipped bits: it does not check
-    the checksums that the archive holds for its parts, nor do those cover the archive's directory.
+    torch itself detects a truncated file, but neither zeros within a tensor nor most flipped bits. It does not check
+    the archive's checksums of the parts, and these do not cover the archive's directory.
     """
     draft.seek(-2, os.SEEK_END)  # an archive ends with the length of its comment, and torch writes none
     draft.write(_SEAL_LENGTH.to_bytes(2, "little"))
@@ -266,12 +266,12 @@ def _seal(draft: BinaryIO) -> None:
     draft.write(_checksum(draft, size))
 
 
-def _damage(path: Path) -> str | None:
-    """Say what is wrong with the file, or return None if every byte of it is as it was written."""
+def _find_damage(path: Path) -> str | None:
+    """Return a description of the file's damage; None if every byte is as it was written."""
     try:
         with path.open("rb") as file:
             checksum = _checksum(file, os.fstat(file.fileno()).st_size - _SEAL_LENGTH)
-            return None if checksum and checksum == file.read() else "its checksum is not that of its bytes"
+            return None if checksum and checksum == file.read() else "its checksum does not match its content"
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -291,12 +291,12 @@ def _remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno not in _GONE:  # a file too many is no reason to stop training
+        if error.errno not in _GONE_ERRORS:  # an extra file is no reason to stop training
             log.warning("cannot remove old %s: %s", path, error.strerror)
 
 
-def _refusal(error: Exception) -> str:
-    # torch surrounds what it objects to with advice on how to let a checkpoint run code: not what a reader needs here.
+def _pickle_error_reason(error: Exception) -> str:
+    # torch's message also advises how to let a checkpoint run code, which is not useful here.
     if found := re.search(r"GLOBAL ([\w.]*\w)", str(error)):
         return f"it holds {found[1]}"
     found = re.search(r"WeightsUnpickler error: (.*)", str(error))

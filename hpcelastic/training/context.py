@@ -1,4 +1,4 @@
-"""Where this worker runs: its place in the round, read once from the environment that its agent gave it."""
+"""The context of a worker: its place in the round, from the environment variables that its agent sets."""
 
 import os
 import socket
@@ -16,13 +16,13 @@ class Context:
     """Number of this worker in the round; the ranks of a round are 0 to ``world_size - 1``."""
 
     local_rank: int
-    """Number of this worker on its node: the GPU to use."""
+    """Number of this worker on its node, which is also the number of its GPU."""
 
     world_size: int
     """Workers in this round; another round may have more or fewer."""
 
     round: int
-    """The fencing token: grows by one whenever the worker group forms anew. 0 outside hpcelastic."""
+    """The fencing token. It grows by one whenever a new worker group forms; 0 outside hpcelastic."""
 
     node: str
     """Name of this worker's node."""
@@ -32,24 +32,24 @@ class Context:
 
 
 def context() -> Context:
-    """Return the context of this worker; a single process of rank 0 where no agent has set one.
+    """Return the context of this worker; without an agent, that of a single process of rank 0.
 
-    Raises ``ConfigError`` if a variable that should be a number is not one.
+    Raises ``ConfigError`` if a variable that must be a number is not one.
     """
     run_dir = os.environ.get("HPCELASTIC_RUN_DIR")
     return Context(
         rank=_number("RANK", 0),
         local_rank=_number("LOCAL_RANK", 0),
         world_size=_number("WORLD_SIZE", 1),
-        # TORCHELASTIC_RESTART_COUNT is no stand-in: agents of torchrun may disagree on it, and it starts again at 0.
+        # Not TORCHELASTIC_RESTART_COUNT: agents of torchrun may disagree on it, and it starts again at 0.
         round=_number("HPCELASTIC_ROUND", 0),
         node=os.environ.get("HPCELASTIC_NODE") or socket.gethostname(),
         run_dir=Path(run_dir) if run_dir else None,
     )
 
 
-def seat() -> int:
-    """Number of this worker on its node, which LOCAL_RANK is not where each worker sees one GPU alone."""
+def local_index() -> int:
+    """Return the number of this worker on its node. LOCAL_RANK differs from it if each worker sees only its own GPU."""
     return _number("HPCELASTIC_LOCAL_RANK", context().local_rank)
 
 

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, whatever is killed and whenever, and never over those of a newer round."""
+"""Atomic publication of files by workers. A worker of an older round never overwrites the files of a newer round."""
 
 import errno
 import os
@@ -9,19 +9,19 @@ from pathlib import Path
 from typing import BinaryIO, overload
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store.errnos import advice, doubtful, repeated
-from hpcelastic.store.files import sync_directory
+from hpcelastic.storage.errnos import advice, may_have_succeeded, retry
+from hpcelastic.storage.files import sync_directory
 
-from .fence import Fence, this_round
+from .fence import Fence, current_fence
 
 _ADVICE = {
-    errno.ENOENT: "make the directory first; if it was there, somebody has removed it",
+    errno.ENOENT: "create the directory first; if it existed, it was removed",
     errno.EXDEV: "choose a directory whose subdirectories are on the same filesystem",
 }
-"""What differs from the store's advice: these files are in a place of the user's choice."""
+"""Advice that differs from the store's advice, because the user chooses the place of these files."""
 
-_SHUT_OUT = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
-"""What a step of a worker says whose round has been shut out; other causes may say so too."""
+_EXCLUDED_ERRORS = (errno.ENOENT, errno.ESTALE, errno.ENOTDIR)
+"""The errors of a worker's step if its round is excluded. They may have other causes too."""
 
 
 @overload
@@ -29,76 +29,75 @@ def publish(path: str | Path) -> AbstractContextManager[BinaryIO]: ...
 @overload
 def publish(path: str | Path, *, to: str | Path) -> None: ...
 def publish(path: str | Path, *, to: str | Path | None = None) -> AbstractContextManager[BinaryIO] | None:
-    """Open a draft for writing, and make it ``path`` at the end of the block; with ``to``, make ``path`` a link there.
+    """Open a draft for writing, and publish it as ``path`` at the end of the block; with ``to``, publish a link.
 
-    A reader sees what was there before or the whole new file; a block left by an exception changes nothing. ``to`` is
-    the text of the symbolic link, relative to the directory of ``path``. Under hpcelastic only the newest round
-    publishes: once one has, or has called ``claim``, every worker of an older one is refused. Raises ``StoreError``
-    then, and if the filesystem refuses (no space, no rights, no directory). Works unfenced outside hpcelastic.
+    A reader sees the old content or the complete new file. A block that ends with an exception changes nothing. ``to``
+    is the text of the symbolic link, relative to the directory of ``path``. Under hpcelastic only the newest round can
+    publish: once it has published or called ``claim``, every worker of an older round is refused. Raises ``StoreError``
+    in that case, and if the filesystem refuses (no space, no rights, no directory). Outside hpcelastic there is no
+    fence.
 
     Examples:
-        A file, whole or not at all:
+        A file, atomically:
 
         >>> with publish("metrics.json") as file:
         ...     size = file.write(b"{}")
 
-        A link, moved in one step:
+        A link, atomically:
 
         >>> publish("latest.json", to="metrics.json")
         >>> Path("latest.json").read_text()
         '{}'
     """
     if to is None:
-        return publication(Path(path), this_round())
-    publish_link(Path(path), Path(to), this_round())
+        return publication(Path(path), current_fence())
+    publish_link(Path(path), Path(to), current_fence())
     return None
 
 
 def claim(directory: str | Path) -> None:
-    """Shut every older round out of ``directory``: from now on what it publishes there is refused.
+    """Exclude every older round from ``directory``: its later publications there are refused.
 
-    Call it before you read what an older round may have published there, for then nothing of it comes any more.
-    ``publish`` does it by itself. Raises ``StoreError`` as ``publish`` does; does nothing outside hpcelastic.
+    Call this before you read files that an older round may have published there. Afterwards no such file can appear.
+    ``publish`` calls it by itself. Raises ``StoreError`` like ``publish``; does nothing outside hpcelastic.
     """
-    if fence := this_round():
-        with _explained("claim", Path(directory), fence, Path(directory)):
+    if fence := current_fence():
+        with _as_store_error("claim", Path(directory), fence, Path(directory)):
             fence.claim(Path(directory))
 
 
 @contextmanager
 def publication(path: Path, fence: Fence | None) -> Iterator[BinaryIO]:
-    """A draft to write, published as ``path`` at the end of the block, on the side of ``fence``; None: unfenced."""
-    with _explained("write", path, fence, path.parent):
-        draft = _draft(path, fence)
-        with _discarded(draft):
+    """Open a draft and publish it as ``path`` at the end of the block, under ``fence`` (None: no fence)."""
+    with _as_store_error("write", path, fence, path.parent):
+        draft = _draft_path(path, fence)
+        with _discard_on_error(draft):
             with open(draft, "x+b") as file:
                 yield file
                 file.flush()
-                os.fsync(file.fileno())  # before the rename, or a power cut may leave the name without the bytes
+                os.fsync(file.fileno())  # before the rename, because a power cut could leave the name without the bytes
             _publish(draft, path)
 
 
 def publish_link(path: Path, to: Path, fence: Fence | None) -> None:
-    """Make ``path`` a symbolic link to ``to``, on the side of ``fence``; None: unfenced."""
-    with _explained("write", path, fence, path.parent):
-        draft = _draft(path, fence)
-        with _discarded(draft):
+    """Make ``path`` a symbolic link to ``to``, under ``fence`` (None: no fence)."""
+    with _as_store_error("write", path, fence, path.parent):
+        draft = _draft_path(path, fence)
+        with _discard_on_error(draft):
             os.symlink(to, draft)
             _publish(draft, path)
 
 
-def cannot(verb: str, path: Path, error: OSError, fence: Fence | None = None) -> StoreError:
-    """Return the error to raise when the filesystem refuses to ``verb`` the ``path``."""
+def publication_error(verb: str, path: Path, error: OSError, fence: Fence | None = None) -> StoreError:
+    """Return the error for a filesystem that refuses to ``verb`` the ``path``."""
     what_to_do = _ADVICE.get(error.errno or 0) or advice(error.errno)
-    if fence is not None and error.errno in _SHUT_OUT:  # which this client may not see yet
-        what_to_do = (
-            f"either a newer round than {fence.round} has formed and this worker must not go on, or {what_to_do}"
-        )
+    if fence is not None and error.errno in _EXCLUDED_ERRORS:  # this client may not see the exclusion yet
+        what_to_do = f"either a newer round than {fence.round} has formed and this worker must stop, or {what_to_do}"
     return StoreError(f"cannot {verb} {path}: {error.strerror or error}; {what_to_do}")
 
 
-def _draft(path: Path, fence: Fence | None) -> Path:
-    """A name of its own for each draft: a second writer can then never rename what the first has half written."""
+def _draft_path(path: Path, fence: Fence | None) -> Path:
+    """Return a unique path for a draft, so that a writer can never rename another writer's incomplete draft."""
     if fence is not None:
         fence.claim(path.parent)
     directory = path.parent if fence is None else fence.drafts(path.parent)
@@ -106,8 +105,8 @@ def _draft(path: Path, fence: Fence | None) -> Path:
 
 
 @contextmanager
-def _discarded(draft: Path) -> Iterator[None]:
-    """Remove the draft if the block is left by an exception."""
+def _discard_on_error(draft: Path) -> Iterator[None]:
+    """Remove the draft if the block ends with an exception."""
     try:
         yield
     except BaseException:
@@ -117,44 +116,45 @@ def _discarded(draft: Path) -> Iterator[None]:
 
 
 def _publish(draft: Path, path: Path) -> None:
-    ours = os.lstat(draft)
-    repeated(lambda: _rename(draft, path, ours))
+    draft_stat = os.lstat(draft)
+    retry(lambda: _rename(draft, path, draft_stat))
     sync_directory(path.parent)
 
 
-def _rename(draft: Path, path: Path, ours: os.stat_result) -> None:
+def _rename(draft: Path, path: Path, draft_stat: os.stat_result) -> None:
     try:
-        os.replace(draft, path)  # the step that counts; see fence.py for what makes it conditional
+        os.replace(draft, path)  # the atomic step; fence.py explains why it is conditional
     except OSError as error:
-        if not doubtful(error) or not _same(ours, path):  # a lost reply; repeated, it finds no draft
-            raise
+        if not may_have_succeeded(error) or not _is_same_file(draft_stat, path):
+            raise  # else the reply was lost and a retry found no draft
 
 
-def _same(ours: os.stat_result, path: Path) -> bool:
-    """True if ``path`` is the file of ``ours``, and not a later one that was given its inode."""
+def _is_same_file(draft_stat: os.stat_result, path: Path) -> bool:
+    """Return True if ``path`` is the file of ``draft_stat``, not a later file with the same inode."""
     with suppress(FileNotFoundError):
-        there = os.lstat(path)
-        return os.path.samestat(ours, there) and (ours.st_mtime_ns, ours.st_size) == (there.st_mtime_ns, there.st_size)
+        path_stat = os.lstat(path)
+        same_time = draft_stat.st_mtime_ns == path_stat.st_mtime_ns
+        return os.path.samestat(draft_stat, path_stat) and same_time and draft_stat.st_size == path_stat.st_size
     return False
 
 
 @contextmanager
-def _explained(verb: str, path: Path, fence: Fence | None, directory: Path) -> Iterator[None]:
-    """Turn an ``OSError`` into a ``StoreError`` that says what to do; first of all, whether this is a zombie."""
+def _as_store_error(verb: str, path: Path, fence: Fence | None, directory: Path) -> Iterator[None]:
+    """Convert an ``OSError`` into a ``StoreError`` with advice; first check whether this worker is a zombie."""
     try:
         yield
     except BaseException as error:
         cause = _os_error(error)
         if cause is None:
             raise
-        if fence is not None and cause.errno in _SHUT_OUT:
+        if fence is not None and cause.errno in _EXCLUDED_ERRORS:
             with suppress(OSError):
                 fence.refuse_zombie(directory)
-        raise cannot(verb, path, cause, fence) from error
+        raise publication_error(verb, path, cause, fence) from error
 
 
 def _os_error(error: BaseException) -> OSError | None:
-    # torch.save raises a RuntimeError about its own offsets while the file's OSError is on its way up.
+    # torch.save raises a RuntimeError about its own offsets while it handles the file's OSError.
     if isinstance(error, RuntimeError) and isinstance(error.__context__, OSError):
         return error.__context__
     return error if isinstance(error, OSError) else None

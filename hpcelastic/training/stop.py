@@ -1,8 +1,8 @@
-"""Stopping at a step's end: what SLURM, a drain or a newcomer asks of a run reaches its training loop as a flag.
+"""Stopping at the end of a step. A request of SLURM, a drain or a new node reaches the training loop as a flag.
 
-A rank that left its loop alone would leave the others waiting in a collective, so all ranks must hear of it in the same
-step. Where a process group is initialised they agree on that: every call starts a reduction of one number among them,
-in the background and apart from training, and takes in the result of the one that the call before has started.
+If one rank left its loop alone, the other ranks would wait in a collective, so all ranks must see the flag in the same
+step. If a process group is initialised, the ranks agree on the step: every call starts a reduction of one number among
+them, in the background and separate from training, and uses the result of the reduction that the previous call started.
 """
 
 import contextlib
@@ -14,151 +14,151 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from hpcelastic.store.board import Board, Wish, now
+from hpcelastic.ipc.control_page import ControlPage, StopRequest, now
 
-from .context import context, seat
+from .context import context, local_index
 
 if TYPE_CHECKING:
     import torch
 
-_PATIENCE = timedelta(days=7)
-"""For a rank that comes late to a step: whether that is too late is for the training's own time-outs to say."""
+_REDUCE_TIMEOUT = timedelta(days=7)
+"""The time-out of a reduction. It is long because the time-outs of the training decide whether a rank is too late."""
 
 _callbacks: list[Callable[[], object]] = []
 
 
 def should_stop() -> bool:
-    """Whether this round is to end at this step: save a checkpoint, and let the process end with status 0.
+    """Return True if this round must end at this step: save a checkpoint, and end the process with status 0.
 
-    To be asked by every rank, once in each step, at the same place: all get the same answer, at most one step after it
-    became known. Once it was True it stays so, and the end of this process is no success of the run: its agent goes on
-    in another round, or on another day. Callbacks of `on_stop` have run by then. From the first call on SIGTERM, which
-    SLURM sends to all processes of a job, does not end this process; its agent does, in time. Processes of a DataLoader
-    need `ignore_sigterm` for that. False outside hpcelastic.
+    Every rank calls this once in each step, at the same place. All ranks get the same answer, at most one step after
+    the request. Once True, it stays True, and the end of this process is no success of the run: its agent continues in
+    another round, or in a later job. Callbacks of `on_stop` have run by then. From the first call on, SIGTERM, which
+    SLURM sends to all processes of a job, does not end this process; the agent ends it in time. Processes of a
+    DataLoader need `ignore_sigterm` for the same effect. Always False outside hpcelastic.
     """
-    global _listener
-    if _listener is None:
-        _listener = _Listener()
-    return _listener.ask()
+    global _poller
+    if _poller is None:
+        _poller = _StopPoller()
+    return _poller.poll()
 
 
 def on_stop(callback: Callable[[], object]) -> Callable[[], object]:
-    """Let ``callback`` be called in every rank when `should_stop` is about to be True for the first time; a decorator.
+    """Register ``callback``, which every rank calls before `should_stop` returns True for the first time. A decorator.
 
-    The place to save a checkpoint where `should_stop` is asked by a library.
+    Save a checkpoint in the callback if a library calls `should_stop`.
     """
     _callbacks.append(callback)
     return callback
 
 
 def time_left() -> float:
-    """Seconds until a process that was asked to stop is ended; infinity as long as nobody has asked."""
-    wish = _wish()
-    return float("inf") if wish is None else max(0.0, wish.deadline - now())
+    """Return the seconds until this process is ended after a stop request; infinity without a request."""
+    request = _stop_request()
+    return float("inf") if request is None else max(0.0, request.deadline - now())
 
 
 def why_stop() -> str:
-    """Why this round is to end; empty as long as it is not."""
-    wish = _wish()
-    return "" if wish is None else wish.reason
+    """Return the reason of the stop request; empty without a request."""
+    request = _stop_request()
+    return "" if request is None else request.reason
 
 
 def ignore_sigterm(worker: int = 0) -> None:
-    """Let SIGTERM, which SLURM sends to all processes of a job, not end this one.
+    """Ignore SIGTERM, which SLURM sends to all processes of a job, in this process.
 
-    As ``worker_init_fn`` of a DataLoader it keeps its processes, without which there is no next step to stop at.
+    Use it as ``worker_init_fn`` of a DataLoader, so that its processes survive until the training stops at a step.
     """
-    # No SIG_IGN, which programs that this process starts would inherit.
-    signal.signal(signal.SIGTERM, _nothing)
+    # Not SIG_IGN, because programs that this process starts would inherit it.
+    signal.signal(signal.SIGTERM, _no_op)
     signal.siginterrupt(signal.SIGTERM, False)
 
 
-def _nothing(signum: int, frame: object) -> None: ...
+def _no_op(signum: int, frame: object) -> None: ...
 
 
-def _heed_sigterm() -> None:
-    if signal.getsignal(signal.SIGTERM) is _nothing:
+def _restore_sigterm() -> None:
+    if signal.getsignal(signal.SIGTERM) is _no_op:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def report_progress(step: int) -> None:
-    """Note that the state after ``step`` steps is saved, so that a run which gets nowhere is seen as such.
+    """Report that the state after ``step`` steps is saved, so that a run without progress is detected.
 
-    `Checkpoints.save` does so itself.
+    `Checkpoints.save` calls this itself.
     """
-    board = _board()
-    if board is not None:
-        board.report(seat(), step)
+    control_page = _control_page()
+    if control_page is not None:
+        control_page.report(local_index(), step)
 
 
-class _Listener:
-    """Asks for this rank, and with the others."""
+class _StopPoller:
+    """A poller of the stop flag of this rank, which agrees with the other ranks."""
 
     def __init__(self) -> None:
-        self._seat, self._round = seat(), context().round
-        self._board = _board()
-        self._vote: _Vote | None = None
+        self._local_index, self._round = local_index(), context().round
+        self._control_page = _control_page()
+        self._reduction: _StopReduction | None = None
         self._stopping = False
         self._ignore_sigterm()
 
     def _ignore_sigterm(self) -> None:
-        """Unless the script has a mind of its own about it."""
-        here = threading.current_thread() is threading.main_thread()
-        if self._board is not None and here and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self._board.deafen(self._seat, self._round)
+        """Ignore SIGTERM, unless the script handles it itself."""
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if self._control_page is not None and in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self._control_page.ignore_sigterm(self._local_index, self._round)
             ignore_sigterm()
-            os.register_at_fork(after_in_child=_heed_sigterm)  # who starts a process may end it
+            os.register_at_fork(after_in_child=_restore_sigterm)  # the script may end its child processes by SIGTERM
 
-    def ask(self) -> bool:
-        if self._board is None or self._stopping:
+    def poll(self) -> bool:
+        if self._control_page is None or self._stopping:
             return self._stopping
-        asked = self._board.look(self._seat, self._round)
-        if self._agreed(asked):
-            self._board.tell(self._seat, self._round)
+        requested = self._control_page.poll(self._local_index, self._round)
+        if self._any_rank_requested(requested):
+            self._control_page.acknowledge(self._local_index, self._round)
             self._stopping = True
             for callback in _callbacks:
                 callback()
         return self._stopping
 
-    def _agreed(self, asked: bool) -> bool:
-        """Whether any rank was asked, known to all in the same call."""
-        group = _world()
+    def _any_rank_requested(self, requested: bool) -> bool:
+        """Return True if any rank got a stop request. All ranks return the same in the same call."""
+        group = _default_group()
         if group is None:
-            return asked
-        if self._vote is None or self._vote.world is not group:
-            self._vote = _Vote(group)
-        return self._vote.cast(asked)
+            return requested
+        if self._reduction is None or self._reduction.world is not group:
+            self._reduction = _StopReduction(group)
+        return self._reduction.reduce(requested)
 
 
-class _Vote:
-    """One reduction after the other, in a process group of its own on the CPU."""
+class _StopReduction:
+    """Successive reductions of a flag over all ranks, in a process group of its own on the CPU."""
 
     def __init__(self, world: Any) -> None:
         import torch.distributed as dist
 
         self.world = world
-        with _at_our_interface():
-            self._group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+        with _gloo_interface():
+            self._group = dist.new_group(backend="gloo", timeout=_REDUCE_TIMEOUT)
         self._work: Any = None
-        self._ballot: torch.Tensor | None = None
+        self._flag: torch.Tensor | None = None
 
-    def cast(self, asked: bool) -> bool:
-        """Start the next reduction, unless the one before says that somebody was asked."""
+    def reduce(self, requested: bool) -> bool:
+        """Return True if the previous reduction found a stop request; otherwise start the next reduction."""
         import torch
         import torch.distributed as dist
 
-        if self._work is not None and self._ballot is not None:
+        if self._work is not None and self._flag is not None:
             self._work.wait()
-            if self._ballot.item():
+            if self._flag.item():
                 return True
-        self._ballot = torch.tensor([int(asked)], dtype=torch.uint8)
-        self._work = dist.all_reduce(self._ballot, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        self._flag = torch.tensor([int(requested)], dtype=torch.uint8)
+        self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return False
 
 
 @contextlib.contextmanager
-def _at_our_interface() -> Iterator[None]:
-    """Let gloo meet the others where agents do: by itself it goes by the host's name, which may mean a loopback."""
+def _gloo_interface() -> Iterator[None]:
+    """Let gloo use the interface of the agents. By default it resolves the host name, which may give a loopback."""
     name, interface = "GLOO_SOCKET_IFNAME", os.environ.get("HPCELASTIC_INTERFACE")
     if not interface or os.environ.get(name):
         yield
@@ -170,33 +170,33 @@ def _at_our_interface() -> Iterator[None]:
         del os.environ[name]
 
 
-_listener: _Listener | None = None
-_page: tuple[str, Board] | None = None
+_poller: _StopPoller | None = None
+_open_page: tuple[str, ControlPage] | None = None
 
 
-def _board() -> Board | None:
-    """The page that our agent shares with us; None outside hpcelastic, or where the agent has ended."""
-    global _page
+def _control_page() -> ControlPage | None:
+    """Return the control page that the agent shares with its workers; None outside hpcelastic or after its end."""
+    global _open_page
     name = os.environ.get("HPCELASTIC_BOARD")
     if not name:
         return None
-    if _page is None or _page[0] != name:
+    if _open_page is None or _open_page[0] != name:
         try:
-            _page = name, Board.open(name)
+            _open_page = name, ControlPage.open(name)
         except OSError:
             return None
-    return _page[1]
+    return _open_page[1]
 
 
-def _wish() -> Wish | None:
-    """What the workers of this round are asked; None if nothing."""
-    board = _board()
-    wish = None if board is None else board.wish()
-    return wish if wish is not None and wish.round == context().round else None
+def _stop_request() -> StopRequest | None:
+    """Return the stop request to the workers of this round; None if there is none."""
+    control_page = _control_page()
+    request = None if control_page is None else control_page.request()
+    return request if request is not None and request.round == context().round else None
 
 
-def _world() -> Any:
-    """The default process group of more than one rank; None if there is none."""
+def _default_group() -> Any:
+    """Return the default process group if it has more than one rank; otherwise None."""
     if "torch.distributed" not in sys.modules:
         return None
     import torch.distributed as dist

@@ -1,25 +1,25 @@
 """The key-value store that the workers of a round share."""
 
 from hpcelastic.errors import ConfigError
-from hpcelastic.store import files
-from hpcelastic.store.keyvalue import KeyValueStore
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.keyvalue import KeyValueStore
+from hpcelastic.storage.paths import RunPaths
 
 from .context import context
 
 
 def store() -> KeyValueStore:
-    """The store of this worker's round: small facts, shared by all its ranks, gone two rounds later.
+    """Return the store of this worker's round. All its ranks share it; it is removed two rounds later.
 
-    It lives in files of the run's directory, so it needs no server and no rank that must stay. Values are strings of up
-    to 1 MiB; what is larger belongs into a file. Raises ``ConfigError`` outside hpcelastic, ``StoreError`` where the
-    run's directory can't be used.
+    It is kept in files of the run's directory, so it needs no server and no rank that must stay. Values are strings of
+    up to 1 MiB; larger data belong in a file. Raises ``ConfigError`` outside hpcelastic, ``StoreError`` if the run's
+    directory can't be used.
     """
-    here = context()
-    if here.run_dir is None:
+    worker = context()
+    if worker.run_dir is None:
         raise ConfigError(
-            "store() is for workers that an agent of hpcelastic has started; HPCELASTIC_RUN_DIR is not set"
+            "store() works only in workers that an agent of hpcelastic has started; HPCELASTIC_RUN_DIR is not set"
         )
-    directory = RunPaths(here.run_dir).store(here.round)
-    files.make_directory(directory)  # before anybody looks there: this node would remember that it was absent
-    return KeyValueStore(directory, f"rank {here.rank} on {here.node}")
+    directory = RunPaths(worker.run_dir).store(worker.round)
+    files.make_directory(directory)  # before the first access, because this node would cache that it was absent
+    return KeyValueStore(directory, f"rank {worker.rank} on {worker.node}")

@@ -1,7 +1,7 @@
-"""What a worker runs when the entry point is a function: call it, keep its return value or its exception.
+"""The program of a worker whose entry point is a function: call it, and save its return value or its exception.
 
 ``python -m hpcelastic.worker MODULE:FUNCTION ARGS`` with ARGS a JSON list, or ``python -m hpcelastic.worker --pickled``
-for a function that was submitted from Python, with a file's path if it is not where the run keeps it.
+for a function that was submitted from Python, followed by the file's path if that is not the run's default.
 """
 
 import contextlib
@@ -17,14 +17,14 @@ from typing import Any
 
 from hpcelastic import values
 from hpcelastic.errors import HpcElasticError
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 
 PICKLED = "--pickled"
 
 
 def load(arguments: list[str], paths: RunPaths) -> Callable[[], Any]:
-    """The call that the command line asks for."""
+    """Return the call that the command line names."""
     if arguments[0] == PICKLED:
         function, args = values.load_call(Path(arguments[1]) if arguments[1:] else paths.function)
         return lambda: function(*args)
@@ -34,8 +34,8 @@ def load(arguments: list[str], paths: RunPaths) -> Callable[[], Any]:
     return lambda: function(*json.loads(args_json))
 
 
-def told(error: Exception) -> str:
-    """The exception for a person: the user's own frames, and none for what is a message already."""
+def format_error(error: Exception) -> str:
+    """Format the exception with the user's own frames; an error of hpcelastic without frames."""
     if isinstance(error, HpcElasticError):
         return f"{error}\n"
     frames = error.__traceback__
@@ -46,12 +46,12 @@ def told(error: Exception) -> str:
 
 def record(error: Exception, path: Path) -> None:
     """Write the exception as torch's ``@record`` does; source: torch/distributed/elastic/multiprocessing/errors."""
-    files.publish(path, files.to_json({"message": described(error)}))
+    files.publish(path, files.to_json({"message": error_document(error)}))
 
 
-def described(error: Exception) -> dict[str, Any]:
-    """The exception as it stands in an error file of torch's."""
-    extra = {"py_callstack": told(error), "timestamp": str(time.time())}
+def error_document(error: Exception) -> dict[str, Any]:
+    """Return the exception in the format of torch's error files."""
+    extra = {"py_callstack": format_error(error), "timestamp": str(time.time())}
     return {"message": f"{type(error).__name__}: {error}", "extraInfo": extra}
 
 
@@ -59,29 +59,29 @@ def main() -> int:
     paths = RunPaths(Path(os.environ["HPCELASTIC_RUN_DIR"]))
     try:
         result = load(sys.argv[1:], paths)()
-        _keep(result, paths)
+        _save_result(result, paths)
     except Exception as error:
-        print(told(error), end="", file=sys.stderr)
+        print(format_error(error), end="", file=sys.stderr)
         error_file = Path(os.environ["TORCHELASTIC_ERROR_FILE"])
-        if not error_file.exists():  # torch's @record, which the function may have, has written it
+        if not error_file.exists():  # if it exists, the function uses torch's @record, which has written it
             record(error, error_file)
-        _keep_exception(error, paths)
+        _save_exception(error, paths)
         return 1
     return 0
 
 
-def _keep(result: Any, paths: RunPaths) -> None:
+def _save_result(result: Any, paths: RunPaths) -> None:
     files.make_directory(paths.results)
-    values.save(paths.result(*_place()), result)
+    values.save(paths.result(*_round_and_rank()), result)
 
 
-def _keep_exception(error: Exception, paths: RunPaths) -> None:
-    """Keep the exception itself for who asks for the result; its text is recorded already, so this may fail."""
+def _save_exception(error: Exception, paths: RunPaths) -> None:
+    """Save the exception itself for a reader of the result. Errors are ignored: its text is recorded already."""
     with contextlib.suppress(Exception):
         files.make_directory(paths.results)
-        values.save_pickle(paths.exception(*_place()), error)
+        values.save_pickle(paths.exception(*_round_and_rank()), error)
 
 
-def _place() -> tuple[int, int]:
-    """Round and rank of this worker."""
+def _round_and_rank() -> tuple[int, int]:
+    """Return the round and the rank of this worker."""
     return int(os.environ["HPCELASTIC_ROUND"]), int(os.environ["RANK"])

@@ -1,4 +1,4 @@
-"""What a worker calls where `hpcelastic.pytorch.launch` was given a function: that function, as torch would call it."""
+"""The call of a worker whose entry point is a function given to `hpcelastic.pytorch.launch`, as torch would call it."""
 
 import os
 import sys
@@ -10,15 +10,15 @@ from hpcelastic import values
 
 
 def call(argv: Sequence[str], pickled: bytes) -> Any:
-    """Call the function in ``pickled`` under torch's ``@record``, with whatever error handler the user has.
+    """Call the function in ``pickled`` under torch's ``@record``, with the user's error handler.
 
-    In its arguments ``${local_rank}`` is replaced. ``argv`` becomes sys.argv before the function's module is loaded,
-    as multiprocessing does it: a function may parse the arguments of the process that has launched it.
+    ``${local_rank}`` is replaced in its arguments. ``argv`` becomes sys.argv before the function's module is loaded, as
+    in multiprocessing: a function may parse the arguments of the process that has launched it.
     """
     from torch.distributed.elastic.multiprocessing.errors import record
 
     sys.argv = list(argv)
     function, args = values.loaded_call(pickled)
     rank = os.environ["LOCAL_RANK"]
-    given = [Template(arg).safe_substitute(local_rank=rank) if isinstance(arg, str) else arg for arg in args]
-    return record(function)(*given)
+    arguments = [Template(arg).safe_substitute(local_rank=rank) if isinstance(arg, str) else arg for arg in args]
+    return record(function)(*arguments)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from hpcelastic.agent.guard import MARKER, kill_marked
+from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds within which what must happen has to happen."""
 
 
@@ -22,7 +22,7 @@ class Watched:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
-    def ends(self, within: float = PATIENCE) -> bool:
+    def ends(self, within: float = TIMEOUT) -> bool:
         """Wait for its end; False if it is still there after ``within`` seconds."""
         return bool(select.select([self._fd], [], [], within)[0])
 
@@ -60,7 +60,7 @@ def sleeper(marker: str | None = None, *, script: str = "exec sleep 300") -> Ite
         assert process.stdout is not None
         process.stdout.close()
         if marker:
-            kill_marked(marker)
+            kill_marked_processes(marker)
 
 
 def settled(pid: int) -> bool:
@@ -70,7 +70,7 @@ def settled(pid: int) -> bool:
 
 def eventually(condition: Callable[[], bool]) -> bool:
     """Look again and again until ``condition`` holds; False if it does not in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:
             return False

@@ -1,4 +1,4 @@
-"""Workers started for tests, by a warm parent or in fresh interpreters, as an agent starts them."""
+"""Workers started for tests, by a fork server or in fresh interpreters, as an agent starts them."""
 
 import contextlib
 import os
@@ -9,24 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcelastic.agent.environment import RunFacts, common_environment
-from hpcelastic.agent.guard import boottime, kill_marked
-from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
+from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
-from hpcelastic.agent.warm import Warm, WarmSettings
-from hpcelastic.agent.workers import Means, WorkerGroup, words
+from hpcelastic.agent.workers import WorkerGroup, WorkerResources, worker_arguments
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.store.paths import RunPaths
-from tests.agent.processes import PATIENCE
+from hpcelastic.storage.paths import RunPaths
+from tests.agent.processes import TIMEOUT
 
 
 @dataclass
 class Node:
-    """What an agent has: a guard, a warm parent unless ``preload`` is empty, and one group of workers at a time."""
+    """What an agent has: a guard, a fork server unless ``preload`` is empty, and one group of workers at a time."""
 
     directory: Path
     entrypoint: Entrypoint
     guard: Guard
-    warm: Warm | None
+    fork_server: ForkServer | None
     facts: RunFacts
     workers: WorkerSettings
     environ: Mapping[str, str]
@@ -42,32 +42,35 @@ class Node:
         part = Assignment(self.round, 0, 1, 0, workers, workers, "127.0.0.1", 1, "", 0, workers)
         settings = AgentSettings(self.entrypoint, self.workers, LogSettings("both"), self.variables)
         group = WorkerGroup(
-            part, settings, self.facts, Means(self.guard, self.warm, self.keep_fds, processors=self.processors)
+            part,
+            settings,
+            self.facts,
+            WorkerResources(self.guard, self.fork_server, self.keep_fds, processors=self.processors),
         )
         group.start(self.environ, boottime())
         return group
 
-    def attend(self, group: WorkerGroup, timeout: float = 3 * PATIENCE) -> None:
-        """Do as the agent's loop does until all of ``group`` are born."""
+    def attend(self, group: WorkerGroup, timeout: float = 3 * TIMEOUT) -> None:
+        """Handle events as the agent's loop does until all of ``group`` are spawned."""
         deadline = time.monotonic() + timeout
-        while group.births:
-            assert time.monotonic() < deadline, f"{len(group.births)} workers are not born"
+        while group.spawn_requests:
+            assert time.monotonic() < deadline, f"{len(group.spawn_requests)} workers are not spawned"
             self.turn(group, 1.0)
 
     def turn(self, group: WorkerGroup, timeout: float) -> None:
-        """Wait once, for a birth or the parent's word."""
-        parent = [self.warm] if self.warm is not None and self.warm.pid is not None else []
-        for source in select.select([*group.births, *parent], [], [], timeout)[0]:
-            if isinstance(source, Warm):
-                source.heard()
-            elif source in group.births:
-                group.born(source)
+        """Wait once, for a spawned process or the fork server's message."""
+        server = [self.fork_server] if self.fork_server is not None and self.fork_server.pid is not None else []
+        for source in select.select([*group.spawn_requests, *server], [], [], timeout)[0]:
+            if isinstance(source, ForkServer):
+                source.handle_message()
+            elif source in group.spawn_requests:
+                group.complete_spawn(source)
 
     def finish(self, group: WorkerGroup) -> list[int]:
         """Wait for the end of all workers: their exit statuses, in the order of their ranks."""
         self.attend(group)
         codes = {}
-        deadline = time.monotonic() + 3 * PATIENCE
+        deadline = time.monotonic() + 3 * TIMEOUT
         while group.running:
             assert time.monotonic() < deadline, "workers do not end"
             for pidfd in select.select(list(group.running), [], [], 1.0)[0]:
@@ -102,12 +105,12 @@ def node(
     environ = dict(os.environ if environ is None else environ)
     reports: list[str] = []
     with contextlib.ExitStack() as stack:
-        stack.callback(kill_marked, facts.node)
+        stack.callback(kill_marked_processes, facts.node)
         guard = stack.enter_context(Guard(facts.node, keep_fds))
-        warm = None
+        fork_server = None
         if preload:
             common = common_environment(environ, workers, facts, variables)
-            settings = WarmSettings(preload, words(entrypoint), common, keep_fds)
-            warm = stack.enter_context(Warm(settings, guard, reports.append))
+            settings = ForkServerSettings(preload, worker_arguments(entrypoint), common, keep_fds)
+            fork_server = stack.enter_context(ForkServer(settings, guard, reports.append))
         settings_ = WorkerSettings(workers, forward_signals=forward, preload=tuple(preload))
-        yield Node(directory, entrypoint, guard, warm, facts, settings_, environ, variables, keep_fds, reports)
+        yield Node(directory, entrypoint, guard, fork_server, facts, settings_, environ, variables, keep_fds, reports)

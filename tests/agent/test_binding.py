@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.binding import binding, bound, ranges
+from hpcelastic.agent.binding import binding, cpu_affinity, format_ranges
 from hpcelastic.agent.settings import Entrypoint
 from tests.agent.starting import node
 
@@ -23,7 +23,7 @@ from tests.agent.starting import node
     ids=str,
 )
 def test_processors_are_written_as_slurm_does(numbers: set[int], text: str) -> None:
-    assert ranges(numbers) == text
+    assert format_ranges(numbers) == text
 
 
 def test_processors_are_those_of_this_process() -> None:
@@ -42,10 +42,10 @@ def test_gpus_are_told_as_they_were_given(gpus: str) -> None:
 
 def test_only_who_is_started_meanwhile_is_bound() -> None:
     before = os.sched_getaffinity(0)
-    with bound({min(before)}):
+    with cpu_affinity({min(before)}):
         assert os.sched_getaffinity(0) == {min(before)}
     assert os.sched_getaffinity(0) == before
-    with bound(()):
+    with cpu_affinity(()):
         assert os.sched_getaffinity(0) == before
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.environment import RunFacts, worker_environment
-from hpcelastic.agent.guard import MARKER
+from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 # Three nodes with 2, 4 and 1 workers; this is the second, in round 5.
 PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
@@ -88,7 +88,7 @@ OVERRIDES = {
         "3",
     ),
     "threads are the user's": ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS", "8"),
-    "the job file goes before the surroundings": ({"A": "base"}, {"A": "extra"}, "A", "extra"),
+    "the job file overrides the environment": ({"A": "base"}, {"A": "extra"}, "A", "extra"),
     "the job file goes before our defaults": ({}, {"OMP_NUM_THREADS": "6"}, "OMP_NUM_THREADS", "6"),
 }
 
@@ -102,7 +102,7 @@ def test_a_single_worker_may_use_all_threads() -> None:
     assert "OMP_NUM_THREADS" not in environment(part=replace(PART, local_world_size=1), local_rank=0)
 
 
-def test_the_surroundings_are_not_changed() -> None:
+def test_the_environment_of_the_agent_is_not_changed() -> None:
     base = {"PATH": "/bin"}
     environment(base)
     assert base == {"PATH": "/bin"}
@@ -128,5 +128,5 @@ def test_each_worker_may_see_its_gpu_alone(base: dict[str, str], extra: dict[str
 
 
 def test_signals_that_are_passed_on_are_named() -> None:
-    found = worker_environment({}, PART, 0, replace(RUN, forwarded=("SIGUSR1", "SIGHUP")), {})
+    found = worker_environment({}, PART, 0, replace(RUN, forwarded_signals=("SIGUSR1", "SIGHUP")), {})
     assert found["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"

@@ -4,12 +4,12 @@ import os
 import signal
 import threading
 
-from hpcelastic.agent.signals import handled
+from hpcelastic.agent.signals import signal_handlers
 
 
 def test_within_the_block_signals_come_and_afterwards_go_where_they_went() -> None:
     before, came = signal.getsignal(signal.SIGUSR1), []
-    with handled({signal.SIGUSR1: lambda signum, _: came.append(signum), signal.SIGUSR2: signal.SIG_IGN}):
+    with signal_handlers({signal.SIGUSR1: lambda signum, _: came.append(signum), signal.SIGUSR2: signal.SIG_IGN}):
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGUSR2)
     assert came == [signal.SIGUSR1]
@@ -20,7 +20,7 @@ def test_in_another_thread_nothing_is_changed() -> None:
     seen = []
 
     def act() -> None:
-        with handled({signal.SIGUSR1: signal.SIG_IGN}):
+        with signal_handlers({signal.SIGUSR1: signal.SIG_IGN}):
             seen.append(signal.getsignal(signal.SIGUSR1))
 
     thread = threading.Thread(target=act)

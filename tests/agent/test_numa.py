@@ -12,7 +12,7 @@ import pytest
 from hpcelastic.agent.numa import Machine, processors
 from hpcelastic.agent.settings import Numa
 from hpcelastic.errors import ConfigError
-from hpcelastic.health.gpus import Refused
+from hpcelastic.health.gpus import GpuQueryRefused
 from tests.health.fake_gpus import SOUND, nvidia_smi
 
 MODES = [mode for mode in get_args(Numa) if mode != "none"]
@@ -134,7 +134,7 @@ def test_nothing_left_near_a_gpu_is_refused_with_the_numbers(tmp_path: Path) -> 
     here = machine(tmp_path, LAYOUTS["several"], {0, 1})
     assert here.near("node", 1) == {0, 1}
     for mode, gpu in (("node", 0), ("socket", 0), ("exclusive", 4), ("core-complex", 3)):
-        with pytest.raises(Refused, match=f"none of the 2 processors .* left for GPU {gpu}, at NUMA node"):
+        with pytest.raises(GpuQueryRefused, match=f"none of the 2 processors .* left for GPU {gpu}, at NUMA node"):
             here.near(mode, gpu)  # type: ignore[arg-type]  # one of Numa
 
 

@@ -8,12 +8,12 @@ from hpcelastic.agent import output
 from hpcelastic.agent.output import LogTail, Tee, make_logs
 from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import ConfigError
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 @pytest.fixture(autouse=True)
 def pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "_PACE", 0.001)
+    monkeypatch.setattr(output, "_POLL_INTERVAL", 0.001)
 
 
 def append(path: Path, data: bytes) -> None:
@@ -158,5 +158,7 @@ def test_logs_are_kept_in_the_runs_directory_or_behind_a_link(tmp_path: Path, mo
     assert inside.logs.resolve() == inside.logs
     assert outside.logs.resolve() == tmp_path / "else where" / "b"
     for paths, kept in ((inside, inside.logs), (outside, tmp_path / "else where/b")):
-        with pytest.raises(ConfigError, match=f"logs.directory is other, but this run keeps its logs in {kept}; leave"):
+        with pytest.raises(
+            ConfigError, match=f"logs.directory is other, but this run keeps its logs in {kept}; do not"
+        ):
             make_logs(paths, LogSettings(directory="other"))

@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.agent import Agent, AgentSpec
+from hpcelastic.agent.batch_system import STOP_SIGNALS, NoBatchSystem
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings, WorkerSettings
-from hpcelastic.agent.signals import handled
-from hpcelastic.agent.surroundings import STOP, Alone
+from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Member, Notice, Stand
-from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
-from hpcelastic.store import files
-from hpcelastic.store.events import read_events
-from hpcelastic.store.paths import RunPaths
-from tests.cli.shell import PATIENCE, eventually
+from hpcelastic.protocol.state import Member, NodeState, Notice
+from hpcelastic.rendezvous.run import open_run, read_state, steer_run
+from hpcelastic.storage import files
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
+from tests.cli.shell import TIMEOUT, eventually
 
 HEEDS = """
 import os, sys, time
@@ -35,19 +35,19 @@ time.sleep({saving})
 open(here + ".ended", "w").close()
 """
 LEAVES = Notice("the time limit comes", 20.0, "limit")
-Meaning = Callable[[], Notice | None]
+SignalResolution = Callable[[], Notice | None]
 
 
-class Told(Alone):
-    """Surroundings that say what a test wants."""
+class Told(NoBatchSystem):
+    """A batch system whose answers a test selects."""
 
-    def __init__(self, meaning: Meaning, turn: float = 0.0, repeats: bool = True) -> None:
+    def __init__(self, meaning: SignalResolution, query_delay: float = 0.0, repeats_signals: bool = True) -> None:
         super().__init__(20.0)
-        self.turn, self.repeats = turn, repeats  # type: ignore[misc]  # of the class there
+        self.query_delay, self.repeats_signals = query_delay, repeats_signals  # type: ignore[misc]  # of the class there
         self.asked: list[int] = []
         self._says = meaning
 
-    def meaning(self, signum: int) -> Notice | None:
+    def resolve_signal(self, signum: int) -> Notice | None:
         self.asked.append(signum)
         return self._says()
 
@@ -55,7 +55,7 @@ class Told(Alone):
 class Lone:
     """The agent of a run on one node, in this process."""
 
-    def __init__(self, root: Path, surroundings: Alone, saving: float = 0.0) -> None:
+    def __init__(self, root: Path, batch_system: NoBatchSystem, saving: float = 0.0) -> None:
         self.paths = RunPaths(root)
         for directory in (self.paths.register, self.paths.leases, self.paths.incidents):
             files.make_directory(directory)
@@ -64,13 +64,13 @@ class Lone:
         settings = Settings(NodeRange(1, 1), times, RestartSettings(0))
         workers = WorkerSettings(preload=(), stop_grace=20.0)
         agent = AgentSettings(
-            Entrypoint(script=str(root / "train.py")), workers=workers, network=NetworkSettings(doorbell=False)
+            Entrypoint(script=str(root / "train.py")), workers=workers, network=NetworkSettings(notifications=False)
         )
-        member = Member(f"n@0-{os.getpid():x}", Stand.READY, 0, 1, "127.0.0.1", 0)
+        member = Member(f"n@0-{os.getpid():x}", NodeState.READY, 0, 1, "127.0.0.1", 0)
         state = open_run(self.paths, "r", settings, member.node)
         spec = AgentSpec(
             self.paths, "r", settings, agent, member, state, {**os.environ, "PYTHONPATH": os.getcwd()},
-            surroundings=surroundings,
+            batch_system=batch_system,
         )  # fmt: skip
         self.said: list[str] = []
         self.agent = Agent(spec, self.said.append)
@@ -134,7 +134,7 @@ def test_a_signal_that_means_nothing_is_asked_about_and_forgotten(tmp_path: Path
     def ask(count: int) -> None:
         send(signal.SIGUSR2)
         eventually(lambda: len(told.asked) == count)
-        eventually(lambda: lone.agent._warned.signum is None)
+        eventually(lambda: lone.agent._signal_resolver.signum is None)
 
     def twice() -> None:
         ask(1)
@@ -147,13 +147,13 @@ def test_a_signal_that_means_nothing_is_asked_about_and_forgotten(tmp_path: Path
 
 
 def test_a_question_that_fails_leaves_the_next_signal_heard(tmp_path: Path) -> None:
-    answers: list[Meaning] = [lambda: LEAVES, fails]
+    answers: list[SignalResolution] = [lambda: LEAVES, fails]
     lone = Lone(tmp_path, Told(lambda: answers.pop()()))
 
     def twice() -> None:
         send(signal.SIGUSR2)
         lone.until_said("SIGUSR2: the disk is full")
-        eventually(lambda: lone.agent._warned.signum is None)
+        eventually(lambda: lone.agent._signal_resolver.signum is None)
         send(signal.SIGTERM)
 
     assert lone.run(twice) == 143
@@ -166,7 +166,7 @@ def fails() -> Notice | None:
 
 def test_a_sigterm_is_asked_about_while_a_user_signal_is(tmp_path: Path) -> None:
     goes_on = threading.Event()
-    answers: list[Meaning] = [lambda: LEAVES, lambda: goes_on.wait(2 * PATIENCE) and None]
+    answers: list[SignalResolution] = [lambda: LEAVES, lambda: goes_on.wait(2 * TIMEOUT) and None]
     told = Told(lambda: answers.pop()())
     lone = Lone(tmp_path, told)
 
@@ -199,11 +199,11 @@ def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path: Path) -> 
     lone = Lone(tmp_path, told)
 
     def act() -> None:
-        for signum in STOP:
+        for signum in STOP_SIGNALS:
             send(signum)
         lone.finish()
 
-    with handled(dict.fromkeys(STOP, signal.SIG_IGN)):
+    with signal_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN)):
         assert lone.run(act) == 0
     assert told.asked == []
     assert "signal" not in [event["event"] for event in read_events(lone.paths.events)]
@@ -222,7 +222,7 @@ def test_slurms_second_sigterm_takes_no_grace_away(tmp_path: Path) -> None:
 
 
 def test_a_persons_second_interrupt_does(tmp_path: Path) -> None:
-    lone = Lone(tmp_path, Alone(600.0), saving=600.0)
+    lone = Lone(tmp_path, NoBatchSystem(600.0), saving=600.0)
 
     def twice() -> None:
         send(signal.SIGINT)
@@ -235,15 +235,15 @@ def test_a_persons_second_interrupt_does(tmp_path: Path) -> None:
 
 def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_path: Path) -> None:
     """The round ends for the checkpoint that all were signalled for."""
-    told = Told(lambda: None, turn=0.5)
+    told = Told(lambda: None, query_delay=0.5)
     lone = Lone(tmp_path, told)
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._warned.signum)
+        eventually(lambda: lone.agent._signal_resolver.signum)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
-        eventually(lambda: lone.agent._warned.signum is None)
+        eventually(lambda: lone.agent._signal_resolver.signum is None)
         lone.finish()
 
     assert lone.run(act) == 0
@@ -253,11 +253,11 @@ def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_pat
 
 def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
     known = threading.Event()
-    lone = Lone(tmp_path, Told(lambda: LEAVES if known.wait(PATIENCE) else None))
+    lone = Lone(tmp_path, Told(lambda: LEAVES if known.wait(TIMEOUT) else None))
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._warned.signum)
+        eventually(lambda: lone.agent._signal_resolver.signum)
         steer_run(lone.paths, "n9@0-ab", checkpoint)
         lone.until_up(2)
         known.set()
@@ -269,7 +269,7 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
 
 def test_who_observes_the_agent_is_told_what_the_event_log_is(tmp_path: Path) -> None:
     told: list[tuple[str, dict[str, object]]] = []
-    lone = Lone(tmp_path, Alone(1.0))
+    lone = Lone(tmp_path, NoBatchSystem(1.0))
     spec = replace(lone.agent._spec, observe=lambda event, fields: told.append((event, dict(fields))))
     lone.agent = Agent(spec, lone.said.append)
     assert lone.run(lone.finish) == 0

@@ -12,12 +12,12 @@ import pytest
 
 from hpcelastic.agent import workers
 from hpcelastic.agent.environment import RunFacts
-from hpcelastic.agent.guard import boottime, kill_marked
-from hpcelastic.agent.guarded import Guard
+from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
-from hpcelastic.agent.workers import Means, WorkerGroup, command
+from hpcelastic.agent.workers import WorkerGroup, WorkerResources, command_line
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 PART = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1, "", 0, 2)
 
@@ -34,14 +34,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         def started(script: str) -> WorkerGroup:
             (tmp_path / "work.py").write_text(f"import os, signal, subprocess, time\nme = os.environ['RANK']\n{script}")
             settings = AgentSettings(Entrypoint(script=str(tmp_path / "work.py")), logs=LogSettings("both"))
-            group = WorkerGroup(PART, settings, facts, Means(guard))
+            group = WorkerGroup(PART, settings, facts, WorkerResources(guard))
             group.start(os.environ, boottime())
             return group
 
         try:
             yield started
         finally:
-            kill_marked(facts.node)
+            kill_marked_processes(facts.node)
 
 
 def wait_for(files: list[Path]) -> list[int]:
@@ -130,7 +130,7 @@ def test_a_worker_that_is_killed_and_does_not_end_holds_nobody_up(
     pids = {worker.rank: worker.process.pid for worker in group.running.values()}
     for way in ("send", "kill"):  # as if a filesystem that hangs held them
         monkeypatch.setattr(group, way, lambda *_: None)
-    monkeypatch.setattr(workers, "_KILL_PATIENCE", 0.1)
+    monkeypatch.setattr(workers, "_KILL_TIMEOUT", 0.1)
     assert {worker.rank: worker.process.pid for worker in group.stop(grace=0)} == pids
     assert group.running == {}
     for pid in pids.values():
@@ -165,7 +165,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize(("entrypoint", "end"), COMMANDS.values(), ids=COMMANDS)
 def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
-    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"), 3) == [
+    assert command_line(entrypoint, ("SIGUSR1", "SIGUSR2"), 3) == [
         "/bin/sh",
         "-c",
         'exec "$@"',
@@ -174,12 +174,12 @@ def test_command_of_a_worker(entrypoint: Entrypoint, end: list[str]) -> None:
         "-u",
         *end,
     ]
-    assert command(entrypoint, (), 3)[-len(end) :] == end
+    assert command_line(entrypoint, (), 3)[-len(end) :] == end
 
 
 def test_command_of_a_program() -> None:
     entrypoint = Entrypoint(program="./work", args=(1, "${local_rank}"))
-    assert command(entrypoint, ("SIGUSR1", "SIGUSR2"), 2)[3:] == ["sh", "./work", "1", "2"]
+    assert command_line(entrypoint, ("SIGUSR1", "SIGUSR2"), 2)[3:] == ["sh", "./work", "1", "2"]
 
 
 def test_user_signals_that_are_not_forwarded_do_not_kill(start: Start, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_good(entrypoint: Entrypoint, directory: Path) -> None:
 
 BAD = [
     (Entrypoint(script="nowhere.py"), r"nowhere\.py: cannot be read: No such file"),
-    (Entrypoint(script="syntax.py"), r"syntax\.py:2: invalid syntax; correct it before it is started on many nodes"),
+    (Entrypoint(script="syntax.py"), r"syntax\.py:2: invalid syntax; correct the file"),
     (Entrypoint(script="encoding.py"), r"encoding\.py:1: .*can't decode byte 0xe4"),
     (Entrypoint(script="null.py"), r"null\.py: .*null bytes"),
     (Entrypoint(module="nowhere"), "entrypoint.module: there is no module 'nowhere'"),

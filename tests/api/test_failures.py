@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from hpcelastic import Run, RunFailed, submit
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import KEYWORDS, job
-from tests.cli.shell import PATIENCE, Shell
+from tests.cli.shell import TIMEOUT, Shell
 
 
 class Diverged(Exception):
@@ -37,7 +37,7 @@ def fails(raising: Callable[[], Exception]) -> RunFailed:
 
     run = submit(train, executor="local", **{**KEYWORDS, "workers__per_node": 2})
     with pytest.raises(RunFailed) as raised:
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     return raised.value
 
 
@@ -65,7 +65,7 @@ def test_an_exception_that_a_notebook_defines(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("raising", "why"),
     [
-        pytest.param(lambda: Forgetful("no", 3), "its exception can't be loaded here: TypeError", id="not-made-again"),
+        pytest.param(lambda: Forgetful("no", 3), "its exception cannot be loaded here: TypeError", id="not-made-again"),
         pytest.param(lambda: ValueError(__import__("threading").Lock()), None, id="not-pickled"),
     ],
 )
@@ -76,7 +76,7 @@ def test_text_where_the_exception_cannot_travel(
     assert error.__cause__ is None
     assert error.rank == 1
     assert "in train" in str(error)
-    assert ("can't be loaded" in str(error)) == (why is not None)
+    assert ("cannot be loaded" in str(error)) == (why is not None)
     assert why is None or why in str(error)
 
 
@@ -84,12 +84,12 @@ def test_text_where_the_exception_cannot_travel(
 def test_an_exception_that_others_could_have_written_is_not_loaded(shell: Shell) -> None:
     shell.write({"mod.py": "def fail():\n    raise ValueError('no data')\n"})
     run = submit({**job(), "entrypoint": {"function": "mod:fail"}}, executor="local")
-    run.wait(PATIENCE)
+    run.wait(TIMEOUT)
     with pytest.raises(RunFailed) as raised:
         run.result()
     assert isinstance(raised.value.__cause__, ValueError)
     RunPaths(run.directory).results.chmod(0o770)
-    with pytest.raises(RunFailed, match="others may write here") as raised:
+    with pytest.raises(RunFailed, match="other users can write to it") as raised:
         run.result()
     assert raised.value.__cause__ is None
 
@@ -98,7 +98,7 @@ def test_an_exception_that_others_could_have_written_is_not_loaded(shell: Shell)
 def test_a_script_that_fails_has_rank_and_node(shell: Shell) -> None:
     shell.write({"train.py": "raise ValueError('no data')\n"})
     with pytest.raises(RunFailed, match=r"\| ValueError: no data") as raised:
-        submit(job(), executor="local").result(PATIENCE)
+        submit(job(), executor="local").result(TIMEOUT)
     assert (raised.value.rank, raised.value.node, raised.value.__cause__) == (0, "node0", None)
 
 
@@ -118,5 +118,5 @@ def test_what_other_ranks_returned_is_kept(shell: Shell) -> None:
 
     run = submit(train, executor="local", **{**KEYWORDS, "workers__per_node": 2})
     with pytest.raises(RunFailed):
-        run.result(PATIENCE)
+        run.result(TIMEOUT)
     assert (Run(run.directory).directory / "results" / "round-0001.rank-00000.json").read_text() == '"fine"\n'

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.follow import LogFollower, worker_logs
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 def write(directory: Path, round: int, rank: int, stream: str, text: str) -> None:

@@ -10,7 +10,7 @@ from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from tests.api.jobs import WAITS, job
-from tests.cli.shell import PATIENCE, Shell, eventually
+from tests.cli.shell import TIMEOUT, Shell, eventually
 
 
 def processes_of(shell: Shell, node: str) -> list[int]:
@@ -22,14 +22,14 @@ def processes_of(shell: Shell, node: str) -> list[int]:
             environ = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             continue
-        if wanted in environ or f"--node-name {node}" in line or f"guard.py {node}@" in line:
+        if wanted in environ or f"--node-name {node}" in line or f"guard_main.py {node}@" in line:
             found.append(pid)
     return found
 
 
 def stands(run: Run) -> list[tuple[str, str]]:
     status = run.status()
-    return [(node.name, node.stand) for node in status.nodes if status.phase == "running"]
+    return [(node.name, node.node_state) for node in status.nodes if status.phase == "running"]
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_node_is_killed_whole_and_started_again(shell: Shell) -> None:
     nodes.start_node(0)
     eventually(lambda: len(stands(run)) == 2)
     shell.write({"finish": ""})
-    assert nodes.wait(timeout=PATIENCE) == {0: 0, 1: 0}
+    assert nodes.wait(timeout=TIMEOUT) == {0: 0, 1: 0}
     assert run.status().phase == "succeeded"
     assert local_agents(paths) == []
     assert shell.processes() == {}
@@ -62,7 +62,7 @@ def test_signals_reach_every_agent(shell: Shell) -> None:
     nodes.start()
     eventually(lambda: len(list(Run(paths.root).logs())) == 2)
     nodes.signal(15)
-    assert nodes.wait(timeout=PATIENCE) == {0: 143, 1: 143}
+    assert nodes.wait(timeout=TIMEOUT) == {0: 143, 1: 143}
     assert shell.processes() == {}
 
 
@@ -72,6 +72,6 @@ def test_log_of_an_agent(shell: Shell) -> None:
     paths = prepare(resolve(job(), []))
     nodes = LocalNodes(paths, 1)
     nodes.start()
-    assert nodes.wait(timeout=PATIENCE) == {0: 0}
+    assert nodes.wait(timeout=TIMEOUT) == {0: 0}
     assert "the run has succeeded" in nodes.log(0).read_text()
     assert os.path.dirname(nodes.log(0)) == str(paths.root)

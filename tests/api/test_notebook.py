@@ -12,7 +12,7 @@ from jupyter_client.manager import KernelManager
 
 from hpcelastic import Run, submit
 from tests.api.jobs import WAITS, job
-from tests.cli.shell import PATIENCE, Shell
+from tests.cli.shell import TIMEOUT, Shell
 
 
 class Kernel:
@@ -25,12 +25,12 @@ class Kernel:
         self.manager.start_kernel(cwd=str(shell.directory), env=shell.environ)
         self.client = self.manager.blocking_client()
         self.client.start_channels()
-        self.client.wait_for_ready(timeout=PATIENCE)
+        self.client.wait_for_ready(timeout=TIMEOUT)
 
     def messages(self, code: str) -> Iterator[tuple[str, dict[str, Any]]]:
         """Type and content of each message that a cell causes, to its end."""
         cell = self.client.execute(code)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while True:
             try:
                 message = self.client.get_iopub_msg(timeout=max(0.1, deadline - time.monotonic()))
@@ -68,9 +68,9 @@ def test_the_stop_button_ends_the_watching_and_not_the_run(shell: Shell, kernel:
             printed += content["text"]
         if kind == "update_display_data" and "hello from rank 0" in content["data"]["text/html"]:
             kernel.manager.interrupt_kernel()
-    assert printed == "no longer watched; r goes on: hpcelastic.Run.open('r').watch()\n"
+    assert printed == "stopped watching; r continues; to watch it again: hpcelastic.Run.open('r').watch()\n"
     assert kinds.count("display_data") == 1, "it is drawn in place"
     assert "error" not in kinds
     assert run.status().phase == "running"
     shell.write({"finish": ""})
-    assert Run.open("r").wait(PATIENCE).phase == "succeeded"
+    assert Run.open("r").wait(TIMEOUT).phase == "succeeded"

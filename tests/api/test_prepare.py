@@ -15,7 +15,7 @@ from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run, find_runs
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.store import files
+from hpcelastic.storage import files
 from tests.api.jobs import job
 from tests.cli.shell import Shell
 
@@ -30,7 +30,7 @@ def test_directory_is_the_owners_alone_and_holds_a_run_that_waits(script: Shell)
     paths = prepare(resolve(job(), []))
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o700
     assert Run(paths.root).status().phase == "joining"
-    assert not [name for name in script.listing() if ".new-" in name or files.DRAFT in name]
+    assert not [name for name in script.listing() if ".new-" in name or files.DRAFT_PREFIX in name]
 
 
 def test_home_is_meant_by_a_tilde(script: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,6 +130,6 @@ def test_of_many_that_make_the_same_run_one_succeeds(script: Shell) -> None:
     assert len(errors) == 7
     for error in errors:
         assert isinstance(error, ConfigError)
-        assert "there is a run of this name already" in str(error)
+        assert "a run with this name exists already" in str(error)
     assert [run.name for run in find_runs(Path("runs"))] == ["r"]
     assert os.listdir("runs") == ["r"]

@@ -12,10 +12,10 @@ import pytest
 from hpcelastic import ConfigError, Run
 from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.prepare import prepare
-from hpcelastic.api.registry import Registry, note, user_registry
+from hpcelastic.api.registry import Registry, record_run, user_registry
 from hpcelastic.errors import StoreError
 from tests.api.jobs import job
-from tests.cli.shell import PATIENCE, Shell
+from tests.cli.shell import TIMEOUT, Shell
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def made(shell: Shell) -> Shell:
     """The runs ``r`` in ``runs`` and ``far`` in ``other``, both noted."""
     shell.write({"train.py": ""})
     for name, directory in (("r", "runs"), ("far", "other")):
-        note(prepare(resolve(job(name), [f"run.directory={directory}"])).root)
+        record_run(prepare(resolve(job(name), [f"run.directory={directory}"])).root)
     return shell
 
 
@@ -31,8 +31,8 @@ def made(shell: Shell) -> Shell:
 def test_a_started_run_is_noted_for_its_owner_alone(shell: Shell) -> None:
     shell.write({"train.py": ""})
     run = start(resolve(job(), []), executor="local")
-    run.wait(PATIENCE)
-    place = user_registry().place
+    run.wait(TIMEOUT)
+    place = user_registry().root
     assert json.loads((place / "r").read_text()) == {"directory": str(run.directory)}
     assert stat.S_IMODE(place.stat().st_mode) == 0o700
 
@@ -63,15 +63,15 @@ def test_what_is_near_comes_first(made: Shell, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_later_run_of_the_name_is_the_one_that_is_found(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    note(prepare(resolve(job("far"), ["run.directory=third"])).root)
+    record_run(prepare(resolve(job("far"), ["run.directory=third"])).root)
     assert Run.open("far").directory == made.directory / "third" / "far"
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        pytest.param("fat", r"fat: no such run, .*; did you mean far\? There are far, r$", id="near"),
-        pytest.param("zzz", r"zzz: no such run, .*/runs; there are far, r$", id="unknown"),
+        pytest.param("fat", r"fat: no such run: .*; did you mean far\? The known runs are far, r$", id="near"),
+        pytest.param("zzz", r"zzz: no such run: .*/runs; the known runs are far, r$", id="unknown"),
         pytest.param("../r", r"no such run", id="path"),
         pytest.param("", r"no such run", id="empty"),
     ],
@@ -83,15 +83,15 @@ def test_unknown_names(name: str, message: str, made: Shell) -> None:
 
 def test_many_names_are_not_all_told(shell: Shell) -> None:
     for number in range(14):
-        note(Path(f"/gone/run{number:02}"))
-    with pytest.raises(ConfigError, match=r"there are run00, .* run09 and 4 more"):
+        record_run(Path(f"/gone/run{number:02}"))
+    with pytest.raises(ConfigError, match=r"the known runs are run00, .* run09 and 4 more"):
         Run.open("zzz")
 
 
 def test_a_removed_run_is_told_and_forgotten(made: Shell) -> None:
     shutil.rmtree("other/far")
     with pytest.raises(
-        ConfigError, match=r"far: was in .*/other/far, which holds no run any more; it is forgotten now"
+        ConfigError, match=r"far: was in .*/other/far, which contains no run any more; its record is removed now"
     ):
         Run.open("far")
     with pytest.raises(ConfigError, match="no such run"):
@@ -102,7 +102,7 @@ def test_what_may_only_not_be_mounted_is_kept(made: Shell) -> None:
     os.rename("other", "unmounted")
     for _ in range(2):
         with pytest.raises(
-            ConfigError, match=r"far: was in .*/other/far, and .*/other is not there; is its filesystem"
+            ConfigError, match=r"far: was in .*/other/far, but .*/other does not exist; is its filesystem"
         ):
             Run.open("far")
     os.rename("unmounted", "other")
@@ -110,8 +110,8 @@ def test_what_may_only_not_be_mounted_is_kept(made: Shell) -> None:
 
 
 def test_damaged_entry_is_told(made: Shell) -> None:
-    (user_registry().place / "far").write_text("[]")
-    with pytest.raises(StoreError, match="names no directory; remove the file"):
+    (user_registry().root / "far").write_text("[]")
+    with pytest.raises(StoreError, match="contains no directory; remove the file"):
         Run.open("far")
 
 
@@ -122,9 +122,9 @@ def test_a_registry_that_cannot_be_written_stops_no_run(
 ) -> None:
     shell.write({"train.py": ""})
     monkeypatch.setenv("XDG_STATE_HOME", os.path.abspath(home))
-    with pytest.warns(UserWarning, match=r"r can be found by its directory only, .*/runs/r: "):
+    with pytest.warns(UserWarning, match=r"r is not recorded, and can only be found by its directory .*/runs/r: "):
         run = start(resolve(job(), []), executor="local")
-    assert run.wait(PATIENCE).phase == "succeeded"
+    assert run.wait(TIMEOUT).phase == "succeeded"
 
 
 def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,13 +9,13 @@ from hpcelastic.api.status import NodeStatus, read_status
 from hpcelastic.cli.status import lines
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Phase, Stand, participant
-from hpcelastic.rendezvous.rendezvous import open_run, read_state, steer_run
-from hpcelastic.store import files
-from hpcelastic.store.leases import OwnLease
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.protocol.state import Member, NodeState, Phase, participant
+from hpcelastic.rendezvous.run import open_run, read_state, steer_run
+from hpcelastic.storage import files
+from hpcelastic.storage.leases import OwnLease
+from hpcelastic.storage.paths import RunPaths
 
-OLD = Member("n1@0-aa", Stand.RUNNING, 1, 1, "10.0.0.1", 1, job="7.0")
+OLD = Member("n1@0-aa", NodeState.RUNNING, 1, 1, "10.0.0.1", 1, job="7.0")
 NEW = replace(OLD, node="n1@0-bb", dead=("n1@0-aa", "n2@0-cc"))
 OTHER = replace(OLD, node="n2@0-cc")
 
@@ -24,7 +24,7 @@ OTHER = replace(OLD, node="n2@0-cc")
     ("before", "restarts"),
     [
         pytest.param(OLD, 1, id="died"),
-        pytest.param(replace(OLD, stand=Stand.LEFT), 1, id="ended by an internal error"),
+        pytest.param(replace(OLD, node_state=NodeState.LEFT), 1, id="ended by an internal error"),
         pytest.param(replace(OLD, job="6.0"), 0, id="of another job"),
         pytest.param(replace(OLD, job="7.1"), 0, id="of an earlier start of the job"),
     ],

@@ -1,4 +1,4 @@
-"""A person's wishes for a run: what comes of them, and which are refused before anything happens."""
+"""Requests for an active run: their results, and the requests that are refused before anything happens."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,27 +7,27 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.agent.agent import HEED
+from hpcelastic.agent.supervisor import WORKERS_POLL
 from hpcelastic.api import steering
-from hpcelastic.api.jobs import remember_job
+from hpcelastic.api.jobs import record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol.decide import Decision
-from hpcelastic.protocol.state import Member, Phase, Stand, State, participant
-from hpcelastic.rendezvous.rendezvous import close_run, read_state, steer_run
+from hpcelastic.protocol.state import Member, NodeState, Phase, State, participant
+from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.slurm.queue import Capacity
-from hpcelastic.store.events import EventLog
-from hpcelastic.store.leases import OwnLease
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.events import EventLog
+from hpcelastic.storage.leases import OwnLease
+from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import job
 
 MEMBERS = (
-    Member("n1@0", Stand.RUNNING, 1, 1, "10.0.0.1", 1),
-    Member("n2_0@0", Stand.RUNNING, 1, 1, "10.0.0.2", 1, host="n2"),
-    Member("n2_1@0", Stand.RUNNING, 1, 1, "10.0.0.2", 2, host="n2"),
+    Member("n1@0", NodeState.RUNNING, 1, 1, "10.0.0.1", 1),
+    Member("n2_0@0", NodeState.RUNNING, 1, 1, "10.0.0.2", 1, host="n2"),
+    Member("n2_1@0", NodeState.RUNNING, 1, 1, "10.0.0.2", 2, host="n2"),
 )
 
 
@@ -70,32 +70,32 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 def submitted(paths: RunPaths) -> Run:
     paths.slurm.mkdir(exist_ok=True)
-    remember_job(paths, "7")
+    record_job(paths, "7")
     return Run(paths.root)
 
 
 @pytest.mark.parametrize(
     ("has", "spares", "wanted", "told", "cancelled"),
     [
-        pytest.param(Capacity(3, 0, ()), 0, 5, "5 nodes wanted, 3 run, 2 submitted as job 17", (), id="more"),
+        pytest.param(Capacity(3, 0, ()), 0, 5, "5 nodes wanted, 3 running, 2 submitted as job 17", (), id="more"),
         pytest.param(
             Capacity(3, 1, ()),
             0,
             5,
-            "5 nodes wanted, 3 run, 1 waits in the queue, 1 submitted as job 17",
+            "5 nodes wanted, 3 running, 1 pending, 1 submitted as job 17",
             (),
             id="some",
         ),
         pytest.param(
-            Capacity(3, 0, ()), 1, 3, "3 nodes wanted and 1 to stand by, 3 run, 1 submitted as job 17", (), id="a spare"
+            Capacity(3, 0, ()), 1, 3, "3 nodes wanted and 1 spare, 3 running, 1 submitted as job 17", (), id="a spare"
         ),
-        pytest.param(Capacity(3, 2, ("7_3", "7_4")), 0, 5, "5 nodes wanted, 3 run, 2 wait in the queue", (), id="all"),
-        pytest.param(Capacity(3, 0, ()), 0, 2, "2 nodes wanted, 3 run, 1 of them leave", (), id="fewer"),
+        pytest.param(Capacity(3, 2, ("7_3", "7_4")), 0, 5, "5 nodes wanted, 3 running, 2 pending", (), id="all"),
+        pytest.param(Capacity(3, 0, ()), 0, 2, "2 nodes wanted, 3 running, 1 of them leaving", (), id="fewer"),
         pytest.param(
             Capacity(3, 2, ("7_3", "7_4")),
             0,
             4,
-            "4 nodes wanted, 3 run, 1 waits in the queue, 1 that waited cancelled",
+            "4 nodes wanted, 3 running, 1 pending, 1 pending cancelled",
             ("7_4",),
             id="fewer than wait",
         ),
@@ -103,13 +103,11 @@ def submitted(paths: RunPaths) -> Run:
             Capacity(3, 2, ("7_3", "7_4")),
             0,
             2,
-            "2 nodes wanted, 3 run, 1 of them leave, 2 that waited cancelled",
+            "2 nodes wanted, 3 running, 1 of them leaving, 2 pending cancelled",
             ("7_3", "7_4"),
             id="fewer than run",
         ),
-        pytest.param(
-            Capacity(0, 4, ()), 0, 2, "2 nodes wanted, 0 run, 4 wait in the queue", (), id="an allocation waits"
-        ),
+        pytest.param(Capacity(0, 4, ()), 0, 2, "2 nodes wanted, 0 running, 4 pending", (), id="an allocation waits"),
     ],
 )
 def test_scale(
@@ -137,19 +135,23 @@ def test_a_scale_that_slurm_refuses_says_how_the_run_stands(
 
     monkeypatch.setattr(steering, "add_elements", refuse)
     run = submitted(make())
-    with pytest.raises(SlurmError, match=r"no such partition; r takes up to 4 nodes now, but no job was added; scale"):
+    with pytest.raises(
+        SlurmError, match=r"no such partition; r accepts up to 4 nodes now, but no job was added; scale"
+    ):
         run.scale(4)
     assert run.status().scaled == 4
 
 
 def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) -> None:
     run = Run(make().root)
-    with pytest.raises(ConfigError, match=r"^1 is fewer than nodes\.min, 2, with which no round would form"):
+    with pytest.raises(ConfigError, match=r"^1 is fewer than nodes\.min, 2: no round could form"):
         run.scale(1)
-    with pytest.raises(ConfigError, match=r"^r: 3 run, and hpcelastic can't add to them, as it did not submit them"):
+    with pytest.raises(
+        ConfigError, match=r"^r: 3 nodes running, and hpcelastic cannot add nodes, because it did not submit"
+    ):
         run.scale(4)
     assert run.status().scaled == 0
-    assert str(run.scale(2)) == "r: 2 nodes wanted, 3 run, 1 of them leave"
+    assert str(run.scale(2)) == "r: 2 nodes wanted, 3 running, 1 of them leaving"
 
 
 def test_drain_by_name_by_machine_and_back(make: Callable[..., RunPaths]) -> None:
@@ -158,53 +160,55 @@ def test_drain_by_name_by_machine_and_back(make: Callable[..., RunPaths]) -> Non
     assert run.drain("n2", "n1") == ("n1", "n2", "n2_0")
     assert run.status().drained == ("n1", "n2", "n2_0")
     assert run.drain("n2", undo=True) == ("n1",)
-    with pytest.raises(ConfigError, match=r"^n3, n4: is not in this run; there are n1, n2_0, n2_1$"):
+    with pytest.raises(ConfigError, match=r"^n3, n4: is not in this run; known nodes: n1, n2_0, n2_1$"):
         run.drain("n4", "n1", "n3")
-    with pytest.raises(ConfigError, match=r"^n2: is not drained; there are n1$"):
+    with pytest.raises(ConfigError, match=r"^n2: is not drained; known nodes: n1$"):
         run.drain("n2", undo=True)
 
 
 def test_a_drain_that_leaves_too_few_says_so(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
     run = Run(make().root)
     assert main(["drain", "n1", str(run.directory)]) == 0
-    assert capsys.readouterr().out == "r: n1 leaves at a step's end; drained: n1\n"
+    assert capsys.readouterr().out == "r: n1 leaves at the end of a step; drained: n1\n"
     assert main(["drain", "n2", str(run.directory)]) == 0
-    assert capsys.readouterr().out.splitlines()[1] == "0 nodes left, of at least 2: the run waits for more"
+    assert capsys.readouterr().out.splitlines()[1] == "0 nodes left, fewer than nodes.min, 2: the run waits for nodes"
     assert main(["status", str(run.directory)]) == 0
     assert "drained    n1, n2\n" in capsys.readouterr().out
 
 
-def heed(paths: RunPaths, round: int) -> None:
+def record_stop_check(paths: RunPaths, round: int) -> None:
     log = EventLog(paths.event_log("n1@0"), "n1")
-    log.write(HEED, round=round)
+    log.write(WORKERS_POLL, round=round)
     assert log.close(10)
 
 
 def test_a_checkpoint_only_of_workers_that_ask_for_wishes(make: Callable[..., RunPaths]) -> None:
     paths = make()
-    heed(paths, round=0)
-    with pytest.raises(ConfigError, match=r"the workers of round 1 do not ask should_stop\(\), or have not yet: they"):
+    record_stop_check(paths, round=0)
+    with pytest.raises(ConfigError, match=r"the workers of round 1 have not called should_stop\(\) so far: workers"):
         Run(paths.root).checkpoint()
     assert read_state(paths).phase is Phase.RUNNING
-    heed(paths, round=1)
-    assert steering.checkpoint(paths).startswith("r: round 1 ends at a step's end, in 120 s at most")
-    with pytest.raises(ConfigError, match=r"r: no round runs, there is nothing to save: a checkpoint was asked for"):
+    record_stop_check(paths, round=1)
+    assert steering.checkpoint(paths).startswith("r: round 1 ends at the end of a step, in 120 s at most")
+    with pytest.raises(ConfigError, match=r"r: no round runs \(a checkpoint was requested"):
         Run(paths.root).checkpoint()
 
 
 def test_a_checkpoint_anyway(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
     paths = make()
     assert main(["checkpoint", str(paths.root)]) == 2
-    assert "if that is wanted: hpcelastic checkpoint --anyway" in capsys.readouterr().err
+    assert "to stop them nevertheless: hpcelastic checkpoint --anyway" in capsys.readouterr().err
     assert main(["checkpoint", str(paths.root), "--anyway"]) == 0
-    assert "the next goes on from the last checkpoint: the workers of round 1 do not ask" in capsys.readouterr().out
+    assert (
+        "the next continues from the last checkpoint: the workers of round 1 have not called" in capsys.readouterr().out
+    )
 
 
 @pytest.mark.parametrize(
-    "wish", [lambda run: run.scale(3), lambda run: run.drain("n1"), lambda run: run.checkpoint()], ids=["s", "d", "c"]
+    "action", [lambda run: run.scale(3), lambda run: run.drain("n1"), lambda run: run.checkpoint()], ids=["s", "d", "c"]
 )
-def test_a_run_that_has_ended_takes_no_wish(wish: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
+def test_a_run_that_has_ended_takes_no_wish(action: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
     paths = make()
     close_run(paths, "test", "enough")
-    with pytest.raises(ConfigError, match=r"^r has closed: enough; go on with submit --resume"):
-        wish(Run(paths.root))
+    with pytest.raises(ConfigError, match=r"^r has closed: enough; continue with hpcelastic submit --resume"):
+        action(Run(paths.root))

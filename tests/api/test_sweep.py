@@ -11,9 +11,9 @@ import pytest
 
 from hpcelastic import ConfigError, Run, RunFailed, Runs, SlurmError, sweep
 from hpcelastic.api import launch, runs
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import KEYWORDS, WAITS, job
-from tests.cli.shell import PATIENCE, Shell, eventually
+from tests.cli.shell import TIMEOUT, Shell, eventually
 
 LOCAL: dict[str, Any] = {"executor": "local", **KEYWORDS}
 
@@ -31,7 +31,7 @@ train.__module__ = "__main__"  # so that it travels whole, as from a notebook
 def test_grid_of_a_functions_arguments(shell: Shell) -> None:
     started = sweep(train, {"lr": [0.5, 2], "steps": (1, 4)}, run__name="s", **LOCAL)
     assert [run.name for run in started] == ["s-000", "s-001", "s-002", "s-003"]
-    assert started.results(PATIENCE) == [[0.5], [2.0], [2], [8]]
+    assert started.results(TIMEOUT) == [[0.5], [2.0], [2], [8]]
     assert [status.phase for status in started.wait()] == ["succeeded"] * 4
     assert [status.phase for status in asyncio.run(awaited(started))] == ["succeeded"] * 4
     shown = repr(started).splitlines()
@@ -55,7 +55,7 @@ def test_points_are_keys_of_a_job_file(shell: Shell) -> None:
     )
     points = [{"entrypoint.args": ["--lr", 1]}, {"entrypoint__args": ["a"], "workers.per_node": 2}]
     started = sweep("job.yaml", points, executor="local", nodes=1)
-    started.wait(PATIENCE)
+    started.wait(TIMEOUT)
     logs = [[line.partition("] ")[2] for line in run.logs()] for run in started]
     assert logs == [["['--lr', '1']"], ["['a']"] * 2]
     assert json.loads(RunPaths(started[0].directory).point.read_text()) == {"entrypoint.args": "['--lr', 1]"}
@@ -65,7 +65,7 @@ def test_points_are_keys_of_a_job_file(shell: Shell) -> None:
 def test_a_failed_run_among_others(shell: Shell) -> None:
     started = sweep(train, [{"lr": 1}, {"lr": -1}, {"lr": 3}], **LOCAL)
     with pytest.raises(RunFailed, match="lr is -1") as raised:
-        started.results(PATIENCE)
+        started.results(TIMEOUT)
     assert isinstance(raised.value.__cause__, ValueError)
     first, failed, last = started.results(return_exceptions=True)
     assert (first, last) == ([1], [3])
@@ -84,22 +84,26 @@ def test_found_again_by_name_and_cancelled(shell: Shell, monkeypatch: pytest.Mon
         again.wait(0.1)
     assert {status.phase for status in again.cancel()} == {"closed"}
     eventually(lambda: shell.processes() == {})
-    with pytest.raises(ConfigError, match="v: no such sweep; there is no run v-000"):
+    with pytest.raises(ConfigError, match="v: no such sweep; a run v-000"):
         Runs.open("v")
     shutil.rmtree(again[1].directory / "rendezvous")
-    with pytest.raises(ConfigError, match="holds no run any more"):
+    with pytest.raises(ConfigError, match="contains no run any more"):
         Runs.open("w")
 
 
 WRONG = {
-    "no-points": (train, [], "points are"),
-    "grid-of-one-value": (train, {"lr": 0.1}, r"lr is 0\.1; a grid needs a list"),
-    "grid-of-a-text": (train, {"lr": "0.1"}, "lr is '0.1'; a grid needs a list"),
-    "points-no-mappings": (train, [0.1], "points are"),
-    "unknown-argument": (train, [{"lr": 1}, {"lrr": 2}], r"point 1, lrr=2: train\(\) cannot be called so: missing a"),
+    "no-points": (train, [], "the points of the sweep are"),
+    "grid-of-one-value": (train, {"lr": 0.1}, r"lr is 0\.1; write a list of values"),
+    "grid-of-a-text": (train, {"lr": "0.1"}, "lr is '0.1'; write a list of values"),
+    "points-no-mappings": (train, [0.1], "the points of the sweep are"),
+    "unknown-argument": (
+        train,
+        [{"lr": 1}, {"lrr": 2}],
+        r"point 1, lrr=2: train\(\) does not accept these arguments: missing a",
+    ),
     "unpicklable-argument": (train, [{"lr": (x for x in ())}], "point 0, .*: the function or its arguments cannot be"),
     "unknown-key": ("job", [{"nodes": 1}, {"node": 2}], "point 1, node=2: .*did you mean nodes"),
-    "name-in-a-point": ("job", [{"run.name": "a"}], "the runs of a sweep are numbered"),
+    "name-in-a-point": ("job", [{"run.name": "a"}], "a point cannot set the name of a run"),
     "script-missing": ("job", [{}, {"entrypoint.script": "tran.py"}], r"point 1, .*did you mean train\.py"),
     "script-broken": ("job", [{}, {"entrypoint.script": "wrong.py"}], r"point 1, .*wrong\.py:1: "),
 }
@@ -117,7 +121,7 @@ def test_everything_is_checked_before_the_first_starts(what: Any, points: Any, m
 def test_a_name_that_is_taken(shell: Shell) -> None:
     shell.write({"train.py": "", "runs/r-001/keep": ""})
     with pytest.raises(
-        ConfigError, match=r"point 1, nodes=2: .*runs/r-001: exists already; give the sweep another name"
+        ConfigError, match=r"point 1, nodes=2: .*runs/r-001: exists already; set another name of the sweep"
     ):
         sweep(job(), {"nodes": [1, 2]}, executor="local")
     assert not (shell.directory / "runs" / "r-000").exists()
@@ -131,7 +135,7 @@ def test_those_before_a_refused_one_are_cancelled(
     shell.write({"train.py": WAITS})
     monkeypatch.setattr(runs, "start", refuses_the_third(refusal))
     with pytest.raises(
-        type(refusal), match=r"r-002: .*; r-000 to r-001 had been started and are cancelled, .* kept in .*/runs"
+        type(refusal), match=r"r-002: .*; r-000 to r-001 were started and are cancelled; .* remain in .*/runs"
     ):
         sweep(job(), [{}] * 4, executor="local")
     eventually(lambda: shell.processes() == {})

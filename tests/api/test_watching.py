@@ -20,7 +20,7 @@ from hpcelastic.api import display, watching
 from hpcelastic.api.status import RunStatus
 from hpcelastic.errors import StoreError
 from tests.api.jobs import KEYWORDS, WAITS, job
-from tests.cli.shell import PATIENCE, Shell, eventually
+from tests.cli.shell import TIMEOUT, Shell, eventually
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_results_and_failures_are_awaited(shell: Shell) -> None:
 
     async def main() -> list[object]:
         runs = [submit(train, value, executor="local", **KEYWORDS) for value in (5, 0)]
-        return await asyncio.gather(*(run.result_async(PATIENCE) for run in runs), return_exceptions=True)
+        return await asyncio.gather(*(run.result_async(TIMEOUT) for run in runs), return_exceptions=True)
 
     good, bad = asyncio.run(main())
     assert good == [2]
@@ -163,7 +163,7 @@ def test_trouble_with_the_directory_is_told_once_and_outlasted(
     run.add_done_callback(done.append)
     finish()
     eventually(lambda: done)
-    assert [record.getMessage() for record in caplog.records] == ["cannot see how r does: the disk is gone"]
+    assert [record.getMessage() for record in caplog.records] == ["cannot read the status of r: the disk is gone"]
 
 
 @pytest.mark.slow
@@ -194,10 +194,10 @@ def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.Ca
     threading.Timer(0.7, signal.pthread_kill, (main, signal.SIGINT)).start()
     run.watch()
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == "no longer watched; r goes on: hpcelastic.Run.open('r').watch()"
+    assert last == "stopped watching; r continues; to watch it again: hpcelastic.Run.open('r').watch()"
     assert run.status().phase == "running"
     finish()
-    assert Run.open("r").wait(PATIENCE).phase == "succeeded"
+    assert Run.open("r").wait(TIMEOUT).phase == "succeeded"
 
 
 @pytest.mark.slow
@@ -213,8 +213,8 @@ def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[
     run = submit(job(nodes="1..2"), executor="local")
     status = run.status()
     assert status.phase != "joining" or "ready" in status.waits_for
-    news = display._News(run)
-    news.status = RunStatus(
+    view = display._ProgressView(run)
+    view.status = RunStatus(
         name="r",
         directory=run.directory,
         phase="joining",
@@ -228,21 +228,21 @@ def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[
         failures=(),
         jobs=("12",),
     )
-    assert news.waits_for == "nodes: 0 of at least 2 ready"
-    news._job = news._slurm()
-    assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12: .+", news.waits_for)
+    assert view.waits_for == "nodes: 0 of at least 2 ready"
+    view._job_state = view._query_slurm()
+    assert re.fullmatch(r"nodes: 0 of at least 2 ready; SLURM job 12: .+", view.waits_for)
 
 
 @pytest.mark.slow
 def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
     shell.write({"train.py": "for i in range(1000): print('line', i)\nprint('x' * 5000)\nprint('end', end='')\n"})
     run = submit(job(), executor="local")
-    run.wait(PATIENCE)
+    run.wait(TIMEOUT)
     eventually(lambda: list(run.logs())[-1] == "[1.0] end")
-    news = display._News(run, presence=watching.Presence(run._paths))
-    assert list(news.last)[-1] == "[1.0] end"
-    assert len(news.last) <= 8
-    assert not [line for line in news.look() if not line.startswith("---")]
+    view = display._ProgressView(run, monitor=watching.LivenessMonitor(run._paths))
+    assert list(view.last)[-1] == "[1.0] end"
+    assert len(view.last) <= 8
+    assert not [line for line in view.refresh() if not line.startswith("---")]
 
 
 @pytest.mark.slow
@@ -254,7 +254,7 @@ def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None
     process = subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while b"hello from rank 0" not in shown:
         assert time.monotonic() < deadline, shown
         shown += os.read(ours, 65536)
@@ -262,6 +262,6 @@ def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None
     while b"succeeded" not in shown:
         assert time.monotonic() < deadline, shown
         shown += os.read(ours, 65536)
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert b"\x1b[1A" in shown
     os.close(ours)

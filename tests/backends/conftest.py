@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.store.backend import close_backend
-from hpcelastic.store.etcd_server import EtcdServer
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.backends.connect import close_backend
+from hpcelastic.backends.etcd_server import EtcdServer
+from hpcelastic.storage.paths import RunPaths
 
 BACKENDS = ("file", "c10d", "c10d over a file", "static", "etcd", "etcd-v2")
 

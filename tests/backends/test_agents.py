@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.store.etcd_server import EtcdServer
+from hpcelastic.backends.etcd_server import EtcdServer
 from tests.cli.shell import Shell, eventually, shell_in
 
 TIMES = "lease=3,margin=0.5,poll=0.05,last_call=1,join_timeout=20"
@@ -166,7 +166,7 @@ def test_an_embedded_server_of_a_job_file(shell: Shell) -> None:
 
 PLUGIN = """\
 import json, pathlib, fcntl
-from hpcelastic.store.records import Record
+from hpcelastic.backends.records import Record
 
 class OneFile:
     "All records in one file, under a lock."

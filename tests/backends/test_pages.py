@@ -10,11 +10,11 @@ from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.run import get_args_parser
 
 from hpcelastic.api.launch import resolve
+from hpcelastic.backends.connect import ENTRY_POINT_GROUP, backend_names
 from hpcelastic.cli import agent
 from hpcelastic.cli.parser import Parser
 from hpcelastic.protocol.settings import TIMINGS
 from hpcelastic.pytorch.torchrun import create_handler
-from hpcelastic.store.backend import GROUP, backends
 
 DOCS = Path(__file__).parents[2] / "docs"
 BACKENDS, PLUGIN = ((DOCS / f"{name}.md").read_text() for name in ("backends", "plugin"))
@@ -33,8 +33,8 @@ def words(page: str, command: str) -> list[str]:
 
 def test_the_table_has_every_backend() -> None:
     named = re.findall(r"^\| `([\w-]+)` \|", BACKENDS.partition("\n## ")[0], re.MULTILINE)
-    assert sorted(set(named)) == backends()
-    assert f'[project.entry-points."{GROUP}"]' in block(BACKENDS, "toml")
+    assert sorted(set(named)) == backend_names()
+    assert f'[project.entry-points."{ENTRY_POINT_GROUP}"]' in block(BACKENDS, "toml")
 
 
 def test_the_job_loads_and_the_line_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +60,8 @@ def test_torchrun_takes_the_line(tmp_path: Path) -> None:
 def test_the_options_are_those_that_there_are(tmp_path: Path) -> None:
     (listed,) = re.findall(r"^`--rdzv-conf` takes (.*?) \(seconds\), (.*?);", PLUGIN, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(listed)))
-    assert named == {*TIMINGS, "interface", "doorbell"} - {"checkpoint_grace"}  # torchrun's agents know no such end
-    conf = dict.fromkeys(named & {*TIMINGS}, "5") | {"poll": "0.5", "doorbell": "false", "interface": "lo"}
+    assert named == {*TIMINGS, "interface", "notifications"} - {"checkpoint_grace"}  # not for torchrun's agents
+    conf = dict.fromkeys(named & {*TIMINGS}, "5") | {"poll": "0.5", "notifications": "false", "interface": "lo"}
     create_handler(RendezvousParameters("hpcelastic", str(tmp_path), "r", 1, 1, **conf))
 
 

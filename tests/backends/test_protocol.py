@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.status import read_status
+from hpcelastic.backends import records as store_records
+from hpcelastic.backends.connect import backend_of, choose_backend, close_backend
+from hpcelastic.backends.etcd import connect, connect_v2
+from hpcelastic.backends.etcd_server import EtcdServer
+from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.cli.status import lines
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Cause, Phase, Stand
-from hpcelastic.rendezvous.rendezvous import close_run, open_run, read_state, reopen_run
-from hpcelastic.store import records as store_records
-from hpcelastic.store.backend import backend_of, choose_backend, close_backend
-from hpcelastic.store.copies import StateCopies
-from hpcelastic.store.etcd import connect, connect_v2
-from hpcelastic.store.etcd_server import EtcdServer
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Version
+from hpcelastic.protocol.state import Cause, NodeState, Phase
+from hpcelastic.rendezvous.run import close_run, open_run, read_state, reopen_run
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Version
 from tests.cli.shell import eventually
 from tests.rendezvous.nodes import DEAD, LAST_CALL, Node, World, make_world, names, turns, wait
 
@@ -60,7 +60,7 @@ def test_exclusivity_and_the_wait_list(world: partial[World]) -> None:
     c = made.node("c", order=2)
     state = turns(a, b, c)
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 1, ["a", "b"])
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     b.step()
     state = turns(a, c, times=4)
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "c"])
@@ -116,9 +116,9 @@ def test_a_failed_worker_spends_the_budget(world: partial[World]) -> None:
 
 def test_success(world: partial[World]) -> None:
     _, a, b = pair(world)
-    a.say(Stand.SUCCEEDED, 1)
+    a.say(NodeState.SUCCEEDED, 1)
     assert a.step().state.phase is Phase.RUNNING
-    b.say(Stand.SUCCEEDED, 1)
+    b.say(NodeState.SUCCEEDED, 1)
     assert b.step().state.phase is Phase.SUCCEEDED
     assert a.step().state.phase is Phase.SUCCEEDED
 
@@ -165,14 +165,14 @@ def test_who_knows_the_directory_finds_it(world: partial[World]) -> None:
     close_backend(made.paths)
     assert read_state(RunPaths(made.paths.root)) == a.step().state
     assert set(backend_of(made.paths).leases()) == {node.member.node for node in made.nodes}
-    assert set(backend_of(made.paths).leases(of="b")) == {made.nodes[1].member.node}
+    assert set(backend_of(made.paths).leases(node_name="b")) == {made.nodes[1].member.node}
 
 
 def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path: Path) -> None:
     server = EtcdServer(tmp_path / "etcd")
     try:
         made, a, b = pair(partial(make_world, root, backend="etcd", endpoint=server.endpoint))
-        b.say(Stand.LEFT, 1)
+        b.say(NodeState.LEFT, 1)
         b.step()
         turns(a)
         close_backend(made.paths)
@@ -198,11 +198,11 @@ def test_a_slow_copy_does_not_hide_that_the_run_has_ended(root: Path) -> None:
 def test_the_server_forgets_a_run_that_has_ended(
     name: str, root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, a, b = pair(partial(make_world, root, backend=name, endpoint=etcd.endpoint))
     server = (connect if name == "etcd" else connect_v2)(etcd.endpoint, root.name, False)
     for node in (a, b):
-        node.say(Stand.SUCCEEDED, 1)
+        node.say(NodeState.SUCCEEDED, 1)
         node.step()
     ended = read_state(made.paths)
     close_backend(made.paths)
@@ -216,7 +216,7 @@ def test_the_server_forgets_a_run_that_has_ended(
 
 
 def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
     server = connect(etcd.endpoint, root.name, False)
     leases = server.all("nodes/")
@@ -229,7 +229,7 @@ def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: 
 def test_a_run_that_the_server_has_forgotten_is_resumed(
     root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_records, "KEPT", 1.0)
+    monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
     server = connect(etcd.endpoint, root.name, False)
     close_run(made.paths, "user", "enough")

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.connect import Connect
+from hpcelastic.backends.etcd import connect, connect_v2
+from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.store.backend import Connect
-from hpcelastic.store.etcd import connect, connect_v2
-from hpcelastic.store.etcd_server import EtcdServer
 from tests.backends.test_agents import TIMES
 from tests.cli.shell import Shell, shell_in
 
@@ -101,20 +101,20 @@ def test_records(secure: Secure, version: Connect) -> None:
 
 @pytest.mark.parametrize("version", [connect, connect_v2])
 def test_a_server_that_the_user_does_not_trust_is_told_nothing(secure: Secure, version: Connect) -> None:
-    with pytest.raises(StoreError, match=r"certificate verify failed.*does it speak TLS"):
+    with pytest.raises(StoreError, match=r"certificate verify failed.*check that it uses TLS"):
         version(f"https://{secure.endpoint}", "run", True).get("state")
 
 
 def test_a_certificate_is_never_shown_to_a_server_without_tls(secure: Secure, etcd: EtcdServer) -> None:
     for files in ({"cacert": secure.cacert}, secure.files):
-        with pytest.raises(StoreError, match=r"does not answer.*does it speak TLS"):
+        with pytest.raises(StoreError, match=r"does not answer.*check that it uses TLS"):
             connect(etcd.endpoint, "run", True, **files).get("state")
-    with pytest.raises(ConfigError, match="write https:// throughout"):
+    with pytest.raises(ConfigError, match="write https:// for every member"):
         connect(f"http://{etcd.endpoint}", "run", True, **secure.files)
 
 
 def test_all_members_are_asked_by_tls_if_one_is(secure: Secure, etcd: EtcdServer) -> None:
-    with pytest.raises(StoreError, match="does it speak TLS"):
+    with pytest.raises(StoreError, match="check that it uses TLS"):
         connect(f"{etcd.endpoint},https://{etcd.endpoint}", "run", True).get("state")
 
 

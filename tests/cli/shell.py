@@ -21,7 +21,7 @@ Done: TypeAlias = "subprocess.CompletedProcess[str]"
 MARK = "HPCELASTIC_TEST"
 """Environment variable by which a test's processes are known."""
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds within which what must happen has to happen, on a machine that is busy with other things."""
 
 JOB = """\
@@ -80,7 +80,7 @@ class Shell:
     def python(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
         """Run Python to its end."""
         process = self.start(*arguments, environ=environ)
-        stdout, stderr = process.communicate(timeout=2 * PATIENCE)
+        stdout, stderr = process.communicate(timeout=2 * TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def start(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
@@ -157,8 +157,8 @@ def shell_in(directory: Path, prefix: Sequence[str] = ()) -> Iterator[Shell]:
 
 def eventually(look: Callable[[], T]) -> T:
     """What ``look`` returns once that is true; fails if it is not in time."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not (found := look()):
-        assert time.monotonic() < deadline, f"still {found!r} after {PATIENCE:g} s"
+        assert time.monotonic() < deadline, f"still {found!r} after {TIMEOUT:g} s"
         time.sleep(0.02)
     return found

@@ -14,9 +14,9 @@ from hpcelastic.cli import doctor as module
 from hpcelastic.cli.doctor import report
 from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.verdict import Verdict
+from hpcelastic.doctor.verdict import FilesystemReport
 from hpcelastic.protocol.codec import decode
-from tests.cli.shell import JOB, PATIENCE, Shell, eventually
+from tests.cli.shell import JOB, TIMEOUT, Shell, eventually
 from tests.doctor.measured import NEVER, alone, fails, late, together
 
 LEFT = ".hpcelastic-filesystem.json"
@@ -27,11 +27,11 @@ def test_alone_it_prints_a_report_and_leaves_the_verdict(shell: Shell) -> None:
     done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
     assert done.returncode == 0, done.stderr
     assert re.search(r"^ok +exclusive creation +each name had one winner", done.stdout, re.MULTILINE)
-    assert "SAFE. Runs here use flock locks" in done.stdout
+    assert "SAFE. Runs in this directory use flock locks" in done.stdout
     kept = shell.directory / "runs" / LEFT
     assert os.listdir(kept.parent) == [LEFT]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    assert decode(Verdict, json.loads(kept.read_text())).safe
+    assert decode(FilesystemReport, json.loads(kept.read_text())).safe
 
 
 def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen[str]":
@@ -44,7 +44,7 @@ def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen
 def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: int) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
     members = [start(shell, count, rank, "--quick", "--json") for rank in reversed(range(count))]
-    *others, (told, _) = (member.communicate(timeout=2 * PATIENCE) for member in members)
+    *others, (told, _) = (member.communicate(timeout=2 * TIMEOUT) for member in members)
     assert [member.returncode for member in members] == [0] * count
     assert others == [("", "")] * (count - 1)
     found = json.loads(told)
@@ -55,11 +55,18 @@ def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: in
     assert measured.across.flock.works and measured.across.posix_lock.works
     assert measured.across.round_trip and measured.across.handover
     assert len(measured.across.sights) == count
-    for sight in measured.across.sights:
-        lags = (sight.new_by_listing, sight.new_by_open, sight.new_by_stat, sight.content, sight.mtime, sight.gone)
-        assert all(lag is not None and lag.seconds is not None for lag in lags), sight
-        assert (sight.backwards, sight.torn) == (0, 0)
-    assert decode(Verdict, found["verdict"]).nodes == count
+    for visibility in measured.across.sights:
+        lags = (
+            visibility.new_by_listing,
+            visibility.new_by_open,
+            visibility.new_by_stat,
+            visibility.content,
+            visibility.mtime,
+            visibility.gone,
+        )
+        assert all(lag is not None and lag.seconds is not None for lag in lags), visibility
+        assert (visibility.backwards, visibility.torn) == (0, 0)
+    assert decode(FilesystemReport, found["verdict"]).nodes == count
     assert os.listdir(shell.directory / "runs") == [LEFT]
 
 
@@ -73,7 +80,7 @@ def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
         )
         for rank in range(2)
     ]
-    told = [member.communicate(timeout=2 * PATIENCE)[0] for member in members]
+    told = [member.communicate(timeout=2 * TIMEOUT)[0] for member in members]
     assert [member.returncode for member in members] == [0, 0]
     assert "runs: 2 members" in told[0]
     assert told[1] == ""
@@ -86,7 +93,7 @@ def test_an_unsafe_directory_is_told_by_the_status_and_runs_are_refused(shell: S
     done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
     assert done.returncode == 1, done.stderr
     assert re.search(r"^unsafe +access .*mode 0777", done.stdout, re.MULTILINE)
-    assert "UNSAFE: runs are refused here" in done.stdout
+    assert "UNSAFE: runs in this directory are refused" in done.stdout
     before = shell.listing()
     refused = shell.hpcelastic("run", "job.yaml")
     assert refused.returncode == 2
@@ -101,7 +108,7 @@ def test_an_interrupted_doctor_leaves_nothing(shell: Shell) -> None:
     waiting = start(shell, 2, 0)
     eventually(lambda: ".doctor-x" in os.listdir(runs))
     os.killpg(waiting.pid, signal.SIGINT)
-    waiting.communicate(timeout=PATIENCE)
+    waiting.communicate(timeout=TIMEOUT)
     assert waiting.returncode == 130
     assert os.listdir(runs) == []
 
@@ -112,7 +119,7 @@ def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
     first, second = (start(shell, 3, rank) for rank in (0, 1))
     eventually((runs / ".doctor-x" / "steps" / "here.1").exists)
     os.killpg(second.pid, signal.SIGINT)
-    _, error = first.communicate(timeout=PATIENCE)
+    _, error = first.communicate(timeout=TIMEOUT)
     assert first.returncode == 1
     assert "member 1 gave up" in error
     assert os.listdir(runs) == []
@@ -130,8 +137,8 @@ WRONG = {
     "no directory": ("", "--dir"),
     "missing": ("--dir nowhere", "nowhere: no such directory"),
     "a file": ("--dir file", "file: is a file"),
-    "rank too large": ("--dir . --nodes 2 --node-rank 2 --id x", "rank 2 is none of 0..1"),
-    "rank negative": ("--dir . --nodes 2 --node-rank -1 --id x", "rank -1 is none of 0..1"),
+    "rank too large": ("--dir . --nodes 2 --node-rank 2 --id x", "rank 2 is not in 0..1"),
+    "rank negative": ("--dir . --nodes 2 --node-rank -1 --id x", "rank -1 is not in 0..1"),
     "no nodes": ("--dir . --nodes 0", "the number of members is 0"),
     "no number": ("--dir . --nodes two", "--nodes"),
     "rank without nodes": ("--dir . --node-rank 1", "--nodes is missing"),
@@ -154,7 +161,7 @@ def test_wrong_input_is_refused(shell: Shell, flags: str, words: str) -> None:
 
 
 def test_members_that_do_not_turn_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcelastic.api.doctor._PATIENCE", 0.2)
+    monkeypatch.setattr("hpcelastic.api.doctor._TIMEOUT", 0.2)
     args = ["--dir", str(tmp_path), "--nodes", "3", "--node-rank", "0", "--id", "x"]
     assert _main(monkeypatch, args) == 1
     assert os.listdir(tmp_path) == []
@@ -174,10 +181,13 @@ def _main(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
 
 
 REPORTS = {
-    "sound": (together(), "SAFE. Runs here use flock locks; others' changes are seen"),
+    "sound": (together(), "SAFE. Runs in this directory use flock locks; changes by other nodes are"),
     "local locks": (together(flock=fails("both held it")), "handled  locks +both held it"),
-    "late": (together(sight={"content": late(3.5)}), "raised rendezvous.lease from 10 to 20 s"),
-    "unsafe": (together(sight={"content": NEVER}), "unsafe   replaced content +not seen by others within 35 s"),
+    "late": (together(visibility={"content": late(3.5)}), "raised rendezvous.lease from 10 to 20 s"),
+    "unsafe": (
+        together(visibility={"content": NEVER}),
+        "unsafe   replaced content +not seen by other nodes within 35 s",
+    ),
     "one node": (alone(), "warning  nodes +one node only"),
 }
 

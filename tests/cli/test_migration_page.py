@@ -17,7 +17,7 @@ from hpcelastic.api.launch import resolve
 from hpcelastic.cli import agent
 from hpcelastic.cli.parser import Parser
 from hpcelastic.protocol.settings import NodeRange
-from tests.cli.shell import PATIENCE, Shell
+from tests.cli.shell import TIMEOUT, Shell
 
 PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text()
 
@@ -144,7 +144,7 @@ def test_the_training_loops_run(shell: Shell) -> None:
         place.mkdir()
         agents.append(shell.start(*flags, f"loop{number}.py", environ={"TMPDIR": str(place)}))
     for process in agents:
-        stdout, stderr = process.communicate(timeout=4 * PATIENCE)
+        stdout, stderr = process.communicate(timeout=4 * TIMEOUT)
         assert process.returncode == 0, stderr
         assert stdout.count("trained") == 2
     assert [path.name for path in shell.directory.glob("tmp*/*/*/checkpoints/*")]

@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.node import Place
+from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.cli import agent
 from hpcelastic.cli import main as hpcelastic
 from hpcelastic.errors import NameTaken
-from hpcelastic.rendezvous.rendezvous import read_state
+from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm import entry
 from hpcelastic.slurm.restart import FIRST
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import Shell
 
 HOST = os.uname().nodename.partition(".")[0]
 STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0"}
-TakePart = Callable[..., int]
+RunNodeAgent = Callable[..., int]
 
 
 class Taken:
     """A machine on which agents of the run have ``names``; ``asked`` lists the places that a new agent has tried."""
 
     def __init__(self, names: set[str]) -> None:
-        self.names, self.asked = names, list[Place]()
+        self.names, self.asked = names, list[NodeIdentity]()
 
-    def take_part(self, _task: object, place: Place, _observe: object = None, **_more: object) -> int:
+    def run_node_agent(self, _task: object, place: NodeIdentity, _observe: object = None, **_more: object) -> int:
         self.asked.append(place)
         if place.name in self.names:
             raise NameTaken(f"node {place.name} is in this run already")
@@ -61,7 +61,7 @@ def test_only_a_name_of_nobodys_choice_is_changed(
         monkeypatch.setenv(name, value)
     machine = Taken(taken)
     for module in (agent, entry):
-        monkeypatch.setattr(module, "take_part", machine.take_part)
+        monkeypatch.setattr(module, "run_node_agent", machine.run_node_agent)
     monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the process of the tests
     command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
     assert hpcelastic(command) == status

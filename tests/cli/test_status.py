@@ -9,9 +9,9 @@ from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.rendezvous import open_run
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 
 
 @pytest.mark.parametrize(

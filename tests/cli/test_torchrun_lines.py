@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import PATIENCE, Shell, eventually
+from tests.cli.shell import TIMEOUT, Shell, eventually
 
 NOTES = """\
 import json, os, sys
@@ -42,7 +42,7 @@ def notes(shell: Shell) -> Path:
 def finished(*agents: "subprocess.Popen[str]") -> tuple[str, str]:
     """Wait for a success of all; standard output and error of the last."""
     for agent in agents:
-        stdout, stderr = agent.communicate(timeout=2 * PATIENCE)
+        stdout, stderr = agent.communicate(timeout=2 * TIMEOUT)
         assert agent.returncode == 0, stderr
     return stdout, stderr
 
@@ -118,13 +118,13 @@ def test_a_program_alone_on_its_node(notes: Path, shell: Shell) -> None:
     stdout, stderr = finished(shell.start(*flags, "./work.sh", "${local_rank}", "0", environ=environ))
     assert stdout == ""
     (kept,) = shell.directory.glob("hpcelastic-*")
-    assert f"this run is kept in {kept}" in stderr
+    assert f"this run is stored in {kept}" in stderr
     assert sorted(path.read_text() for path in kept.glob("*/logs/round-0001/*.out")) == [
         "./work.sh 0 0 of 2, default\n",
         "./work.sh 1 1 of 2, default\n",
     ]
     failed = shell.start(*flags, "./work.sh", "x", "3", environ=environ)
-    _, stderr = failed.communicate(timeout=2 * PATIENCE)
+    _, stderr = failed.communicate(timeout=2 * TIMEOUT)
     assert failed.returncode == 1
     assert "exit status 3" in stderr
 
@@ -152,7 +152,7 @@ def test_what_started_the_agent_finds_the_root_cause(words: list[str], message: 
     shell.write({"fails.py": FAILS})
     outer = shell.directory / "outer.json"
     agent = shell.agent("--preload=", *words, environ={"TORCHELASTIC_ERROR_FILE": str(outer)})
-    agent.communicate(timeout=2 * PATIENCE)
+    agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode != 0
     told = json.loads(outer.read_text())["message"]
     assert re.match(message, told["message"])
@@ -177,7 +177,7 @@ def test_signals_reach_workers_and_their_grace_is_kept(notes: Path, shell: Shell
     agent.send_signal(signal.SIGUSR1)
     eventually(lambda: "0.SIGUSR1" in os.listdir(notes))
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert agent.wait(TIMEOUT) == 128 + signal.SIGTERM
     assert "0.SIGTERM" in os.listdir(notes)
     assert shell.processes() == {}
 

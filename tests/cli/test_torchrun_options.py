@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.node import Place
+from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.cli import agent
 from hpcelastic.cli.parser import Parser
 from hpcelastic.config.keys import kind_at, split
@@ -78,7 +78,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, Place]:
+def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, NodeIdentity]:
     """What an agent makes of a command line that has what every line needs, but for the option ``without``."""
     needed = [f"{option}={value}" for option, value in NEEDED.items() if option != without]
     parser = Parser()
@@ -156,7 +156,7 @@ def test_a_line_for_one_node_needs_no_endpoint(
     monkeypatch.setitem(NEEDED, "--rdzv-endpoint", "")
     task, _ = understood(words, "train.py")
     assert (task.settings.rendezvous.backend, task.settings.nodes.max) == ("file", 1)
-    assert f"this run is kept in {task.paths.root.parent}" in capsys.readouterr().err
+    assert f"this run is stored in {task.paths.root.parent}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["not named", "named"])
@@ -177,3 +177,28 @@ def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture
     before = understood([], "train.py")
     assert understood(["--exit-barrier-timeout", "600"], "train.py") == before
     assert capsys.readouterr().err.startswith("hpcelastic agent: --exit-barrier-timeout is not needed: ")
+
+
+def test_the_old_name_of_an_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
+    new, _ = understood(["--no-notifications"], "train.py")
+    assert not new.agent.network.notifications
+    capsys.readouterr()
+    old, _ = understood(["--no-doorbell"], "train.py")
+    assert old == new
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(": --no-doorbell is the old name of --no-notifications; write --no-notifications instead")
+    default, _ = understood([], "train.py")
+    assert default.agent.network.notifications
+
+
+def test_the_old_name_of_an_option_is_not_in_the_help() -> None:
+    parser = Parser()
+    agent.add_arguments(parser)
+    text = parser.format_help()
+    assert "--no-notifications" in text
+    assert "doorbell" not in text
+
+
+def test_the_old_and_the_new_name_of_an_option_together_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="not allowed with argument"):
+        understood(["--no-notifications", "--no-doorbell"], "train.py")

@@ -64,7 +64,10 @@ def entrypoint(text: str) -> Mapping[str, str]:
 
 JOB_FILES = [  # tests/config/test_errors.py has every message about the text of a file
     Wrong(
-        "yaml-syntax", "run wrong.yaml", "wrong.yaml:2:2: is no YAML … close the bracket", yaml("run: {name: a\nx: 1\n")
+        "yaml-syntax",
+        "run wrong.yaml",
+        "wrong.yaml:2:2: is not valid YAML … close the bracket",
+        yaml("run: {name: a\nx: 1\n"),
     ),
     Wrong(
         "yaml-two-problems",
@@ -101,7 +104,7 @@ ENTRY_POINTS = [
     Wrong(
         "torchruns-option",
         "run --nproc-per-node 4 job.yaml",
-        "--nproc-per-node … give the key workers.per_node=VALUE after the job file … go with hpcelastic agent",
+        "--nproc-per-node … write workers.per_node=VALUE after the job file … only hpcelastic agent",
     ),
     Wrong("program-missing", "run wrong.yaml", "entrypoint.program: there is no program", entrypoint("program: ./no")),
     Wrong("script-syntax", "run job.yaml entrypoint.script=syntax.py", "syntax.py:1: invalid syntax"),
@@ -140,27 +143,27 @@ RUNS = [
     ),
     Wrong("directory-unwritable-below", "run job.yaml run.directory=new/../mod.py/runs", "mod.py is a file"),
     Wrong("name-unusable", "run job.yaml run.name=a/b", "run.name … 'a/b' … letters, digits"),
-    Wrong("resume-without-run", "run job.yaml --resume", "runs/r: there is no run to resume; leave --resume out"),
+    Wrong("resume-without-run", "run job.yaml --resume", "runs/r: there is no run to resume; remove --resume"),
     Wrong("nodes-below-min", "run job.yaml nodes=2..3 --nodes 1", "--nodes is 1, less than nodes.min, 2"),
     Wrong("nodes-zero", "run job.yaml --nodes 0", "--nodes is 0, less than nodes.min, 1"),
-    Wrong("status-none", "status", "runs: holds no run … --in DIR"),
+    Wrong("status-none", "status", "runs: contains no run … --in DIR"),
     Wrong("list-no-directory", "list nowhere", "nowhere: no such directory"),
 ]
 
 AGENTS = [
     Wrong("agent-no-script", "agent", "nothing to run … script … --run-dir"),
-    Wrong("agent-no-endpoint", "agent --nnodes 2 train.py", "--rdzv-endpoint is missing: name a directory"),
+    Wrong("agent-no-endpoint", "agent --nnodes 2 train.py", "--rdzv-endpoint is missing; write a directory"),
     Wrong(
         "agent-endpoint-host",
         "agent --rdzv-endpoint node1:29400 train.py",
-        "'node1:29400', a host and a port … name a directory",
+        "'node1:29400', a host and a port … write a directory",
     ),
     Wrong(
         "agent-endpoint-name",
         "agent --rdzv-endpoint node1 train.py",
-        "--rdzv-endpoint is 'node1', which is no directory here; write ./node1 for a new one, or HOST:PORT",
+        "--rdzv-endpoint is 'node1', but there is no such directory; write ./node1 for a new directory, or HOST:PORT",
     ),
-    Wrong("agent-endpoint-file", "agent --rdzv-endpoint mod.py train.py", "'mod.py' … is a file: name a directory"),
+    Wrong("agent-endpoint-file", "agent --rdzv-endpoint mod.py train.py", "'mod.py' … is a file; write a directory"),
     Wrong("agent-no-id", "agent --rdzv-endpoint ./runs --nnodes 2 train.py", "--rdzv-id is missing"),
     Wrong(
         "agent-bad-id", "agent --rdzv-endpoint ./runs --rdzv-id a/b train.py", "--rdzv-id is 'a/b' … letters, digits"
@@ -173,7 +176,9 @@ AGENTS = [
         "--nproc-per-node is 'many' … a number, auto, gpu, xpu, npu or cpu",
     ),
     Wrong("agent-nproc-zero", f"{AGENT} --nproc-per-node 0 train.py", "--nproc-per-node is 0 … 1 or more"),
-    Wrong("agent-conf-key", f"{AGENT} --rdzv-conf wait=3 train.py", "--rdzv-conf: 'wait' is not known … last_call"),
+    Wrong(
+        "agent-conf-key", f"{AGENT} --rdzv-conf wait=3 train.py", "--rdzv-conf: 'wait' is not a known key … last_call"
+    ),
     Wrong("agent-conf-value", f"{AGENT} --rdzv-conf lease=nan train.py", "--rdzv-conf: lease is 'nan' … lease=5"),
     Wrong("agent-restarts", f"{AGENT} --max-restarts some train.py", "--max-restarts … 'some'"),
     Wrong("agent-redirects", f"{AGENT} --redirects all train.py", "--redirects is 'all'; write none, out, err or both"),
@@ -184,18 +189,18 @@ AGENTS = [
         "network.interface is ib99 … has no such interface with an address; it has … lo 127.0.0.1",
     ),
     Wrong("agent-total-time", f"{AGENT} --total-time 3d train.py", "--total-time is '3d'; write MINUTES … UNLIMITED"),
-    Wrong("agent-no-time", f"{AGENT} --total-time 0:00 train.py", "--total-time is '0:00', which leaves no time"),
+    Wrong("agent-no-time", f"{AGENT} --total-time 0:00 train.py", "--total-time is '0:00'; it must be more than 0"),
     Wrong("agent-max-requeues", f"{AGENT} --max-requeues -1 train.py", "--max-requeues is -1; it must be 0 or more"),
     Wrong("agent-warning", f"{AGENT} --warning 0 train.py", "--warning is 0.0; it must be 1 second or more"),
     Wrong(
         "agent-requeue-or-not",
         f"{AGENT} --total-time 60 --no-requeue train.py",
-        "--total-time starts the job again, and --no-requeue forbids it; leave one",
+        "--total-time requeues the job, and --no-requeue forbids it; remove one",
     ),
     Wrong(
         "agent-redirects-rank",
         f"{AGENT} --tee 0:1,1:all train.py",
-        "--tee is '0:1,1:all'; write none, out, err or both, or what by local rank: 0:out,1:both",
+        "--tee is '0:1,1:all'; write none, out, err or both; or a value for each local rank: 0:out,1:both",
     ),
     Wrong("agent-local-ranks", f"{AGENT} --local-ranks-filter 0,x train.py", "--local-ranks-filter is '0,x' … 0,1,2"),
     Wrong("agent-start-method", f"{AGENT} --start-method thread train.py", "is 'thread'; write spawn, fork or forkse"),
@@ -207,27 +212,27 @@ AGENTS = [
     Wrong(
         "agent-shutdown-environment",
         f"{AGENT} train.py",
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT is 'soon' in the environment; write seconds",
+        "the environment variable TORCH_ELASTIC_SHUTDOWN_TIMEOUT is 'soon'; write seconds",
         environ={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "soon"},
     ),
     Wrong(
         "agent-default-number",
         f"{AGENT} train.py",
-        "PET_MAX_RESTARTS is 'x' in the environment; write a number, or unset it",
+        "the environment variable PET_MAX_RESTARTS is 'x'; write a number, or unset it",
         environ={"PET_MAX_RESTARTS": "x"},
     ),
     Wrong(
         "agent-default-flag",
         f"{AGENT} train.py",
-        "PET_STANDALONE is 'yes' in the environment; write 1 or 0",
+        "the environment variable PET_STANDALONE is 'yes'; write 1 or 0",
         environ={"PET_STANDALONE": "yes"},
     ),
     Wrong(
         "agent-standalone-nodes",
         "agent --standalone --nnodes 1:2 train.py",
-        "--standalone is a run on this node alone, and --nnodes allows 2",
+        "--standalone runs on one node, but --nnodes allows 2",
     ),
-    Wrong("agent-program-and-module", f"{AGENT} --no-python -m x", "--no-python … --module … leave one of them out"),
+    Wrong("agent-program-and-module", f"{AGENT} --no-python -m x", "--no-python … --module … remove one of them"),
     Wrong("agent-program-missing", f"{AGENT} --no-python ./no.sh", "./no.sh: there is no program … check its path"),
     Wrong("agent-program-in-path", f"{AGENT} --no-python no-such-program", "no such program in PATH; give its path"),
     Wrong("agent-program-rights", f"{AGENT} --no-python ./plain.sh", "plain.sh is not executable; chmod +x it"),
@@ -235,16 +240,20 @@ AGENTS = [
     Wrong(
         "agent-numa-no-gpus",
         f"{AGENT} --numa-binding node train.py",
-        "workers.numa is node: there is no nvidia-smi in PATH … leave out",
+        "workers.numa is node: nvidia-smi is not in PATH … leave out",
         environ={"PATH": "/nowhere"},
     ),
     Wrong(
         "agent-own-gpus",
         f"{AGENT} --nproc-per-node 2 --virtual-local-rank train.py",
-        "each of 2 workers a GPU of its own, and CUDA_VISIBLE_DEVICES is '3'; ask for as many",
+        "each of 2 workers a GPU of its own, and CUDA_VISIBLE_DEVICES is '3'; request as many",
         environ={"CUDA_VISIBLE_DEVICES": "3"},
     ),
-    Wrong("agent-no-xpu", f"{AGENT} --nproc-per-node xpu train.py", "--nproc-per-node is xpu, but torch sees none"),
+    Wrong(
+        "agent-no-xpu",
+        f"{AGENT} --nproc-per-node xpu train.py",
+        "--nproc-per-node is xpu, but torch finds no such device",
+    ),
     Wrong("agent-script-missing", f"{AGENT} trai.py", "trai.py: no such script"),
     Wrong(
         "agent-unknown-flag", f"{AGENT} --nodes 2 train.py", "unrecognized arguments: --nodes … did you mean --nnodes?"
@@ -258,13 +267,13 @@ BESIDE_A_RUN = [
     Wrong(
         "name-taken",
         "run job.yaml",
-        "runs/r: there is a run of this name already (succeeded … --resume … run.name=NEW",
+        "runs/r: a run with this name exists already (succeeded … --resume … run.name=NEW",
     ),
-    Wrong("name-taken-submit", "submit job.yaml", "runs/r: there is a run of this name already"),
-    Wrong("status-unknown", "status s", "s: no such run … runs; there are r"),
-    Wrong("logs-unknown", "logs s", "s: no such run … runs; there are r"),
-    Wrong("logs-unknown-rank", "logs r --rank 7", "r has no log of rank 7; there are 0..0"),
-    Wrong("cancel-unknown", "cancel s", "s: no such run … runs; there are r"),
+    Wrong("name-taken-submit", "submit job.yaml", "runs/r: a run with this name exists already"),
+    Wrong("status-unknown", "status s", "s: no such run … runs; the known runs are r"),
+    Wrong("logs-unknown", "logs s", "s: no such run … runs; the known runs are r"),
+    Wrong("logs-unknown-rank", "logs r --rank 7", "r has no log of rank 7; the logs are of ranks 0..0"),
+    Wrong("cancel-unknown", "cancel s", "s: no such run … runs; the known runs are r"),
 ]
 """In a directory that has a run named r, which has succeeded."""
 
@@ -397,13 +406,13 @@ def test_run_that_fails_says_why_and_ends(command: str, words: str, shell: Shell
 SUBMITS = {
     "function-not-picklable": ("lambda lock=threading.Lock(): lock", "cannot be pickled … lock … inside the function"),
     "arguments-not-picklable": ("print, threading.Lock()", "cannot be pickled … open files … inside the function"),
-    "arguments-for-a-file": ("'job.yaml', 3", "arguments can be given to a function only"),
+    "arguments-for-a-file": ("'job.yaml', 3", "only a function takes arguments"),
     "mapping-unknown-key": (
         "{'entrypoint': {'script': 'train.py'}, 'node': 1}",
         "node: no such key; did you mean nodes?",
     ),
     "keyword-unknown-key": ("'job.yaml', slurm__partitio='a'", "slurm.partitio … did you mean slurm.partition?"),
-    "executor-unknown": ("'job.yaml', executor='cloud'", "executor is 'cloud'; choose slurm or local"),
+    "executor-unknown": ("'job.yaml', executor='cloud'", "executor is 'cloud'; write slurm or local"),
 }
 
 
@@ -446,7 +455,7 @@ def test_resume_of_a_run_that_is_not_over_is_refused_and_does_not_disturb_it(she
     eventually(lambda: "running" in shell.hpcelastic("list").stdout)
     done = shell.hpcelastic("run", "job.yaml", "--resume")
     assert done.returncode == 2
-    assert_says(done.stderr, "runs/r: is not over, process … end it first: hpcelastic cancel")
+    assert_says(done.stderr, "runs/r: the run has not ended: process … end it first: hpcelastic cancel")
     time.sleep(0.3)  # longer than the agents' poll
     shell.write({"finish": ""})
     assert first.wait(timeout=30) == 0

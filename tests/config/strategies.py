@@ -101,7 +101,9 @@ configs = st.builds(
         directory=maybe(words.filter(bool)),
     ),
     network=st.builds(
-        NetworkSettings, interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])), doorbell=st.booleans()
+        NetworkSettings,
+        interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])),
+        notifications=st.booleans(),
     ),
     environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
     slurm=st.builds(

@@ -14,8 +14,8 @@ from hpcelastic.errors import ConfigError
 from tests.config.strategies import configs
 
 CONFIG = JobConfig(entrypoint=Entrypoint(script="train.py"))
-PREFIX = "the run's configuration makes no sense: "
-SUFFIX = "; the file is damaged or of another version of hpcelastic; submit the run again"
+PREFIX = "the run's configuration is not valid: "
+SUFFIX = "; the file is damaged, or another version of hpcelastic wrote it; submit the run again"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -27,6 +27,13 @@ def test_decode_inverts_encode_through_json(config: JobConfig) -> None:
 def test_fields_of_a_newer_version_are_ignored() -> None:
     data = encode(CONFIG)
     assert decode({**data, "new": 1, "logs": {**data["logs"], "new": 2}}) == CONFIG
+
+
+def test_a_field_with_its_old_name_is_accepted() -> None:
+    data = encode(CONFIG)
+    data["network"] = {"interface": "ib0", "doorbell": False}
+    network = decode(data).network
+    assert (network.interface, network.notifications) == ("ib0", False)
 
 
 def changed(group: str, **values: Any) -> dict[str, Any]:

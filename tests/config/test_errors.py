@@ -13,80 +13,83 @@ ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network
 
 FILES = {
     # the text of the file
-    "empty": ("", "job.yaml: is empty; write at least what to run, such as entrypoint: {script: train.py}"),
+    "empty": ("", "job.yaml: is empty; write at least an entry point, such as entrypoint: {script: train.py}"),
     "only comments": (
         "# nothing\n",
-        "job.yaml: is empty; write at least what to run, such as entrypoint: {script: train.py}",
+        "job.yaml: is empty; write at least an entry point, such as entrypoint: {script: train.py}",
     ),
     "a list": (
         "- a\n",
-        "job.yaml:1: holds a list, not keys; write lines KEY: VALUE, with a space after the colon, "
+        "job.yaml:1: has a list, not keys; write lines KEY: VALUE, with a space after the colon, "
         "such as entrypoint: {script: train.py}",
     ),
     "no space after the colon": (
         "\nnodes:3\n",
-        "job.yaml:2: holds text, not keys; write lines KEY: VALUE, with a space after the colon, "
+        "job.yaml:2: has text, not keys; write lines KEY: VALUE, with a space after the colon, "
         "such as entrypoint: {script: train.py}",
     ),
     "tab": (
         "run:\n\tname: a\n",
-        "job.yaml:2:1: is no YAML: while scanning for the next token "
+        "job.yaml:2:1: is not valid YAML: while scanning for the next token "
         "found character '\\t' that cannot start any token; indent with spaces, not with tabs",
     ),
     "colon in a value": (
         "run: {}\nnodes: a: b\n",
-        "job.yaml:2:9: is no YAML: mapping values are not allowed here; "
+        "job.yaml:2:9: is not valid YAML: mapping values are not allowed here; "
         "quote a value that contains ': ', and check the indentation",
     ),
     "open bracket": (
         "nodes: [1\n",
-        "job.yaml:2:1: is no YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>'; "
-        "close the bracket, and put commas between the items",
+        "job.yaml:2:1: is not valid YAML: while parsing a flow sequence expected ',' or ']', but got '<stream end>'; "
+        "close the bracket, and write commas between the items",
     ),
     "open quote": (
         "run: {name: 'a}\n",
-        "job.yaml:2:1: is no YAML: while scanning a quoted scalar found unexpected end of stream; "
+        "job.yaml:2:1: is not valid YAML: while scanning a quoted scalar found unexpected end of stream; "
         "close the quotation mark",
     ),
     "special character": (
         "run: {name: @a}\n",
-        "job.yaml:1:13: is no YAML: while scanning for the next token found character '@' that cannot start any token; "
-        "quote a value that begins with a special character",
+        "job.yaml:1:13: is not valid YAML: while scanning for the next token found character '@' "
+        "that cannot start any token; quote a value that begins with a special character",
     ),
     "bad indentation": (
         "run:\n   name: a\n  directory: b\n",
-        "job.yaml:3:3: is no YAML: while parsing a block mapping expected <block end>, "
-        "but found '<block mapping start>'; check the indentation and the brackets of this line and the one before",
+        "job.yaml:3:3: is not valid YAML: while parsing a block mapping expected <block end>, "
+        "but found '<block mapping start>'; check the indentation and the brackets of this line and of the line before",
     ),
     "unknown anchor": (
         "nodes: *\n",
-        "job.yaml:1:9: is no YAML: while scanning an alias expected alphabetic or numeric character, but found '\\n'; "
-        "check the quotes and the indentation",
+        "job.yaml:1:9: is not valid YAML: while scanning an alias expected alphabetic or numeric character, "
+        "but found '\\n'; check the quotes and the indentation",
     ),
     "two documents": (
         RUNS + "---\n" + RUNS,
-        "job.yaml:2:1: is no YAML: expected a single document in the stream but found another document; "
-        "keep one job in a file, without a line ---",
+        "job.yaml:2:1: is not valid YAML: expected a single document in the stream but found another document; "
+        "write one job in each file, without a line ---",
     ),
     "forbidden character": (
         "run: \x00\n",
-        "job.yaml:1:1: is no YAML: unacceptable character #x0000: special characters are not allowed; "
-        "remove the character, or write it as an escape",
+        "job.yaml:1:1: is not valid YAML: unacceptable character #x0000: special characters are not allowed; "
+        "remove the character, or write an escape sequence",
     ),
     "alias inside its anchor": (
         "run: &a [*a]\n",
-        "job.yaml: is nested without end; remove the alias that stands inside its own anchor",
+        "job.yaml: is nested without end; remove the alias inside its own anchor",
     ),
-    "tag": (RUNS + "nodes: !two 2\n", "job.yaml:2: nodes: has the tag !two; write a plain value, without a tag"),
-    "list as a key": (RUNS + "? [a]\n: b\n", "job.yaml:2: has a list or a mapping as a key; write KEY: VALUE"),
+    "tag": (RUNS + "nodes: !two 2\n", "job.yaml:2: nodes: has the tag !two; write a plain value without a tag"),
+    "list as a key": (
+        RUNS + "? [a]\n: b\n",
+        "job.yaml:2: has a list or a mapping as a key; write KEY: VALUE with a text key",
+    ),
     "key given twice": (
         RUNS + "nodes: 2\nnodes: 3\n",
-        "job.yaml:3: nodes: given twice, first at line 2; keep one of them",
+        "job.yaml:3: nodes: is given twice, first at line 2; remove one of them",
     ),
     # keys
     "nothing to run": (
         "nodes: 2\n",
-        "job.yaml:1: entrypoint: is missing; say what to run, such as entrypoint: {script: train.py}",
+        "job.yaml:1: entrypoint: is missing; write what to run, such as entrypoint: {script: train.py}",
     ),
     "misspelt group": (RUNS + "wrokers: {}\n", "job.yaml:2: wrokers: no such key; did you mean workers?"),
     "misspelt key": (
@@ -192,7 +195,7 @@ FILES = {
     ),
     "no local rank": (
         RUNS + "logs: {redirect: {first: out}}\n",
-        "job.yaml:2: logs.redirect: has 'first', which is no local rank; write {0: out, 1: both}",
+        "job.yaml:2: logs.redirect: has 'first', which is not a local rank; write {0: out, 1: both}",
     ),
     "negative local rank": (
         RUNS + "logs: {local_ranks: [0, -1]}\n",
@@ -200,7 +203,7 @@ FILES = {
     ),
     "text that every line has": (
         RUNS + "logs: {match_out: [a, '']}\n",
-        "job.yaml:2: logs.match_out: has '', which every line has; give a text to look for",
+        "job.yaml:2: logs.match_out: has '', which every line contains; give a text to search",
     ),
     "no directory of logs": (
         RUNS + "logs: {directory: ''}\n",
@@ -214,30 +217,30 @@ FILES = {
     ),
     "preload that is a file": (
         RUNS + "workers: {preload: [my-models.py]}\n",
-        "job.yaml:2: workers.preload: has 'my-models.py', which is no name of a module; write torch, for example",
+        "job.yaml:2: workers.preload: has 'my-models.py', which is not the name of a module; write torch, for example",
     ),
     "slow poll": (
         RUNS + "rendezvous:\n  lease: 2\n  poll: 1\n",
-        "job.yaml:4: rendezvous.poll: is 1.0 s; at most a quarter of rendezvous.lease (2.0 s) "
-        "keeps a living node from being called dead",
+        "job.yaml:4: rendezvous.poll: is 1.0 s; it must be at most a quarter of rendezvous.lease (2.0 s), "
+        "so that no live node is declared dead",
     ),
     "name with a space": (
         RUNS + "run:\n  name: a b\n",
         "job.yaml:3: run.name: is 'a b'; use up to 100 letters, digits, '.', '_' and '-', "
-        "beginning with a letter or digit, for it names a directory and a job",
+        "and begin with a letter or a digit, because it is the name of a directory and of a SLURM job",
     ),
     "name that climbs": (
         RUNS + "run: {name: ..}\n",
         "job.yaml:2: run.name: is '..'; use up to 100 letters, digits, '.', '_' and '-', "
-        "beginning with a letter or digit, for it names a directory and a job",
+        "and begin with a letter or a digit, because it is the name of a directory and of a SLURM job",
     ),
     "no directory": (
         RUNS + "run: {directory: ''}\n",
-        "job.yaml:2: run.directory: is ''; name a directory that every node sees, or . for the working directory",
+        "job.yaml:2: run.directory: is ''; write a directory that every node sees, or . for the working directory",
     ),
     "variable with a dash": (
         RUNS + "environment:\n  A: 1\n  A-B: 2\n",
-        "job.yaml:4: environment.A-B: is no name of a variable; use letters, digits and '_', no digit first",
+        "job.yaml:4: environment.A-B: is not a valid variable name; use letters, digits and '_', and no digit first",
     ),
     "time in hours": (
         RUNS + "slurm: {time: 1h}\n",
@@ -245,12 +248,12 @@ FILES = {
     ),
     "no time at all": (
         RUNS + "slurm: {time: 0}\n",
-        "job.yaml:2: slurm.time: is '0', which leaves no time; write UNLIMITED for no limit, or leave it out",
+        "job.yaml:2: slurm.time: is '0'; it must be more than 0; write UNLIMITED for no limit, or remove it",
     ),
     "no time at all for the run": (
         RUNS + "run: {total_time: 0-00:00:00}\n",
-        "job.yaml:2: run.total_time: is '0-00:00:00', which leaves no time; "
-        "write UNLIMITED for no limit, or leave it out",
+        "job.yaml:2: run.total_time: is '0-00:00:00'; it must be more than 0; "
+        "write UNLIMITED for no limit, or remove it",
     ),
     "memory in words": (
         RUNS + "slurm: {memory: lots}\n",
@@ -263,23 +266,23 @@ FILES = {
     "no cpus": (RUNS + "slurm: {cpus_per_node: 0}\n", "job.yaml:2: slurm.cpus_per_node: is 0; it must be 1 or more"),
     "option with a key of its own": (
         RUNS + "slurm:\n  options:\n    mem: 3G\n",
-        "job.yaml:4: slurm.options.mem: has a key of its own; write slurm.memory",
+        "job.yaml:4: slurm.options.mem: has a dedicated key; write slurm.memory",
     ),
     "option of one letter": (
         RUNS + "slurm: {options: {p: gpu}}\n",
-        "job.yaml:2: slurm.options.p: is no long option of sbatch; write its full name, such as mail-type",
+        "job.yaml:2: slurm.options.p: is not a long option of sbatch; write its full name, such as mail-type",
     ),
     "option of two lines": (
         RUNS + 'slurm: {options: {comment: "a\\nb"}}\n',
-        "job.yaml:2: slurm.options.comment: is 'a\\nb'; sbatch takes no line break, tab or backslash: remove '\\n'",
+        "job.yaml:2: slurm.options.comment: is 'a\\nb'; sbatch accepts no line break, tab or backslash; remove '\\n'",
     ),
     "backslash in a list": (
         RUNS + "slurm: {options: {comment: [a, 'b\\c']}}\n",
-        "job.yaml:2: slurm.options.comment: is 'b\\\\c'; sbatch takes no line break, tab or backslash: remove '\\\\'",
+        "job.yaml:2: slurm.options.comment: is 'b\\\\c'; sbatch accepts no line break, tab or backslash; remove '\\\\'",
     ),
     "line break in a key": (
         RUNS + 'slurm: {account: "a\\nb"}\n',
-        "job.yaml:2: slurm.account: is 'a\\nb'; sbatch takes no line break, tab or backslash: remove '\\n'",
+        "job.yaml:2: slurm.account: is 'a\\nb'; sbatch accepts no line break, tab or backslash; remove '\\n'",
     ),
     "option of a wrong type": (
         RUNS + "slurm: {options: {comment: {a: 1}}}\n",
@@ -287,27 +290,29 @@ FILES = {
     ),
     "array": (
         RUNS + "slurm: {options: {array: 0-3}}\n",
-        "job.yaml:2: slurm.options.array: has a key of its own; write slurm.shape: pool",
+        "job.yaml:2: slurm.options.array: has a dedicated key; write slurm.shape: pool",
     ),
     "no-kill": (
         RUNS + "slurm: {options: {no-kill: 'off'}}\n",
-        "job.yaml:2: slurm.options.no-kill: is set as slurm.shape needs it; leave it out",
+        "job.yaml:2: slurm.options.no-kill: is not allowed: hpcelastic sets it for slurm.shape; remove it",
     ),
     "option that endangers survivors": (
         RUNS + "slurm: {srun_options: {kill-on-bad-exit: 1}}\n",
-        "job.yaml:2: slurm.srun_options.kill-on-bad-exit: is not to be set: it keeps the others alive when a node dies",
+        "job.yaml:2: slurm.srun_options.kill-on-bad-exit: is not allowed: hpcelastic sets it so that the other "
+        "nodes continue when a node dies; remove it",
     ),
     "number of tasks": (
         RUNS + "slurm: {srun_options: {ntasks: 2}}\n",
-        "job.yaml:2: slurm.srun_options.ntasks: is not to be set: one agent runs on each node of the job",
+        "job.yaml:2: slurm.srun_options.ntasks: is not allowed: hpcelastic runs one agent on each node of the "
+        "job; remove it",
     ),
     "container by hand": (
         RUNS + "slurm: {srun_options: {container-image: a}}\n",
-        "job.yaml:2: slurm.srun_options.container-image: is of a container; write it under slurm.container",
+        "job.yaml:2: slurm.srun_options.container-image: is an option of containers; write it under slurm.container",
     ),
     "mount": (
         RUNS + "slurm: {container: {image: a, mounts: [data]}}\n",
-        "job.yaml:2: slurm.container.mounts: has 'data'; write /DIRECTORY, /FROM:/TO or /FROM:/TO:ro, each absolute",
+        "job.yaml:2: slurm.container.mounts: has 'data'; write absolute paths: /DIRECTORY, /FROM:/TO or /FROM:/TO:ro",
     ),
     "runtime": (
         RUNS + "slurm: {container: {image: a, runtime: docker}}\n",
@@ -315,11 +320,11 @@ FILES = {
     ),
     "option of a container": (
         RUNS + "slurm: {container: {image: a, options: {--nv: true}}}\n",
-        "job.yaml:2: slurm.container.options.--nv: is no long option of apptainer; write its full name, such as nv",
+        "job.yaml:2: slurm.container.options.--nv: is not a long option of apptainer; write its full name, such as nv",
     ),
     "option with dashes": (
         RUNS + "slurm: {options: {--Mail_Type: END}}\n",
-        "job.yaml:2: slurm.options.--Mail_Type: is no long option of sbatch; write its full name, such as mail-type",
+        "job.yaml:2: slurm.options.--Mail_Type: is not a long option of sbatch; write its full name, such as mail-type",
     ),
 }
 
@@ -343,17 +348,17 @@ OVERRIDES: dict[str, tuple[list[Override], str]] = {
         ["logs={te: both}"],
         "override 1: logs={te: both}: logs.te: no such key; did you mean logs.tee?",
     ),
-    "no value": (["nodes"], "override 1: nodes: is no override; write KEY=VALUE, such as rendezvous.lease=5"),
-    "no key": (["=3"], "override 1: =3: is no override; write KEY=VALUE, such as rendezvous.lease=5"),
+    "no value": (["nodes"], "override 1: nodes: is not an override; write KEY=VALUE, such as rendezvous.lease=5"),
+    "no key": (["=3"], "override 1: =3: is not an override; write KEY=VALUE, such as rendezvous.lease=5"),
     "empty value": (["restarts.max="], "override 1: restarts.max=: is empty; write a whole number"),
     "no YAML": (
         ["run.name=@a"],
-        "override 1: run.name=@a: the value is no YAML: while scanning for the next token "
+        "override 1: run.name=@a: the value is not valid YAML: while scanning for the next token "
         "found character '@' that cannot start any token; quote a value that begins with a special character",
     ),
     "below a value": (
         ["run.name.first=a"],
-        "override 1: run.name.first=a: run.name holds no keys; give its whole value",
+        "override 1: run.name.first=a: run.name has no keys below it; write its whole value",
     ),
     "out of range": (["nodes.min=4"], "override 1: nodes.min=4: is 4, more than nodes.max, 3; write MIN..MAX"),
     "keyword": (
@@ -362,7 +367,7 @@ OVERRIDES: dict[str, tuple[list[Override], str]] = {
     ),
     "keyword of a strange type": (
         [("restarts.max", 3j)],
-        "override 1: restarts.max=3j: is of type complex; give text, a number, true or false, a list or a dict",
+        "override 1: restarts.max=3j: is of type complex; use text, a number, true or false, a list or a dict",
     ),
 }
 
@@ -374,16 +379,16 @@ def test_a_wrong_override_is_told_by_its_number(overrides: list[Override], messa
 
 
 MAPPINGS: dict[str, tuple[dict[object, object], str]] = {
-    "missing": ({}, "entrypoint: is missing; say what to run, such as entrypoint: {script: train.py}"),
+    "missing": ({}, "entrypoint: is missing; write what to run, such as entrypoint: {script: train.py}"),
     "unknown": ({"entrypoint": {"module": "a"}, "nnodes": 3}, "nnodes: no such key; write nodes"),
-    "strange key": ({"entrypoint": {"module": "a"}, 3: 4}, "3: the key is 3; a key must be text"),
+    "strange key": ({"entrypoint": {"module": "a"}, 3: 4}, "3: the key is 3; write a key that is text"),
     "strange value": (
         {"entrypoint": {"module": "a", "args": [b"a"]}},
-        "entrypoint.args[0]: is of type bytes; give text, a number, true or false, a list or a dict",
+        "entrypoint.args[0]: is of type bytes; use text, a number, true or false, a list or a dict",
     ),
     "lone surrogate": (
         {"entrypoint": {"module": "\ud800"}},
-        "entrypoint.module: holds half of a surrogate pair, which is no character; remove it",
+        "entrypoint.module: contains half of a surrogate pair, which is not a character; remove it",
     ),
 }
 
@@ -402,7 +407,7 @@ def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
     assert told("job.yaml", ["nodse=1"]).splitlines() == [
         "job.yaml:1: slurm.foo: no such key; if sbatch has this option, write slurm.options.foo",
         f"job.yaml:2: entrypoint.script: there is no file {Path('tran.py').absolute()}; did you mean train.py?",
-        "job.yaml:4: nodes: given twice, first at line 3; keep one of them",
+        "job.yaml:4: nodes: is given twice, first at line 3; remove one of them",
         "job.yaml:5: logs.tee: is 1; write none, out, err, both or lines KEY: VALUE below it",
         "job.yaml:6: restarts.max: is -1; it must be 0 or more",
         "override 1: nodse=1: no such key; did you mean nodes?",

@@ -39,9 +39,9 @@ def test_a_file_in_place_of_a_directory() -> None:
 
 
 def test_a_directory_is_answered_with_the_job_files_in_it() -> None:
-    assert told(".") == ".: is a directory; name a job file, such as job.yaml"
+    assert told(".") == ".: is a directory; write a job file, such as job.yaml"
     Path("gpu.yaml").touch()
-    assert told(".") == ".: is a directory; name a job file in it: gpu.yaml"
+    assert told(".") == ".: is a directory; write a job file in it: gpu.yaml"
 
 
 def test_an_unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_an_unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert told("job.yaml") == "job.yaml: cannot be read: Permission denied; check its rights and its file system"
+    assert told("job.yaml") == "job.yaml: cannot be read: Permission denied; check its permissions and its filesystem"
 
 
 def test_a_file_in_another_encoding() -> None:
@@ -76,7 +76,7 @@ def test_a_missing_script_is_told_with_the_path_that_was_tried(directory: Path) 
 
 def test_a_script_that_is_a_directory(directory: Path) -> None:
     Path("train").mkdir()
-    remedy = "name a Python file, or use entrypoint.module for a package"
+    remedy = "write a Python file, or use entrypoint.module for a package"
     assert refused("train") == f"entrypoint.script: {directory}/train is a directory; {remedy}"
 
 

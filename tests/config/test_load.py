@@ -9,6 +9,7 @@ import pytest
 from hpcelastic.agent.settings import AgentSettings, Entrypoint
 from hpcelastic.config import JobConfig, default_name, from_mapping, load, node_range, overrides_from_keywords
 from hpcelastic.config.overrides import Override
+from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import NodeRange, Settings
 
 DEFAULTS = JobConfig(entrypoint=Entrypoint(script="train.py"))
@@ -173,3 +174,73 @@ def test_every_value_has_an_origin() -> None:
 def test_the_default_name_comes_from_the_file_and_the_time(path: str, name: str) -> None:
     assert default_name(path, datetime(2024, 5, 9, 13, 7, 2)) == name
     assert from_mapping({"entrypoint": {"module": "a"}, "run": {"name": name}}).config.run.name == name
+
+
+OLD_NAME = "network.doorbell: is the old name of network.notifications; write network.notifications instead"
+BOTH_NAMES = "network.doorbell: is the old name of network.notifications, which is given too; remove network.doorbell"
+
+OLD_NAMES: dict[str, tuple[str, list[Override], list[str]]] = {
+    "file": ("network: {doorbell: false}\n", [], [f"job.yaml:2: {OLD_NAME}"]),
+    "override": (
+        "network: {notifications: true}\n",
+        ["network.doorbell=false"],
+        [f"override 1: network.doorbell=false: {OLD_NAME.partition(': ')[2]}"],
+    ),
+    "group in an override": (
+        "",
+        ["network={doorbell: false}"],
+        [f"override 1: network={{doorbell: false}}: {OLD_NAME}"],
+    ),
+    "keyword": (
+        "",
+        [("network.doorbell", False)],
+        [f"override 1: network.doorbell=False: {OLD_NAME.partition(': ')[2]}"],
+    ),
+    "override of a file with the old name": (
+        "network: {doorbell: true}\n",
+        ["network.notifications=false"],
+        [f"job.yaml:2: {OLD_NAME}"],
+    ),
+    "new name": ("network: {notifications: false}\n", [], []),
+}
+
+
+@pytest.mark.parametrize(("text", "overrides", "warnings"), OLD_NAMES.values(), ids=OLD_NAMES)
+def test_an_old_name_of_a_key_is_accepted_with_a_warning(
+    text: str, overrides: list[Override], warnings: list[str]
+) -> None:
+    Path("job.yaml").write_text("entrypoint: {script: train.py}\n" + text)
+    resolved = load("job.yaml", overrides)
+    assert resolved.config.network.notifications is False
+    assert list(resolved.warnings) == warnings
+
+
+def test_the_value_of_an_old_name_keeps_its_origin() -> None:
+    Path("job.yaml").write_text("entrypoint: {script: train.py}\nnetwork:\n  doorbell: false\n")
+    assert load("job.yaml").origins["network.notifications"] == "job.yaml:3"
+
+
+def test_a_mapping_may_have_an_old_name() -> None:
+    resolved = from_mapping({"entrypoint": {"module": "a"}, "network": {"doorbell": False}})
+    assert resolved.config.network.notifications is False
+    assert resolved.warnings == (OLD_NAME,)
+
+
+BOTH: dict[str, tuple[str, list[Override], str]] = {
+    "file": ("network: {doorbell: false, notifications: false}\n", [], f"job.yaml:2: {BOTH_NAMES}"),
+    "overrides": ("", ["network.notifications=true", "network.doorbell=false"], f"overrides: {BOTH_NAMES}"),
+    "one override": (
+        "",
+        ["network={doorbell: false, notifications: true}"],
+        f"override 1: network={{doorbell: false, notifications: true}}: {BOTH_NAMES}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "overrides", "message"), BOTH.values(), ids=BOTH)
+def test_the_old_and_the_new_name_of_a_key_together_are_an_error(
+    text: str, overrides: list[Override], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        loaded(text, overrides)
+    assert str(error.value) == message

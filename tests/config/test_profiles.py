@@ -64,7 +64,7 @@ PLACES = {
 @pytest.mark.parametrize(("environ", "place"), PLACES.values(), ids=PLACES)
 def test_where_the_file_is(environ: Mapping[str, str], place: str) -> None:
     assert choose_profile(None, environ) is None
-    with pytest.raises(ConfigError, match=f"^profile large: there is no file of profiles; write {place}$"):
+    with pytest.raises(ConfigError, match=f"^profile large: there is no file of profiles; create {place}$"):
         choose_profile("large", environ)
     Path(place).parent.mkdir(parents=True)
     Path("mine.yaml").rename(place)
@@ -101,29 +101,42 @@ def test_each_value_says_where_it_comes_from() -> None:
     assert loaded("small").origins["nodes.min"] == "profile small, mine.yaml:5"
 
 
+def test_a_profile_may_have_an_old_name() -> None:
+    Path("mine.yaml").write_text("profiles:\n  a:\n    network: {doorbell: false}\n")
+    resolved = loaded("a")
+    assert resolved.config.network.notifications is False
+    (line,) = resolved.warnings
+    assert line.startswith("mine.yaml:3: network.doorbell: is the old name of network.notifications; ")
+
+
 WRONG = {
-    "not YAML": ("profiles: [", None, r"mine\.yaml:1:12: is no YAML"),
-    "given twice": ("profiles:\n  a:\n  a:\n", None, r"mine\.yaml:3: profiles\.a: given twice, first at line 2"),
-    "a list": ("- a\n", None, r"^mine\.yaml:1: holds no keys; write profiles: \{NAME: \{KEY: VALUE\}\}$"),
+    "not YAML": ("profiles: [", None, r"mine\.yaml:1:12: is not valid YAML"),
+    "given twice": ("profiles:\n  a:\n  a:\n", None, r"mine\.yaml:3: profiles\.a: is given twice, first at line 2"),
+    "a list": ("- a\n", None, r"^mine\.yaml:1: contains no keys; write profiles: \{NAME: \{KEY: VALUE\}\}$"),
     "unknown key": ("slurm: {}\n", None, r"^mine\.yaml:1: slurm: no such key; the keys here are profiles, default_"),
-    "no profiles": ("profiles: 3\n", None, r"^mine\.yaml:1: profiles: holds no profiles; write profiles:"),
+    "no profiles": ("profiles: 3\n", None, r"^mine\.yaml:1: profiles: contains no profiles; write profiles:"),
     "a profile without keys": (
         "profiles:\n  a: 3\n",
         None,
-        r"^mine\.yaml:2: profiles\.a: holds no keys; write those of",
+        r"^mine\.yaml:2: profiles\.a: contains no keys; write keys of",
     ),
-    "cluster": ("profiles:\n  a: {cluster: 3}\n", None, r"^mine\.yaml:2: profiles\.a\.cluster: is no text"),
+    "cluster": ("profiles:\n  a: {cluster: 3}\n", None, r"^mine\.yaml:2: profiles\.a\.cluster: is not text"),
     "default": (
         "default_profile: b\nprofiles: {a: }\n",
         None,
         r"^mine\.yaml:1: default_profile: there is no profile 'b'",
     ),
     "unknown profile": (PROFILES, "lagre", r"^mine\.yaml: there is no profile lagre; did you mean large\?$"),
-    "unlike any": (PROFILES, "x", r"^mine\.yaml: there is no profile x; it has small, large, empty$"),
+    "unlike any": (PROFILES, "x", r"^mine\.yaml: there is no profile x; the profiles are small, large, empty$"),
     "two for the cluster": (
         "profiles: {a: {cluster: jade}, b: {cluster: jade}}\n",
         None,
-        r"^mine\.yaml: a, b are all for the cluster jade; choose with --profile, or set default_profile$",
+        r"^mine\.yaml: the profiles a, b all match the cluster jade; choose one with --profile or default_profile$",
+    ),
+    "both names of a key": (
+        "profiles:\n  a:\n    network: {doorbell: true, notifications: true}\n",
+        "a",
+        r"^mine\.yaml:3: network\.doorbell: is the old name of network\.notifications, which is given too; ",
     ),
     "key of a job": (
         "profiles:\n  a:\n    slurm: {partitoin: x}\n",

@@ -47,31 +47,39 @@ UNNEEDED = {
 }
 
 REFUSED: dict[str, tuple[tuple[str, str], dict[str, Any], str]] = {
-    "unknown": (FILES, {"wait": "3"}, "'wait' is not known; it takes join_timeout"),
+    "unknown": (FILES, {"wait": "3"}, "'wait' is not a known key; the keys are join_timeout"),
     "no time": (FILES, {"timeout": "soon"}, "timeout is 'soon'; write seconds"),
-    "TLS without TLS": (ETCD, {"protocol": "http", "cert": "/c"}, "protocol is http, and cert asks for TLS"),
-    "TLS and http": (("etcd", "http://n1"), {"cacert": "/c"}, "'http://n1', and rendezvous.cacert asks for TLS"),
+    "TLS without TLS": (ETCD, {"protocol": "http", "cert": "/c"}, "protocol is http, but cert requires TLS"),
+    "TLS and http": (("etcd", "http://n1"), {"cacert": "/c"}, "'http://n1', but rendezvous.cacert requires TLS"),
     "https and http": (
         ("etcd", "http://n1"),
         {"protocol": "https"},
-        "protocol is https, and the endpoint is 'http://n1'",
+        "protocol is https, but the endpoint is 'http://n1'",
     ),
     "https and embedded": (
         ("etcd", "embedded"),
         {"protocol": "https"},
-        "protocol is https, and the endpoint is 'embed",
+        "protocol is https, but the endpoint is 'embed",
     ),
-    "CA and embedded": (("etcd", "embedded"), {"cacert": "/c"}, "an embedded server has not"),
-    "mixed members": (("etcd", "https://n1,http://n2"), {}, "a part of it asks for TLS"),
+    "CA and embedded": (("etcd", "embedded"), {"cacert": "/c"}, "an embedded server does not support"),
+    "mixed members": (("etcd", "https://n1,http://n2"), {}, "another member of it requires TLS"),
     "no protocol": (ETCD, {"protocol": "ftp"}, "protocol is 'ftp'; write http or https"),
-    "key alone": (ETCD, {"key": "/c/k"}, "rendezvous.cert must name that"),
-    "TLS for c10d": (C10D, {"protocol": "https"}, "protocol=https asks for TLS, which the backend c10d has not"),
-    "CA for static": (("static", "n1:1"), {"cacert": "/c"}, "cacert asks for TLS, which the backend static has not"),
-    "https elsewhere": (("theirs", "n1:1"), {"protocol": "https"}, "whether the backend theirs can speak it"),
+    "key alone": (ETCD, {"key": "/c/k"}, "set rendezvous.cert to the certificate"),
+    "TLS for c10d": (
+        C10D,
+        {"protocol": "https"},
+        "protocol=https requires TLS, which the backend c10d does not support",
+    ),
+    "CA for static": (
+        ("static", "n1:1"),
+        {"cacert": "/c"},
+        "cacert requires TLS, which the backend static does not support",
+    ),
+    "https elsewhere": (("theirs", "n1:1"), {"protocol": "https"}, "hpcelastic cannot set it for the backend theirs"),
     "no truth": (C10D, {"is_host": "perhaps"}, "is_host is 'perhaps'; write 1 or 0"),
     "no store": (C10D, {"store_type": "hash"}, "store_type is 'hash'; write tcp or file"),
-    "file at a host": (C10D, {"store_type": "file"}, "store_type is file, and the endpoint is 'n1:29400'"),
-    "tcp in a file": (("c10d", "file:/s"), {"store_type": "tcp"}, "store_type is tcp, and the endpoint is 'file:/s'"),
+    "file at a host": (C10D, {"store_type": "file"}, "store_type is file, but the endpoint is 'n1:29400'"),
+    "tcp in a file": (("c10d", "file:/s"), {"store_type": "tcp"}, "store_type is tcp, but the endpoint is 'file:/s'"),
 }
 
 
@@ -80,7 +88,7 @@ def test_is_honoured(server: tuple[str, str], given: dict[str, Any], settings: d
     backend, endpoint = server
     found = read_conf(given, backend, endpoint)
     assert found.settings == RendezvousSettings(**{"backend": backend, "endpoint": endpoint, **settings})
-    assert found.unneeded == ()
+    assert found.warnings == ()
 
 
 def test_a_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +103,7 @@ def test_a_user_says_which_agent_serves(text: str, host: bool) -> None:
 
 @pytest.mark.parametrize(("key", "server"), UNNEEDED.items(), ids=UNNEEDED)
 def test_is_named_where_it_is_not_needed(key: str, server: tuple[str, str]) -> None:
-    (line,) = read_conf({key: "5"}, *server).unneeded
+    (line,) = read_conf({key: "5"}, *server).warnings
     assert line.startswith(f"{key} is not needed: ")
 
 
@@ -106,4 +114,15 @@ def test_is_refused(server: tuple[str, str], given: dict[str, Any], words: str) 
 
 
 def test_a_key_of_the_caller_is_left_to_it() -> None:
-    assert read_conf({"rank": 3}, beside=("rank",)).unneeded == ()
+    assert read_conf({"rank": 3}, extra_keys=("rank",)).warnings == ()
+
+
+def test_an_old_name_of_a_key_is_accepted_with_a_warning() -> None:
+    extra_keys = ("interface", "notifications")
+    assert read_conf({"notifications": "false"}, extra_keys=extra_keys).warnings == ()
+    warnings = read_conf({"doorbell": "false"}, extra_keys=extra_keys).warnings
+    assert warnings == ("doorbell is the old name of notifications; write notifications instead",)
+    with pytest.raises(ValueError, match=r"^doorbell is the old name of notifications, which is given too; remove"):
+        read_conf({"doorbell": "false", "notifications": "false"}, extra_keys=extra_keys)
+    with pytest.raises(ValueError, match=r"^'doorbell' is not a known key"):
+        read_conf({"doorbell": "false"})

@@ -10,12 +10,12 @@ from hpcelastic.doctor.measurements import (
     Measurements,
     NodeMeasurements,
     Result,
-    Sight,
     Space,
     Times,
     Trial,
+    Visibility,
 )
-from hpcelastic.store.mounts import Mount
+from hpcelastic.storage.mounts import Mount
 
 NFS = Mount("nfs4", "server:/export", "/scratch", ("rw", "vers=4.2", "local_lock=none"))
 WORKS = Trial(Result.WORKS)
@@ -53,7 +53,7 @@ SOUND = NodeMeasurements(
     reading=Times(0.001, 0.002),
 )
 
-SEES = Sight(AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, watched=1.5)
+SEES = Visibility(AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, watched=1.5)
 
 TOGETHER = AcrossMeasurements(
     WORKS, WORKS, WORKS, WORKS, handover=Lag(0.003, 5.0), round_trip=Times(0.01, 0.02), sights=(SEES, SEES)
@@ -65,8 +65,10 @@ def alone(**changes: Any) -> Measurements:
     return Measurements((replace(SOUND, **changes),))
 
 
-def together(node: dict[str, Any] | None = None, sight: dict[str, Any] | None = None, **changes: Any) -> Measurements:
+def together(
+    node: dict[str, Any] | None = None, visibility: dict[str, Any] | None = None, **changes: Any
+) -> Measurements:
     """What two nodes have measured: changes of the second one's own, of what it saw, and of what both did."""
     second = replace(SOUND, **{"node": "n1", "client": "n1", **(node or {})})
-    sights = (SEES, replace(SEES, **(sight or {})))
+    sights = (SEES, replace(SEES, **(visibility or {})))
     return Measurements((SOUND, second), replace(TOGETHER, sights=sights, **changes))

@@ -9,21 +9,21 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.doctor import ground, probe, race
-from hpcelastic.doctor.ground import check_race, established, read_verdict, remarks
+from hpcelastic.doctor import probe, race, run_check
+from hpcelastic.doctor.bounded_calls import run_trial
 from hpcelastic.doctor.measurements import Measurements, NodeMeasurements, Result
 from hpcelastic.doctor.probe import QUICK, SHORT, Effort, measure_node, number_in, whole_content
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.trials import tried
-from hpcelastic.doctor.verdict import Finding, Severity, Verdict
+from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remarks, read_verdict
+from hpcelastic.doctor.verdict import Conclusion, FilesystemReport, Severity
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import encode
-from hpcelastic.store import files
-from hpcelastic.store.bounded import Hang, bounded
-from hpcelastic.store.locks import LockKind
-from hpcelastic.store.mounts import Mount, mount_of
-from hpcelastic.store.paths import RunPaths, doctors_verdict
-from tests.store.forking import in_processes
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import Hang, bounded
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.mounts import Mount, mount_of
+from hpcelastic.storage.paths import RunPaths, doctor_verdict
+from tests.storage.forking import in_processes
 
 TRIALS = ("read_back", "hard_links", "symbolic_links", "exclusive", "replacement", "soft_lock", "flock")
 TRIALS += ("durable_file", "durable_directory")
@@ -107,8 +107,8 @@ def test_a_call_that_takes_too_long_is_not_waited_for() -> None:
 
 def test_an_error_that_passes_is_not_a_result() -> None:
     errors = [OSError(116, "Stale file handle"), OSError(5, "Input/output error")]
-    assert tried(lambda: _raise(errors.pop()) if errors else "", 5.0, "x").works
-    assert tried(lambda: _raise(PermissionError(1, "Operation not permitted")), 5.0, "x").detail == (
+    assert run_trial(lambda: _raise(errors.pop()) if errors else "", 5.0, "x").works
+    assert run_trial(lambda: _raise(PermissionError(1, "Operation not permitted")), 5.0, "x").detail == (
         "Operation not permitted"
     )
 
@@ -123,11 +123,11 @@ def test_content_is_whole_or_it_is_not() -> None:
 
 RACES = {
     "one winner each": ({"a": ["x"], "b": ["y"]}, {"x": "a", "y": "b"}, ""),
-    "two winners": ({"a": ["x"], "b": ["x"]}, {"x": "a"}, "2 were told"),
-    "nobody won": ({"a": [], "b": []}, {"x": ""}, "nobody created"),
-    "nobody was told": ({"a": [], "b": []}, {"x": "a"}, "nobody was told"),
-    "another's content": ({"a": ["x"], "b": []}, {"x": "b"}, "holds what b wrote"),
-    "no content": ({"a": ["x"], "b": []}, {"x": ""}, "holds what nobody wrote"),
+    "two winners": ({"a": ["x"], "b": ["x"]}, {"x": "a"}, "2 racers created"),
+    "nobody won": ({"a": [], "b": []}, {"x": ""}, "no racer created"),
+    "nobody was told": ({"a": [], "b": []}, {"x": "a"}, "no racer got success"),
+    "another's content": ({"a": ["x"], "b": []}, {"x": "b"}, "holds the content of b"),
+    "no content": ({"a": ["x"], "b": []}, {"x": ""}, "holds no content"),
 }
 
 
@@ -138,9 +138,9 @@ def test_what_is_wrong_with_a_race(claims: dict[str, list[str]], held: dict[str,
 
 
 def test_agents_that_start_together_race_without_harm(tmp_path: Path) -> None:
-    assert in_processes(4, lambda index: race.meet_at_start(tmp_path / "race", f"n{index}", 5)) == [""] * 4
+    assert in_processes(4, lambda index: race.race_at_start(tmp_path / "race", f"n{index}", 5)) == [""] * 4
     assert len(os.listdir(tmp_path / "race")) == 5
-    assert race.meet_at_start(tmp_path / "race", "late", 5) == ""
+    assert race.race_at_start(tmp_path / "race", "late", 5) == ""
 
 
 def test_an_agent_that_did_not_win_what_it_was_told_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,9 @@ def test_an_agent_that_did_not_win_what_it_was_told_is_stopped(tmp_path: Path, m
         return True
 
     monkeypatch.setattr(files, "publish_new", both)
-    with pytest.raises(ConfigError, match=r"exclusive creation: .* was created by this node.* holds what other wrote"):
+    with pytest.raises(
+        ConfigError, match=r"exclusive creation: .* was created by this node.* holds the content of other"
+    ):
         check_race(RunPaths(tmp_path), "me")
 
 
@@ -172,21 +174,21 @@ def run_in(directory: Path) -> RunPaths:
 
 def test_all_agents_of_a_run_use_one_verdict(tmp_path: Path) -> None:
     paths = run_in(tmp_path)
-    found = in_processes(4, lambda _: encode(established(paths)))
+    found = in_processes(4, lambda _: encode(ensure_verdict(paths)))
     assert found == [found[0]] * 4
     assert encode(read_verdict(paths.filesystem)) == found[0]
     assert os.listdir(paths.root) == ["filesystem.json"]
 
 
-def left_by_doctor(directory: Path, **changes: Any) -> Verdict:
-    verdict = Verdict(**{"safe": True, "mount": mount_of(directory), "nodes": 4, "lag": 7.0, **changes})
-    files.publish(doctors_verdict(directory), files.to_json(encode(verdict)))
+def left_by_doctor(directory: Path, **changes: Any) -> FilesystemReport:
+    verdict = FilesystemReport(**{"safe": True, "mount": mount_of(directory), "nodes": 4, "lag": 7.0, **changes})
+    files.publish(doctor_verdict(directory), files.to_json(encode(verdict)))
     return verdict
 
 
 def test_what_doctor_has_found_counts(tmp_path: Path) -> None:
     verdict = left_by_doctor(tmp_path, lock=LockKind.SOFT)
-    assert established(run_in(tmp_path)) == verdict
+    assert ensure_verdict(run_in(tmp_path)) == verdict
 
 
 @pytest.mark.parametrize(
@@ -201,16 +203,16 @@ def test_what_doctor_has_found_counts(tmp_path: Path) -> None:
 )
 def test_what_doctor_cannot_have_found_here_does_not(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
     left_by_doctor(tmp_path)
-    spoil(doctors_verdict(tmp_path))
-    assert established(run_in(tmp_path)).nodes == 1
+    spoil(doctor_verdict(tmp_path))
+    assert ensure_verdict(run_in(tmp_path)).nodes == 1
 
 
 def test_a_directory_that_doctor_refused_is_refused(tmp_path: Path) -> None:
-    finding = Finding("exclusive creation", Severity.UNSAFE, "two winners", remedy="use another filesystem")
+    finding = Conclusion("exclusive creation", Severity.UNSAFE, "two winners", remedy="use another filesystem")
     left_by_doctor(tmp_path, safe=False, findings=(finding,))
     paths = run_in(tmp_path)
     with pytest.raises(ConfigError, match=r"cannot be safe: exclusive creation: two winners.*doctor --dir"):
-        established(paths)
+        ensure_verdict(paths)
     assert os.listdir(paths.root) == []
 
 
@@ -229,21 +231,21 @@ def test_a_directory_that_cannot_be_safe_is_refused(
     paths = run_in(tmp_path)
     spoil(monkeypatch, paths)
     with pytest.raises(ConfigError, match=rf"cannot be safe: {check}: .*hpcelastic doctor --dir {tmp_path}"):
-        established(paths)
+        ensure_verdict(paths)
     assert os.listdir(paths.root) == []
 
 
 def test_a_directory_that_does_not_work_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="a part of the path is a file"):
-        established(RunPaths(tmp_path / "file" / "run"))
+        ensure_verdict(RunPaths(tmp_path / "file" / "run"))
 
 
 REMARKS = {
     "local, several nodes": ("ext4", 2, Mount("ext4", "/dev/vda", "/"), "a filesystem of this machine"),
     "local, one node": ("ext4", 1, Mount("ext4", "/dev/vda", "/"), ""),
     "shared": ("nfs4", 2, Mount("nfs4", "s:/x", "/x", ("local_lock=none",)), ""),
-    "mounted otherwise": ("nfs4", 2, Mount("nfs4", "s:/x", "/x"), "this node mounts /here otherwise"),
+    "mounted otherwise": ("nfs4", 2, Mount("nfs4", "s:/x", "/x"), "/here is mounted differently on this node"),
     "local locks here": (
         "nfs4",
         2,
@@ -259,7 +261,7 @@ def test_what_a_person_should_know_is_said(
 ) -> None:
     options = then.options or (("local_lock=none",) if kind == "nfs4" else ())
     here = Mount(kind, then.source, "/here", options)
-    monkeypatch.setattr(ground, "mount_of", lambda _: here)
-    said = " ".join(remarks(RunPaths(tmp_path), Verdict(True, mount=then), nodes=nodes))
+    monkeypatch.setattr(run_check, "mount_of", lambda _: here)
+    said = " ".join(mount_remarks(RunPaths(tmp_path), FilesystemReport(True, mount=then), nodes=nodes))
     assert words in said
     assert bool(words) is bool(said)

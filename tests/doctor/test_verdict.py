@@ -6,11 +6,11 @@ import pytest
 
 from hpcelastic.doctor.measurements import Access, Lag, Measurements, Result, Space, Times, Trial
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.verdict import Severity, Verdict, advise, locks_stay_local, raised
+from hpcelastic.doctor.verdict import FilesystemReport, Severity, advise, describe_changes, local_lock_reason
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.settings import RENEWALS, NodeRange, RendezvousSettings, Settings
-from hpcelastic.store.locks import LockKind
-from hpcelastic.store.mounts import Mount
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.mounts import Mount
 from tests.doctor.measured import NEVER, NFS, alone, fails, late, together
 
 HANGS = Trial(Result.HANGS, "no answer within 5 s")
@@ -27,13 +27,16 @@ UNSAFE = {
     "disk full": (alone(read_back=fails("No space left on device")), "own writes"),
     "hangs": (alone(read_back=HANGS), "own writes"),
     "no links at all": (alone(hard_links=fails("EPERM"), symbolic_links=fails("EPERM")), "links"),
-    "two winners here": (alone(exclusive=fails("2 were told")), "exclusive creation"),
-    "two winners on one of two": (together(node={"exclusive": fails("2 were told")}), "exclusive creation"),
-    "two winners between nodes": (together(exclusive=fails("2 were told")), "exclusive creation"),
+    "two winners here": (alone(exclusive=fails("2 racers created the same name")), "exclusive creation"),
+    "two winners on one of two": (
+        together(node={"exclusive": fails("2 racers created the same name")}),
+        "exclusive creation",
+    ),
+    "two winners between nodes": (together(exclusive=fails("2 racers created the same name")), "exclusive creation"),
     "torn": (alone(replacement=fails("torn for a moment")), "replacement"),
-    "torn between nodes": (together(sight={"torn": 1}), "replacement"),
-    "listing never shows": (together(sight={"new_by_listing": NEVER}), "names by listing"),
-    "content never changes": (together(sight={"content": NEVER}), "replaced content"),
+    "torn between nodes": (together(visibility={"torn": 1}), "replacement"),
+    "listing never shows": (together(visibility={"new_by_listing": NEVER}), "names by listing"),
+    "content never changes": (together(visibility={"content": NEVER}), "replaced content"),
 }
 
 
@@ -51,15 +54,15 @@ HANDLED = {
     "local POSIX locks": (together(posix_lock=fails("both held it")), "POSIX locks"),
     "no lock service": (alone(flock=fails("No locks available")), "locks"),
     "locks hang": (alone(flock=HANGS), "locks"),
-    "negative entries, open": (together(sight={"new_by_open": late(29.6)}), "names polled by open"),
-    "negative entries, stat": (together(sight={"new_by_stat": NEVER}), "names polled by stat"),
-    "late mtime": (together(sight={"mtime": late(2.6)}), "modification times"),
-    "late removal": (together(sight={"gone": late(11.7)}), "removed names"),
-    "late content": (together(sight={"content": late(4.0)}), "replaced content"),
-    "late listings": (together(sight={"new_by_listing": late(1.5)}), "names by listing"),
-    "slow news": (together(round_trip=Times(1.0, 3.0)), "news between nodes"),
-    "reads go back": (together(sight={"backwards": 3}), "order of reads"),
-    "missing while replaced": (together(sight={"missing": 2}), "replacement"),
+    "negative entries, open": (together(visibility={"new_by_open": late(29.6)}), "names polled by open"),
+    "negative entries, stat": (together(visibility={"new_by_stat": NEVER}), "names polled by stat"),
+    "late mtime": (together(visibility={"mtime": late(2.6)}), "modification times"),
+    "late removal": (together(visibility={"gone": late(11.7)}), "removed names"),
+    "late content": (together(visibility={"content": late(4.0)}), "replaced content"),
+    "late listings": (together(visibility={"new_by_listing": late(1.5)}), "names by listing"),
+    "slow news": (together(round_trip=Times(1.0, 3.0)), "round trip"),
+    "reads go back": (together(visibility={"backwards": 3}), "order of reads"),
+    "missing while replaced": (together(visibility={"missing": 2}), "replacement"),
     "slow": (alone(publishing=Times(0.4, 0.9)), "latency"),
 }
 
@@ -71,10 +74,10 @@ WARNED = {
     "mounted otherwise": (together(node={"mount": replace(NFS, options=("rw", "vers=3"))}), "mount"),
     "another filesystem": (together(node={"mount": Mount("lustre", "s:/x", "/scratch", ("flock",))}), "mount"),
     "no fsync": (alone(durable_directory=fails("Invalid argument")), "fsync"),
-    "listings of one tick": (together(unlisted=2), "names in a row"),
+    "listings of one tick": (together(unlisted=2), "names in one tick"),
     "one client": (together(node={"client": "n0"}), "nodes"),
     "one node": (alone(), "nodes"),
-    "not seen in a quick look": (together(sight={"content": Lag(None, 3.0)}), "replaced content"),
+    "not seen in a quick look": (together(visibility={"content": Lag(None, 3.0)}), "replaced content"),
 }
 
 
@@ -89,7 +92,7 @@ def test_what_is_worked_around_is_safe_and_named(measured: Measurements, check: 
     verdict = judge(measured)
     assert verdict.safe
     assert check in [finding.check for finding in verdict.findings if finding.severity is severity]
-    assert not [finding for finding in verdict.findings if finding.severity not in (Severity.FINE, severity)] or (
+    assert not [finding for finding in verdict.findings if finding.severity not in (Severity.OK, severity)] or (
         measured.across is None
     )
 
@@ -97,13 +100,13 @@ def test_what_is_worked_around_is_safe_and_named(measured: Measurements, check: 
 SOUND = {
     "two nodes": together(),
     "sticky directory of root": together(node=access(0o1777, ours=False, roots=True)),
-    "seen within a second": together(sight={"content": late(0.9), "mtime": late(0.9), "gone": late(0.9)}),
+    "seen within a second": together(visibility={"content": late(0.9), "mtime": late(0.9), "gone": late(0.9)}),
 }
 
 
 @pytest.mark.parametrize("measured", SOUND.values(), ids=SOUND.keys())
 def test_a_sound_filesystem_has_nothing_against_it(measured: Measurements) -> None:
-    assert {finding.severity for finding in judge(measured).findings} == {Severity.FINE}
+    assert {finding.severity for finding in judge(measured).findings} == {Severity.OK}
 
 
 def test_a_sticky_directory_of_all_is_fine() -> None:
@@ -154,18 +157,18 @@ def test_the_lock_that_is_chosen(measured: Measurements, kind: LockKind) -> None
     ],
 )
 def test_what_mount_options_say_of_locks(mount: Mount, local: bool) -> None:
-    assert bool(locks_stay_local(mount)) is local
+    assert bool(local_lock_reason(mount)) is local
 
 
 LAGS = {
     "at once": (together(), 0.02),
     "round trip": (together(round_trip=Times(0.1, 0.8)), 0.8),
-    "content, and for as long as it was watched": (together(sight={"content": late(3.5)}), 5.0),
-    "listing": (together(sight={"new_by_listing": late(1.0)}), 2.5),
-    "a short delay is no cache": (together(sight={"content": late(0.2)}), 0.2),
-    "never in a quick look": (together(sight={"content": Lag(None, 3.0)}), 30.0),
+    "content, and for as long as it was watched": (together(visibility={"content": late(3.5)}), 5.0),
+    "listing": (together(visibility={"new_by_listing": late(1.0)}), 2.5),
+    "a short delay is no cache": (together(visibility={"content": late(0.2)}), 0.2),
+    "never in a quick look": (together(visibility={"content": Lag(None, 3.0)}), 30.0),
     "what is worked around does not count": (
-        together(sight={"mtime": NEVER, "new_by_stat": NEVER, "gone": NEVER}),
+        together(visibility={"mtime": NEVER, "new_by_stat": NEVER, "gone": NEVER}),
         0.02,
     ),
     "nocto": (alone(mount=nfs("nocto")), 60.0),
@@ -182,19 +185,19 @@ def test_how_late_changes_are_seen(measured: Measurements, lag: float) -> None:
 DEFAULTS = RendezvousSettings()
 
 ADVICE = {
-    "prompt": (DEFAULTS, Verdict(True, lag=0.03, latency=0.01, look=0.01), DEFAULTS),
-    "late": (DEFAULTS, Verdict(True, lag=5.0), replace(DEFAULTS, lease=20.0, margin=5.0)),
-    "never": (DEFAULTS, Verdict(True, lag=30.0), replace(DEFAULTS, lease=120.0, margin=30.0)),
-    "slow": (DEFAULTS, Verdict(True, latency=2.0), replace(DEFAULTS, lease=16.0)),
-    "slow looks": (DEFAULTS, Verdict(True, look=4.0), replace(DEFAULTS, lease=16.0, poll=4.0)),
+    "prompt": (DEFAULTS, FilesystemReport(True, lag=0.03, latency=0.01, look=0.01), DEFAULTS),
+    "late": (DEFAULTS, FilesystemReport(True, lag=5.0), replace(DEFAULTS, lease=20.0, margin=5.0)),
+    "never": (DEFAULTS, FilesystemReport(True, lag=30.0), replace(DEFAULTS, lease=120.0, margin=30.0)),
+    "slow": (DEFAULTS, FilesystemReport(True, latency=2.0), replace(DEFAULTS, lease=16.0)),
+    "slow looks": (DEFAULTS, FilesystemReport(True, look=4.0), replace(DEFAULTS, lease=16.0, poll=4.0)),
     "never lowered": (
         replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
-        Verdict(True, lag=5.0, latency=1.0, look=1.0),
+        FilesystemReport(True, lag=5.0, latency=1.0, look=1.0),
         replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
     ),
     "short ones of the user's": (
         replace(DEFAULTS, lease=2.0, margin=0.5, poll=0.05),
-        Verdict(True, lag=1.02),
+        FilesystemReport(True, lag=1.02),
         replace(DEFAULTS, lease=4.1, margin=1.1, poll=0.05),
     ),
 }
@@ -202,44 +205,44 @@ ADVICE = {
 
 @pytest.mark.parametrize(("given", "verdict", "expected"), ADVICE.values(), ids=ADVICE.keys())
 def test_times_are_raised_where_they_must(
-    given: RendezvousSettings, verdict: Verdict, expected: RendezvousSettings
+    given: RendezvousSettings, verdict: FilesystemReport, expected: RendezvousSettings
 ) -> None:
     before, after = Settings(rendezvous=given), Settings(rendezvous=expected)
     assert advise(before, verdict) == after
     assert advise(after, verdict) == after
-    assert bool(raised(before, after, verdict)) is (given != expected)
+    assert bool(describe_changes(before, after, verdict)) is (given != expected)
 
 
 @pytest.mark.parametrize(("nodes", "lease"), [(1, 10.0), (300, 10.0), (512, 15.4), (1024, 30.8), (4096, 122.9)])
 def test_many_nodes_renew_their_leases_more_seldom(nodes: int, lease: float) -> None:
     before = Settings(NodeRange(1, nodes))
-    after = advise(before, Verdict(True, lag=0.5))
+    after = advise(before, FilesystemReport(True, lag=0.5))
     assert after.rendezvous.lease == pytest.approx(lease)
     assert RENEWALS * nodes / after.rendezvous.lease <= 100
-    assert (f"{nodes} nodes" in raised(before, after, Verdict(True))) is (lease > 10)
+    assert (f"{nodes} nodes" in describe_changes(before, after, FilesystemReport(True))) is (lease > 10)
 
 
 @pytest.mark.parametrize("lag", [0.01, 0.3, 1.0, 5.0, 29.6, 60.0])
 @pytest.mark.parametrize("lease", [0.5, 2.0, 10.0, 300.0])
 def test_a_living_node_is_far_from_suspicion(lease: float, lag: float) -> None:
     given = Settings(rendezvous=RendezvousSettings(lease=lease, margin=0.5, poll=lease / 4))
-    times = advise(given, Verdict(True, lag=lag)).rendezvous
+    times = advise(given, FilesystemReport(True, lag=lag)).rendezvous
     assert (1 - 1 / RENEWALS) * times.lease + times.margin >= 3 * lag
     assert times.margin >= lag or lag < 0.05
     assert times.poll <= times.lease / 4
 
 
 def test_what_was_raised_and_why_is_said() -> None:
-    verdict = Verdict(True, lag=5.0, latency=0.2)
-    line = raised(Settings(), advise(Settings(), verdict), verdict)
+    verdict = FilesystemReport(True, lag=5.0, latency=0.2)
+    line = describe_changes(Settings(), advise(Settings(), verdict), verdict)
     assert "rendezvous.lease from 10 to 20 s" in line
     assert "rendezvous.margin from 2 to 5 s" in line
     assert "5 s late" in line
 
 
-@pytest.mark.parametrize("measured", [alone(), together(flock=fails("both")), together(sight={"content": NEVER})])
+@pytest.mark.parametrize("measured", [alone(), together(flock=fails("both")), together(visibility={"content": NEVER})])
 def test_a_verdict_is_kept_as_json(measured: Measurements) -> None:
     verdict = judge(measured)
-    assert decode(Verdict, encode(verdict)) == verdict
-    assert decode(Verdict, {**encode(verdict), "from a newer version": 1}) == verdict
+    assert decode(FilesystemReport, encode(verdict)) == verdict
+    assert decode(FilesystemReport, {**encode(verdict), "from a newer version": 1}) == verdict
     assert decode(Measurements, encode(measured)) == measured

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from tests.cli.shell import PATIENCE, eventually
+from tests.cli.shell import TIMEOUT, eventually
 from tests.filesystems.lies import ALL, CHANGES, Fault
 from tests.filesystems.mounts import FaultyMount, faulty_mounts, why_no_fuse
 
@@ -98,7 +98,7 @@ class Disk:
 
     def remount(self, option: str) -> None:
         """With ``ro`` once nobody has a file open for writing, as Linux wants it."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while self._try("mount", "-o", f"remount,{option}", str(self._behind)):
             assert time.monotonic() < deadline, f"could not remount {self._behind}"
 

@@ -13,7 +13,7 @@ import pytest
 
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
-from tests.cli.shell import PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 
 SCRIPTS = Path(__file__).with_name("scripts")
 DUMP = str(SCRIPTS / "dump_environment.py")
@@ -38,7 +38,7 @@ def dumped(shell: Shell, directory: str = "notes") -> list[dict[str, str]]:
 
 def finish(process: Any) -> tuple[str, str]:
     """Wait for a success; standard output and error."""
-    stdout, stderr = process.communicate(timeout=2 * PATIENCE)
+    stdout, stderr = process.communicate(timeout=2 * TIMEOUT)
     assert process.returncode == 0, stderr
     return stdout, stderr
 
@@ -134,7 +134,7 @@ def printed(start: "Callable[[int], subprocess.Popen[str]]") -> list[str]:
     """What the ranks print if none is aborted at its exit, which is tried more than once."""
     for attempt in range(3):
         process = start(attempt)
-        stdout, stderr = process.communicate(timeout=2 * PATIENCE)
+        stdout, stderr = process.communicate(timeout=2 * TIMEOUT)
         if process.returncode == 0:
             return sorted(PRINTED.findall(stdout))
         assert ABORTED_AT_EXIT in stderr, stderr
@@ -155,7 +155,7 @@ def test_unmodified_script_gives_the_same_as_under_torchrun(shell: Shell) -> Non
 def test_recorded_exception_is_shown_with_rank_node_and_log(shell: Shell) -> None:
     flags = ("--nproc-per-node=2", "--node-name=n0", "--redirects=3")
     agent = shell.agent(*flags, UNMODIFIED, "--fail-at=1")
-    _, stderr = agent.communicate(timeout=2 * PATIENCE)
+    _, stderr = agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode == 1
     log = shell.directory / "runs/r/logs/round-0001/rank-00001.err"
     message = "RuntimeError: the data of step 1 is broken"
@@ -247,7 +247,7 @@ def test_sigterm_gives_workers_time_to_save_and_leaves_no_grandchild(shell: Shel
     node = Node(shell, "bye", "family", stop_grace=20)
     assert sum("sleep 60" in line for line in shell.processes().values()) == 4
     node.agent.send_signal(signal.SIGTERM)
-    assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert node.agent.wait(TIMEOUT) == 128 + signal.SIGTERM
     assert {"0.SIGTERM", "1.SIGTERM", "0.saved", "1.saved"} <= node.noted()
     assert shell.processes() == {}
 
@@ -256,7 +256,7 @@ def test_sigterm_gives_workers_time_to_save_and_leaves_no_grandchild(shell: Shel
 def test_worker_that_does_not_end_on_sigterm_is_killed_after_its_grace(shell: Shell) -> None:
     node = Node(shell, "family", stop_grace=0.5)
     node.agent.send_signal(signal.SIGTERM)
-    assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert node.agent.wait(TIMEOUT) == 128 + signal.SIGTERM
     assert {"0.SIGTERM", "1.SIGTERM"} <= node.noted()
     assert shell.processes() == {}
 
@@ -267,7 +267,7 @@ def test_second_sigterm_ends_the_grace(shell: Shell) -> None:
     node.agent.send_signal(signal.SIGTERM)
     eventually(lambda: {"0.SIGTERM", "1.SIGTERM"} <= node.noted())
     node.agent.send_signal(signal.SIGTERM)
-    assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert node.agent.wait(TIMEOUT) == 128 + signal.SIGTERM
     assert shell.processes() == {}
 
 
@@ -291,7 +291,7 @@ def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
         signal.signal(signal.SIGHUP, before)
     node.agent.send_signal(signal.SIGHUP)
     node.agent.send_signal(signal.SIGTERM)
-    assert node.agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert node.agent.wait(TIMEOUT) == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow

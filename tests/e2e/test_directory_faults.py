@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.api.run import Run
-from tests.cli.shell import PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 from tests.e2e import sites
 from tests.e2e.proof import check_proof
 from tests.e2e.sites import Site, mounted_disk, mounted_share
@@ -141,7 +141,7 @@ class Job:
 
     def await_end(self) -> list[str]:
         """Wait for the agents to end; what they have said."""
-        return [process.communicate(timeout=PATIENCE)[1] for process in self.processes]
+        return [process.communicate(timeout=TIMEOUT)[1] for process in self.processes]
 
     def finish(self) -> None:
         """Let the workers end."""
@@ -218,7 +218,7 @@ def test_agents_end_and_say_how_to_go_on_when_it_takes_too_long(case: Case, job:
         assert it.shell.processes() == {}
     it.finish()
     resumed = it.start_run("--resume")
-    _, stderr = resumed.communicate(timeout=PATIENCE)
+    _, stderr = resumed.communicate(timeout=TIMEOUT)
     assert resumed.returncode == 0, stderr
     it.check_success(rounds=2)
 
@@ -233,7 +233,7 @@ def test_sigterm_ends_an_agent_whatever_its_directory_does(case: Case, job: Call
         second.send_signal(signal.SIGINT)
         for said in it.await_end():
             assert "leaving the run within" in said
-            assert "could not say goodbye" in said
+            assert "the departure could not be published" in said
             assert "Traceback" not in said
         assert (first.returncode, second.returncode) == (128 + signal.SIGTERM, 128 + signal.SIGINT)
         assert it.shell.processes() == {}
@@ -249,11 +249,11 @@ def test_hpcelastic_run_outlasts_it_too(case: Case, job: Callable[..., Job]) -> 
         assert run.poll() is None
     it.await_round(2)
     it.finish()
-    stdout, stderr = run.communicate(timeout=PATIENCE)
+    stdout, stderr = run.communicate(timeout=TIMEOUT)
     assert run.returncode == 0, stderr
     assert stderr == ""
     shown = [line for line in stdout.splitlines() if line.startswith("---")]
-    blind = [line for line in shown if "cannot see how the run does" in line]
+    blind = [line for line in shown if "cannot read the status of the run" in line]
     assert len(blind) == (0 if case is CHATTY else 1) or case is HUNG, shown
     assert shown[-1].startswith("--- succeeded, round 2")
     it.check_success(rounds=2)
@@ -266,13 +266,13 @@ def test_hpcelastic_run_says_how_to_go_on_when_it_takes_too_long(case: Case, job
     run = it.start_run()
     it.await_round(1)
     with it.stricken():
-        _, stderr = run.communicate(timeout=2 * PATIENCE)
+        _, stderr = run.communicate(timeout=2 * TIMEOUT)
     assert run.returncode == 1
     assert "continue with: hpcelastic run job.yaml run.name=r --resume" in stderr
     assert "Traceback" not in stderr
     it.finish()
     resumed = it.start_run("--resume")
-    _, stderr = resumed.communicate(timeout=PATIENCE)
+    _, stderr = resumed.communicate(timeout=TIMEOUT)
     assert resumed.returncode == 0, stderr
     it.check_success(rounds=2)
 
@@ -288,7 +288,7 @@ READABLE = {"status": (0, ""), "list": (0, ""), "logs": (0, "r has no logs so fa
         pytest.param(READ_ONLY, READABLE | {"cancel": (1, "Read-only file system")}, id="read-only"),
         pytest.param(
             UNMOUNTED,
-            dict.fromkeys(["status", "logs", "cancel"], (2, "is the filesystem that holds it mounted here?"))
+            dict.fromkeys(["status", "logs", "cancel"], (2, "is its filesystem mounted here?"))
             | {"list": (2, "no such directory")},
             id="unmounted",
         ),
@@ -321,5 +321,5 @@ def test_ctrl_c_ends_a_command_that_hangs(command: str, case: Case, job: Callabl
         process = it.shell.start("-m", "hpcelastic", command, str(it.directory))
         eventually(lambda: len(os.listdir(f"/proc/{process.pid}/task")) == 2)
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=PATIENCE)
+        _, stderr = process.communicate(timeout=TIMEOUT)
     assert (process.returncode, stderr) == (130, "")

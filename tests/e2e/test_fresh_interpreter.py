@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.agent.settings import Entrypoint
-from hpcelastic.agent.workers import can_be_warm
+from hpcelastic.agent.workers import can_be_forked
 from tests.agent.starting import node
 
 FRESH: tuple[str, ...] = ()
@@ -258,7 +258,7 @@ def test_scripts_are_found_as_by_a_fresh_interpreter(
         (tmp_path / name).write_text(script)
     (tmp_path / "link.py").symlink_to("deep/train.py")
     entrypoint = Entrypoint(script=path)
-    assert can_be_warm(entrypoint)
+    assert can_be_forked(entrypoint)
     expected = ended(tmp_path, FRESH, "", entrypoint=entrypoint)
     assert ended(tmp_path, WARM, "", entrypoint=entrypoint) == expected
 
@@ -274,7 +274,7 @@ def test_a_script_that_has_gone_is_missed_as_by_a_fresh_interpreter(tmp_path: Pa
 def test_what_only_an_interpreter_can_start_is_left_to_it(tmp_path: Path, name: str) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "no_suffix").write_text("")
-    assert not can_be_warm(Entrypoint(script=str(tmp_path / name)))
+    assert not can_be_forked(Entrypoint(script=str(tmp_path / name)))
 
 
 @WAYS
@@ -346,7 +346,7 @@ def test_no_frame_of_ours_but_the_lowest(tmp_path: Path) -> None:
         """
     frames = said(tmp_path, WARM, script)
     assert frames[1:] == [str(tmp_path / "work" / "train.py")] * 2
-    assert frames[0].endswith("worker/warm.py")
+    assert frames[0].endswith("worker/fork_server_main.py")
 
 
 def test_nothing_of_this_package_is_imported(tmp_path: Path) -> None:

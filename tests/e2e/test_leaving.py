@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.store.events import read_events
-from hpcelastic.store.paths import RunPaths
-from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
+from tests.cli.shell import JOB, TIMEOUT, Shell, eventually, shell_in
 from tests.e2e.test_local_runs import LocalRun
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SCRIPT
@@ -87,7 +87,7 @@ def notes(local: LocalRun) -> list[Note]:
 def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: Shell) -> None:
     local = start(shell, WAITS + 'note("told")\ntime.sleep(1000)', "workers.stop_grace=1")
     local.process.send_signal(signal.SIGTERM)
-    assert local.process.wait(PATIENCE) == 143
+    assert local.process.wait(TIMEOUT) == 143
     assert noted(local, "1.0.told") and noted(local, "1.1.told")
     assert shell.processes() == {}
 
@@ -187,6 +187,6 @@ while not finished():
 def test_what_workers_have_started_goes_with_them(shell: Shell) -> None:
     local = start(shell, LOADS, FOR_EVER)
     local.process.send_signal(signal.SIGTERM)
-    assert local.process.wait(PATIENCE) == 143
+    assert local.process.wait(TIMEOUT) == 143
     assert noted(local, "1.0.saved") and noted(local, "1.1.saved")
     assert shell.processes() == {}

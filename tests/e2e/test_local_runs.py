@@ -18,7 +18,7 @@ import pytest
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
-from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import JOB, TIMEOUT, Shell, eventually, shell_in
 from tests.e2e.proof import check_proof
 
 WAITS = str(Path(__file__).with_name("scripts") / "waits.py")
@@ -47,7 +47,7 @@ class LocalRun:
 
         def running() -> bool:
             status = self.run.status()
-            stands = [node.stand for node in status.nodes if node.ranks]
+            stands = [node.node_state for node in status.nodes if node.ranks]
             return status.round >= number and status.phase == "running" and stands == ["running"] * nodes
 
         eventually(running)
@@ -64,7 +64,7 @@ class LocalRun:
     def finish(self) -> None:
         """Let the workers end; fails unless the run succeeds."""
         (self.directory / "finish").touch()
-        _, stderr = self.process.communicate(timeout=PATIENCE)
+        _, stderr = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0, stderr
 
 
@@ -131,7 +131,7 @@ def test_live_display_in_a_terminal_which_is_restored(shell: Shell) -> None:
     terminal = Terminal(shell, "run", "job.yaml", "nodes=2", f"entrypoint.script={WAITS}")
     eventually(lambda: "hello from rank 1 of 2" in terminal.shown and "ranks 1" in terminal.shown)
     (shell.directory / "runs/r/finish").touch()
-    assert terminal.process.wait(PATIENCE) == 0
+    assert terminal.process.wait(TIMEOUT) == 0
     eventually(lambda: SHOW_CURSOR in terminal.shown)
     assert "round 1  world size 2  restarts 0/0" in re.sub(r"\x1b\[[\d;]*m", "", terminal.shown)
     assert UP in terminal.shown, "the display is drawn in place"
@@ -145,7 +145,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_restores_it(shell: Shell) -> 
     terminal = Terminal(shell, "run", "job.yaml", "nodes=2", f"entrypoint.script={WAITS}")
     eventually(lambda: "hello from rank 1 of 2" in terminal.shown)
     terminal.press(b"\x03")
-    assert terminal.process.wait(PATIENCE) == 130
+    assert terminal.process.wait(TIMEOUT) == 130
     eventually(lambda: "--resume" in terminal.shown)
     assert terminal.shown.rindex(SHOW_CURSOR) > terminal.shown.rindex(HIDE_CURSOR)
     assert terminal.attributes() == terminal.before
@@ -160,7 +160,7 @@ def test_interrupt_stops_everything_and_the_command_that_it_prints_goes_on(shell
     local = LocalRun(shell)
     local.await_hello(2)
     local.process.send_signal(signal.SIGINT)
-    _, stderr = local.process.communicate(timeout=PATIENCE)
+    _, stderr = local.process.communicate(timeout=TIMEOUT)
     assert local.process.returncode == 130
     assert shell.processes() == {}
     again = re.search(r"^interrupted; continue with: hpcelastic (.*)$", stderr, re.M)
@@ -182,7 +182,7 @@ def test_other_signals_stop_everything_too(signum: signal.Signals, status: int, 
     local = LocalRun(shell)
     local.await_hello(2)
     local.process.send_signal(signum)
-    assert local.process.wait(PATIENCE) == status
+    assert local.process.wait(TIMEOUT) == status
     assert shell.processes() == {}
 
 
@@ -193,7 +193,7 @@ def test_second_interrupt_stops_at_once(shell: Shell) -> None:
     local.process.send_signal(signal.SIGINT)
     eventually(lambda: all("stopping the workers" in log.read_text() for log in local.directory.glob("agent-*.log")))
     local.process.send_signal(signal.SIGINT)
-    assert local.process.wait(PATIENCE) == 130
+    assert local.process.wait(TIMEOUT) == 130
     assert shell.processes() == {}
 
 
@@ -201,7 +201,7 @@ def test_second_interrupt_stops_at_once(shell: Shell) -> None:
 def test_interrupt_while_the_agents_start(shell: Shell) -> None:
     local = LocalRun(shell)
     local.process.send_signal(signal.SIGINT)
-    assert local.process.wait(PATIENCE) == 130
+    assert local.process.wait(TIMEOUT) == 130
     assert shell.processes() == {}
 
 
@@ -224,8 +224,8 @@ def test_logs_status_list_and_cancel_of_a_running_run(shell: Shell) -> None:
     assert "hello" in follower.stdout.readline(), "lines are not held back"
     cancelled = shell.hpcelastic("cancel", "r")
     assert re.match(r"r has closed: cancelled by ", cancelled.stdout)
-    assert follower.wait(PATIENCE) == 0, "following ends when the run ends"
-    assert local.process.wait(PATIENCE) == 1
+    assert follower.wait(TIMEOUT) == 0, "following ends when the run ends"
+    assert local.process.wait(TIMEOUT) == 1
     assert re.match(r"r +closed +round 1 +cancelled by ", shell.hpcelastic("list").stdout)
     assert shell.processes() == {}
     assert shell.hpcelastic("cancel", "r").returncode == 0, "cancelling twice is fine"
@@ -239,7 +239,7 @@ def test_logs_to_a_reader_that_goes_away(shell: Shell) -> None:
     assert reader.stdout is not None
     assert reader.stdout.readline() == "[1.0] 0\n"
     reader.stdout.close()
-    assert reader.wait(PATIENCE) == 141
+    assert reader.wait(TIMEOUT) == 141
     assert reader.stderr is not None
     assert reader.stderr.read() == ""
 
@@ -305,14 +305,14 @@ def test_workers_that_outlive_agent_and_guard_are_ended_by_the_nodes_next_agent(
 
     first = agent()
     worker = shell.pid_of(f"-u {STEADY}")
-    os.kill(shell.pid_of("guard.py n0@"), signal.SIGSTOP)  # so that it can't see the death of the agent
+    os.kill(shell.pid_of("guard_main.py n0@"), signal.SIGSTOP)  # so that it can't see the death of the agent
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    os.kill(shell.pid_of("guard.py n0@"), signal.SIGKILL)
+    os.kill(shell.pid_of("guard_main.py n0@"), signal.SIGKILL)
     assert worker in shell.processes()
     second = agent()
     eventually(lambda: worker not in shell.processes())
     eventually(lambda: len(list((paths.root / "proof").glob("2.*.json"))) == 1)
     (paths.root / "finish").touch()
-    assert second.wait(PATIENCE) == 0
+    assert second.wait(TIMEOUT) == 0
     assert check_proof(paths.root) == 2

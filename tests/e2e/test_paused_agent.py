@@ -47,7 +47,7 @@ class Nodes:
 
         def published() -> int:
             status = self.run.status()
-            stands = [node.stand for node in status.nodes if node.ranks]
+            stands = [node.node_state for node in status.nodes if node.ranks]
             running = status.round > after and status.phase == "running" and stands == ["running"] * nodes
             done = any(note["round"] == status.round for note in self.publications() if not note["refused"])
             return status.round if running and done else 0
@@ -74,7 +74,7 @@ class Nodes:
         agent = self.agents.alive()[index].pid
         children = {int(pid) for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()}
         command_lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
-        (guard,) = (pid for pid, line in command_lines.items() if b"guard.py" in line)
+        (guard,) = (pid for pid, line in command_lines.items() if b"guard_main.py" in line)
         return agent, guard
 
     def notes(self) -> list[Note]:

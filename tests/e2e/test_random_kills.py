@@ -21,7 +21,7 @@ KILLS = 50
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("seed", "doorbell"),
+    ("seed", "notifications"),
     [
         pytest.param(1, "on", id="1-on", marks=pytest.mark.weekly),
         pytest.param(2, "on", id="2-on", marks=pytest.mark.weekly),
@@ -30,9 +30,9 @@ KILLS = 50
     ],
 )
 def test_run_survives_50_random_kills(
-    seed: int, doorbell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seed: int, notifications: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if doorbell == "lossy":
+    if notifications == "lossy":
         monkeypatch.setenv("PYTHONPATH", str(Path(__file__).with_name("lossy")))
     script = Path(__file__).with_name("steady.py")
     job = {
@@ -42,7 +42,7 @@ def test_run_survives_50_random_kills(
         "workers": {"per_node": 1, "stop_grace": 1, "preload": ["argparse"] if seed % 2 else []},
         "rendezvous": {"last_call": 1, "lease": 2, "margin": 0.5, "poll": 0.05, "join_timeout": 120},
         "restarts": {"max": 0},
-        "network": {"doorbell": doorbell != "off"},
+        "network": {"notifications": notifications != "off"},
     }
     paths = prepare(resolve(job, []))
     nodes, run = LocalNodes(paths, NODES), Run(paths.root)
@@ -50,7 +50,7 @@ def test_run_survives_50_random_kills(
     try:
         nodes.start()
         for _ in range(KILLS):
-            time.sleep(dice.uniform(0.0, 0.7 if doorbell != "off" else 1.4))  # the files alone tell more slowly
+            time.sleep(dice.uniform(0.0, 0.7 if notifications != "off" else 1.4))  # the files alone tell more slowly
             victims = dice.sample(range(NODES), dice.choice([1, 1, 1, 2, NODES]))
             whole = dice.random() < 0.5
             for victim in victims:

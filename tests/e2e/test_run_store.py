@@ -10,7 +10,7 @@ import pytest
 
 import hpcelastic
 from hpcelastic.pytorch import RunStore
-from tests.cli.shell import JOB, PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import JOB, TIMEOUT, Shell, eventually, shell_in
 from tests.e2e.test_local_runs import LocalRun
 
 REMEMBERS = str(Path(__file__).with_name("scripts") / "remembers.py")
@@ -68,7 +68,7 @@ def test_it_goes_on_while_every_agent_is_dead_and_another_one_comes(shell: Shell
     second = shell.agent("--nnodes", "1:2", "--node-name", "n1", REMEMBERS)
     store.wait(["met in 2"], LONG)
     store.set("finish", "")
-    assert second.wait(PATIENCE) == 0, second.communicate()
+    assert second.wait(TIMEOUT) == 0, second.communicate()
     assert store.get("seen") == b"1.0 2.0 "
     assert store.add("while nobody lives", 1) == 2
     assert taken(store) == places(range(1, 3), 1)

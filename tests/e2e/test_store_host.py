@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.shell import PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 
 CONNECT = """
 import os, sys, time
@@ -60,7 +60,7 @@ def nodes(shell: Shell, script: str, *flags: str) -> list[Any]:
 
 def finish(agents: list[Any]) -> None:
     for agent in agents:
-        _, stderr = agent.communicate(timeout=2 * PATIENCE)
+        _, stderr = agent.communicate(timeout=2 * TIMEOUT)
         assert agent.returncode == 0, stderr
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import PATIENCE, Shell, eventually, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 
 NOTES = """
 import json, os, sys, time
@@ -45,12 +45,12 @@ def test_restarts_are_forked_from_one_parent(shell: Shell, preload: str, parents
         assert [note["ppid"] for note in found] == [agent.pid] * 2
         assert [note["preloaded"] for note in found] == [bool(parents)] * 2
         lines = shell.processes().values()
-        assert sum("warm.py" in line for line in lines) in ((1, 2, 3, 4) if parents else (0,))
+        assert sum("fork_server_main.py" in line for line in lines) in ((1, 2, 3, 4) if parents else (0,))
         seen |= {note["memory"] for note in found}
         if round == 3:
             (shell.directory / "finish").touch()
         (shell.directory / f"{round}.go").touch()
-    _, stderr = agent.communicate(timeout=2 * PATIENCE)
+    _, stderr = agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode == 0, stderr
     assert len(seen) == (1 if parents else 6), "the same memory in all of them, or in none"
     assert shell.processes() == {}
@@ -59,7 +59,7 @@ def test_restarts_are_forked_from_one_parent(shell: Shell, preload: str, parents
 def test_a_killed_agent_takes_its_parent_and_its_workers_along(shell: Shell) -> None:
     agent = shell.agent("--preload", "numpy", "--nproc-per-node=2", "train.py")
     notes(shell, 1)
-    assert sum("warm.py" in line for line in shell.processes().values()) >= 1
+    assert sum("fork_server_main.py" in line for line in shell.processes().values()) >= 1
     agent.kill()
     eventually(lambda: shell.processes() == {})
 
@@ -70,7 +70,7 @@ def test_an_agent_that_is_told_to_go_while_workers_are_being_born_leaves_nothing
     agent = shell.agent("--preload", "slow", "--nproc-per-node=2", "train.py")
     eventually(lambda: "running" in shell.hpcelastic("list").stdout)
     agent.send_signal(signal.SIGTERM)
-    assert agent.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert agent.wait(TIMEOUT) == 128 + signal.SIGTERM
     assert shell.processes() == {}
     assert not list(shell.directory.glob("1.*.json"))
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_preloaded_is_said_once_and_the_run_goes_on(shell: Shell)
     (shell.directory / "finish").touch()
     (shell.directory / "1.go").touch()
     agent = shell.agent("--preload", "no_such_module", "--nproc-per-node=2", "train.py")
-    _, stderr = agent.communicate(timeout=2 * PATIENCE)
+    _, stderr = agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode == 0, stderr
     assert stderr.count("import no_such_module: ModuleNotFoundError") == 1
     assert [note["preloaded"] for note in notes(shell, 1)] == [False, False]

@@ -8,7 +8,7 @@ import pytest
 
 from hpcelastic.api.jobs import local_agents
 from hpcelastic.api.run import find_runs
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 
 @pytest.fixture

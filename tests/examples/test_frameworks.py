@@ -24,13 +24,13 @@ from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
 from hpcelastic.api.timeline import timeline
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "lightning.yaml"
-PATIENCE = 150.0
+TIMEOUT = 150.0
 """Seconds within which what must happen has to happen, on a machine that is busy with other things."""
 
 SCRIPTS = {
@@ -82,10 +82,10 @@ class Stage:
         return [Mark(int(m[1]), m[2] == "resumed", int(m[3]), int(m[4]), m[5]) for m in found if m]
 
     def until(self, what: str, look: Callable[[], object]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not look():
             log = "\n".join([*timeline(self.run), *self.run.logs()])
-            assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{log}"
+            assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{log}"
             assert self.run.status().phase != "failed", f"{self.run.status().reason}:\n{log}"
             time.sleep(0.05)
 
@@ -159,7 +159,7 @@ def test_within_srun_they_ask_for_torchruns_variables() -> None:
     part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
     facts = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
     environ = worker_environment({**os.environ, **SRUN}, part, 2, facts, {})
-    asked = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=PATIENCE)
+    asked = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=TIMEOUT)
     assert asked.stdout.splitlines() == [
         "TorchElasticEnvironment 7 4 2 1 starts none",
         "Accelerate 7 4 2 4",

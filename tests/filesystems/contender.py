@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hpcelastic.store.register import Register
+from hpcelastic.storage.register import Register
 
 
 def hold(directory: Path, who: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store import files
-from hpcelastic.store.keyvalue import KeyValueStore
-from hpcelastic.store.register import Register
+from hpcelastic.storage import files
+from hpcelastic.storage.keyvalue import KeyValueStore
+from hpcelastic.storage.register import Register
 from tests.filesystems.hammer import meet
 
 T = TypeVar("T")
@@ -22,7 +22,7 @@ RACES = 6
 PUBLISHING = 1.0
 """Seconds for which documents are published and read."""
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def persistently(operation: Callable[[], T]) -> T:
@@ -50,7 +50,7 @@ def is_at(register: Register, number: int, value: str) -> bool:
 
 def take_turns(directory: Path, place: int, count: int) -> list[int]:
     """Commit whenever the newest version says that it is our turn; the versions that we made."""
-    register, made, deadline = Register(directory, str(place)), [], time.monotonic() + PATIENCE
+    register, made, deadline = Register(directory, str(place)), [], time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         number = persistently(register.read).number
         if number >= TURNS:
@@ -76,7 +76,7 @@ def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
 
     def all_here(step: str) -> None:
         persistently(lambda: store.set(f"{step}/{place}", "here"))
-        persistently(lambda: store.wait([f"{step}/{other}" for other in everyone], PATIENCE))
+        persistently(lambda: store.wait([f"{step}/{other}" for other in everyone], TIMEOUT))
 
     persistently(lambda: store.set(f"from/{place}", f"hello from {place}"))
     all_here("set")
@@ -95,7 +95,7 @@ def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
 def publish_and_read(directory: Path, place: int) -> dict[str, int]:
     """The first process publishes documents under one name; the others read them, until they have seen one of these."""
     path, began, number, newest, torn = directory / "document.json", time.monotonic(), 0, 0, 0
-    waits = PUBLISHING if place == 0 else PATIENCE
+    waits = PUBLISHING if place == 0 else TIMEOUT
     while (passed := time.monotonic() - began) < PUBLISHING or (newest == 0 and passed < waits):
         number += 1
         try:

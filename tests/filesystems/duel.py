@@ -20,7 +20,7 @@ from hpcelastic.training.fence import Fence
 from hpcelastic.training.publish import publication
 from tests.training.stepping import be, stepping
 
-PATIENCE = 100.0
+TIMEOUT = 100.0
 """Seconds within which the other must have given a sign."""
 
 Value = TypeVar("Value")
@@ -102,19 +102,19 @@ def give(root: Path, sign: str) -> None:
 
 def await_sign(root: Path, *signs: str) -> str:
     """The sign of ``signs`` that is given."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with suppress(OSError):
             names = {path.name for path in root.iterdir()}
             if found := names.intersection(signs):
                 return found.pop()
         time.sleep(0.02)
-    raise TimeoutError(f"no sign of {signs} in {PATIENCE:g} s")
+    raise TimeoutError(f"no sign of {signs} in {TIMEOUT:g} s")
 
 
 def stubborn(call: Callable[[], Value]) -> Value:
     """What ``call`` returns when the filesystem lets it be."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while True:
         try:
             return call()

@@ -28,7 +28,7 @@ LIMIT = 40.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Observation:
     """What all processes together did to a counter."""
 
     wanted: int
@@ -60,7 +60,7 @@ class Outcome:
         return sum(count for _, count in self.errors)
 
 
-def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: int) -> Outcome:
+def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: int) -> Observation:
     """Hammer one counter with so many processes on each client, in the shared directory's folder ``name``."""
     count = processes * len(shared.clients)
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: i
     returned = tuple(sorted(chain.from_iterable(report.returned for report in reports)))
     errors = sum((Counter(report.errors) for report in reports), Counter[str]())
     seconds = max(report.seconds for report in reports)
-    return Outcome(count * increments, returned, tuple(errors.most_common()), seconds)
+    return Observation(count * increments, returned, tuple(errors.most_common()), seconds)
 
 
 @dataclass(frozen=True)
@@ -149,14 +149,14 @@ def torch_file_store(directory: Path, who: str) -> Increment:
 
 
 def register(directory: Path, who: str) -> Increment:
-    from hpcelastic.store.register import Register
+    from hpcelastic.storage.register import Register
 
     counter = Register(directory, who)
     return lambda: int(counter.update(lambda old: (old or 0) + 1).value)
 
 
 def store_add(directory: Path, who: str) -> Increment:
-    from hpcelastic.store.keyvalue import KeyValueStore
+    from hpcelastic.storage.keyvalue import KeyValueStore
 
     store = KeyValueStore(directory / "store", who)
     return lambda: store.add("counter", 1)

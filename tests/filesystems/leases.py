@@ -9,16 +9,16 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.state import Member, Stand
-from hpcelastic.store import files
-from hpcelastic.store.leases import LeaseObserver, OwnLease
+from hpcelastic.protocol.state import Member, NodeState
+from hpcelastic.storage import files
+from hpcelastic.storage.leases import LeaseObserver, OwnLease
 from tests.filesystems.contract import persistently
 from tests.filesystems.hammer import meet
 
 NODE = "n1@0-ab"
-MEMBER = Member(NODE, Stand.READY, 0, 1, "n1", 4000)
+MEMBER = Member(NODE, NodeState.READY, 0, 1, "n1", 4000)
 PACE = 0.1
-PATIENCE = 60.0
+TIMEOUT = 60.0
 PROCESSES = 3
 
 
@@ -34,7 +34,7 @@ def own(directory: Path, seconds: float) -> None:
 def watch(directory: Path, expiry: float) -> dict[str, float | bool]:
     """Watch until the node is seen to be dead: for how many seconds it was not, and whether it was seen to live."""
     observer, begin, proved = LeaseObserver(directory, expiry, time.monotonic), time.monotonic(), False
-    while time.monotonic() < begin + PATIENCE:
+    while time.monotonic() < begin + TIMEOUT:
         with suppress(StoreError):
             seen = observer.observe([]).get(NODE)
             proved = proved or (seen is not None and seen.proved)

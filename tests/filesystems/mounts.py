@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.filesystems.clients import CHECKOUT, LocalClient
 from tests.filesystems.lies import Fault, Lies, encode
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 """Seconds that mounting may take."""
 
 
@@ -87,7 +87,7 @@ class FaultyMount:
             self._daemon = subprocess.Popen(
                 argv, cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not _mounted(self.client.directory):
             if self._daemon.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{self.client.directory} was not mounted:\n{(self._scratch / 'log').read_text()}")

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from hpcelastic.errors import StoreError
 from hpcelastic.pytorch import RunStore
-from tests.filesystems.contract import PATIENCE, persistently
+from tests.filesystems.contract import TIMEOUT, persistently
 from tests.filesystems.hammer import meet
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ class Crowd:
     """One of ``count`` processes that share a store."""
 
     def __init__(self, directory: Path, place: int, count: int) -> None:
-        self.store: RunStore = persistently(lambda: RunStore(directory, timedelta(seconds=PATIENCE)))
+        self.store: RunStore = persistently(lambda: RunStore(directory, timedelta(seconds=TIMEOUT)))
         self.place = place
         self.count = count
         self.failed: dict[str, int] = {}

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from tests.filesystems.clients import CHECKOUT, MountSet
-from tests.filesystems.hammer import KINDS, Outcome, hammer
+from tests.filesystems.hammer import KINDS, Observation, hammer
 from tests.filesystems.mount_sets import SOURCES, Source, make_folder
 
 PAGE = CHECKOUT / "docs" / "filesystems.md"
@@ -21,15 +21,15 @@ PROCESSES = 2
 """On each of the clients."""
 
 
-def cell(outcome: Outcome) -> str:
+def cell(observation: Observation) -> str:
     """What became of the counter, in a few words."""
-    made, hung = len(outcome.returned), dict(outcome.errors).get("hung", 0)
+    made, hung = len(observation.returned), dict(observation.errors).get("hung", 0)
     parts = [
-        f"**lost {outcome.lost}**" if outcome.lost else "",
-        f"**{outcome.twice} twice**" if outcome.twice else "",
-        f"{outcome.failed - hung} errors" if outcome.failed > hung else "",
+        f"**lost {observation.lost}**" if observation.lost else "",
+        f"**{observation.twice} twice**" if observation.twice else "",
+        f"{observation.failed - hung} errors" if observation.failed > hung else "",
         f"{hung} hung" if hung else "",
-        f"only {made} made" if made < outcome.wanted else "",
+        f"only {made} made" if made < observation.wanted else "",
     ]
     return ", ".join(filter(None, parts)) or "exact"
 
@@ -38,9 +38,9 @@ def row(source: Source, shared: MountSet, increments: int) -> str:
     cells = []
     for place, kind in enumerate(KINDS):
         make_folder(shared, f"table-{place}")
-        outcome = hammer(kind, shared, f"table-{place}", increments, PROCESSES)
-        cells.append(cell(outcome))
-        print(f"{source.name}: {kind}: {cells[-1]} {dict(outcome.errors)} {outcome.seconds:.1f} s", flush=True)
+        observation = hammer(kind, shared, f"table-{place}", increments, PROCESSES)
+        cells.append(cell(observation))
+        print(f"{source.name}: {kind}: {cells[-1]} {dict(observation.errors)} {observation.seconds:.1f} s", flush=True)
     return f"| {source.name} | {' | '.join(cells)} |"
 
 

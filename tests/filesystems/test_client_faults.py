@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeAlias
 
 import pytest
 
-from hpcelastic.store.locks import LOCK_PATIENCE
+from hpcelastic.storage.locks import LOCK_TIMEOUT
 from tests.filesystems.clients import Client, MountSet, Process, program, started
 
 pytestmark = pytest.mark.nightly
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 COMMITS = 9
 
 _FOLDERS = count()
@@ -88,19 +88,19 @@ def folder(shared: MountSet) -> str:
     """A new directory, shared, under a name that no client has ever looked for."""
     name = f"faults-{next(_FOLDERS)}"
     client = shared.clients[0]
-    assert client.start(["mkdir", str(client.directory / name)]).wait(PATIENCE) == 0
+    assert client.start(["mkdir", str(client.directory / name)]).wait(TIMEOUT) == 0
     return name
 
 
 def hears(process: Process, key: str) -> Any:
     """The first value that it prints under that key."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         for line in process.output().splitlines():
             if key in (document := _document(line)):
                 return document[key]
         time.sleep(0.02)
-    raise TimeoutError(f"no {key!r} in {PATIENCE:g} s, but:\n{process.output()}")
+    raise TimeoutError(f"no {key!r} in {TIMEOUT:g} s, but:\n{process.output()}")
 
 
 def _document(line: str) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def holds(client: Client, folder: str) -> AbstractContextManager[Process]:
 
 def commits(client: Client, folder: str, number: int = COMMITS) -> dict[str, Any]:
     process = client.start(program("contender", "commit", client.directory / folder, "other", number))
-    assert process.wait(PATIENCE) == 0, process.output()
+    assert process.wait(TIMEOUT) == 0, process.output()
     return _document(process.output().splitlines()[-1])
 
 
@@ -129,8 +129,8 @@ def test_commits_go_on_past_a_lost_holder_of_the_lock(shared: Any, folder: str, 
             report = commits(other, folder)
     assert report["numbers"] == list(range(1, COMMITS + 1))
     first, *later = report["seconds"]
-    assert first >= LOCK_PATIENCE
-    assert statistics.median(later) < LOCK_PATIENCE
+    assert first >= LOCK_TIMEOUT
+    assert statistics.median(later) < LOCK_TIMEOUT
 
 
 @pytest.mark.parametrize("disturbed", [frozen, cut])
@@ -146,5 +146,5 @@ def test_a_holder_that_comes_back_cannot_commit_on_its_old_version(
         held.kill(signal.SIGUSR1)
         assert hears(held, "committed") is False
         assert hears(held, "newest") == "other"
-        assert held.wait(PATIENCE) == 0
+        assert held.wait(TIMEOUT) == 0
     assert commits(other, folder, 1)["numbers"] == [4]

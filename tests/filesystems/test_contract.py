@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["shared", "started_filesystems"]
 
-PATIENCE = 180.0
+TIMEOUT = 180.0
 PROCESSES = 4
 
 _RESULTS: dict[str, list[dict[str, Any]]] = {}
@@ -46,7 +46,7 @@ def run(shared: Shared, commands: list[tuple[int, list[str]]]) -> list[Any]:
     with ExitStack() as stack:
         running = [stack.enter_context(started(shared.mounts.clients[at], argv)) for at, argv in commands]
         for process in running:
-            ended = process.wait(PATIENCE)
+            ended = process.wait(TIMEOUT)
             assert ended == 0, "\n".join(f"--- {at}\n{other.output()}" for at, other in enumerate(running))
         return [json.loads(process.output().splitlines()[-1]) for process in running]
 

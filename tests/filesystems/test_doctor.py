@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.doctor.verdict import Severity, Verdict
+from hpcelastic.doctor.verdict import FilesystemReport, Severity
 from hpcelastic.protocol.codec import decode
-from hpcelastic.store.locks import LockKind
+from hpcelastic.storage.locks import LockKind
 from tests.filesystems.clients import Client, MountSet, started
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
@@ -81,12 +81,12 @@ def test_doctor_names_what_a_filesystem_lies_about(shared: Shared) -> None:
     assert verdict.safe, verdict.reason
     assert verdict.nodes == len(shared.mounts.clients)
     assert {check: found[check].severity for check in expected.severities} == expected.severities, found
-    assert found["exclusive creation"].severity is Severity.FINE, found["exclusive creation"]
+    assert found["exclusive creation"].severity is Severity.OK, found["exclusive creation"]
     assert verdict.lock is expected.lock, found["locks"]
     assert verdict.lag >= expected.lag
 
 
-def examined(mounts: MountSet, folder: str) -> Verdict:
+def examined(mounts: MountSet, folder: str) -> FilesystemReport:
     """The verdict of doctors on all clients, in a folder of the shared directory."""
     for client in mounts.clients[:1]:
         run(client, ["chmod", "700", str(client.directory / folder)])
@@ -100,7 +100,7 @@ def examined(mounts: MountSet, folder: str) -> Verdict:
         codes = [process.wait(TIMEOUT) for process in doctors]
         said = [process.output() for process in doctors]
     assert codes == [0] * len(codes), "\n".join(said)
-    return decode(Verdict, document(said[0])["verdict"])
+    return decode(FilesystemReport, document(said[0])["verdict"])
 
 
 def doctor(directory: PurePath) -> list[str]:

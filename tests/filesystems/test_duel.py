@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["shared", "started_filesystems"]
 
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds for all bouts; where an absent name is remembered for long, a claim takes as long."""
 
 
@@ -38,5 +38,5 @@ def duel(shared: Shared, clients: tuple[int, int]) -> list[list[dict[str, Any]]]
             argv = program("duel", role, client.directory / shared.folder)
             players.append(running.enter_context(started(client, argv)))
         for player in players:
-            assert player.wait(PATIENCE) == 0, [other.output() for other in players]
+            assert player.wait(TIMEOUT) == 0, [other.output() for other in players]
         return [json.loads(player.output().splitlines()[-1]) for player in players]

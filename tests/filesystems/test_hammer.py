@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.filesystems.clients import local
-from tests.filesystems.hammer import Outcome, hammer
+from tests.filesystems.hammer import Observation, hammer
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
 pytestmark = pytest.mark.slow
@@ -16,17 +16,17 @@ __all__ = ["shared", "started_filesystems"]
 @pytest.mark.parametrize("kind", ["hpcelastic", "hpcelastic add"])
 @pytest.mark.parametrize("shared", on(nightly=lambda _: False), indirect=True)
 def test_increments_from_several_clients_are_exact(shared: Shared, kind: str) -> None:
-    outcome = hammer(kind, shared.mounts, shared.folder, increments=15, processes=2)
-    if shared.source.fails and outcome.failed:  # an increment that raised may have happened or not
-        assert outcome.lost == 0 and outcome.twice <= outcome.failed, outcome
+    observation = hammer(kind, shared.mounts, shared.folder, increments=15, processes=2)
+    if shared.source.fails and observation.failed:  # an increment that raised may have happened or not
+        assert observation.lost == 0 and observation.twice <= observation.failed, observation
     else:
-        assert outcome.exact, outcome
+        assert observation.exact, observation
 
 
 def test_the_hammer_finds_the_updates_that_a_plain_rename_loses(tmp_path: Path) -> None:
     (tmp_path / "counter-folder").mkdir()
-    outcome = hammer("plain rename", local("ext4", tmp_path), "counter-folder", increments=100, processes=2)
-    assert outcome.lost > 0, outcome
+    observation = hammer("plain rename", local("ext4", tmp_path), "counter-folder", increments=100, processes=2)
+    assert observation.lost > 0, observation
 
 
 OUTCOMES = [
@@ -41,5 +41,5 @@ OUTCOMES = [
 def test_an_outcome_is_judged_by_the_numbers_that_were_returned(
     returned: tuple[int, ...], judged: tuple[int, int, bool]
 ) -> None:
-    outcome = Outcome(4, returned, (), 1.0)
-    assert (outcome.lost, outcome.twice, outcome.exact) == judged
+    observation = Observation(4, returned, (), 1.0)
+    assert (observation.lost, observation.twice, observation.exact) == judged

@@ -14,24 +14,24 @@ from tests.filesystems.moosefs import LOCAL_LOCKS, MooseClient, MooseMountSet, m
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("moosefs")]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 
 
 def output(client: MooseClient, script: str) -> str:
     """What shell commands print in the shared directory."""
     process = client.start(["bash", "-ec", f"cd {client.directory}\n{script}"])
-    assert process.wait(PATIENCE) == 0, process.output()
+    assert process.wait(TIMEOUT) == 0, process.output()
     return process.output()
 
 
 def try_lock(client: MooseClient) -> int:
-    return client.start(["flock", "--nonblock", f"{client.directory}/lock", "true"]).wait(PATIENCE)
+    return client.start(["flock", "--nonblock", f"{client.directory}/lock", "true"]).wait(TIMEOUT)
 
 
 def locked_by_one_is_free_to_the_other(mounts: MooseMountSet) -> bool:
     one, other = mounts.clients
     with started(one, ["flock", f"{one.directory}/lock", "sh", "-c", "echo held; sleep 60"]) as holder:
-        wait_until("the lock", holder.output, bool, PATIENCE, str)
+        wait_until("the lock", holder.output, bool, TIMEOUT, str)
         assert try_lock(one) != 0
         return try_lock(other) == 0
 
@@ -62,14 +62,14 @@ def test_with_local_locks_they_do_not() -> None:
 def test_a_program_runs_in_the_checkout_and_ends_with_its_status(
     moosefs: MooseMountSet, argv: list[str], status: int
 ) -> None:
-    assert moosefs.clients[0].start(argv, env={"WORD": "word"}).wait(PATIENCE) == status
+    assert moosefs.clients[0].start(argv, env={"WORD": "word"}).wait(TIMEOUT) == status
 
 
 def test_a_signal_reaches_the_program_alone(moosefs: MooseMountSet) -> None:
     with started(moosefs.clients[0], ["bash", "-c", "trap 'exit 7' USR1; echo ready; sleep 60 & wait"]) as process:
-        wait_until("its start", process.output, bool, PATIENCE, str)
+        wait_until("its start", process.output, bool, TIMEOUT, str)
         process.kill(signal.SIGUSR1)
-        assert process.wait(PATIENCE) == 7
+        assert process.wait(TIMEOUT) == 7
 
 
 def test_a_frozen_mount_makes_programs_wait_until_it_thaws(moosefs: MooseMountSet) -> None:
@@ -81,14 +81,14 @@ def test_a_frozen_mount_makes_programs_wait_until_it_thaws(moosefs: MooseMountSe
             process.wait(1)
     finally:
         client.thaw()
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
 
 
 def test_without_its_daemon_a_mount_fails_until_the_host_starts_again(moosefs: MooseMountSet) -> None:
     client, other = moosefs.clients
     output(other, "touch before")
     client.kill_mount()
-    assert client.start(["ls", str(client.directory)]).wait(PATIENCE) != 0
+    assert client.start(["ls", str(client.directory)]).wait(TIMEOUT) != 0
     client.reboot()
     assert "before" in output(client, "ls")
 
@@ -103,6 +103,6 @@ def test_agents_on_two_clients_run_their_workers_together(moosefs: MooseMountSet
         for client in clients
     ]
     for process in agents:
-        assert process.wait(PATIENCE) == 0, process.output()
+        assert process.wait(TIMEOUT) == 0, process.output()
     told = "".join(process.output() for process in agents)
     assert "rank 0 of 2" in told and "rank 1 of 2" in told

@@ -19,17 +19,17 @@ from tests.filesystems.nfs import MOUNTS, NfsClient, NfsMountSet, nfs_mounts
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("nfs")]
 
-PATIENCE = 60.0
+TIMEOUT = 60.0
 NAMES = [mount.name for mount in MOUNTS]
 
 
 def output(client: NfsClient, script: str) -> str:
     """What shell commands print in the shared directory."""
-    return client.guest.run(f"cd {client.directory}\n{script}", PATIENCE)
+    return client.guest.run(f"cd {client.directory}\n{script}", TIMEOUT)
 
 
 def try_lock(client: NfsClient) -> int:
-    return client.start(["flock", "--nonblock", f"{client.directory}/lock", "true"]).wait(PATIENCE)
+    return client.start(["flock", "--nonblock", f"{client.directory}/lock", "true"]).wait(TIMEOUT)
 
 
 # What is mounted
@@ -54,13 +54,13 @@ def test_a_lock_excludes_the_other_client_unless_locks_are_local(nfs: dict[str, 
     one, other = nfs[name].clients
     holder = one.start(["flock", f"{one.directory}/lock", "sh", "-c", "echo held; sleep 60"])
     try:
-        wait_until("the lock", holder.output, bool, PATIENCE, one.guest.console)
+        wait_until("the lock", holder.output, bool, TIMEOUT, one.guest.console)
         assert (try_lock(other) == 0) == ("nolock" in name)
         assert try_lock(one) != 0
     finally:
         holder.kill()
-        holder.wait(PATIENCE)
-    wait_until("the lock's release", lambda: try_lock(other), lambda status: status == 0, PATIENCE, str)
+        holder.wait(TIMEOUT)
+    wait_until("the lock's release", lambda: try_lock(other), lambda status: status == 0, TIMEOUT, str)
 
 
 # How programs run
@@ -70,7 +70,7 @@ def test_a_program_runs_in_the_checkout_with_its_environment(nfs: dict[str, NfsM
     client = nfs["NFSv4.2"].clients[0]
     script = "import os, tests, hpcelastic; print(os.getcwd(), os.environ['WORD'], os.uname().nodename)"
     process = client.start([sys.executable, "-c", script], env={"WORD": "näive words"})
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert process.output() == f"{CHECKOUT} näive words {client.name}\n"
 
 
@@ -84,37 +84,37 @@ def test_a_program_runs_in_the_checkout_with_its_environment(nfs: dict[str, NfsM
     ],
 )
 def test_a_program_ends_with_its_status(nfs: dict[str, NfsMountSet], argv: list[str], status: int) -> None:
-    assert nfs["NFSv4.2"].clients[0].start(argv).wait(PATIENCE) == status
+    assert nfs["NFSv4.2"].clients[0].start(argv).wait(TIMEOUT) == status
 
 
 def test_output_comes_while_the_program_runs_and_a_kill_reaches_its_children(nfs: dict[str, NfsMountSet]) -> None:
     client = nfs["NFSv4.2"].clients[0]
     with started(client, ["sh", "-c", "sleep 1000 & echo $!; wait"]) as process:
-        child = int(wait_until("output", process.output, bool, PATIENCE, client.guest.console))
+        child = int(wait_until("output", process.output, bool, TIMEOUT, client.guest.console))
         with pytest.raises(TimeoutError):
             process.wait(0.01)
         process.kill()
-        assert process.wait(PATIENCE) == -signal.SIGKILL
+        assert process.wait(TIMEOUT) == -signal.SIGKILL
     gone = client.start(["sh", "-c", f"while kill -0 {child}; do sleep 0.05; done"])
-    assert gone.wait(PATIENCE) == 0
+    assert gone.wait(TIMEOUT) == 0
 
 
 def test_a_guest_without_its_command_server_ends(nfs: dict[str, NfsMountSet]) -> None:
     client = nfs["NFSv4.2"].clients[0]
     killer = client.start(["sh", "-c", "kill $PPID; sleep 1000"])
-    assert killer.wait(PATIENCE) == -signal.SIGKILL
+    assert killer.wait(TIMEOUT) == -signal.SIGKILL
     client.reboot()
 
 
 def test_long_output_is_whole(nfs: dict[str, NfsMountSet]) -> None:
     process = nfs["NFSv4.2"].clients[0].start(["seq", "300000"])
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert process.output() == "".join(f"{number}\n" for number in range(1, 300001))
 
 
 def test_a_guest_writes_nowhere_on_this_machine(nfs: dict[str, NfsMountSet]) -> None:
     client = nfs["NFSv4.2"].clients[0]
-    assert client.start(["touch", str(CHECKOUT / "written-by-a-guest")]).wait(PATIENCE) != 0
+    assert client.start(["touch", str(CHECKOUT / "written-by-a-guest")]).wait(TIMEOUT) != 0
     output(client, "touch /tmp/x-guest /dev/shm/x-guest /run/x-guest")
     assert not any(Path(folder, "x-guest").exists() for folder in ("/tmp", "/dev/shm", "/run"))
 
@@ -131,7 +131,7 @@ def test_a_frozen_client_does_nothing_until_it_thaws(nfs: dict[str, NfsMountSet]
             process.wait(1)
     finally:
         client.thaw()
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
 
 
 def test_a_client_cut_off_waits_and_goes_on_when_it_is_healed(nfs: dict[str, NfsMountSet]) -> None:
@@ -143,7 +143,7 @@ def test_a_client_cut_off_waits_and_goes_on_when_it_is_healed(nfs: dict[str, Nfs
             process.wait(2)
     finally:
         client.heal()
-    assert process.wait(PATIENCE) == 0
+    assert process.wait(TIMEOUT) == 0
     assert output(other, "ls >/dev/null; cat late") == "late\n"
 
 
@@ -154,7 +154,7 @@ def test_a_client_unmounts_and_mounts_again(nfs: dict[str, NfsMountSet]) -> None
     assert not client.guest.run(f"ls {client.directory}")
     client.remount("ro")
     assert "here" in output(client, "ls")
-    assert client.start(["touch", f"{client.directory}/here"]).wait(PATIENCE) != 0
+    assert client.start(["touch", f"{client.directory}/here"]).wait(TIMEOUT) != 0
     client.remount()
     output(client, "touch here")
 
@@ -164,7 +164,7 @@ def test_a_killed_client_takes_its_programs_along_and_can_be_booted_again(nfs: d
     output(other, "touch before")
     process = client.start(["sleep", "1000"])
     client.kill()
-    assert process.wait(PATIENCE) == -signal.SIGKILL
+    assert process.wait(TIMEOUT) == -signal.SIGKILL
     client.reboot()
     for mount_set in nfs.values():
         assert output(mount_set.clients[0], "findmnt --noheadings --output SOURCE --target .").startswith("server:")
@@ -206,7 +206,7 @@ def test_two_sets_share_the_machine_and_nothing_outlives_who_started_it(nfs: dic
     finally:
         another.kill()
         another.communicate()
-    wait_until("its guests' end", lambda: started_by(mark), lambda left: not left, PATIENCE, str)
+    wait_until("its guests' end", lambda: started_by(mark), lambda left: not left, TIMEOUT, str)
     assert output(nfs["NFSv3"].clients[0], "echo fine") == "fine\n"
 
 
@@ -232,6 +232,6 @@ def test_agents_on_two_clients_run_their_workers_together(nfs: dict[str, NfsMoun
         for client in clients
     ]
     for process in agents:
-        assert process.wait(PATIENCE) == 0, process.output()
+        assert process.wait(TIMEOUT) == 0, process.output()
     told = "".join(process.output() for process in agents)
     assert "rank 0 of 2" in told and "rank 1 of 2" in told

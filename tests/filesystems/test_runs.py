@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 __all__ = ["shared", "started_filesystems"]
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 WORKER = str(CHECKOUT / "tests" / "filesystems" / "worker.py")
 
 
@@ -46,10 +46,10 @@ def agent(shared: Shared, place: int) -> list[str]:
 
 
 def eventually(what: str, good: Callable[[], object], agents: list[Process]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not good():
         said = "\n--- agent\n".join(process.output() for process in agents)
-        assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{said}"
+        assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{said}"
         time.sleep(0.1)
 
 
@@ -80,6 +80,6 @@ def test_a_run_outlives_a_worker_and_an_agent(shared: Shared) -> None:
         client = shared.mounts.clients[0]
         finish = client.directory / shared.folder / "run" / "finish"
         touch = ["bash", "-c", 'until touch "$0"; do sleep 0.1; done', str(finish)]
-        assert stack.enter_context(started(client, touch)).wait(PATIENCE) == 0
-        assert first.wait(PATIENCE) == 0, first.output()
+        assert stack.enter_context(started(client, touch)).wait(TIMEOUT) == 0
+        assert first.wait(TIMEOUT) == 0, first.output()
         assert "finished" in first.output()

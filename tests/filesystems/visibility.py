@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from hpcelastic.store import files
+from hpcelastic.storage import files
 from tests.filesystems.contract import persistently
 
 TIMEOUT = 10.0

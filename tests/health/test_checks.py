@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.health import checks
-from hpcelastic.health.checks import Premises, check_directory, check_node, run_all, run_command
-from hpcelastic.health.finding import Finding
+from hpcelastic.health.checks import CheckContext, check_directory, check_node, run_all, run_command
+from hpcelastic.health.finding import CheckFinding
 from hpcelastic.health.settings import HealthSettings, size
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 from tests.health.fake_gpus import ECC, nvidia_smi
 
 
@@ -24,7 +24,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def bad(paths: RunPaths, environ: dict[str, str], **settings: object) -> list[tuple[str, str]]:
-    premises = Premises(paths, environ, HealthSettings(**settings))  # type: ignore[arg-type]  # its fields
+    premises = CheckContext(paths, environ, HealthSettings(**settings))  # type: ignore[arg-type]  # its fields
     return [(finding.check, finding.seen) for finding in check_node(premises) if finding.bad]
 
 
@@ -61,22 +61,22 @@ def test_a_command_of_ones_own(command: str, seen: list[str]) -> None:
 
 def test_a_check_that_hangs_is_a_result() -> None:
     forever = threading.Event()
-    warning = Finding("b", "seen", "remedy", bad=False)
+    warning = CheckFinding("b", "seen", "remedy", bad=False)
 
-    def hang() -> list[Finding]:
+    def hang() -> list[CheckFinding]:
         forever.wait()
         return []
 
     found = run_all({"a": hang, "b": lambda: [warning]}, 0.2)
     forever.set()
     assert [str(finding) for finding in found] == [
-        "a: no answer within 0.2 s; drain the node, and look what hangs there",
+        "a: no answer within 0.2 s; drain the node, and find out what hangs there",
         "b: seen; remedy",
     ]
 
 
 def test_a_check_that_cannot_be_made_keeps_no_node_out() -> None:
-    def fail() -> list[Finding]:
+    def fail() -> list[CheckFinding]:
         raise ValueError("odd")
 
     (finding,) = run_all({"a": fail}, 10.0)
@@ -86,7 +86,7 @@ def test_a_check_that_cannot_be_made_keeps_no_node_out() -> None:
 def test_a_file_that_is_not_listed_is_bad(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "names", lambda _directory: [])
     (finding,) = check_directory(paths.incidents)
-    assert finding.bad and finding.seen.endswith("what this node has written there is not listed")
+    assert finding.bad and finding.seen.endswith("a file that this node has written is not listed")
 
 
 def test_what_is_wrong_for_all_is_no_nodes_fault(tmp_path: Path) -> None:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.health.incidents import Incident, Trouble, forgive, note, note_lost, read_incidents
-from hpcelastic.health.memory import left_out, note_losses, remembered
+from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record, record_lost
+from hpcelastic.health.memory import excluded_nodes, node_verdicts, record_losses
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Participant, Phase, Stand, State
-from hpcelastic.store import files
-from hpcelastic.store.leases import OwnLease
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
+from hpcelastic.storage import files
+from hpcelastic.storage.leases import OwnLease
+from hpcelastic.storage.paths import RunPaths
 
 HALF_LIFE = 3600.0
 
@@ -23,7 +23,7 @@ def paths(tmp_path: Path) -> RunPaths:
 
 
 def incident(host: str, when: float = 1.0) -> Incident:
-    return Incident(host, Trouble.CHECK, "GPU 1 has 3 uncorrected ECC errors", when, 2)
+    return Incident(host, IncidentKind.CHECK, "GPU 1 has 3 uncorrected ECC errors", when, 2)
 
 
 def test_there_are_none_where_nothing_was_noted(paths: RunPaths) -> None:
@@ -34,14 +34,14 @@ def test_there_are_none_where_nothing_was_noted(paths: RunPaths) -> None:
 def test_what_was_noted_is_found_by_node_and_time(paths: RunPaths) -> None:
     noted = [incident("n1", 2.0), incident("n2", 3.0), incident("n1", 1.0)]
     for one in noted:
-        note(paths, one)
+        record(paths, one)
     assert read_incidents(paths) == (noted[2], noted[0], noted[1])
     assert read_incidents(paths, "n1") == (noted[2], noted[0])
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths.incidents.iterdir()} == {0o600}
 
 
 def test_what_makes_no_sense_stops_nobody(paths: RunPaths) -> None:
-    note(paths, incident("n1"))
+    record(paths, incident("n1"))
     for name, content in {"n1~a.json": b"{", "n1~b.json": b'{"host": "n1", "cause": "odd"}', "other": b""}.items():
         files.publish(paths.incidents / name, content)
     assert read_incidents(paths) == (incident("n1"),)
@@ -49,18 +49,18 @@ def test_what_makes_no_sense_stops_nobody(paths: RunPaths) -> None:
 
 def test_who_is_forgiven_is_held_to_nothing_that_was_before(paths: RunPaths) -> None:
     for host in ("n1", "n1", "n2", "a/b"):
-        note(paths, incident(host))
+        record(paths, incident(host))
     assert forgive(paths, ["n1", "n9"]) == ("n1",)
     assert {one.host for one in read_incidents(paths)} == {"n2", "a/b"}
-    note(paths, incident("n1", 5.0))
+    record(paths, incident("n1", 5.0))
     assert read_incidents(paths, "n1") == (incident("n1", 5.0),)
     assert forgive(paths) == ("a-b", "n1", "n2")
     assert read_incidents(paths) == ()
     assert len(os.listdir(paths.incidents)) == 10, "what happened stays there to be read"
 
 
-def member(name: str, stand: Stand = Stand.READY, **fields: object) -> Member:
-    return Member(f"{name}@0-a", stand, 1, 1, "10.0.0.1", 1, **fields)  # type: ignore[arg-type]  # its fields
+def member(name: str, node_state: NodeState = NodeState.READY, **fields: object) -> Member:
+    return Member(f"{name}@0-a", node_state, 1, 1, "10.0.0.1", 1, **fields)  # type: ignore[arg-type]  # its fields
 
 
 def say(paths: RunPaths, *members: Member) -> None:
@@ -70,24 +70,24 @@ def say(paths: RunPaths, *members: Member) -> None:
 
 
 def test_nodes_that_are_out_are_left_out(paths: RunPaths) -> None:
-    note(paths, Incident("n1", Trouble.CHECK, "", 1e12))
+    record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1"), member("n2"))
-    assert left_out(paths, HALF_LIFE) == ("n1",)
+    assert excluded_nodes(paths, HALF_LIFE) == ("n1",)
 
 
 def test_slurm_is_told_of_machines_not_of_agents(paths: RunPaths) -> None:
-    note(paths, Incident("n1", Trouble.CHECK, "", 1e12))
+    record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1_0", host="n1"), member("n1_1", host="n1"))
-    assert left_out(paths, HALF_LIFE) == (), "the run has had no other machine"
+    assert excluded_nodes(paths, HALF_LIFE) == (), "the run has had no other machine"
     say(paths, member("n2_2", host="n2"))
-    assert left_out(paths, HALF_LIFE) == ("n1",)
+    assert excluded_nodes(paths, HALF_LIFE) == ("n1",)
 
 
 def test_where_all_nodes_are_out_some_must_be_tried(paths: RunPaths) -> None:
     for name in ("n1", "n2"):
-        note(paths, Incident(name, Trouble.CHECK, "", 1e12))
+        record(paths, Incident(name, IncidentKind.CHECK, "", 1e12))
         say(paths, member(name))
-    assert left_out(paths, HALF_LIFE) == ()
+    assert excluded_nodes(paths, HALF_LIFE) == ()
 
 
 def participants(*names: str) -> tuple[Participant, ...]:
@@ -98,14 +98,14 @@ ROUND_2 = State("r", Settings(), Phase.RUNNING, 2, participants("n1", "n2"), sta
 
 LOSSES = {
     "nobody": (("n1", "n2"), [], {}),
-    "one without a word": (("n1", "n2", "n4"), [member("n4", Stand.RUNNING)], {"n4": "lost"}),
+    "one without a word": (("n1", "n2", "n4"), [member("n4", NodeState.RUNNING)], {"n4": "lost"}),
     "one whose lease has gone": (("n1", "n2", "n4"), [], {"n4": "lost"}),
     "two agents of one machine": (
         ("n1", "n2", "n4_0", "n4_1"),
-        [member(name, Stand.RUNNING, host="n4") for name in ("n4_0", "n4_1")],
+        [member(name, NodeState.RUNNING, host="n4") for name in ("n4_0", "n4_1")],
         {"n4": "lost"},
     ),
-    "one that has left": (("n1", "n2", "n4"), [member("n4", Stand.LEFT)], {}),
+    "one that has left": (("n1", "n2", "n4"), [member("n4", NodeState.LEFT)], {}),
     "one that stands by": (("n1", "n2", "n3"), [member("n3")], {}),
     "one that was fenced": (("n1", "n2"), [member("n1"), member("n2", fenced=1)], {"n2": "fenced"}),
     "one that was fenced earlier": (("n1", "n2"), [member("n1"), member("n2", fenced=0)], {}),
@@ -118,12 +118,12 @@ def test_who_was_lost_between_two_rounds(
     before: tuple[str, ...], leases: list[Member], expected: dict[str, str], paths: RunPaths
 ) -> None:
     say(paths, *leases)
-    note_losses(paths, participants(*before), ROUND_2)
+    record_losses(paths, participants(*before), ROUND_2)
     assert {one.host: one.cause.value for one in read_incidents(paths)} == expected
     assert all(one.round == 1 for one in read_incidents(paths))
     assert len(read_incidents(paths)) == len(expected), "a machine is lost once, however many agents it had"
 
 
 def test_a_single_loss_keeps_nobody_out(paths: RunPaths) -> None:
-    note_lost(paths, "n1", 1, "was lost in round 1")
-    assert not remembered(paths, HALF_LIFE)["n1"].out
+    record_lost(paths, "n1", 1, "was lost in round 1")
+    assert not node_verdicts(paths, HALF_LIFE)["n1"].out

@@ -2,14 +2,14 @@
 
 import pytest
 
-from hpcelastic.health.incidents import Incident, Trouble
-from hpcelastic.health.verdict import Verdict, in_words, nodes_out, verdicts
+from hpcelastic.health.incidents import Incident, IncidentKind
+from hpcelastic.health.verdict import NodeVerdict, format_duration, nodes_out, verdicts
 
 NOW, HALF_LIFE = 1_000_000.0, 3600.0
-CHECK, HARDWARE, SUSPECT, LOST, FENCED = Trouble
+CHECK, HARDWARE, SUSPECT, LOST, FENCED = IncidentKind
 
 
-def judged(*incidents: tuple[Trouble, float]) -> Verdict:
+def judged(*incidents: tuple[IncidentKind, float]) -> NodeVerdict:
     """The verdict on a node with incidents of a cause, so many seconds ago each."""
     made = [Incident("n1", cause, "seen", NOW - ago) for cause, ago in incidents]
     return verdicts(made, NOW, HALF_LIFE)["n1"]
@@ -33,7 +33,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("incidents", "out"), CASES.values(), ids=CASES)
-def test_who_is_out(incidents: list[tuple[Trouble, float]], out: bool) -> None:
+def test_who_is_out(incidents: list[tuple[IncidentKind, float]], out: bool) -> None:
     verdict = judged(*incidents)
     assert verdict.out is out
     assert (verdict.back_in > 0) is out
@@ -59,4 +59,4 @@ def test_each_node_is_judged_by_its_own() -> None:
     ("seconds", "words"), [(5, "5 s"), (100, "100 s"), (3599, "60 min"), (7300, "2 h"), (400_000, "5 d")], ids=str
 )
 def test_durations_in_words(seconds: float, words: str) -> None:
-    assert in_words(seconds) == words
+    assert format_duration(seconds) == words

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from hpcelastic.errors import StoreError
-from hpcelastic.store.keyvalue import KeyValueStore
-from hpcelastic.store.register import Register, Version
+from hpcelastic.storage.keyvalue import KeyValueStore
+from hpcelastic.storage.register import Register, Version
 from tests.filesystems.hammer import meet
 
 Work: TypeAlias = "Iterator[tuple[list[Any], Callable[[], Any]]]"

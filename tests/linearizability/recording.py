@@ -14,7 +14,7 @@ from tests.filesystems.clients import Client, MountSet, Process, started
 from tests.linearizability.checker import UNKNOWN, Operation, widened
 from tests.linearizability.recorder import kernel
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds that the recording of one history may take."""
 
 
@@ -58,14 +58,14 @@ class _Recorder:
 
     def kill_amid(self, calls: int) -> None:
         """Kill it once it has begun so many calls; it is killed within one if all goes well."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while self._process.output().count('"call"') < calls and time.monotonic() < deadline:
             time.sleep(0.005)
         self._process.kill()
         self._killed = True
 
     def operations(self) -> list[Operation]:
-        status = self._process.wait(PATIENCE)
+        status = self._process.wait(TIMEOUT)
         ended = time.monotonic()
         output = self._process.output()
         assert self._killed or status == 0, output

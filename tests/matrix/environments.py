@@ -24,7 +24,9 @@ DEBIAN_PIECES: Pieces = {
     "demo": (),
 }
 PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly and not weekly")}
-TORCH_PIECES: Pieces = {"worker, store, plug-in": ("tests/test_worker.py", "tests/store", "tests/pytorch", "tests/e2e")}
+TORCH_PIECES: Pieces = {
+    "worker, store, plug-in": ("tests/test_worker.py", "tests/storage", "tests/pytorch", "tests/e2e")
+}
 
 
 @dataclass(frozen=True)

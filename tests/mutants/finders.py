@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.mutants.tables import failing_row
-from tests.protocol.under_test import ASSIGNMENT, CONDUCT, DECIDE, RANKING, Patch, load
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, NODE, RANKING, Patch, load
 from tests.simulation.faults import PROFILES, scenario
 from tests.simulation.shrink import violation_of
 
@@ -14,7 +14,7 @@ TABLES = {
     DECIDE: "tests.protocol.test_decide",
     ASSIGNMENT: "tests.protocol.test_decide",
     RANKING: "tests.protocol.test_ranking",
-    CONDUCT: "tests.agent.test_conduct",
+    NODE: "tests.protocol.test_node",
 }
 """The module whose table tests are about this one."""
 

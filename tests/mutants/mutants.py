@@ -1,22 +1,26 @@
 """Faults that somebody might put into the protocol some day: each one edit of the source."""
 
-from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASES, RANKING, REGISTER, RENDEZVOUS, Patch
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASE_KEEPER, LEASES, RANKING, REGISTER, RENDEZVOUS, Patch
 
-_READY = "return m.stand is Stand.READY and m.round == state.round and _alive(view, m.node)"
-_STOPPED = "return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)"
-_SUCCESS_STAYS = "if _stands(view, p.node, Stand.SUCCEEDED, state.round):\n            continue"
-_ECHO = "if cause is Cause.WORKER and any(p.node not in back for p in state.participants):"
+_READY = "return m.node_state is NodeState.READY and m.round == state.round and _alive(view, m.node)"
+_STOPPED = (
+    "return member.node_state is NodeState.LEFT or "
+    "(member.node_state is NodeState.READY and member.round >= state.round)"
+)
+_SUCCESS_STAYS = "if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):\n            continue"
+_ECHO = "if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):"
 _ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _WANTED = "return member.leaving is None and not state.drains(member)"
-_ROOM = "if len(state.participants) >= state.most:"
-_CHOSEN = "ranked(state.participants, ready, state.most)"
+_ROOM = "if len(state.participants) >= state.max_nodes:"
+_CHOSEN = "ranked(state.participants, ready, state.max_nodes)"
 _FENCED = (
-    "if member is not None and member.stand is Stand.READY and member.round >= state.round:\n            return Cause"
+    "if member is not None and member.node_state is NodeState.READY and member.round >= state.round:\n"
+    "            return Cause"
 )
-_GOODBYE = """        if member is not None and member.stand is Stand.LEFT:
+_GOODBYE = """        if member is not None and member.node_state is NodeState.LEFT:
             return Cause.LEAVE, f"{p.name} left"
 """
 _LOSS = """        if not _alive(view, p.node):
@@ -39,7 +43,7 @@ MUTANTS = {
     ),
     "workers still running are not waited for": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
     "who was ready for an older round counts as stopped": Patch(
-        DECIDE, _STOPPED, "return member.stand in (Stand.LEFT, Stand.READY)"
+        DECIDE, _STOPPED, "return member.node_state in (NodeState.LEFT, NodeState.READY)"
     ),
     "who has succeeded counts as lost when it goes": Patch(DECIDE, _SUCCESS_STAYS, "if False:\n            continue"),
     "a lost member is waited for": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
@@ -64,11 +68,13 @@ MUTANTS = {
         DECIDE, "if done and len(done) == len(state.participants):", "if done:"
     ),
     "a newcomer interrupts a round that succeeds": Patch(
-        DECIDE, "comer = None if done else _newcomer(state, view)", "comer = _newcomer(state, view)"
+        DECIDE, "newcomer = None if done else _newcomer(state, view)", "newcomer = _newcomer(state, view)"
     ),
     "a round follows a success that is final": Patch(DECIDE, "    if finished:\n", "    if False:\n"),
     "a change of size ends a round that has to be the last": Patch(
-        DECIDE, "parting = None if _finished(state, view) else _parting(state, view)", "parting = _parting(state, view)"
+        DECIDE,
+        "planned = None if _finished(state, view) else _planned_end(state, view)",
+        "planned = _planned_end(state, view)",
     ),
     "a success that is final is waited for": Patch(
         DECIDE, "return member.final and member.round == state.round", "return False"
@@ -76,7 +82,7 @@ MUTANTS = {
     "a goodbye closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
-    "survivors are ranked anew": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.most)"),
+    "survivors are ranked anew": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.max_nodes)"),
     "names go before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),
@@ -85,12 +91,12 @@ MUTANTS = {
     "newcomers take no seat": Patch(RANKING, " for seat, member in enumerate(seats) if member is None]", " in ()]"),
     "who stays is moved by a smaller node": Patch(RANKING, "product((True, False)", "product((False,)"),
     "the nearest seat is not looked for": Patch(RANKING, "range(deepest, -1, -1)", "(0,)"),
-    "a newcomer displaces a survivor": Patch(RANKING, "room = most - len(kept)", "room = most"),
+    "a newcomer displaces a survivor": Patch(RANKING, "room = max_nodes - len(kept)", "room = max_nodes"),
     "newcomers go first": Patch(
         RANKING, "for m in (member, *followers", "for m in (*followers.pop(seat, []), member, *followers"
     ),
     "newcomers go last": Patch(RANKING, "if prefix in last), ())", "if False), ())"),
-    "switches are not kept together": Patch(RANKING, "if len(comers) <= room or all", "if True or all"),
+    "switches are not kept together": Patch(RANKING, "if len(newcomers) <= room or all", "if True or all"),
     "the round does not count up": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round,"),
     "the round skips a number": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round + 2,"),
     "a failure of an older round counts": Patch(DECIDE, "(f for f in found if f.round == state.round)", "found"),
@@ -116,7 +122,9 @@ MUTANTS = {
     ),
     "close revives an ended run": Patch(DECIDE, _CLOSED, _CLOSED.replace("state.phase.final", "False")),
     "reopen forgets the members": Patch(
-        DECIDE, "replace(again, standbys=(), failures=(),", "replace(again, standbys=(), failures=(), participants=(),"
+        DECIDE,
+        "replace(reopened, standbys=(), failures=(),",
+        "replace(reopened, standbys=(), failures=(), participants=(),",
     ),
     "a loss does not end the grace": Patch(DECIDE, _LOSES, "if False:"),
     "a fence does not end the grace": Patch(
@@ -125,7 +133,7 @@ MUTANTS = {
     "who has stopped and gone ends the grace": Patch(DECIDE, _LOSES, "if not _alive(view, p.node):"),
     "a leaving node is taken in": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
     "a drained node is taken in": Patch(DECIDE, _WANTED, "return member.leaving is None"),
-    "of two warnings the later counts": Patch(DECIDE, "= min(warned)", "= max(warned)"),
+    "of two warnings the later counts": Patch(DECIDE, "= min(leaving)", "= max(leaving)"),
     "two nodes get the same ranks": Patch(
         ASSIGNMENT, "first_rank=sum(sizes[:group_rank])", "first_rank=sum(sizes[: group_rank - 1])"
     ),
@@ -135,19 +143,24 @@ MUTANTS = {
     "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
     "a lease runs out too early": Patch(LEASES, "> self._expiry and ", "> self._expiry / 3 and "),
     "a lease never runs out": Patch(LEASES, "alive = not expired and ", "alive = True or "),
-    "a beat is no sign of life": Patch(LEASES, "or name.follows(last))", "or name.word > last.word)"),
-    "a lease has no beat": Patch(LEASES, "self._beat += 1", "self._beat += 0"),
+    "a beat is no sign of life": Patch(LEASES, "or name.follows(last))", "or name.revision > last.revision)"),
+    "a lease has no beat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
     "a lease is renewed with news only": Patch(
-        RENDEZVOUS,
-        "return self._lease_from + (_AGAIN if self._asked else self._beat) - self._clock()",
+        LEASE_KEEPER,
+        "return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()",
         "return 1.0",
     ),
-    "news wait for the next renewal": Patch(RENDEZVOUS, "if member != self._said or self._until", "if self._until"),
-    "leases are not read while a round runs": Patch(RENDEZVOUS, " or now - looked.time >= self._beat / 2", ""),
+    "news wait for the next renewal": Patch(
+        RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
+    ),
+    "leases are not read while a round runs": Patch(
+        RENDEZVOUS, "leases is None or now - leases.time >= self._lease.interval / 2", "leases is None"
+    ),
     "a lease is taken to begin with every turn": Patch(
         RENDEZVOUS,
-        "            self._renew(member)\n        return self._lease_from",
-        "            self._renew(member)\n        self._lease_from = self._clock()\n        return self._lease_from",
+        "            self._renew(member)\n        return self._lease.renewed_at",
+        "            self._renew(member)\n        self._lease.renewed_at = self._clock()\n"
+        "        return self._lease.renewed_at",
     ),
     "any lease proves life": Patch(LEASES, "proved=proved)", "proved=True)"),
     "no lease proves life": Patch(LEASES, "proved=proved)", "proved=False)"),

@@ -2,26 +2,28 @@
 
 from tests.protocol.under_test import (
     ATTENTION,
-    CONDUCT,
     FENCE,
     FILES,
     GUARD,
     HISTORY,
     KEYVALUE,
     LEADERS,
+    LEASE_KEEPER,
     LEASE_NAMES,
     LEASES,
+    NODE,
     PUBLISH,
     REGISTER,
     RENDEZVOUS,
-    SUCCESSOR,
-    WARNED,
+    REQUEUE,
+    SIGNAL_RESOLUTION,
+    SUSPICION,
     Patch,
 )
 
-_JUDGED = "return Claim.WON if held == draft.data else Claim.LOST"
+_JUDGED = "return LinkResult.CREATED if held == draft.data else LinkResult.NAME_TAKEN"
 _COMMIT = """            if newest.number != version.number:
-                return True  # somebody was faster: decide anew
+                return True  # another node was faster: decide anew
             won = self._register.commit(version.number, encode(state))"""
 _PUBLISHED = "return files.publish_new(self._path(after + 1), files.to_json(document))"
 _LISTED = "names = files.names(self.directory)"
@@ -29,17 +31,17 @@ _POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
         names = [path.name for path in paths if files.read(path) is not None]"""
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
-_EXPIRY = "expiry = settings.rendezvous.lease + settings.rendezvous.margin"
+_EXPIRY = "self._backend.observer(times.lease + times.margin, clock)"
 _STOP_FIRST = """            else:
                 yield from self._stop(state.reason)
         if self.part is not None or self.leaving:
             return"""
-_ADD = "self.update(key, lambda old: str(_number(key, old) + amount))"
+_ADD = "self.update(key, lambda old: str(_parse_number(key, old) + amount))"
 
 MUTANTS = {
     # files
-    "a lost reply is taken for a loss": Patch(FILES, _JUDGED, "return Claim.LOST"),
-    "a name that is taken counts as our own": Patch(FILES, _JUDGED, "return Claim.WON"),
+    "a lost reply is taken for a loss": Patch(FILES, _JUDGED, "return LinkResult.NAME_TAKEN"),
+    "a name that is taken counts as our own": Patch(FILES, _JUDGED, "return LinkResult.CREATED"),
     "a short write is taken for a whole one": Patch(
         FILES, "            while view:\n                view", "            if view:\n                view"
     ),
@@ -52,152 +54,162 @@ MUTANTS = {
         "if last > self._newest.number:",
         "if last and last != self._newest.number:",
     ),
-    "the sweep is left out where versions are removed": Patch(HISTORY, "            self._sweep(last)\n", ""),
+    "the sweep is left out where versions are removed": Patch(HISTORY, "            self._remove_drafts(last)\n", ""),
     "who removes versions does not let them settle": Patch(
-        HISTORY, "return sights[0][1] if now - sights[0][0] >= SETTLE else 0", "return newest"
+        HISTORY, "return observations[0][1] if now - observations[0][0] >= SETTLE_DELAY else 0", "return newest"
     ),
     # rendezvous
     "nothing is compared": Patch(
         RENDEZVOUS, _COMMIT, "            won = self._register.commit(newest.number, encode(state))"
     ),
-    "there is no margin": Patch(RENDEZVOUS, _EXPIRY, "expiry = settings.rendezvous.lease"),
+    "there is no margin": Patch(RENDEZVOUS, _EXPIRY, "self._backend.observer(times.lease, clock)"),
     "a lease runs from the end of its renewal": Patch(
-        RENDEZVOUS,
-        "self._said, self._lease_from, self._asked = member, now, False",
-        "self._said, self._lease_from, self._asked = member, self._clock(), False",
+        LEASE_KEEPER,
+        "self.published, self.renewed_at, self.requested = member, now, False",
+        "self.published, self.renewed_at, self.requested = member, self._clock(), False",
     ),
     # doorbell
     "a refusal is believed though the lease moves": Patch(
-        RENDEZVOUS, "if self._observer.mark(node) != before:", "if False:"
+        SUSPICION, "if self._observer.lease_version(node) != before:", "if False:"
     ),
-    "a refusal is believed before the lease can move": Patch(RENDEZVOUS, "self._clock() - since >= _STILL", "True"),
-    "who was called gone stays so": Patch(RENDEZVOUS, "        self._gone &= inside\n", ""),
+    "a refusal is believed before the lease can move": Patch(SUSPICION, "self._clock() - since >= _STANDSTILL", "True"),
+    "who was called gone stays so": Patch(SUSPICION, "        self.gone &= set(members)\n", ""),
     "nobody is told of a version": Patch(
-        RENDEZVOUS, "self._bell.ring([*everybody.values(), *self._others(set(everybody))]", "self._bell.ring([]"
+        RENDEZVOUS, "self._notifier.notify([*members.values(), *self._others(set(members))]", "self._notifier.notify([]"
     ),
-    "leaders are not told of a word": Patch(RENDEZVOUS, "            self._untold = True\n", ""),
+    "leaders are not told of a word": Patch(RENDEZVOUS, "            self._leaders_notified = False\n", ""),
     "who is shaken does not show that it lives": Patch(
-        RENDEZVOUS, "        self._asked = True\n        self._observer", "        self._observer"
+        RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
     "a silent neighbour's end is found by chance": Patch(
-        RENDEZVOUS, "            if left > 0:", "            if False:"
+        SUSPICION, "(left := self._observer.expires(node) - now) > 0", "(left := 1.0) < 0"
     ),
-    "a silent neighbour is not watched": Patch(RENDEZVOUS, "        self._silent.add(node)\n", ""),
+    "a silent neighbour is not watched": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
     "a dead node leads": Patch(LEADERS, " if p.node not in view.dead)", ")"),
-    "who is told of a version waits": Patch(ATTENTION, "if newer or moment is None:", "if moment is None:"),
+    "who is told of a version waits": Patch(ATTENTION, "if newer or result is None:", "if result is None:"),
     "all look whenever somebody has something to say": Patch(
-        ATTENTION, "max(now, self._looked + self._crowded(moment))", "now"
+        ATTENTION, "max(now, self._polled + self._shared_read_interval(result))", "now"
     ),
-    "looks put the reading off": Patch(ATTENTION, 'float("inf") if read else self._reading', 'float("inf")'),
+    "looks put the reading off": Patch(ATTENTION, 'float("inf") if read else self._next_read', 'float("inf")'),
     "who ends a round leaves it to the leaders": Patch(RENDEZVOUS, " or self._ends_the_round(state)", ""),
     "the first word reaches nobody": Patch(
-        RENDEZVOUS, "            self._untold = True  # our first word, in a run of which we know nothing yet\n", ""
+        RENDEZVOUS,
+        "            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet\n",
+        "",
     ),
-    "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not moment.calm:", ":"),
+    "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not result.network_healthy:", ":"),
     # leases
     "a lease ages while it is read": Patch(LEASES, "expired = before - ", "expired = self._clock() - "),
     "a lease is known from before it was read": Patch(
         LEASES,
-        "watched.since, watched.misses = name, after, 0",
-        "watched.since, watched.misses = name, before, 0",
+        "watched.since, watched.missing_listings = name, after, 0",
+        "watched.since, watched.missing_listings = name, before, 0",
     ),
     "what moved during a long sleep proves life": Patch(
-        LEASES, "proved = before - self._last <= self._expiry", "proved = self._last >= 0"
+        LEASES, "proved = before - self._last_listing_end <= self._expiry", "proved = self._last_listing_end >= 0"
     ),
     "who is missed by a listing ages as if it were shown": Patch(
-        LEASES, "return self.missed if self.misses else self.since", "return self.since"
+        LEASES, "return self.missing_since if self.missing_listings else self.since", "return self.since"
     ),
-    "who is missed twice is dead": Patch(LEASES, " and watched.misses not in range(1, _MISSES)", ""),
+    "who is missed twice is dead": Patch(LEASES, " and not missing_by_chance", ""),
     "who is missed by a listing is forgotten": Patch(
-        LEASES, "{*listed, *expected, *self._missed(listed)}", "{*listed, *expected}"
+        LEASES, "{*listed, *expected, *self._missing_nodes(listed)}", "{*listed, *expected}"
     ),
-    "an older name is a sign of life": Patch(LEASE_NAMES, "return self > other if self.word >= 0 else", "return"),
+    "an older name is a sign of life": Patch(LEASE_NAMES, "return self > other if self.revision >= 0 else", "return"),
     "any name of a node counts": Patch(LEASE_NAMES, "if name is not other and name > other:", "if name is not other:"),
-    "a beat whose reply was lost is made anew": Patch(LEASES, "if not self._listed(name):", "if True:"),
+    "a beat whose reply was lost is made anew": Patch(LEASES, "if not self._is_listed(name):", "if True:"),
     "a word is said twice under its number": Patch(
-        LEASES, "        self._word += 1  #", "        self._word += self._said is not None or not self._word  #"
+        LEASES,
+        "        self._revision += 1  #",
+        "        self._revision += self._published is not None or not self._revision  #",
     ),
-    "a failure is told without its report": Patch(LEASES, "if not new and watched.unread <= _LOOKS:", "if False:"),
+    "a failure is told without its report": Patch(
+        LEASES, "if not new and watched.read_failures <= _MAX_READ_FAILURES:", "if False:"
+    ),
     # guard
-    "the guard ignores the lease": Patch(GUARD, "if boottime() >= self._until:", "if False:"),
+    "the guard ignores the lease": Patch(GUARD, "if boottime() >= self._deadline:", "if False:"),
     "a renewal that comes too late is accepted": Patch(
-        GUARD, "        self.check()\n        if word ==", "        if word =="
+        GUARD, "        self.check()\n        if message ==", "        if message =="
     ),
-    "a lapse is forgotten": Patch(GUARD, "if self._lapsed >= float(arguments[-1]):", "if False:"),
-    "the guard tells nobody": Patch(GUARD, '        _tell("killed")', '        _tell("")'),
+    "a lapse is forgotten": Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:"),
+    "the guard tells nobody": Patch(GUARD, '        _send("killed")', '        _send("")'),
     # conduct
-    "workers start on old news": Patch(CONDUCT, "self._holds(lease_from):", "True:"),
-    "workers start though others may be going on": Patch(CONDUCT, "and settled and", "and"),
+    "workers start on old news": Patch(NODE, "self._lease_holds(lease_from):", "True:"),
+    "workers start though others may be going on": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
-        CONDUCT, "part.round > self.member.round", "part.round >= self.member.round"
+        NODE, "part.round > self.member.round", "part.round >= self.member.round"
     ),
     "a node is ready before its workers are stopped": Patch(
-        CONDUCT,
+        NODE,
         _STOP_FIRST,
         _STOP_FIRST.replace("else:\n", "else:\n                yield from self._ready(state.round)\n"),
     ),
     "workers are not stopped for a new round": Patch(
-        CONDUCT, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
+        NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
     ),
     "a fence is not told": Patch(
-        CONDUCT,
-        "yield self._say(self.member.stand, self.member.round, fenced=self.member.round)",
-        "yield self._say(self.member.stand, self.member.round)",
+        NODE,
+        "yield self._publish(self.member.node_state, self.member.round, fenced=self.member.round)",
+        "yield self._publish(self.member.node_state, self.member.round)",
     ),
     "who is fenced does not ask for the next round": Patch(
-        CONDUCT, "            yield from self._ready(round, fenced=round)\n", ""
+        NODE, "            yield from self._ready(round, fenced=round)\n", ""
     ),
     "who succeeds in a round that is to end begins anew": Patch(
-        CONDUCT, "if stands == (Stand.SUCCEEDED, state.round) and state.grace:", "if False:"
+        NODE, "if published == (NodeState.SUCCEEDED, state.round) and state.grace:", "if False:"
     ),
-    "a goodbye takes a success back": Patch(CONDUCT, "if self.member.stand is not Stand.SUCCEEDED:", "if True:"),
-    "who leaves says nothing": Patch(CONDUCT, "yield self._say(Stand.LEFT, self.member.round)", "yield from ()"),
+    "a goodbye takes a success back": Patch(NODE, "if self.member.node_state is not NodeState.SUCCEEDED:", "if True:"),
+    "who leaves says nothing": Patch(NODE, "yield self._publish(NodeState.LEFT, self.member.round)", "yield from ()"),
     "a worker's failure is kept quiet": Patch(
-        CONDUCT, "        yield self._say(Stand.FAILED, failure.round, failure=failure, fenced=fenced)\n", ""
+        NODE, "        yield self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)\n", ""
     ),
-    "workers that were asked to stop have succeeded": Patch(CONDUCT, "        if not early:\n", "        if True:\n"),
+    "workers that were asked to stop have succeeded": Patch(NODE, "        if not early:\n", "        if True:\n"),
     "of two deadlines the later counts": Patch(
-        CONDUCT,
-        "if self._asked is not None and until >= self._asked:",
+        NODE,
+        "if self._stop_deadline is not None and deadline >= self._stop_deadline:",
         "if self._asked is not None and until < self._asked:",
     ),
     "who leaves takes part again": Patch(
-        CONDUCT, "if self.part is not None or self.leaving:", "if self.part is not None:"
+        NODE, "if self.part is not None or self.leaving:", "if self.part is not None:"
     ),
     "who leaves does not say so": Patch(
-        CONDUCT, "            yield self._say(self.member.stand, self.member.round, leaving=notice)\n", ""
+        NODE, "            yield self._publish(self.member.node_state, self.member.round, leaving=notice)\n", ""
     ),
     "workers that do not heed it are waited for": Patch(
-        CONDUCT, "if seconds > 0 and (yield Ask(reason, seconds)):", "if (yield Ask(reason, seconds)) or True:"
+        NODE,
+        "if seconds > 0 and (yield RequestStop(reason, seconds)):",
+        "if (yield RequestStop(reason, seconds)) or True:",
     ),
-    # successor
-    "a mate's claim is judged again": Patch(SUCCESSOR, "None if _claimed(left) else refusal", "refusal"),
-    "who dies with its claim is never doubted": Patch(
-        SUCCESSOR, "if not left.ended and not _wished(left):", "if False:"
+    # requeue
+    "another agent's claim is judged again": Patch(REQUEUE, "None if _claimed(agent) else refusal", "refusal"),
+    "the claim of a dead agent never times out": Patch(
+        REQUEUE, "if not agent.end_signals and not _request_file_exists(agent):", "if False:"
     ),
-    "claims are all alike": Patch(SUCCESSOR, "by_limit, left.member.node)", "by_limit)"),
+    "claims are all alike": Patch(REQUEUE, "by_limit, agent.member.node)", "by_limit)"),
     "a warning that is repeated ends the wait for the end": Patch(
-        SUCCESSOR, "    left.ended.clear()  # those were warnings\n", ""
+        REQUEUE, "    agent.end_signals.clear()  # they were warnings\n", ""
     ),
     "an element requeues its array": Patch(
-        SUCCESSOR, "job = left.task.name\n    info = ", "job = left.task.job_id\n    info = "
+        REQUEUE, "job = agent.task.name\n    info = ", "job = agent.task.job_id\n    info = "
     ),
     # agent
     "a question that fails is never forgotten": Patch(
-        WARNED, "            notice = None\n        self._deliver", "            return\n        self._deliver"
+        SIGNAL_RESOLUTION,
+        "            notice = None\n        self._deliver",
+        "            return\n        self._deliver",
     ),
-    "who is first believes the others": Patch(WARNED, " or not self._surroundings.turn", ""),
+    "who is first believes the others": Patch(SIGNAL_RESOLUTION, " or not self._batch_system.query_delay", ""),
     "a SIGTERM is not heard while a question is open": Patch(
-        WARNED,
-        "if self.signum is None or (signum in STOP and self.signum not in STOP):",
+        SIGNAL_RESOLUTION,
+        "if self.signum is None or (signum in STOP_SIGNALS and self.signum not in STOP_SIGNALS):",
         "if self.signum is None:",
     ),
     # key-value store
     "a sum is made before it is compared": Patch(
-        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(_number(key, seen) + amount))"
+        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(_parse_number(key, seen) + amount))"
     ),
     # publications of workers
-    "no round is shut out": Patch(FENCE, "                _shut(path)\n", "                pass\n"),
+    "no round is shut out": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
     "a round that has drafts is not shut out": Patch(FENCE, "        _remove_drafts(path)\n", "        return\n"),
     "drafts lie where they are published": Patch(
         PUBLISH, "directory = path.parent if fence is None else fence.drafts(path.parent)", "directory = path.parent"
@@ -231,32 +243,32 @@ BY_TESTS = {
     "a silent neighbour's end is found by chance": "tests/rendezvous/test_doorbell.py",
     "a silent neighbour is not watched": "tests/rendezvous/test_doorbell.py",
     "a dead node leads": "tests/protocol/test_leaders.py",
-    "who is told of a version waits": "tests/rendezvous/test_attention.py",
-    "all look whenever somebody has something to say": "tests/rendezvous/test_attention.py",
-    "looks put the reading off": "tests/rendezvous/test_attention.py",
+    "who is told of a version waits": "tests/protocol/test_polling.py",
+    "all look whenever somebody has something to say": "tests/protocol/test_polling.py",
+    "looks put the reading off": "tests/protocol/test_polling.py",
     "who ends a round leaves it to the leaders": "tests/rendezvous/test_doorbell.py",
     "the first word reaches nobody": "tests/rendezvous/test_doorbell.py",
-    "a node that can hear nobody trusts the doorbell": "tests/rendezvous/test_attention.py",
-    "a lease ages while it is read": "tests/store/test_leases.py",
-    "a lease is known from before it was read": "tests/store/test_leases.py",
-    "what moved during a long sleep proves life": "tests/store/test_leases.py",
-    "who is missed by a listing ages as if it were shown": "tests/store/test_leases.py",
-    "who is missed by a listing is forgotten": "tests/store/test_leases.py",
-    "who is missed twice is dead": "tests/store/test_leases.py",
-    "an older name is a sign of life": "tests/store/test_leases.py",
-    "any name of a node counts": "tests/store/test_lease_names.py",
-    "a beat whose reply was lost is made anew": "tests/store/test_leases.py",
-    "a word is said twice under its number": "tests/store/test_leases.py",
-    "a failure is told without its report": "tests/store/test_leases.py",
-    "the sweep is left out where versions are removed": "tests/store/test_history.py",
-    "who removes versions does not let them settle": "tests/store/test_history.py",
-    "a renewal that comes too late is accepted": "tests/agent/test_guard.py",
-    "a lapse is forgotten": "tests/agent/test_guard.py",
-    "a mate's claim is judged again": "tests/slurm/test_successor.py",
-    "who dies with its claim is never doubted": "tests/slurm/test_successor.py",
-    "claims are all alike": "tests/slurm/test_successor.py",
-    "a warning that is repeated ends the wait for the end": "tests/slurm/test_successor.py",
-    "an element requeues its array": "tests/slurm/test_successor.py",
+    "a node that can hear nobody trusts the doorbell": "tests/protocol/test_polling.py",
+    "a lease ages while it is read": "tests/storage/test_leases.py",
+    "a lease is known from before it was read": "tests/storage/test_leases.py",
+    "what moved during a long sleep proves life": "tests/storage/test_leases.py",
+    "who is missed by a listing ages as if it were shown": "tests/storage/test_leases.py",
+    "who is missed by a listing is forgotten": "tests/storage/test_leases.py",
+    "who is missed twice is dead": "tests/storage/test_leases.py",
+    "an older name is a sign of life": "tests/storage/test_leases.py",
+    "any name of a node counts": "tests/storage/test_lease_names.py",
+    "a beat whose reply was lost is made anew": "tests/storage/test_leases.py",
+    "a word is said twice under its number": "tests/storage/test_leases.py",
+    "a failure is told without its report": "tests/storage/test_leases.py",
+    "the sweep is left out where versions are removed": "tests/storage/test_history.py",
+    "who removes versions does not let them settle": "tests/storage/test_history.py",
+    "a renewal that comes too late is accepted": "tests/agent/test_guard_main.py",
+    "a lapse is forgotten": "tests/agent/test_guard_main.py",
+    "another agent's claim is judged again": "tests/slurm/test_requeue.py",
+    "the claim of a dead agent never times out": "tests/slurm/test_requeue.py",
+    "claims are all alike": "tests/slurm/test_requeue.py",
+    "a warning that is repeated ends the wait for the end": "tests/slurm/test_requeue.py",
+    "an element requeues its array": "tests/slurm/test_requeue.py",
     "a question that fails is never forgotten": "tests/agent/test_signals.py",
     "who is first believes the others": "tests/agent/test_signals.py",
     "a SIGTERM is not heard while a question is open": "tests/agent/test_signals.py",

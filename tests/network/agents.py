@@ -12,11 +12,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from hpcelastic.network import Heard, Network, News, Peer, Refused, Rung, Shaken, Silent
-from tests.agent.processes import PATIENCE
+from hpcelastic.network import Network, News, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from tests.agent.processes import TIMEOUT
 
 KEY = bytes(range(32))
-_KINDS = {kind.__name__: kind for kind in (Heard, Refused, Rung, Shaken, Silent)}
+_KINDS = {kind.__name__: kind for kind in (PeerHeard, PeerRefused, Notification, PeerLinkLost, PeerSilent)}
 
 
 class Inbox:
@@ -27,7 +27,7 @@ class Inbox:
         self.all: list[News] = []
         self.put = self._queue.put
 
-    def take(self, within: float = PATIENCE) -> News | None:
+    def take(self, within: float = TIMEOUT) -> News | None:
         """The next one; None if none comes."""
         try:
             news = self._queue.get(timeout=within)
@@ -38,7 +38,7 @@ class Inbox:
 
     def await_(self, wanted: News, times: int = 1) -> bool:
         """Wait until ``wanted`` has come so often from now on, whatever comes in between."""
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while times and time.monotonic() < deadline:
             times -= self.take(max(0.0, deadline - time.monotonic())) == wanted
         return not times
@@ -91,9 +91,9 @@ class Remote:
     def healthy(self) -> bool:
         return self._ask("healthy") == "True"
 
-    def bear(self) -> int:
+    def start_child(self) -> int:
         """Start a process that holds the presence socket, and outlives the agent."""
-        child = int(self._ask("bear"))
+        child = int(self._ask("start_child"))
         self.children.append(child)
         return child
 
@@ -123,7 +123,7 @@ class Remote:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(words) + "\n")
         self.process.stdin.flush()
-        return self._replies.get(timeout=PATIENCE)
+        return self._replies.get(timeout=TIMEOUT)
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -155,7 +155,7 @@ def _main(node: str, address: str) -> None:
             print(line, flush=True)
 
     def deliver(news: News) -> None:
-        say(f"{type(news).__name__} {json.dumps(news.version if isinstance(news, Rung) else news.node)}")
+        say(f"{type(news).__name__} {json.dumps(news.version if isinstance(news, Notification) else news.node)}")
 
     network = Network(KEY, node, address, deliver)
     say(str(network.port))
@@ -167,7 +167,7 @@ def _main(node: str, address: str) -> None:
             network.watch([Peer(*peer) for peer in arguments[1]], arguments[0])
         elif word == "healthy":
             reply = network.healthy
-        elif word == "bear":
+        elif word == "start_child":
             streams = dict.fromkeys(("stdin", "stdout"), subprocess.DEVNULL)
             reply = subprocess.Popen(["sleep", "300"], pass_fds=[network.presence.fileno()], **streams).pid  # type: ignore[call-overload]
         elif word == "limit":

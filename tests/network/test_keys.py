@@ -34,5 +34,5 @@ def test_all_who_ask_at_once_get_one_key_that_only_the_owner_can_read(tmp_path: 
 def test_a_damaged_key_is_an_error(tmp_path: Path, content: str) -> None:
     path = tmp_path / "key"
     path.write_text(content)
-    with pytest.raises(StoreError, match=r"key: holds no key"):
+    with pytest.raises(StoreError, match=r"key: contains no key"):
         shared_key(path)

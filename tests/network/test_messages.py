@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hpcelastic.network.messages import LONGEST, NONCE, Kind, Message, Stream, derive, encode, length, parse
 
 KEY = bytes(range(32))
-BELL = Message(Kind.BELL, "node-1@abc", sequence=7, version=12)
+NOTIFICATION = Message(Kind.NOTIFICATION, "node-1@abc", sequence=7, version=12)
 U64 = st.integers(0, 2**64 - 1)
 
 messages = st.builds(
@@ -55,26 +55,26 @@ def test_nothing_can_be_added(message: Message, more: bytes) -> None:
 
 
 def test_another_key_makes_a_forgery() -> None:
-    assert parse(KEY, encode(b"another", BELL)) is None
+    assert parse(KEY, encode(b"another", NOTIFICATION)) is None
 
 
 def test_a_newer_format_is_dropped() -> None:
-    data = bytearray(encode(KEY, BELL))
+    data = bytearray(encode(KEY, NOTIFICATION))
     data[2] += 1
     assert length(bytes(data)) is None
     assert parse(KEY, bytes(data)) is None
 
 
 def test_an_authentic_message_of_an_unknown_kind_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    unknown = encode(KEY, Message(99, BELL.sender))  # type: ignore[arg-type]  # what a newer release might send
+    unknown = encode(KEY, Message(99, NOTIFICATION.sender))  # type: ignore[arg-type]  # what a newer release might send
     assert parse(KEY, unknown) is None
 
 
 def test_an_id_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="255 bytes"):
-        encode(KEY, Message(Kind.BELL, "x" * 256))
+        encode(KEY, Message(Kind.NOTIFICATION, "x" * 256))
     with pytest.raises(struct.error):
-        encode(KEY, Message(Kind.BELL, "x", version=-1))
+        encode(KEY, Message(Kind.NOTIFICATION, "x", version=-1))
 
 
 @given(st.lists(messages, max_size=6), st.data())
@@ -96,7 +96,7 @@ def test_noise_ends_a_stream_or_waits(noise: bytes) -> None:
 
 
 def test_noise_after_a_message_is_told() -> None:
-    sound = encode(KEY, BELL)
+    sound = encode(KEY, NOTIFICATION)
     assert list(Stream().feed(sound + b"GET / HTTP/1.1")) == [sound, None]
 
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from hpcelastic.network import Heard, Network, Peer, Refused, Rung, Shaken, Silent, sockets
-from hpcelastic.network.bells import GAP
+from hpcelastic.network import Network, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent, sockets
+from hpcelastic.network.channel import Session
 from hpcelastic.network.messages import NONCE, Kind, Message, encode
-from hpcelastic.network.peers import linked
-from hpcelastic.network.session import Session
-from tests.agent.processes import PATIENCE, eventually
+from hpcelastic.network.notifications import NOTIFICATION_INTERVAL
+from hpcelastic.protocol.peers import linked
+from tests.agent.processes import TIMEOUT, eventually
 from tests.filesystems.availability import require
 from tests.network.agents import KEY, Local, Remote, local, remote
 from tests.network.namespaces import two_machines, why_no_namespaces
@@ -27,7 +27,7 @@ def address(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def free_port() -> int:
     """A port at which nobody listens."""
-    datagram, stream = sockets.pair(socket.AF_INET)
+    datagram, stream = sockets.bind_pair(socket.AF_INET)
     port: int = stream.getsockname()[1]
     datagram.close()
     stream.close()
@@ -55,33 +55,33 @@ def watch(found: list[Local], version: int = 0) -> None:
     assert eventually(lambda: all(it.network.healthy for it in found))
 
 
-# Bells
+# Notifications
 
 
 def test_who_is_rung_is_told_the_version_and_nobody_else(address: str) -> None:
     with local("a@1", "b@1", "c@1", address=address) as [a, b, c]:
-        a.network.ring([a.peer, b.peer], 7)
-        assert b.inbox.take() == Rung(7)
-        a.network.ring([a.peer, b.peer, c.peer], 8)
-        assert c.inbox.take() == Rung(8)
-        a.network.ring([c.peer], 8)
-        assert c.inbox.take() == Rung(8), "there may be news without a new version"
+        a.network.notify([a.peer, b.peer], 7)
+        assert b.inbox.take() == Notification(7)
+        a.network.notify([a.peer, b.peer, c.peer], 8)
+        assert c.inbox.take() == Notification(8)
+        a.network.notify([c.peer], 8)
+        assert c.inbox.take() == Notification(8), "there may be news without a new version"
         assert a.inbox.take(0.0) is None
 
 
 def test_one_with_ipv4_rings_one_with_ipv6() -> None:
     with local("a@1") as [a], local("b@1", address="::1") as [b]:
-        a.network.ring([b.peer], 7)
-        assert b.inbox.take() == Rung(7)
+        a.network.notify([b.peer], 7)
+        assert b.inbox.take() == Notification(7)
 
 
-def test_forged_and_replayed_bells_ring_nothing() -> None:
+def test_forged_and_replayed_notifications_are_dropped() -> None:
     with local("a@1") as [a], socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        genuine = [encode(KEY, Message(Kind.BELL, "b@1", sequence, sequence)) for sequence in range(1, 4)]
+        genuine = [encode(KEY, Message(Kind.NOTIFICATION, "b@1", sequence, sequence)) for sequence in range(1, 4)]
         forged = [
-            encode(b"another", Message(Kind.BELL, "b@1", 9, 9)),
-            encode(KEY, Message(Kind.PULSE, "b@1", 9, 9)),
-            encode(KEY, Message(Kind.BELL, "a@1", 9, 9)),
+            encode(b"another", Message(Kind.NOTIFICATION, "b@1", 9, 9)),
+            encode(KEY, Message(Kind.HEARTBEAT, "b@1", 9, 9)),
+            encode(KEY, Message(Kind.NOTIFICATION, "a@1", 9, 9)),
             genuine[2][:-1],
             b"",
             b"\0" * 2000,
@@ -89,28 +89,28 @@ def test_forged_and_replayed_bells_ring_nothing() -> None:
         sock.connect(("127.0.0.1", a.peer.port))
         for data in (*forged, genuine[1], genuine[1], genuine[0]):
             sock.send(data)
-        assert a.inbox.take() == Rung(2)
+        assert a.inbox.take() == Notification(2)
         for data in (*forged, genuine[1], genuine[2]):
             sock.send(data)
-        assert a.inbox.take() == Rung(3)
-        assert a.inbox.take(5 * GAP) is None
+        assert a.inbox.take() == Notification(3)
+        assert a.inbox.take(5 * NOTIFICATION_INTERVAL) is None
 
 
-def test_a_flood_of_bells_is_a_few_and_the_last_one_counts() -> None:
+def test_a_flood_of_notifications_is_a_few_and_the_last_one_counts() -> None:
     with local("a@1", "b@1") as [a, b]:
         began = time.monotonic()
         for version in range(200):
-            a.network.ring([b.peer], version)
-        assert b.inbox.await_(Rung(199))
-        assert len(b.inbox.all) <= (time.monotonic() - began) / GAP + 1
+            a.network.notify([b.peer], version)
+        assert b.inbox.await_(Notification(199))
+        assert len(b.inbox.all) <= (time.monotonic() - began) / NOTIFICATION_INTERVAL + 1
 
 
 @pytest.mark.parametrize("where", ["node-1", "localhost", "", "fe80::1%lo", "10.0.0.256"])
 def test_what_is_no_numeric_address_is_skipped(where: str) -> None:
     with local("a@1", "b@1") as [a, b]:
         odd = [Peer("c@1", where, 9), Peer("d@1", "127.0.0.1", 0), Peer("e@1", "127.0.0.1", 65536)]
-        a.network.ring([*odd, b.peer], 1)
-        assert b.inbox.take() == Rung(1)
+        a.network.notify([*odd, b.peer], 1)
+        assert b.inbox.take() == Notification(1)
         for it in (a, b):
             it.network.watch([a.peer, *odd, b.peer], 0)
         assert eventually(lambda: a.network.healthy and b.network.healthy), "the others are linked as if alone"
@@ -118,25 +118,25 @@ def test_what_is_no_numeric_address_is_skipped(where: str) -> None:
 
 def test_a_network_that_is_down_raises_nothing() -> None:
     with local("a@1") as [a]:
-        a.network.ring([Peer("b@1", "240.0.0.1", 9), Peer("c@1", "2001:db8::1", 9)], 1)
+        a.network.notify([Peer("b@1", "240.0.0.1", 9), Peer("c@1", "2001:db8::1", 9)], 1)
         a.network.watch([a.peer, Peer("b@1", "240.0.0.1", 9)], 0)
-        assert a.inbox.await_(Silent("b@1"), times=2)
-        assert Refused("b@1") not in a.inbox.all
+        assert a.inbox.await_(PeerSilent("b@1"), times=2)
+        assert PeerRefused("b@1") not in a.inbox.all
 
 
 # Links
 
 
-def test_all_links_come_up_and_pulses_carry_the_version(address: str) -> None:
+def test_all_links_come_up_and_heartbeats_carry_the_version(address: str) -> None:
     with local(*(f"n{index}@1" for index in range(7)), address=address) as found:
         assert not any(it.network.healthy for it in found), "there are no neighbours yet"
         watch(found)
         found[3].network.watch([it.peer for it in found], 5)
         for near in (2, 4, 1, 5):
-            assert found[near].inbox.take() == Rung(5)
+            assert found[near].inbox.take() == Notification(5)
         watch(found, 5)
         watch(found, 5)
-        assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is told once, and a link stays in peace"
+        assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and the links stay up"
 
 
 def test_who_reads_of_the_round_first_is_answered_by_who_has_not() -> None:
@@ -158,11 +158,11 @@ def test_who_is_no_neighbour_any_more_is_not_watched() -> None:
         c.network.watch([c.peer], 0)
         assert eventually(lambda: not c.network.healthy)
         c.network.close()
-        a.network.ring([b.peer], 1)
-        assert b.inbox.take() == Rung(1)
+        a.network.notify([b.peer], 1)
+        assert b.inbox.take() == Notification(1)
         assert eventually(lambda: a.network.healthy and b.network.healthy)
         assert a.inbox.take(0.0) is None
-        assert b.inbox.all == [Rung(1)]
+        assert b.inbox.all == [Notification(1)]
 
 
 def test_who_is_not_in_the_ring_watches_nobody() -> None:
@@ -178,9 +178,9 @@ def test_who_is_not_in_the_ring_watches_nobody() -> None:
 def test_an_agent_killed_is_refused_as_long_as_it_is_watched(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGKILL)
-    assert here.inbox.take() == Shaken("there@1")
-    assert here.inbox.await_(Refused("there@1"), times=3)
-    assert set(here.inbox.all) == {Shaken("there@1"), Refused("there@1")}
+    assert here.inbox.take() == PeerLinkLost("there@1")
+    assert here.inbox.await_(PeerRefused("there@1"), times=3)
+    assert set(here.inbox.all) == {PeerLinkLost("there@1"), PeerRefused("there@1")}
     here.network.watch([here.peer], 0)
     assert eventually(lambda: not here.network._links._neighbours)
     here.inbox.drain()
@@ -189,80 +189,80 @@ def test_an_agent_killed_is_refused_as_long_as_it_is_watched(pair: tuple[Local, 
 
 def test_an_agent_killed_is_not_refused_while_one_of_its_processes_lives(pair: tuple[Local, Remote]) -> None:
     here, there = pair
-    child = there.bear()
+    child = there.start_child()
     there.signal(signal.SIGKILL)
-    assert here.inbox.take() == Shaken("there@1")
-    assert here.inbox.await_(Silent("there@1"), times=4)
-    assert Refused("there@1") not in here.inbox.all
+    assert here.inbox.take() == PeerLinkLost("there@1")
+    assert here.inbox.await_(PeerSilent("there@1"), times=4)
+    assert PeerRefused("there@1") not in here.inbox.all
     os.kill(child, signal.SIGKILL)
-    assert here.inbox.await_(Refused("there@1"), times=2)
+    assert here.inbox.await_(PeerRefused("there@1"), times=2)
 
 
 def test_an_agent_stopped_is_silent_until_it_goes_on(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
-    assert here.inbox.take() == Silent("there@1")
+    assert here.inbox.take() == PeerSilent("there@1")
     assert not here.network.healthy
     there.signal(signal.SIGCONT)
-    assert here.inbox.await_(Heard("there@1"))
+    assert here.inbox.await_(PeerHeard("there@1"))
     assert eventually(lambda: here.network.healthy and there.healthy())
-    assert Refused("there@1") not in here.inbox.all
+    assert PeerRefused("there@1") not in here.inbox.all
 
 
 def test_an_agent_stopped_for_long_is_linked_anew(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
-    assert here.inbox.await_(Shaken("there@1")), "the link is given up"
-    assert here.inbox.await_(Silent("there@1"), times=3)
+    assert here.inbox.await_(PeerLinkLost("there@1")), "the link is given up"
+    assert here.inbox.await_(PeerSilent("there@1"), times=3)
     there.signal(signal.SIGCONT)
-    assert here.inbox.await_(Heard("there@1"))
-    assert there.inbox.await_(Shaken("here@1")), "it should show that it lives"
+    assert here.inbox.await_(PeerHeard("there@1"))
+    assert there.inbox.await_(PeerLinkLost("here@1")), "it should show that it lives"
     assert eventually(lambda: here.network.healthy and there.healthy())
-    assert Refused("there@1") not in here.inbox.all
+    assert PeerRefused("there@1") not in here.inbox.all
 
 
 def test_an_agent_killed_while_stopped_is_refused(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
-    assert here.inbox.await_(Shaken("there@1"))
+    assert here.inbox.await_(PeerLinkLost("there@1"))
     there.signal(signal.SIGKILL)
-    assert here.inbox.await_(Refused("there@1"))
+    assert here.inbox.await_(PeerRefused("there@1"))
 
 
 def test_an_agent_that_leaves_in_order_shakes_nobody(pair: tuple[Local, Remote]) -> None:
     here, there = pair
-    there.bear()
+    there.start_child()
     there.close()
-    assert here.inbox.await_(Silent("there@1"), times=3)
-    assert set(here.inbox.all) == {Silent("there@1")}
+    assert here.inbox.await_(PeerSilent("there@1"), times=3)
+    assert set(here.inbox.all) == {PeerSilent("there@1")}
 
 
 def test_one_that_was_never_there_is_silent_and_not_refused(free_port: int) -> None:
     with local("a@1") as [a]:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", free_port)], 0)
-        assert a.inbox.await_(Silent("b@1"), times=3)
-        assert set(a.inbox.all) == {Silent("b@1")}
+        assert a.inbox.await_(PeerSilent("b@1"), times=3)
+        assert set(a.inbox.all) == {PeerSilent("b@1")}
 
 
 def test_a_port_at_which_the_neighbour_never_answered_proves_nothing(free_port: int) -> None:
-    """It calls us, and its own port is not what the ring says, or is beyond a firewall."""
+    """The neighbour dials us, but its own port is not the one in the ring, or is behind a firewall."""
     with local("here@1") as [here], remote("there@1") as [there]:
         here.network.watch([here.peer, Peer("there@1", "127.0.0.1", free_port)], 0)
         there.watch([here.peer, there.peer])
         assert eventually(lambda: here.network.healthy)
         there.signal(signal.SIGKILL)
-        assert here.inbox.await_(Shaken("there@1"))
-        assert here.inbox.await_(Silent("there@1"), times=3)
-        assert Refused("there@1") not in here.inbox.all
+        assert here.inbox.await_(PeerLinkLost("there@1"))
+        assert here.inbox.await_(PeerSilent("there@1"), times=3)
+        assert PeerRefused("there@1") not in here.inbox.all
 
 
 def test_an_icmp_message_is_no_refusal(pair: tuple[Local, Remote], monkeypatch: pytest.MonkeyPatch) -> None:
     """What a real one looks like is in test_sockets."""
     here, there = pair
-    monkeypatch.setattr(sockets, "by_kernel", lambda sock: False)
+    monkeypatch.setattr(sockets, "refused_by_kernel", lambda sock: False)
     there.signal(signal.SIGKILL)
-    assert here.inbox.await_(Silent("there@1"), times=3)
-    assert Refused("there@1") not in here.inbox.all
+    assert here.inbox.await_(PeerSilent("there@1"), times=3)
+    assert PeerRefused("there@1") not in here.inbox.all
 
 
 def test_a_cut_is_silence_on_both_sides_until_it_heals() -> None:
@@ -275,15 +275,15 @@ def test_a_cut_is_silence_on_both_sides_until_it_heals() -> None:
                 it.watch([a.peer, b.peer])
             assert eventually(lambda: a.healthy() and b.healthy())
             cable.cut()
-            assert a.inbox.await_(Silent("b@1"), times=8)
-            assert b.inbox.await_(Silent("a@1"), times=8)
+            assert a.inbox.await_(PeerSilent("b@1"), times=8)
+            assert b.inbox.await_(PeerSilent("a@1"), times=8)
             cable.heal()
-            assert a.inbox.await_(Heard("b@1"))
-            assert b.inbox.await_(Heard("a@1"))
+            assert a.inbox.await_(PeerHeard("b@1"))
+            assert b.inbox.await_(PeerHeard("a@1"))
             assert eventually(lambda: a.healthy() and b.healthy())
-            assert Refused("b@1") not in a.inbox.all and Refused("a@1") not in b.inbox.all
+            assert PeerRefused("b@1") not in a.inbox.all and PeerRefused("a@1") not in b.inbox.all
             b.signal(signal.SIGKILL)
-            assert a.inbox.await_(Refused("b@1")), "its kernel still answers"
+            assert a.inbox.await_(PeerRefused("b@1")), "its kernel still answers"
 
 
 # Strangers
@@ -292,14 +292,14 @@ def test_a_cut_is_silence_on_both_sides_until_it_heals() -> None:
 def test_garbage_is_cut_off() -> None:
     with local("a@1") as [a]:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", encode(b"another", Message(Kind.HELLO, "b@1")), os.urandom(5000)):
-            with socket.create_connection(("127.0.0.1", a.peer.port), PATIENCE) as sock:
+            with socket.create_connection(("127.0.0.1", a.peer.port), TIMEOUT) as sock:
                 sock.sendall(garbage)
                 assert hung_up(sock)
 
 
 def test_those_who_only_connect_are_limited_and_disturb_nobody() -> None:
     with local("a@1", "b@1") as [a, b]:
-        crowd = [socket.create_connection(("127.0.0.1", a.peer.port), PATIENCE) for _ in range(100)]
+        crowd = [socket.create_connection(("127.0.0.1", a.peer.port), TIMEOUT) for _ in range(100)]
         assert hung_up(crowd[0]), "the first make room for the last"
         crowd[-1].setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -314,16 +314,16 @@ def test_those_who_only_connect_are_limited_and_disturb_nobody() -> None:
 def test_one_that_takes_calls_and_never_answers_is_silent() -> None:
     with local("a@1") as [a], socket.create_server(("127.0.0.1", 0)) as server:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", server.getsockname()[1])], 0)
-        assert a.inbox.await_(Silent("b@1"), times=2)
-        assert set(a.inbox.all) == {Silent("b@1")}
+        assert a.inbox.await_(PeerSilent("b@1"), times=2)
+        assert set(a.inbox.all) == {PeerSilent("b@1")}
 
 
 def test_another_agent_at_a_neighbours_port_is_not_taken_for_it() -> None:
     with local("a@1", "c@1") as [a, c]:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", c.peer.port)], 0)
-        assert a.inbox.await_(Silent("b@1"), times=2)
+        assert a.inbox.await_(PeerSilent("b@1"), times=2)
         assert not a.network.healthy
-        assert set(a.inbox.all) == {Silent("b@1")}
+        assert set(a.inbox.all) == {PeerSilent("b@1")}
 
 
 def test_a_neighbour_that_talks_nonsense_is_cut_off() -> None:
@@ -333,35 +333,35 @@ def test_a_neighbour_that_talks_nonsense_is_cut_off() -> None:
         with sock:
             session = Session(KEY, "b@1", os.urandom(NONCE))
             while not session.established:
-                _, reply, sound = session.take(sock.recv(4096))
+                _, reply, sound = session.receive(sock.recv(4096))
                 assert sound
                 sock.sendall(reply)
-            sock.sendall(session.pulse(3))
-            assert a.inbox.take() == Rung(3)
+            sock.sendall(session.heartbeat(3))
+            assert a.inbox.take() == Notification(3)
             sock.sendall(b"nonsense")
-            assert a.inbox.take() == Shaken("b@1")
+            assert a.inbox.take() == PeerLinkLost("b@1")
             assert hung_up(sock)
 
 
 def test_a_link_that_nobody_speaks_on_is_given_up() -> None:
-    """Half open: the other machine has gone without a word."""
+    """A half-open connection: the other machine is gone and has sent nothing."""
     with local("a@1") as [a], socket.create_server(("127.0.0.1", 0)) as server:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", server.getsockname()[1])], 0)
         sock, _ = server.accept()
         with sock:
             session = Session(KEY, "b@1", os.urandom(NONCE))
             while not session.established:
-                sock.sendall(session.take(sock.recv(4096))[1])
+                sock.sendall(session.receive(sock.recv(4096))[1])
             assert eventually(lambda: a.network.healthy)
-            assert a.inbox.take() == Silent("b@1")
-            assert a.inbox.await_(Shaken("b@1"))
+            assert a.inbox.take() == PeerSilent("b@1")
+            assert a.inbox.await_(PeerLinkLost("b@1"))
             assert hung_up(sock)
-            assert Refused("b@1") not in a.inbox.all
+            assert PeerRefused("b@1") not in a.inbox.all
 
 
 def hung_up(sock: socket.socket) -> bool:
     """Wait for the other end to close the connection."""
-    sock.settimeout(PATIENCE)
+    sock.settimeout(TIMEOUT)
     try:
         while sock.recv(4096):
             continue
@@ -379,18 +379,18 @@ def test_the_port_is_closed_with_its_last_holder(address: str) -> None:
     with local("a@1", address=address) as [a]:
         held = os.dup(a.network.presence.fileno())
         a.network.close()
-        socket.create_connection((address, a.peer.port), PATIENCE).close()
+        socket.create_connection((address, a.peer.port), TIMEOUT).close()
         os.close(held)
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection((address, a.peer.port), PATIENCE)
+            socket.create_connection((address, a.peer.port), TIMEOUT)
 
 
 def test_nothing_is_left_when_it_is_closed() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with local("a@1", "b@1") as found:
         watch(found)
-        found[0].network.ring([Peer("c@1", "::1", 9)], 1)
-        strangers = [socket.create_connection(("127.0.0.1", found[0].peer.port), PATIENCE) for _ in range(3)]
+        found[0].network.notify([Peer("c@1", "::1", 9)], 1)
+        strangers = [socket.create_connection(("127.0.0.1", found[0].peer.port), TIMEOUT) for _ in range(3)]
     for sock in strangers:
         sock.close()
     assert sorted(os.listdir("/proc/self/fd")) == before
@@ -404,7 +404,7 @@ def test_one_that_is_closed_can_be_used_and_does_nothing(started: bool) -> None:
         network.start()
     for _ in range(2):
         network.close()
-        network.ring([Peer("b@1", "127.0.0.1", 9)], 1)
+        network.notify([Peer("b@1", "127.0.0.1", 9)], 1)
         network.watch([Peer("a@1", "127.0.0.1", 9)], 1)
     assert not network.healthy
 
@@ -419,16 +419,16 @@ def test_it_may_be_closed_by_who_is_told_news() -> None:
     network = Network(KEY, "a@1", "127.0.0.1", deliver)
     network.start()
     with local("b@1") as [b]:
-        b.network.ring([Peer("a@1", "127.0.0.1", network.port)], 1)
-        assert closed.wait(PATIENCE)
-        network._thread.join(PATIENCE)
+        b.network.notify([Peer("a@1", "127.0.0.1", network.port)], 1)
+        assert closed.wait(TIMEOUT)
+        network._thread.join(TIMEOUT)
         assert not network._thread.is_alive() and network.presence.fileno() == -1
 
 
 def test_an_address_that_is_none_is_no_obstacle() -> None:
     with local("a@1", address="a-name") as [a], local("b@1") as [b]:
-        b.network.ring([Peer("a@1", "127.0.0.1", a.peer.port)], 4)
-        assert a.inbox.take() == Rung(4)
+        b.network.notify([Peer("a@1", "127.0.0.1", a.peer.port)], 4)
+        assert a.inbox.take() == Notification(4)
 
 
 def test_an_id_too_long_is_refused_at_once() -> None:
@@ -444,21 +444,21 @@ def test_without_descriptors_nobody_is_accepted_until_there_are_some() -> None:
         there.limit(True)
         ring = [here.peer, there.peer]
         here.network.watch(ring, 0)
-        assert here.inbox.await_(Silent("there@1"), times=2)
+        assert here.inbox.await_(PeerSilent("there@1"), times=2)
         there.limit(False)
-        assert here.inbox.await_(Heard("there@1"))
+        assert here.inbox.await_(PeerHeard("there@1"))
         assert eventually(lambda: here.network.healthy)
         for version in (1, 2, 3):  # each is seen at another tick, and it goes on
             here.network.watch(ring, version)
-            assert there.inbox.await_(Rung(version))
-        assert Refused("there@1") not in here.inbox.all
+            assert there.inbox.await_(Notification(version))
+        assert PeerRefused("there@1") not in here.inbox.all
 
 
 # Many at once
 
 
 def test_rings_that_change_shake_nobody() -> None:
-    """Agents read of a round in any order, some of them late; all links come up, and none is taken for broken."""
+    """Agents read a new round in any order, some of them late. All links come up, and none is reported as lost."""
     draw = random.Random(7)
     with local(*(f"n{index}@1" for index in range(12))) as found:
         for version in range(12):
@@ -467,19 +467,19 @@ def test_rings_that_change_shake_nobody() -> None:
             for it in draw.sample(found, len(found)):
                 it.network.watch(ring, version)
                 if it in members and draw.random() < 0.2:
-                    assert eventually(lambda it=it: it.network._wanted is None)  # type: ignore[misc]  # mypy: no default
+                    assert eventually(lambda it=it: it.network._new_neighbours is None)  # type: ignore[misc]  # mypy: no default
             for it in members:
                 near = {members[there].peer.node for there in linked(members.index(it), len(members))}
                 assert eventually(lambda it=it, near=near: set(it.network._links._neighbours) == near)  # type: ignore[misc]
                 assert eventually(lambda it=it: it.network.healthy)  # type: ignore[misc]
         for it in found:
             it.inbox.drain()
-            assert all(isinstance(news, Rung) for news in it.inbox.all)
+            assert all(isinstance(news, Notification) for news in it.inbox.all)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_of_the_owner_does_not_close_the_port() -> None:
-    """Else the agent, which lives, would be taken for dead."""
+    """Otherwise neighbours would take the agent for dead, although it is alive."""
 
     def deliver(news: object) -> None:
         raise RuntimeError("a mistake")
@@ -487,9 +487,9 @@ def test_a_mistake_of_the_owner_does_not_close_the_port() -> None:
     network = Network(KEY, "a@1", "127.0.0.1", deliver)
     network.start()
     with local("b@1") as [b]:
-        b.network.ring([Peer("a@1", "127.0.0.1", network.port)], 1)
-        network._thread.join(PATIENCE)
+        b.network.notify([Peer("a@1", "127.0.0.1", network.port)], 1)
+        network._thread.join(TIMEOUT)
         assert not network._thread.is_alive() and not network.healthy
-        socket.create_connection(("127.0.0.1", network.port), PATIENCE).close()
+        socket.create_connection(("127.0.0.1", network.port), TIMEOUT).close()
         network.close()
         assert network.presence.fileno() == -1

@@ -31,12 +31,12 @@ def test_only_numbers_are_addresses(address: str, family: socket.AddressFamily |
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
 def test_nothing_can_be_sent_to_a_port_that_is_none(port: int) -> None:
-    assert not sockets.valid("127.0.0.1", port)
+    assert not sockets.valid_endpoint("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_one_port_serves_both(family: socket.AddressFamily) -> None:
-    datagram, stream = sockets.pair(family)
+    datagram, stream = sockets.bind_pair(family)
     with datagram, stream:
         assert datagram.getsockname()[1] == stream.getsockname()[1] > 0
         assert not stream.get_inheritable(), "who shall have it is given it by number"
@@ -53,32 +53,32 @@ def test_a_port_that_is_taken_for_udp_is_passed_over(monkeypatch: pytest.MonkeyP
             return bound(kind, what, port if len(asked) == 1 else wanted)
 
         monkeypatch.setattr(sockets, "_bound", first_the_taken_one)
-        datagram, stream = sockets.pair(socket.AF_INET)
+        datagram, stream = sockets.bind_pair(socket.AF_INET)
         with datagram, stream:
             assert stream.getsockname()[1] != port and len(asked) == 4
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
 def test_a_kernel_that_refuses_is_known_by_its_segment(family: socket.AddressFamily, address: str) -> None:
-    datagram, stream = sockets.pair(family)
+    datagram, stream = sockets.bind_pair(family)
     port = stream.getsockname()[1]
     datagram.close()
     stream.close()
-    sock, _ = sockets.call(address, port)
+    sock, _ = sockets.connect(address, port)
     with sock:
         assert select.select([], [sock], [], 20)[1]
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) > 0
-        assert sockets.by_kernel(sock)
+        assert sockets.refused_by_kernel(sock)
 
 
 def test_a_call_that_nobody_answered_proves_nothing() -> None:
     with socket.socket() as sock:
-        assert not sockets.by_kernel(sock)
+        assert not sockets.refused_by_kernel(sock)
 
 
 def test_a_kernel_that_cannot_tell_proves_nothing() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        assert not sockets.by_kernel(sock)
+        assert not sockets.refused_by_kernel(sock)
 
 
 def test_a_firewall_that_rejects_is_not_the_nodes_kernel() -> None:

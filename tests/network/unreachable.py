@@ -1,4 +1,4 @@
-"""Calls into a network where a firewall rejects with ICMP "port unreachable"; prints what the caller can tell.
+"""Dials into a network where a firewall rejects with ICMP "port unreachable", and prints what the dialler can detect.
 
 Run in a network namespace of its own: a process there plays the firewall.
 """
@@ -15,7 +15,7 @@ _OURS, _THERE = "198.18.0.1", "198.18.0.9"
 _IP_HEADER = 20
 
 
-def _reject(wire: socket.socket, caller: socket.socket) -> None:
+def _reject(wire: socket.socket, dialler: socket.socket) -> None:
     """Answer the first SYN as iptables' REJECT does."""
     while True:
         packet = wire.recv(2048)
@@ -34,7 +34,7 @@ def _reject(wire: socket.socket, caller: socket.socket) -> None:
 def _outcome(sock: socket.socket) -> tuple[str, bool]:
     select.select([], [sock], [], 10)
     error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-    return errno.errorcode.get(error, "none"), sockets.by_kernel(sock)
+    return errno.errorcode.get(error, "none"), sockets.refused_by_kernel(sock)
 
 
 def main() -> None:
@@ -49,10 +49,10 @@ def main() -> None:
         subprocess.run(["ip", *line.split()], check=True)
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
     wire.bind(("far", 0))
-    rejected, _ = sockets.call(_THERE, 4242)
+    rejected, _ = sockets.connect(_THERE, 4242)
     _reject(wire, rejected)
     print(*_outcome(rejected))
-    refused, _ = sockets.call(_OURS, 4242)
+    refused, _ = sockets.connect(_OURS, 4242)
     print(*_outcome(refused))
 
 

@@ -21,4 +21,4 @@ export HOME=$home TMPDIR=$home/tmp
 "${as_user[@]}" mkdir "$TMPDIR"
 "${as_user[@]}" make demo
 "${as_user[@]}" .venv/bin/python -m pytest -q -n 2 --dist loadgroup \
-    tests/agent tests/config tests/doctor tests/network tests/protocol tests/rendezvous tests/store
+    tests/agent tests/config tests/doctor tests/network tests/protocol tests/rendezvous tests/storage

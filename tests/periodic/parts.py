@@ -10,7 +10,7 @@ _MUTANTS = "tests/mutants"
 _PROTOCOL = (
     "hpcelastic/protocol",
     "hpcelastic/rendezvous",
-    "hpcelastic/store",
+    "hpcelastic/storage",
     "hpcelastic/agent",
     "tests/simulation",
     "tests/mutants",

@@ -4,37 +4,41 @@ from dataclasses import replace
 from typing import Any
 
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Seen, Stand, State, View
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Participant, Phase, Seen, State, View
 
 
-def settings(least: int = 1, most: int = 4, restarts: int = 3, last_call: float = 30.0, spares: int = 0) -> Settings:
-    return Settings(NodeRange(least, most, spares), RendezvousSettings(last_call=last_call), RestartSettings(restarts))
+def settings(
+    min_nodes: int = 1, max_nodes: int = 4, restarts: int = 3, last_call: float = 30.0, spares: int = 0
+) -> Settings:
+    return Settings(
+        NodeRange(min_nodes, max_nodes, spares), RendezvousSettings(last_call=last_call), RestartSettings(restarts)
+    )
 
 
 def node(name: str) -> str:
     return name if "@" in name else f"{name}@0"
 
 
-def member(name: str, stand: Stand, round: int, **changes: Any) -> Member:
+def member(name: str, node_state: NodeState, round: int, **changes: Any) -> Member:
     letter = name[0]
-    given = Member(node(name), stand, round, 2, f"host-{letter}", 1000 + ord(letter), order=ord(letter) - ord("a"))
+    given = Member(node(name), node_state, round, 2, f"host-{letter}", 1000 + ord(letter), order=ord(letter) - ord("a"))
     return replace(given, **changes)
 
 
 def ready(name: str, round: int, **changes: Any) -> Seen:
-    return Seen(member(name, Stand.READY, round, **changes), alive=True)
+    return Seen(member(name, NodeState.READY, round, **changes), alive=True)
 
 
 def runs(name: str, round: int, **changes: Any) -> Seen:
-    return Seen(member(name, Stand.RUNNING, round, **changes), alive=True)
+    return Seen(member(name, NodeState.RUNNING, round, **changes), alive=True)
 
 
 def succeeded(name: str, round: int, **changes: Any) -> Seen:
-    return Seen(member(name, Stand.SUCCEEDED, round, **changes), alive=True)
+    return Seen(member(name, NodeState.SUCCEEDED, round, **changes), alive=True)
 
 
 def failed(name: str, round: int, timestamp: float = 0.0, message: str = "ValueError") -> Seen:
-    return Seen(member(name, Stand.FAILED, round, failure=failure(name, round, timestamp, message)), alive=True)
+    return Seen(member(name, NodeState.FAILED, round, failure=failure(name, round, timestamp, message)), alive=True)
 
 
 def failure(name: str, round: int, timestamp: float = 0.0, message: str = "ValueError") -> Failure:
@@ -43,7 +47,7 @@ def failure(name: str, round: int, timestamp: float = 0.0, message: str = "Value
 
 
 def left(name: str, round: int = 1) -> Seen:
-    return Seen(member(name, Stand.LEFT, round), alive=True)
+    return Seen(member(name, NodeState.LEFT, round), alive=True)
 
 
 def dead(seen: Seen) -> Seen:

@@ -17,8 +17,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Phase, Seen, Stand, State, View
-from hpcelastic.protocol.transitions import may_say
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View
+from hpcelastic.protocol.transitions import may_publish
 from tests.protocol.under_test import Code, Patch, load
 
 Value = TypeVar("Value", bound=Hashable)
@@ -124,8 +124,8 @@ class Rules:
     """Which run, and which of the rules hold that the proof needs; those dropped must be missed."""
 
     nodes: int = 3
-    least: int = 1
-    most: int = 3
+    min_nodes: int = 1
+    max_nodes: int = 3
     restarts: int = 1
     faults: tuple[tuple[str, int], ...] = ()
     """How often each may happen: fail, crash, lapse, leave, come, close, give up."""
@@ -177,7 +177,9 @@ class Model:
 
     def first(self) -> Global:
         """All nodes have come, and have read nothing yet."""
-        settings = Settings(NodeRange(self.rules.least, self.rules.most), restarts=RestartSettings(self.rules.restarts))
+        settings = Settings(
+            NodeRange(self.rules.min_nodes, self.rules.max_nodes), restarts=RestartSettings(self.rules.restarts)
+        )
         slots: list[Slot | None] = [_newcomer(f"n{i}", 0, i) for i in range(self.rules.nodes)]
         spare = dict(self.rules.faults).get("come", 0)
         return (
@@ -196,7 +198,7 @@ class Model:
     def final(self, state: Global) -> bool:
         """True where the run has ended, or too few nodes are left to go on, or the search ends."""
         up, register = sum(slot.up for slot in self.slots(state)), self.register(state)
-        return register.phase.final or up < self.rules.least or register.round > self.rules.rounds
+        return register.phase.final or up < self.rules.min_nodes or register.round > self.rules.rounds
 
     # Steps
 
@@ -340,36 +342,38 @@ def _own_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
     if not slot.up:
         return
     for step in (*_duties(slot), *_workers_steps(slot, rules), *_mishaps(slot, rules)):
-        if step.fault != "crash" and not may_say(slot.said.stand, step.slot.said.stand):
-            raise Broken(f"{slot.said.node} went from {slot.said.stand} to {step.slot.said.stand}")
+        if step.fault != "crash" and not may_publish(slot.said.node_state, step.slot.said.node_state):
+            raise Broken(f"{slot.said.node} went from {slot.said.node_state} to {step.slot.said.node_state}")
         yield step._replace(slot=_settled(step.slot, rules))
 
 
 def _duties(slot: Slot) -> Iterator[Step]:
     """What the agent does about its news."""
     if slot.part is not None:
-        if slot.news is not None or slot.said.stand is Stand.FAILED:
+        if slot.news is not None or slot.said.node_state is NodeState.FAILED:
             yield Step(slot._replace(part=None), breaks=slot.part.round)
     elif isinstance(slot.news, Ended):
-        last = slot.said if slot.said.stand is Stand.SUCCEEDED else replace(slot.said, stand=Stand.LEFT)
+        last = (
+            slot.said if slot.said.node_state is NodeState.SUCCEEDED else replace(slot.said, node_state=NodeState.LEFT)
+        )
         yield Step(slot._replace(up=False, said=last, published=last, news=None, pending=None))
     elif slot.said.final:
         yield Step(slot._replace(up=False, published=slot.said, news=None, pending=None))
     elif isinstance(slot.news, Assignment):
-        said = replace(slot.said, stand=Stand.RUNNING, round=slot.news.round, failure=None, fenced=-1)
+        said = replace(slot.said, node_state=NodeState.RUNNING, round=slot.news.round, failure=None, fenced=-1)
         yield Step(slot._replace(said=said, part=slot.news, news=None))
     elif isinstance(slot.news, Between):
-        done = slot.news.well and (slot.said.stand, slot.said.round) == (Stand.SUCCEEDED, slot.news.round)
+        done = slot.news.well and (slot.said.node_state, slot.said.round) == (NodeState.SUCCEEDED, slot.news.round)
         yield Step(slot._replace(said=slot.said if done else _ready(slot.said, slot.news.round), news=None))
 
 
 def _workers_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
-    if slot.part is None or slot.said.stand is not Stand.RUNNING:
+    if slot.part is None or slot.said.node_state is not NodeState.RUNNING:
         return
     round = slot.part.round
-    yield Step(slot._replace(said=replace(slot.said, stand=Stand.SUCCEEDED, final=rules.final), part=None))
+    yield Step(slot._replace(said=replace(slot.said, node_state=NodeState.SUCCEEDED, final=rules.final), part=None))
     report = Failure(round, slot.said.node, slot.part.first_rank, 0, 1, "")
-    failed = slot._replace(said=replace(slot.said, stand=Stand.FAILED, failure=report))
+    failed = slot._replace(said=replace(slot.said, node_state=NodeState.FAILED, failure=report))
     yield Step(failed, "fail", breaks=round, crashed=round)
     yield Step(failed, "echo", breaks=round)
 
@@ -380,8 +384,8 @@ def _mishaps(slot: Slot, rules: Rules) -> Iterator[Step]:
         yield Step(slot._replace(lease=LeaseIs.HELD))
     gone = slot._replace(up=False, news=None, pending=None, part=None)
     yield Step(gone._replace(said=slot.published, lease=LeaseIs.LAPSED), "crash", breaks=round)
-    if slot.said.stand is not Stand.SUCCEEDED:
-        left = replace(slot.said, stand=Stand.LEFT)
+    if slot.said.node_state is not NodeState.SUCCEEDED:
+        left = replace(slot.said, node_state=NodeState.LEFT)
         yield Step(gone._replace(said=left, published=left), "leave", breaks=round)
     if slot.lease is not LeaseIs.LAPSED:
         said = _ready(slot.said, round) if slot.part is not None else slot.said
@@ -408,19 +412,19 @@ def _settled(slot: Slot, rules: Rules) -> Slot:
             may = slot.lease is LeaseIs.HELD or (slot.lease is LeaseIs.REGAINED and not rules.settled)
             idle = news.round <= slot.said.round or (rules.fresh and not may)
     elif isinstance(news, Between):
-        idle = slot.part is None and (slot.said.stand, slot.said.round) == (Stand.READY, news.round)
+        idle = slot.part is None and (slot.said.node_state, slot.said.round) == (NodeState.READY, news.round)
     else:
         idle = False
     return slot._replace(news=None) if idle else slot
 
 
 def _newcomer(name: str, incarnation: int, order: int) -> Slot:
-    member = Member(f"{name}@{incarnation}", Stand.READY, -1, order + 1, name, 0, order)
+    member = Member(f"{name}@{incarnation}", NodeState.READY, -1, order + 1, name, 0, order)
     return Slot(True, member, member)
 
 
 def _ready(member: Member, round: int) -> Member:
-    return replace(member, stand=Stand.READY, round=round)
+    return replace(member, node_state=NodeState.READY, round=round)
 
 
 def _comers(slots: list[Slot], place: int) -> Iterator[Slot]:
@@ -464,7 +468,7 @@ def _change(before: Slot | None, after: Slot) -> str:
     """What has become of a slot, for people."""
     if before is None:
         return "comes"
-    said = f"says {after.said.stand.value} {after.said.round}" if before.said != after.said else ""
+    said = f"says {after.said.node_state.value} {after.said.round}" if before.said != after.said else ""
     runs = f"runs round {after.part.round}" if after.part else "has no workers any more"
     changes = {
         "has gone": not after.up,
@@ -510,14 +514,17 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
         limits = new.settings.nodes
         _demand(limits.min <= len(nodes) <= limits.max, lambda: f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
         _demand(len({p.name for p in new.participants}) == len(nodes), lambda: f"a node takes part twice: {nodes}")
-        stands = {node: (by_node[node].published.stand, by_node[node].published.round) for node in nodes}
-        admitted = all(stand is Stand.LEFT or (stand, at) == (Stand.READY, old.round) for stand, at in stands.values())
+        stands = {node: (by_node[node].published.node_state, by_node[node].published.round) for node in nodes}
+        admitted = all(
+            node_state is NodeState.LEFT or (node_state, at) == (NodeState.READY, old.round)
+            for node_state, at in stands.values()
+        )
         _demand(admitted, lambda: f"not all were ready for round {new.round}: {stands}")
     else:
         _demand(new.participants == old.participants, lambda: "the members changed within a round")
     if new.phase is Phase.SUCCEEDED:
         done = [by_node[n].said for n in nodes]
-        succeeded = all((m.stand, m.round) == (Stand.SUCCEEDED, new.round) for m in done)
+        succeeded = all((m.node_state, m.round) == (NodeState.SUCCEEDED, new.round) for m in done)
         _demand(succeeded, lambda: f"success without all: {done}")
         well = old.phase is Phase.RUNNING or old.grace > 0
         _demand(well, lambda: "success of a round with which something was wrong")
@@ -532,7 +539,7 @@ def _judge_budget(old: State, new: State, by_node: dict[str, Slot], history: His
     charged = charging and bool(rise.get(Cause.WORKER.value))
     _demand(not charged or old.round in history.crashed, lambda: f"round {old.round} was charged for nothing")
     members = [by_node[p.node].published for p in old.participants]
-    back = all(m.stand in (Stand.READY, Stand.LEFT) or m.final for m in members)
+    back = all(m.node_state in (NodeState.READY, NodeState.LEFT) or m.final for m in members)
     _demand(not charged or back, lambda: f"round {old.round} was charged, but a node did not come back")
     exceeded = new.restarts > new.settings.restarts.max
     hopeless = any(m.final for m in members) or old.phase is Phase.RUNNING

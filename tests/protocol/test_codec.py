@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, Participant, Phase, Stand, State
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Participant, Phase, State
 from tests.protocol.builders import failure, member, running
 
 text = st.text(max_size=12)
@@ -23,7 +23,7 @@ failures = st.builds(Failure, whole, text, whole, whole, whole, text, text, text
 members = st.builds(
     Member,
     node=text,
-    stand=st.sampled_from(Stand),
+    node_state=st.sampled_from(NodeState),
     round=whole,
     local_world_size=whole,
     address=text,
@@ -90,13 +90,13 @@ def test_unknown_fields_are_accepted(value: Any) -> None:
 
 
 def test_absent_fields_take_their_defaults() -> None:
-    data = {"node": "a@0", "stand": "ready", "round": 1, "local_world_size": 2, "address": "h", "port": 3}
-    assert decode(Member, data) == Member("a@0", Stand.READY, 1, 2, "h", 3)
+    data = {"node": "a@0", "node_state": "ready", "round": 1, "local_world_size": 2, "address": "h", "port": 3}
+    assert decode(Member, data) == Member("a@0", NodeState.READY, 1, 2, "h", 3)
     assert decode(State, {"run_id": "r", "settings": {}}) == State("r", Settings())
 
 
 STATE = through_json(running("ab", failures=(failure("a", 1),), spent={"node": 1}, cause=Cause.JOIN))
-MEMBER = through_json(member("a", Stand.FAILED, 1, failure=failure("a", 1), dead=("a@9",)))
+MEMBER = through_json(member("a", NodeState.FAILED, 1, failure=failure("a", 1), dead=("a@9",)))
 
 
 LEASE = ["settings", "rendezvous", "lease"]
@@ -152,7 +152,7 @@ def test_an_unknown_meaning_is_refused_by_its_place(place: list[str | int], valu
         decode(State, changed(STATE, place, value))
 
 
-@pytest.mark.parametrize("name", ["node", "stand", "round", "local_world_size", "address", "port"])
+@pytest.mark.parametrize("name", ["node", "node_state", "round", "local_world_size", "address", "port"])
 def test_a_missing_field_is_named(name: str) -> None:
     data = {key: value for key, value in MEMBER.items() if key != name}
     with pytest.raises(DecodeError, match=f"^{name} is missing$"):

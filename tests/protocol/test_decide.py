@@ -10,7 +10,7 @@ import pytest
 from hpcelastic.protocol.assignment import Assignment, assignment
 from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, fail, reopen, retire, scale
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Notice, Participant, Phase, Seen, Stand, State, View, name_of
+from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
 from tests.protocol.builders import (
     created,
     dead,
@@ -36,7 +36,7 @@ NOTHING = Seen(None, alive=True)
 
 
 def formed(decision: Decision) -> str:
-    """The nodes of the round that the decision forms, in the order of their ranks, and who stands by."""
+    """The nodes of the round that the decision forms, by rank, and the standbys."""
     assert decision.next is not None, decision.reason
     assert decision.next.phase is Phase.RUNNING, decision.reason
     ranks = "".join(p.node.removesuffix("@0") for p in decision.next.participants)
@@ -64,7 +64,7 @@ BEFORE_ITS_START = [ready("a", 0), ready("b", 0)]
         pytest.param(view(runs("a", 1), succeeded("b", 1)), 0.0, id="one has succeeded"),
         pytest.param(view(runs("a", 1), dead(succeeded("b", 1))), 0.0, id="one has succeeded, then was lost"),
         pytest.param(
-            view(runs("a", 1), Seen(member("b", Stand.SUCCEEDED, 1), True), ready("b@1", 1, dead=("b@0",))),
+            view(runs("a", 1), Seen(member("b", NodeState.SUCCEEDED, 1), True), ready("b@1", 1, dead=("b@0",))),
             0.0,
             id="one has succeeded, then came back",
         ),
@@ -99,7 +99,7 @@ ENDS = [
         id="two failures, the earlier is the reason",
     ),
     pytest.param(view(failed("a", 1), dead(runs("b", 1))), Cause.WORKER, FAILURE, id="failure and loss"),
-    pytest.param(view(failed("a", 1), left("b")), Cause.WORKER, FAILURE, id="failure and goodbye"),
+    pytest.param(view(failed("a", 1), left("b")), Cause.WORKER, FAILURE, id="failure and departure"),
     pytest.param(
         view(failed("a", 1), succeeded("b", 1)),
         Cause.WORKER,
@@ -125,16 +125,18 @@ ENDS = [
         id="its successor knows it dead",
     ),
     pytest.param(view(runs("a", 1), ready("b", 1)), Cause.NODE, "b stopped its workers", id="lease ran out"),
-    pytest.param(view(runs("a", 1), left("b")), Cause.LEAVE, "b left", id="goodbye"),
-    pytest.param(view(runs("a", 1), left("b", 0)), Cause.LEAVE, "b left", id="goodbye before its start"),
-    pytest.param(view(runs("a", 1), dead(left("b"))), Cause.LEAVE, "b left", id="goodbye, and its lease ran out since"),
+    pytest.param(view(runs("a", 1), left("b")), Cause.LEAVE, "b left", id="departure"),
+    pytest.param(view(runs("a", 1), left("b", 0)), Cause.LEAVE, "b left", id="departure before its start"),
+    pytest.param(
+        view(runs("a", 1), dead(left("b"))), Cause.LEAVE, "b left", id="departure, and its lease ran out since"
+    ),
     pytest.param(
         view(runs("a", 1), left("b"), ready("b@1", -1, dead=("b@0",))),
         Cause.LEAVE,
         "b left",
-        id="goodbye, and its successor knows it dead",
+        id="departure, and its successor knows it dead",
     ),
-    pytest.param(view(runs("a", 1), left("b"), ready("c", 1)), Cause.LEAVE, "b left", id="goodbye and newcomer"),
+    pytest.param(view(runs("a", 1), left("b"), ready("c", 1)), Cause.LEAVE, "b left", id="departure and newcomer"),
     pytest.param(
         view(runs("a", 1), dead(runs("b", 1)), ready("c", 1)), Cause.NODE, "b was lost", id="loss and newcomer"
     ),
@@ -142,7 +144,7 @@ ENDS = [
         view(runs("a", 1, leaving=Notice("preempted", 20.0)), left("b")),
         Cause.LEAVE,
         "b left",
-        id="goodbye beside a warning: no common step is left",
+        id="departure beside a warning: no common step is left",
     ),
 ]
 
@@ -197,7 +199,7 @@ BREAKS = [
 def test_what_goes_wrong_ends_the_grace(seen: View, what: str) -> None:
     state = joining("ab", Cause.JOIN, grace=120.0)
     again = decide(state, seen).next
-    assert again == replace(state, grace=0.0, reason=f"{what} while the round was to end")
+    assert again == replace(state, grace=0.0, reason=f"{what} during the grace period")
     assert again is not None and decide(again, seen).next is None
 
 
@@ -232,7 +234,7 @@ def test_who_succeeds_in_a_round_that_is_to_end_waits_for_the_others() -> None:
     state = joining("ab", Cause.JOIN, grace=120.0)
     assert decide(state, view(succeeded("a", 1), runs("b", 1))).next is None
     again = decide(state, view(succeeded("a", 1), ready("b", 1))).next
-    assert again == replace(state, grace=0.0, reason="not all had succeeded when round 1 was to end")
+    assert again == replace(state, grace=0.0, reason="round 1 ended before all its nodes had succeeded")
     assert again is not None and decide(again, view(succeeded("a", 1), ready("b", 1))).next is None
     assert decide(again, view(succeeded("a", 1), succeeded("b", 1))).next is None
 
@@ -321,15 +323,15 @@ def test_a_round_ends(seen: View, cause: Cause, reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "joins"),
+    ("min_nodes", "max_nodes", "joins"),
     [
         pytest.param(1, 2, False, id="max reached"),
         pytest.param(1, 3, True, id="room"),
         pytest.param(2, 3, True, id="min"),
     ],
 )
-def test_a_newcomer_joins_where_there_is_room(least: int, most: int, joins: bool) -> None:
-    state = running("ab", given=settings(least, most))
+def test_a_newcomer_joins_where_there_is_room(min_nodes: int, max_nodes: int, joins: bool) -> None:
+    state = running("ab", given=settings(min_nodes, max_nodes))
     assert (decide(state, view(runs("a", 1), runs("b", 1), ready("c", 1))).next is not None) == joins
 
 
@@ -439,7 +441,7 @@ def test_a_final_phase_is_final(phase: Phase, seen: View) -> None:
 @pytest.mark.parametrize("cause", [*Cause, None])
 def test_no_round_forms_beside_another(b: Seen, waits: bool, quorum_for: float, cause: Cause | None) -> None:
     seen = view(ready("a", 1), ready("c", 1), b=b, quorum_for=quorum_for)
-    decision = decide(joining("ab", cause, given=settings(most=2)), seen)
+    decision = decide(joining("ab", cause, given=settings(max_nodes=2)), seen)
     if waits:
         assert decision == awaiting("b")
     else:
@@ -461,7 +463,7 @@ def test_the_word_of_a_dead_node_on_its_predecessor_still_counts() -> None:
     assert formed(decide(joining("ab", Cause.NODE), seen)) == "a"
 
 
-# Phase JOINING: signs of life
+# Phase JOINING: heartbeats
 
 
 @pytest.mark.parametrize(
@@ -488,7 +490,7 @@ def test_a_round_forms_with_no_node_that_has_given_no_sign_of_life(
     state = joining("ab", Cause.NODE, given=settings(2, 2))
     decision = decide(state, view(*seen, quorum_for=quorum_for))
     if waits_for:
-        assert decision == Decision(None, f"waiting for a sign of life from {waits_for}")
+        assert decision == Decision(None, f"waiting for a heartbeat from {waits_for}")
     else:
         assert formed(decision)[0] == "a"
 
@@ -574,7 +576,7 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), runs("c", 0, **JOB)], 1, id="one runs an old round"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1, **JOB))], 0, id="one is dead"),
         pytest.param(
-            [ready("a", 1, **JOB), ready("b", 1, **JOB), Seen(member("c", Stand.LEFT, 1, **JOB), True)],
+            [ready("a", 1, **JOB), ready("b", 1, **JOB), Seen(member("c", NodeState.LEFT, 1, **JOB), True)],
             0,
             id="one left",
         ),
@@ -617,7 +619,7 @@ def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], com
 
 
 @pytest.mark.parametrize(
-    ("before", "most", "seen", "after"),
+    ("before", "max_nodes", "seen", "after"),
     [
         pytest.param("", 4, [ready("b", 1), ready("a", 1)], "ab", id="SLURM's order at first"),
         pytest.param(
@@ -649,8 +651,8 @@ def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], com
         ),
     ],
 )
-def test_ranks_are_stable(before: str, most: int, seen: list[Seen], after: str) -> None:
-    state = joining(before, Cause.JOIN, given=settings(1, most, last_call=0.0))
+def test_ranks_are_stable(before: str, max_nodes: int, seen: list[Seen], after: str) -> None:
+    state = joining(before, Cause.JOIN, given=settings(1, max_nodes, last_call=0.0))
     assert formed(decide(state, view(*seen))) == after
 
 
@@ -696,12 +698,12 @@ def test_a_round_says_who_is_gone(seen: list[Seen], reason: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "most"),
+    ("before", "max_nodes"),
     [pytest.param("ab", 2, id="it was in the round"), pytest.param("b", 3, id="it stood by")],
 )
-def test_a_node_takes_part_once(before: str, most: int) -> None:
+def test_a_node_takes_part_once(before: str, max_nodes: int) -> None:
     seen = view(ready("a", 1), ready("a@1", 1), ready("b", 1))
-    decided = decide(joining(before, Cause.NODE, given=settings(2, most, last_call=0.0)), seen).next
+    decided = decide(joining(before, Cause.NODE, given=settings(2, max_nodes, last_call=0.0)), seen).next
     assert decided is not None
     assert sorted(p.name for p in decided.participants) == ["a", "b"]
     assert decided.standbys == ()
@@ -745,7 +747,7 @@ FAILED_THEN_LOST = dead(failed("b", 1))
         pytest.param(
             Cause.WORKER, [failed_and_back("a"), dead(ready("b", 1))], Cause.NODE, id="failure, stop and loss"
         ),
-        pytest.param(Cause.WORKER, [failed_and_back("a"), left("b")], Cause.NODE, id="failure and goodbye"),
+        pytest.param(Cause.WORKER, [failed_and_back("a"), left("b")], Cause.NODE, id="failure and departure"),
         pytest.param(Cause.WORKER, [ready("a", 1), FAILED_THEN_LOST], Cause.NODE, id="the failing node was lost"),
         pytest.param(
             Cause.WORKER,
@@ -776,7 +778,7 @@ FAILED_THEN_LOST = dead(failed("b", 1))
             id="one is back within its lease",
         ),
         pytest.param(Cause.NODE, [failed_and_back("a"), ready("b", 1)], Cause.NODE, id="a failure after a loss"),
-        pytest.param(Cause.LEAVE, [failed_and_back("a"), left("b")], Cause.LEAVE, id="a failure after a goodbye"),
+        pytest.param(Cause.LEAVE, [failed_and_back("a"), left("b")], Cause.LEAVE, id="a failure after a departure"),
         pytest.param(Cause.JOIN, [failed_and_back("a"), ready("b", 1)], Cause.JOIN, id="a failure for a newcomer"),
     ],
 )
@@ -950,10 +952,10 @@ def test_no_assignment_unless_a_round_runs(phase: Phase) -> None:
         pytest.param(view(ready("a", 1), dead(runs("b", 1))), {"b@0"}, id="a lease ran out"),
         pytest.param(view(a=Seen(None, alive=False), b=NOTHING), {"a@0"}, id="a lease was never found"),
         pytest.param(
-            view(ready("a@1", 1, dead=("a@0", "x@0")), ready("a", 1)), {"a@0", "x@0"}, id="a successor's word"
+            view(ready("a@1", 1, dead=("a@0", "x@0")), ready("a", 1)), {"a@0", "x@0"}, id="a successor's report"
         ),
         pytest.param(view(dead(ready("a@1", 1, dead=("a@0",)))), {"a@0", "a@1"}, id="a dead successor"),
-        pytest.param(view(unproved(ready("a", 1))), set(), id="no sign of life yet"),
+        pytest.param(view(unproved(ready("a", 1))), set(), id="no heartbeat yet"),
     ],
 )
 def test_who_is_dead(seen: View, expected: set[str]) -> None:

@@ -10,7 +10,7 @@ from tests.protocol.model import Rules
 from tests.protocol.under_test import ASSIGNMENT, DECIDE, Patch
 
 EACH_ONCE = (("crash", 1), ("fail", 1), ("lapse", 1), ("leave", 1), ("come", 1), ("close", 1))
-TWO = Rules(nodes=2, most=2)
+TWO = Rules(nodes=2, max_nodes=2)
 LATE = replace(TWO, faults=(("lapse", 1),), lag=True, rounds=2)
 FINAL = replace(TWO, final=True)
 LOST = replace(TWO, faults=(("crash", 1), ("come", 1)))
@@ -32,12 +32,14 @@ class Count(UserWarning):
         pytest.param(replace(FINAL, faults=(("crash", 1), ("give up", 1))), None, id="two once, a loss"),
         pytest.param(replace(FINAL, faults=(("fail", 1), ("come", 1))), 18, id="two once, a newcomer"),
         pytest.param(Rules(nodes=3), None, id="three"),
-        pytest.param(Rules(nodes=3, least=2, most=2, faults=(("fail", 1),)), None, id="three for two, a failure"),
         pytest.param(
-            Rules(nodes=3, least=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
+            Rules(nodes=3, min_nodes=2, max_nodes=2, faults=(("fail", 1),)), None, id="three for two, a failure"
         ),
-        pytest.param(Rules(nodes=3, least=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
-        pytest.param(Rules(nodes=3, least=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
+        pytest.param(
+            Rules(nodes=3, min_nodes=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
+        ),
+        pytest.param(Rules(nodes=3, min_nodes=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
+        pytest.param(Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
 )
 def test_every_promise_is_kept(rules: Rules, depth: int | None, request: pytest.FixtureRequest) -> None:
@@ -100,8 +102,9 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
         pytest.param(
             TWO,
             DECIDE,
-            "return member.stand is Stand.LEFT or (member.stand is Stand.READY and member.round >= state.round)",
-            "return member.stand in (Stand.LEFT, Stand.READY)",
+            "return member.node_state is NodeState.LEFT or "
+            "(member.node_state is NodeState.READY and member.round >= state.round)",
+            "return member.node_state in (NodeState.LEFT, NodeState.READY)",
             "run at the same time",
             id="ready for an older round counts as stopped",
         ),

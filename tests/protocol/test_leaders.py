@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from hpcelastic.protocol.leaders import leaders
-from hpcelastic.protocol.state import Seen, Stand, State, View
+from hpcelastic.protocol.state import NodeState, Seen, State, View
 from tests.protocol.builders import member, running
 
 
@@ -16,15 +16,15 @@ def test_members_of_the_round_lead_in_their_order() -> None:
 
 def test_the_dead_do_not_lead() -> None:
     state = running("dbca")
-    assert names(state, Seen(member("d", Stand.RUNNING, 1), alive=False)) == ["b", "c", "a"]
-    teller = member("a", Stand.RUNNING, 1, dead=(state.participants[1].node,))
+    assert names(state, Seen(member("d", NodeState.RUNNING, 1), alive=False)) == ["b", "c", "a"]
+    teller = member("a", NodeState.RUNNING, 1, dead=(state.participants[1].node,))
     assert names(state, Seen(teller, alive=True)) == ["d", "c", "a"]
 
 
 def test_before_the_first_round_those_lead_that_come_first_in_their_job() -> None:
     state = replace(running(""), round=0, participants=())
     seen = [
-        Seen(member(name, Stand.READY, 0, order=order), alive=True)
+        Seen(member(name, NodeState.READY, 0, order=order), alive=True)
         for name, order in zip("abcd", (3, 2, 1, 0), strict=True)
     ]
     assert names(state, *seen) == ["d", "c", "b"]
@@ -34,7 +34,7 @@ def test_before_the_first_round_those_lead_that_come_first_in_their_job() -> Non
 
 def test_where_no_member_is_left_newcomers_lead() -> None:
     state = running("a")
-    gone, new = Seen(member("a", Stand.RUNNING, 1), alive=False), Seen(member("b", Stand.READY, 1), alive=True)
+    gone, new = Seen(member("a", NodeState.RUNNING, 1), alive=False), Seen(member("b", NodeState.READY, 1), alive=True)
     assert names(state, gone, new) == ["b"]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from hpcelastic.protocol.ranking import ranked
-from hpcelastic.protocol.state import Member, Participant, Stand, participant
+from hpcelastic.protocol.state import Member, NodeState, Participant, participant
 
 JOB = "7.0"
 
@@ -21,7 +21,7 @@ def node(word: str, **changes: object) -> Member:
     """``NAME/SWITCH:SIZE``, of which only the name must be there."""
     word, _, size = word.partition(":")
     name, _, topology = word.partition("/")
-    made = Member(f"{name}@0", Stand.READY, 1, int(size or 2), "10.0.0.1", 4000, topology=topology, job=JOB)
+    made = Member(f"{name}@0", NodeState.READY, 1, int(size or 2), "10.0.0.1", 4000, topology=topology, job=JOB)
     return replace(made, **changes)  # type: ignore[arg-type]  # its fields
 
 
@@ -29,14 +29,14 @@ def round_of(text: str) -> list[Participant]:
     return [participant(member) for member in nodes(text)]
 
 
-def shown(before: list[Participant], ready: list[Member], most: int = 9) -> str:
+def shown(before: list[Participant], ready: list[Member], max_nodes: int = 9) -> str:
     """Names by rank, and after ``+`` the others."""
-    inside, others = ranked(before, ready, most)
+    inside, others = ranked(before, ready, max_nodes)
     return " ".join([*(m.name for m in inside), *(f"+{m.name}" for m in others)])
 
 
 @pytest.mark.parametrize(
-    ("ready", "most", "ranks"),
+    ("ready", "max_nodes", "ranks"),
     [
         pytest.param("n1 n2 n3", 9, "n1 n2 n3", id="SLURM's order, where no switch is known"),
         pytest.param("n3 n1 n2", 9, "n3 n1 n2", id="which goes before names"),
@@ -53,8 +53,8 @@ def shown(before: list[Participant], ready: list[Member], most: int = 9) -> str:
         pytest.param("a b c", 2, "a b +c", id="the first, where no switch is known"),
     ],
 )
-def test_a_first_round(ready: str, most: int, ranks: str) -> None:
-    assert shown([], nodes(ready), most) == ranks
+def test_a_first_round(ready: str, max_nodes: int, ranks: str) -> None:
+    assert shown([], nodes(ready), max_nodes) == ranks
 
 
 def test_without_an_order_names_are_counted_as_people_do() -> None:
@@ -68,7 +68,7 @@ def test_jobs_are_not_mixed_by_orders_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "ready", "most", "ranks"),
+    ("before", "ready", "max_nodes", "ranks"),
     [
         pytest.param("c a b", "a b c", 9, "c a b", id="who was there keeps the rank"),
         pytest.param("a b c", "a c", 9, "a c", id="the others close up"),
@@ -97,9 +97,9 @@ def test_jobs_are_not_mixed_by_orders_of_their_own() -> None:
         pytest.param("a b", "b@1 a@1", 9, "a@1 b@1", id="who is back takes the old seat"),
     ],
 )
-def test_a_later_round(before: str, ready: str, most: int, ranks: str) -> None:
+def test_a_later_round(before: str, ready: str, max_nodes: int, ranks: str) -> None:
     members = [replace(m, node=m.node.removesuffix("@0") if "@1" in m.node else m.node) for m in nodes(ready)]
-    assert shown(round_of(before), members, most) == ranks.replace("@1", "")
+    assert shown(round_of(before), members, max_nodes) == ranks.replace("@1", "")
 
 
 # What holds for all rounds
@@ -114,7 +114,7 @@ def rooms(draw: some.DrawFn) -> list[Member]:
     sizes = some.sampled_from(draw(some.sampled_from([[2], [1, 2, 4]])))
     jobs = some.sampled_from(draw(some.sampled_from([["7.0"], ["7.0", "8.0"]])))
     return [
-        Member(f"{name}@0", Stand.READY, 1, draw(sizes), "", 0, order=i, job=draw(jobs), topology=draw(SWITCHES))
+        Member(f"{name}@0", NodeState.READY, 1, draw(sizes), "", 0, order=i, job=draw(jobs), topology=draw(SWITCHES))
         for i, name in enumerate(NAMES)
     ]
 
@@ -129,30 +129,30 @@ def rounds(draw: some.DrawFn) -> tuple[list[Participant], list[Member], int]:
 
 @given(rounds())
 def test_everybody_is_somewhere_and_the_round_is_full(given_: tuple[list[Participant], list[Member], int]) -> None:
-    before, ready, most = given_
-    inside, others = ranked(before, ready, most)
+    before, ready, max_nodes = given_
+    inside, others = ranked(before, ready, max_nodes)
     assert sorted(m.node for m in (*inside, *others)) == sorted(m.node for m in ready)
-    assert len(inside) == min(most, len(ready))
+    assert len(inside) == min(max_nodes, len(ready))
 
 
 @given(rounds())
 def test_the_order_in_which_nodes_are_seen_says_nothing(given_: tuple[list[Participant], list[Member], int]) -> None:
-    before, ready, most = given_
-    assert ranked(before, ready, most) == ranked(before, reversed(ready), most)
+    before, ready, max_nodes = given_
+    assert ranked(before, ready, max_nodes) == ranked(before, reversed(ready), max_nodes)
 
 
 @given(rounds())
 def test_who_stays_keeps_the_order_and_is_not_displaced(given_: tuple[list[Participant], list[Member], int]) -> None:
-    before, ready, most = given_
-    inside, _ = ranked(before, ready, most)
-    staying = [p.node for p in before if p.node in {m.node for m in ready}][:most]
+    before, ready, max_nodes = given_
+    inside, _ = ranked(before, ready, max_nodes)
+    staying = [p.node for p in before if p.node in {m.node for m in ready}][:max_nodes]
     assert [m.node for m in inside if m.node in {p.node for p in before}] == staying
 
 
 @given(rounds())
 def test_while_the_round_is_as_large_nobody_moves(given_: tuple[list[Participant], list[Member], int]) -> None:
-    before, ready, most = given_
-    inside, _ = ranked(before, ready, most)
+    before, ready, max_nodes = given_
+    inside, _ = ranked(before, ready, max_nodes)
     staying = {p.node for p in before} & {m.node for m in ready}
     if len(inside) == len(before):
         moved = [p.node for p, m in zip(before, inside, strict=True) if p.node != m.node and p.node in staying]
@@ -161,14 +161,14 @@ def test_while_the_round_is_as_large_nobody_moves(given_: tuple[list[Participant
 
 @given(rounds())
 def test_rank_0_stays_with_its_node(given_: tuple[list[Participant], list[Member], int]) -> None:
-    before, ready, most = given_
+    before, ready, max_nodes = given_
     if before and before[0].node in {m.node for m in ready}:
-        assert ranked(before, ready, most)[0][0].node == before[0].node
+        assert ranked(before, ready, max_nodes)[0][0].node == before[0].node
 
 
 @given(rooms(), some.integers(1, len(NAMES)))
-def test_a_first_round_goes_switch_by_switch(room: list[Member], most: int) -> None:
-    inside, _ = ranked([], room, most)
+def test_a_first_round_goes_switch_by_switch(room: list[Member], max_nodes: int) -> None:
+    inside, _ = ranked([], room, max_nodes)
     for depth in (1, 2):
         visited = [key for key, _ in groupby(m.topology.split(".")[:depth] for m in inside)]
         assert len(visited) == len({tuple(key) for key in visited})

@@ -9,8 +9,8 @@ import pytest
 
 from hpcelastic.protocol import decide as module
 from hpcelastic.protocol.decide import Decision, close, decide, reopen
-from hpcelastic.protocol.state import Phase, Stand, State
-from hpcelastic.protocol.transitions import NODE_EDGES, RUN_EDGES, Mover, checked, may_say
+from hpcelastic.protocol.state import NodeState, Phase, State
+from hpcelastic.protocol.transitions import NODE_EDGES, RUN_EDGES, Mover, checked, may_publish
 from tests.protocol.builders import created, ready, running, view
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -72,14 +72,14 @@ def test_decide_refuses_a_step_that_is_not_in_the_table(monkeypatch: pytest.Monk
         decide(created(), view(ready("a", 0)))
 
 
-@pytest.mark.parametrize("stand", Stand)
-def test_a_node_that_has_left_never_says_anything_else(stand: Stand) -> None:
-    assert may_say(Stand.LEFT, stand) == (stand is Stand.LEFT)
+@pytest.mark.parametrize("node_state", NodeState)
+def test_a_node_that_has_left_never_says_anything_else(node_state: NodeState) -> None:
+    assert may_publish(NodeState.LEFT, node_state) == (node_state is NodeState.LEFT)
 
 
-@pytest.mark.parametrize("stand", [Stand.SUCCEEDED, Stand.FAILED])
-def test_only_a_node_with_workers_says_how_they_ended(stand: Stand) -> None:
-    assert {edge.source for edge in NODE_EDGES if edge.target is stand} == {Stand.RUNNING}
+@pytest.mark.parametrize("node_state", [NodeState.SUCCEEDED, NodeState.FAILED])
+def test_only_a_node_with_workers_says_how_they_ended(node_state: NodeState) -> None:
+    assert {edge.source for edge in NODE_EDGES if edge.target is node_state} == {NodeState.RUNNING}
 
 
 def test_every_step_is_in_its_table_once() -> None:

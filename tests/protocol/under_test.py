@@ -12,16 +12,26 @@ from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
 RANKING = "hpcelastic.protocol.ranking"
-LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.rendezvous.attention"
-FILES, LEASES = "hpcelastic.store.files", "hpcelastic.store.leases"
-LEASE_NAMES = "hpcelastic.store.lease_names"
-REGISTER, KEYVALUE = "hpcelastic.store.register", "hpcelastic.store.keyvalue"
+LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
+FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
+LEASE_NAMES = "hpcelastic.storage.lease_names"
+REGISTER, KEYVALUE = "hpcelastic.storage.register", "hpcelastic.storage.keyvalue"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
-HISTORY, GUARD, CONDUCT = "hpcelastic.store.history", "hpcelastic.agent.guard", "hpcelastic.agent.conduct"
-WARNED, SUCCESSOR = "hpcelastic.agent.warned", "hpcelastic.slurm.successor"
+RUN, LEASE_KEEPER, SUSPICION = (
+    "hpcelastic.rendezvous.run",
+    "hpcelastic.rendezvous.lease_keeper",
+    "hpcelastic.rendezvous.suspicion",
+)
+HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_main", "hpcelastic.protocol.node"
+SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
 FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
 
-_AS_THEY_ARE = {"hpcelastic.errors", "hpcelastic.protocol.state", "hpcelastic.protocol.settings"}
+_AS_THEY_ARE = {
+    "hpcelastic.errors",
+    "hpcelastic.protocol.peers",
+    "hpcelastic.protocol.settings",
+    "hpcelastic.protocol.state",
+}
 """Values, which the tests hold too."""
 
 

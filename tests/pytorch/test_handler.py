@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-from hpcelastic.agent.guard import MARKER
+from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.state import Stand
+from hpcelastic.protocol.state import NodeState
 from hpcelastic.pytorch import torchrun
 from hpcelastic.pytorch.torchrun import FileRendezvousHandler, create_handler
-from hpcelastic.store.leases import read_leases
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
 from tests.pytorch.torch_agents import QUICK
 
@@ -59,8 +59,8 @@ def threads() -> set[str]:
     return {thread.name for thread in threading.enumerate()} & {"delegate", "rendezvous"}
 
 
-def stands(directory: Path) -> list[Stand]:
-    return [lease.member.stand for lease in read_leases(RunPaths(directory / "r").leases).values()]
+def stands(directory: Path) -> list[NodeState]:
+    return [lease.member.node_state for lease in read_leases(RunPaths(directory / "r").leases).values()]
 
 
 def test_only_workers_are_killed_at_the_end_of_a_round(handler: FileRendezvousHandler, children: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_run_that_cannot_be_ended_is_left_all_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(torchrun, "fail_run", broken)
         assert not handler.shutdown()
-    assert (threads(), stands(tmp_path)) == (set(), [Stand.LEFT])
+    assert (threads(), stands(tmp_path)) == (set(), [NodeState.LEFT])
 
 
 def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
     del handler
     gc.collect()
     eventually(lambda: not threads())
-    assert stands(tmp_path) == [Stand.LEFT]
+    assert stands(tmp_path) == [NodeState.LEFT]

@@ -32,7 +32,7 @@ from tests.pytorch import entries
 from tests.pytorch.sides import SIDES, Ours, Side
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 100.0
+TIMEOUT = 100.0
 
 pytestmark = pytest.mark.slow
 
@@ -112,22 +112,22 @@ def test_a_launch_in_another_thread_does(ours: Make) -> None:
     found: list[dict[int, Any]] = []
     thread = threading.Thread(target=lambda: found.append(ours().launch(entries.echoes)))
     thread.start()
-    thread.join(PATIENCE)
+    thread.join(TIMEOUT)
     assert found == [{0: (0,), 1: (1,)}]
 
 
 def test_this_process_is_afterwards_as_it_was(ours: Make) -> None:
-    def stand() -> tuple[Any, ...]:
+    def node_state() -> tuple[Any, ...]:
         signums = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-        threads = {thread for thread in threading.enumerate() if not thread.name.startswith("outlet")}
+        threads = {thread for thread in threading.enumerate() if not thread.name.startswith("output ")}
         environment = {k: v for k, v in os.environ.items() if k != "PYTEST_CURRENT_TEST"}
         return ([signal.getsignal(s) for s in signums], sys.stdout, sys.stderr, threads, environment)
 
-    before = stand()
+    before = node_state()
     child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
     ours(signals_to_handle="SIGTERM,SIGQUIT").launch(entries.takes, 1.0)
     assert child.wait() == 7
-    assert stand() == before
+    assert node_state() == before
 
 
 # Failures
@@ -228,7 +228,7 @@ def node(side: str, directory: Path, entry: str, args: list[Any], **fields: Any)
 
 
 def told(process: "subprocess.Popen[str]") -> Any:
-    out, _ = process.communicate(timeout=PATIENCE)
+    out, _ = process.communicate(timeout=TIMEOUT)
     return json.loads(out.splitlines()[-1])
 
 
@@ -261,7 +261,7 @@ def test_every_node_raises_the_root_cause(tmp_path: Path) -> None:
 )
 def test_a_signal_ends_the_workers_and_is_raised(name: str, signum: signal.Signals, tmp_path: Path) -> None:
     process = node(name, tmp_path, "waits", [str(tmp_path)], shutdown_timeout=5)
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     files = [tmp_path / str(rank) for rank in range(2)]
     while not all(file.exists() and file.read_text() for file in files):
         assert process.poll() is None and time.monotonic() < deadline
@@ -503,7 +503,11 @@ LOCK = threading.Lock()
         ({}, "no-such-program", "no-such-program: no such program"),
         ({}, "no-such-script.py", "no such script"),
         ({}, LOCK.acquire, "cannot be pickled"),
-        ({"max_nodes": 2, "rdzv_endpoint": "runs"}, entries.echoes, "'runs', which is no directory here; write ./runs"),
+        (
+            {"max_nodes": 2, "rdzv_endpoint": "runs"},
+            entries.echoes,
+            "'runs', but there is no such directory; write ./runs",
+        ),
         ({"max_nodes": 2, "rdzv_endpoint": ""}, entries.echoes, "name a directory that all nodes share"),
         (
             {"max_nodes": 2, "rdzv_endpoint": "n1:1", "rdzv_backend": "mine"},
@@ -517,7 +521,7 @@ LOCK = threading.Lock()
         ({"max_restarts": -1}, entries.echoes, "restarts.max is -1"),
         ({"monitor_interval": 0}, entries.echoes, "LaunchConfig.monitor_interval is 0"),
         ({"start_method": "thread"}, entries.echoes, "LaunchConfig.start_method is 'thread'"),
-        ({"rdzv_configs": {"retries": 3}}, entries.echoes, "LaunchConfig.rdzv_configs: 'retries' is not known"),
+        ({"rdzv_configs": {"retries": 3}}, entries.echoes, "LaunchConfig.rdzv_configs: 'retries' is not a known key"),
         ({"rdzv_configs": {"timeout": "soon"}}, entries.echoes, "timeout is 'soon'; write seconds"),
         ({"rdzv_configs": {"rank": "first"}}, entries.echoes, "rank is the node's number"),
         ({"event_log_handler": "none"}, entries.echoes, "LaunchConfig.event_log_handler is 'none'"),

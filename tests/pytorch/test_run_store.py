@@ -11,8 +11,8 @@ import pytest
 
 import hpcelastic
 from hpcelastic.pytorch import RunStore
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
 from tests.training.workers import become, become_nobody
 
 pytestmark = pytest.mark.slow
@@ -42,9 +42,9 @@ def test_where_the_runs_directory_cannot_be_used_it_says_so(tmp_path: Path, monk
         hpcelastic.store()
 
 
-@pytest.mark.parametrize("first", ["hpcelastic.store()", "import hpcelastic.store.files"], ids=["call", "package"])
+@pytest.mark.parametrize("first", ["hpcelastic.store()", "import hpcelastic.storage.files"], ids=["call", "package"])
 def test_the_name_is_the_packages_too(first: str, tmp_path: Path) -> None:
-    code = f"import hpcelastic; {first}; hpcelastic.store().set('a', '1'); from hpcelastic.store import files"
+    code = f"import hpcelastic; {first}; hpcelastic.store().set('a', '1'); from hpcelastic.storage import files"
     subprocess.run([sys.executable, "-c", code], env={"HPCELASTIC_RUN_DIR": str(tmp_path)}, check=True)
     assert RunStore(tmp_path / "facts").get("a") == b"1"
     assert files.names(tmp_path) == ["facts"]

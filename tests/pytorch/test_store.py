@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from hpcelastic.pytorch import RunStore
-from hpcelastic.store import history, keyvalue
+from hpcelastic.storage import history, keyvalue
 
 SHORT = timedelta(milliseconds=500)
 LONG = timedelta(seconds=60)
@@ -117,16 +117,16 @@ CONTRACT: dict[str, list[tuple[Call, Any]]] = {
 }
 
 OTHERWISE = {
-    ("tcp", "a text is no number"): "its server drops the connection: nothing works from then on",
+    ("tcp", "a text is no number"): "its server drops the connection, and all later operations fail",
     ("tcp", "how many keys"): "it counts a key of its own",
     ("file", "how many keys"): "it counts a key of its own",
     ("file", "which keys"): "it names one of its own as well",
-    ("file", "delete"): "it says that it has deleted what was not there",
+    ("file", "delete"): "it returns True for a key that is absent",
     ("file", "several that do not match"): "it sets as many as there are",
     ("file", "a queue"): "it has no queues",
     ("file", "a queue beside a key"): "it has no queues",
-    ("file", "the extended interface"): "it says no, though it has most of it",
-    ("ours_with_a_prefix", "a queue"): "torch's PrefixStore hands queues on to stores in C++ only",
+    ("file", "the extended interface"): "it returns False, although it has most of it",
+    ("ours_with_a_prefix", "a queue"): "torch's PrefixStore passes queues on to stores in C++ only",
     ("ours_with_a_prefix", "a queue beside a key"): "the same",
     ("ours_with_a_prefix", "which keys"): "the same of list_keys",
 }
@@ -226,14 +226,14 @@ def turn(store: RunStore, number: int) -> None:
 
 def test_neither_files_nor_bytes_grow_with_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(history, "SETTLE", 0.0)  # else what was written in the last seconds stays for so long
+    monkeypatch.setattr(history, "SETTLE_DELAY", 0.0)  # else what was written in the last seconds stays for so long
     store, sizes = RunStore(tmp_path), list[tuple[int, int]]()
     for number in range(1, 301):
         turn(store, number)
         found = [path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()]
         sizes.append((len(found), sum(found)))
     keys = len(store.list_keys()) + 2  # and a deleted one, and the queue
-    assert max(files for files, _ in sizes) <= keys * (2 * keyvalue._KEEP + 1)
+    assert max(files for files, _ in sizes) <= keys * (2 * keyvalue._KEPT_VERSIONS + 1)
     assert max(bytes for _, bytes in sizes[100:]) <= 1.1 * max(bytes for _, bytes in sizes[:100])
 
 

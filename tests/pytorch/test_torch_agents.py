@@ -8,8 +8,8 @@ import pytest
 
 from hpcelastic.api.steering import drain
 from hpcelastic.protocol.state import Phase, State
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
 from tests.pytorch.torch_agents import Nodes, TorchAgents, status, torch_agents
 

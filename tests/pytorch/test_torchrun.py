@@ -20,12 +20,12 @@ from torch.distributed.elastic.rendezvous import (
 )
 from torch.distributed.elastic.rendezvous.registry import _register_out_of_tree_handlers, get_rendezvous_handler
 
-from hpcelastic.agent.node import pid_here
+from hpcelastic.agent.member import local_pid
 from hpcelastic.protocol.state import Phase
 from hpcelastic.pytorch.rendezvous_backend import FileRendezvousBackend
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.leases import read_leases
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import Shell, eventually, shell_in
 
 pytestmark = pytest.mark.slow
@@ -119,7 +119,7 @@ def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     os.kill(leaver, signal.SIGTERM)
     agents.append(torchruns.start())
     said = torchruns.round(number + 3, workers=len([one for one in rest if one["agent"] != leaver]) + 1)
-    stands = {lease.member.process.split(":")[2]: lease.member.stand for lease in leases(torchruns).values()}
+    stands = {lease.member.process.split(":")[2]: lease.member.node_state for lease in leases(torchruns).values()}
     assert stands[str(leaver)].value == "left"
 
     torchruns.finish()
@@ -201,7 +201,7 @@ def test_the_life_of_a_handler(tmp_path: Path) -> None:
         handler.next_rendezvous()
     assert handler.shutdown()
     assert handler.shutdown()  # as torch's, it may be asked twice
-    assert pid_here(next(iter(read_leases(RunPaths(tmp_path / "r").leases).values())).member.process) == os.getpid()
+    assert local_pid(next(iter(read_leases(RunPaths(tmp_path / "r").leases).values())).member.process) == os.getpid()
 
 
 def test_errors_are_torchs(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_errors_are_torchs(tmp_path: Path) -> None:
     newest = sorted(register.glob("v*.json"))[-1]
     number = int(newest.stem[1:]) + 1
     (register / f"v{number:010d}.json").write_text(json.dumps({"version": number, "value": {"phase": "?"}}))
-    with pytest.raises(RendezvousStateError, match="makes no sense"):
+    with pytest.raises(RendezvousStateError, match="cannot be decoded"):
         broken.is_closed()
     newest.with_name(f"v{number:010d}.json").unlink()
     broken.shutdown()
@@ -233,10 +233,10 @@ def test_errors_are_torchs(tmp_path: Path) -> None:
     ("changed", "message"),
     [
         ({"directory": "n1:29400"}, "takes a directory that all nodes share"),
-        ({"directory": "node1"}, "'node1', which is no directory here; write ./node1 for a new one"),
+        ({"directory": "node1"}, "'node1', but there is no such directory; write ./node1 for a new directory"),
         ({"run_id": "a/b"}, "it names a directory"),
         ({"lease": "long"}, "--rdzv-conf: lease is 'long'; write seconds"),
-        ({"leese": 3}, "'leese' is not known; it takes join_timeout, .* doorbell"),
+        ({"leese": 3}, "'leese' is not a known key; the keys are join_timeout, .* notifications"),
         ({"lease": 0}, "lease is 0.0; it must be more than 0"),
     ],
 )
@@ -287,5 +287,5 @@ def test_torchrun_loads_next_to_nothing_of_us() -> None:
         "import sys, torch.distributed.run; print(*(name for name in sys.modules if name.startswith('hpcelastic')))"
     )
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
-    ours = {name for name in loaded if not name.startswith(("hpcelastic.store", "__editable__"))}
+    ours = {name for name in loaded if not name.startswith("__editable__")}
     assert ours == {"hpcelastic", "hpcelastic.pytorch", "hpcelastic.pytorch.plugin"}

@@ -29,7 +29,7 @@ class Nodes:
 
     directory: Path
     least: int
-    most: int
+    max_nodes: int
 
 
 class TorchAgents:
@@ -86,7 +86,7 @@ def _reported(target: Any, *args: Any) -> None:
 def _launch(nodes: Nodes, command: tuple[str, ...], max_restarts: int) -> None:
     config = LaunchConfig(
         nodes.least,
-        nodes.most,
+        nodes.max_nodes,
         1,
         logs_specs=DefaultLogsSpecs(),
         run_id="r",
@@ -114,5 +114,5 @@ def _run(nodes: Nodes, command: tuple[str, ...], exit_barrier: float) -> None:
 
 def _parameters(nodes: Nodes, times: Mapping[str, Any]) -> RendezvousParameters:
     return RendezvousParameters(
-        "hpcelastic", str(nodes.directory), "r", nodes.least, nodes.most, "127.0.0.1", **dict(times)
+        "hpcelastic", str(nodes.directory), "r", nodes.least, nodes.max_nodes, "127.0.0.1", **dict(times)
     )

@@ -3,12 +3,13 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hpcelastic.backends.connect import choose_backend
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Failure, Member, Stand, State
-from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous, open_run
-from hpcelastic.store.backend import choose_backend
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.protocol.state import Failure, Member, NodeState, State
+from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.paths import RunPaths
 
 LEASE, MARGIN, LAST_CALL = 12.0, 2.0, 30.0
 DEAD = LEASE + MARGIN + 0.001
@@ -35,7 +36,7 @@ class World:
 
     def node(self, name: str, incarnation: str = "0-ab", **says: object) -> "Node":
         """A node that joins; ``says`` are fields of its member."""
-        member = Member(f"{name}@{incarnation}", Stand.READY, 0, 2, f"{name}.net", 4000 + len(self.nodes))
+        member = Member(f"{name}@{incarnation}", NodeState.READY, 0, 2, f"{name}.net", 4000 + len(self.nodes))
         self.nodes.append(Node(self, replace(member, **says)))  # type: ignore[arg-type]  # fields of Member
         return self.nodes[-1]
 
@@ -61,7 +62,7 @@ class Node:
         self.member = member
         self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock)
 
-    def step(self) -> Outcome:
+    def step(self) -> Observation:
         """One turn, saying what was said before."""
         return self.rendezvous.step(self.member)
 
@@ -70,18 +71,18 @@ class Node:
         state = self.step().state
         part = assignment(state, self.member.node)
         if part is not None and part.round > self.member.round:
-            self.say(Stand.RUNNING, part.round)
+            self.say(NodeState.RUNNING, part.round)
         elif part is None and not state.phase.final:
-            self.say(Stand.READY, state.round)
+            self.say(NodeState.READY, state.round)
         return state
 
-    def say(self, stand: Stand, round: int) -> None:
-        failure = None if stand is Stand.RUNNING else self.member.failure
-        self.member = replace(self.member, stand=stand, round=round, failure=failure)
+    def say(self, node_state: NodeState, round: int) -> None:
+        failure = None if node_state is NodeState.RUNNING else self.member.failure
+        self.member = replace(self.member, node_state=node_state, round=round, failure=failure)
 
     def fail(self, round: int, message: str = "ValueError: x", when: float = 1.0) -> None:
         failure = Failure(round, self.member.node, 0, 0, 1, message, timestamp=when)
-        self.member = replace(self.member, stand=Stand.FAILED, round=round, failure=failure)
+        self.member = replace(self.member, node_state=NodeState.FAILED, round=round, failure=failure)
 
 
 def wait(world: World, seconds: float, *nodes: Node) -> None:

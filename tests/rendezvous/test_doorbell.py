@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.protocol.state import Cause, Member, Participant, Phase, Stand, State
-from hpcelastic.rendezvous.rendezvous import Outcome, Rendezvous
-from hpcelastic.store.leases import LeaseObserver, read_leases
+from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
+from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.storage.leases import LeaseObserver, read_leases
 from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, names
 
 
@@ -16,11 +17,11 @@ from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, n
 class Bells:
     """The doorbell of one node: what it was told to ring and to watch; the network delivers nothing by itself."""
 
-    calm: bool = True
+    healthy: bool = True
     rung: list[tuple[set[str], int]] = field(default_factory=list)
     watched: tuple[str, ...] = ()
 
-    def ring(self, nodes: Iterable[Member | Participant], version: int) -> None:
+    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
         self.rung.append(({node.name for node in nodes}, version))
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
@@ -33,21 +34,21 @@ class Bellman(Node):
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
         self.bells = Bells()
-        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, bell=self.bells)
+        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, notifier=self.bells)
 
     def turn(self) -> State | None:
         """Renew and look, if it is time for them, then do as the state says."""
         self.rendezvous.renew(self.member)
-        outcome = self.rendezvous.look()
-        return self.follow(outcome) if outcome else None
+        observation = self.rendezvous.poll()
+        return self.follow(observation) if observation else None
 
-    def follow(self, outcome: Outcome) -> State:
-        state = outcome.state
+    def follow(self, observation: Observation) -> State:
+        state = observation.state
         inside = self.member.node in {p.node for p in state.participants}
         if state.phase is Phase.RUNNING and inside and state.round > self.member.round:
-            self.say(Stand.RUNNING, state.round)
-        elif state.phase is Phase.JOINING and self.member.stand is not Stand.LEFT:
-            self.say(Stand.READY, state.round)
+            self.say(NodeState.RUNNING, state.round)
+        elif state.phase is Phase.JOINING and self.member.node_state is not NodeState.LEFT:
+            self.say(NodeState.READY, state.round)
         return state
 
     @property
@@ -64,13 +65,13 @@ def running(root: Path, count: int) -> tuple[World, list[Bellman]]:
     for _ in range(4):
         for node in nodes:
             world.now += 0.05
-            node.rendezvous.told(0)
+            node.rendezvous.receive(Notification(0))
             node.turn()
             node.follow(node.step())
     for node in nodes:
         node.turn()
         node.told  # noqa: B018  # forgets
-        assert node.member.stand is Stand.RUNNING and len(node.bells.watched) == count
+        assert node.member.node_state is NodeState.RUNNING and len(node.bells.watched) == count
     world.now += 0.05
     return world, nodes
 
@@ -87,7 +88,7 @@ def test_who_commits_rings_everybody(tmp_path: Path) -> None:
     ((rung, version),) = b.told
     assert rung == {"a", "b", "c"}
     for node in (a, c):
-        node.rendezvous.told(version)
+        node.rendezvous.receive(Notification(version))
         world.now += 0.02
         assert node.turn() == state, "the new version is looked at in the next turn"
         assert node.told == []
@@ -109,7 +110,7 @@ def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
     readers.clear()
     world.now += 0.02
     for node in nodes:
-        node.rendezvous.told(99)
+        node.rendezvous.receive(Notification(99))
         assert node.turn() == state
     assert readers == {"a", "b", "c"}
 
@@ -119,7 +120,7 @@ def test_who_begins_among_many_glances_at_the_leases_and_leaves_them_to_the_firs
     nodes = [Bellman(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
     for node in nodes:
         node.turn()
-    assert [node.rendezvous._looked is not None for node in nodes] == [True] * 3 + [False] * 3
+    assert [node.rendezvous._leases is not None for node in nodes] == [True] * 3 + [False] * 3
     assert nodes[5].told == [({"a", "b", "c"}, 1)]
 
 
@@ -129,7 +130,7 @@ def test_who_says_something_new_rings_the_leaders_and_they_form_the_round(tmp_pa
     nodes[4].turn()
     version = nodes[4].told[0][1]
     for node in nodes[:4]:
-        node.rendezvous.told(version)
+        node.rendezvous.receive(Notification(version))
         world.now += 0.02
         node.turn()
     states = [node.turn() for node in nodes[1:]]
@@ -137,7 +138,7 @@ def test_who_says_something_new_rings_the_leaders_and_they_form_the_round(tmp_pa
     assert [node.told for node in nodes[1:]] == [
         [({"a", "b", "c"} - {node.member.name}, version)] for node in nodes[1:]
     ]
-    nodes[0].rendezvous.told(version)
+    nodes[0].rendezvous.receive(Notification(version))
     world.now += 0.02
     state = nodes[0].turn()
     assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
@@ -149,12 +150,12 @@ def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
     c.fail(1)
     c.turn()
     for node in (a, b, c):
-        node.rendezvous.told(10)
+        node.rendezvous.receive(Notification(10))
         world.now += 0.02
         node.turn()
     for node in (b, c):
         node.turn()
-    b.rendezvous.told(3)
+    b.rendezvous.receive(Notification(3))
     world.now += 0.1
     assert b.turn() is None
     a.rendezvous.renew(a.member)  # it has said that it is ready, and does nothing more
@@ -167,13 +168,13 @@ def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     quiet, looks, beats = nodes[4], 0, set()
     for node in nodes:
-        node.rendezvous.told(99)
+        node.rendezvous.receive(Notification(99))
         world.now += 0.02
         node.turn()
     for _ in range(int(4 * LEASE)):
         world.now += 1.0
         looks += quiet.turn() is not None
-        beats.add(read_leases(world.paths.leases)[quiet.member.node].beat)
+        beats.add(read_leases(world.paths.leases)[quiet.member.node].heartbeat)
         for node in nodes[:4]:
             node.turn()
     assert looks == 2, "twice in four leases"
@@ -182,8 +183,8 @@ def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
 
 def test_who_can_not_hear_its_neighbours_looks_as_often_as_without_a_doorbell(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
-    nodes[4].bells.calm = False
-    nodes[4].rendezvous.told(99)
+    nodes[4].bells.healthy = False
+    nodes[4].rendezvous.receive(Notification(99))
     looks = []
     for _ in range(4):
         world.now += 0.5
@@ -196,21 +197,21 @@ def test_who_can_not_hear_its_neighbours_looks_as_often_as_without_a_doorbell(tm
 
 def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_once(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
-    a.rendezvous.shaken(b.member.node)
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
     a.turn()
     world.now += 0.2
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     state = a.turn()
     assert state is not None
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
     assert read_leases(world.paths.leases)[a.member.node].member.dead == (b.member.node,)
     version = a.told[-1][1]
     for node in (a, c):
-        node.rendezvous.told(version)
+        node.rendezvous.receive(Notification(version))
         world.now += 0.02
         node.turn()
         node.turn()
-    a.rendezvous.told(version)
+    a.rendezvous.receive(Notification(version))
     world.now += 0.3
     state = a.turn()
     assert state is not None and (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), (
@@ -221,12 +222,12 @@ def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_onc
 def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path: Path) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
     for _ in range(3):
-        a.rendezvous.shaken(b.member.node)
-        b.rendezvous.shaken(a.member.node)
+        a.rendezvous.receive(PeerLinkLost(b.member.node))
+        b.rendezvous.receive(PeerLinkLost(a.member.node))
         world.now += 0.1
         b.turn()  # who is shaken itself shows that it lives
         world.now += 0.1
-        a.rendezvous.refused(b.member.node)
+        a.rendezvous.receive(PeerRefused(b.member.node))
         a.turn()
         assert a.step().state.phase is Phase.RUNNING
     assert a.rendezvous.renew(a.member) and read_leases(world.paths.leases)[a.member.node].member.dead == ()
@@ -234,19 +235,19 @@ def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path
 
 def test_a_refusal_alone_proves_nothing(tmp_path: Path) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     assert a.step().state.phase is Phase.RUNNING
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     assert a.step().state.phase is Phase.RUNNING, "its lease must have stood still between two looks"
     world.now += 0.2
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     assert a.step().state.phase is Phase.JOINING
 
 
 def test_who_is_no_member_is_not_called_lost(tmp_path: Path) -> None:
     world, (a, _b) = running(tmp_path, 2)
     for _ in range(3):
-        a.rendezvous.refused("stranger@0")
+        a.rendezvous.receive(PeerRefused("stranger@0"))
         world.now += 0.2
         assert a.step().state.phase is Phase.RUNNING
     assert read_leases(world.paths.leases)[a.member.node].member.dead == ()
@@ -254,14 +255,14 @@ def test_who_is_no_member_is_not_called_lost(tmp_path: Path) -> None:
 
 def test_who_was_called_lost_by_mistake_comes_back(tmp_path: Path) -> None:
     world, (a, b) = running(tmp_path, 2)
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     world.now += 0.2
-    a.rendezvous.refused(b.member.node)
+    a.rendezvous.receive(PeerRefused(b.member.node))
     for _ in range(4):
         world.now += 0.3
         a.follow(a.step())
     assert names(a.step().state) == ["a"]
-    b.member = replace(b.member, stand=Stand.READY, round=2)
+    b.member = replace(b.member, node_state=NodeState.READY, round=2)
     for _ in range(4):
         world.now += 0.3
         b.follow(b.step()), a.follow(a.step())
@@ -272,8 +273,8 @@ def test_who_was_called_lost_by_mistake_comes_back(tmp_path: Path) -> None:
 def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     a.step()
-    a.rendezvous.silent(b.member.node)
-    a.bells.calm = False
+    a.rendezvous.receive(PeerSilent(b.member.node))
+    a.bells.healthy = False
     began, state = world.now, a.step().state
     while state.phase is Phase.RUNNING:
         world.now += 0.5
@@ -291,8 +292,8 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: P
         node.step()
     seen = world.now
     world.now += 0.2
-    a.rendezvous.silent(b.member.node)
-    a.bells.calm = False
+    a.rendezvous.receive(PeerSilent(b.member.node))
+    a.bells.healthy = False
     state = a.turn()
     while state is None or state.phase is Phase.RUNNING:
         world.now += max(0.001, a.rendezvous.pause())
@@ -305,12 +306,12 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: P
 def test_a_neighbour_that_is_heard_again_is_nothing_special(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     quiet = nodes[4]
-    quiet.rendezvous.silent("d@0-ab")
+    quiet.rendezvous.receive(PeerSilent("d@0-ab"))
     world.now += 0.02
     assert quiet.turn() is not None
     world.now += 0.5
     assert quiet.turn() is not None, "a silent neighbour is watched"
-    quiet.rendezvous.heard("d@0-ab")
+    quiet.rendezvous.receive(PeerHeard("d@0-ab"))
     world.now += 0.5
     quiet.turn()
     world.now += 0.5

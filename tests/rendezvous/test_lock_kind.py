@@ -8,8 +8,8 @@ import pytest
 
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import Rendezvous
-from hpcelastic.store import files
-from hpcelastic.store.locks import LockKind
+from hpcelastic.storage import files
+from hpcelastic.storage.locks import LockKind
 from tests.rendezvous.nodes import make_world
 
 

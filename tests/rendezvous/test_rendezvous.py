@@ -10,20 +10,14 @@ import pytest
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Phase, Seen, Stand, State
-from hpcelastic.rendezvous.rendezvous import (
-    close_run,
-    decode_state,
-    open_run,
-    read_state,
-    reopen_run,
-)
-from hpcelastic.store import leases
-from hpcelastic.store.leases import read_leases
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
+from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
+from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run
+from hpcelastic.storage import leases
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 from tests.rendezvous.nodes import BEAT, DEAD, LAST_CALL, LEASE, MARGIN, Node, World, make_world, names, turns, wait
-from tests.store.forking import deaths, die_in, in_processes, steps_of
+from tests.storage.forking import deaths, die_in, in_processes, steps_of
 
 JOB = {"job": "7.0", "job_nodes": 2}
 
@@ -55,7 +49,7 @@ def test_a_barrier_holds_until_enough_nodes_are_there(tmp_path: Path) -> None:
     assert turns(a, b).phase is Phase.JOINING
     assert a.step().reason == "waiting for nodes: 2 of at least 3 are ready"
     c = world.node("c")
-    assert c.step().reason == "waiting for a sign of life from a, b"
+    assert c.step().reason == "waiting for a heartbeat from a, b"
     a.step(), b.step()
     assert c.step().state.phase is Phase.RUNNING, "the last one carries the round to completion itself"
     assert a.step().state == b.step().state
@@ -68,9 +62,9 @@ def test_a_round_that_may_grow_waits_for_the_last_call(tmp_path: Path) -> None:
     a, b = world.node("a"), world.node("b")
     assert turns(a, b).phase is Phase.JOINING
     wait(world, LAST_CALL - 0.1, a, b)
-    outcome = a.step()
-    assert outcome.state.phase is Phase.JOINING
-    assert "last call: 2 nodes ready" in outcome.reason
+    observation = a.step()
+    assert observation.state.phase is Phase.JOINING
+    assert "last call: 2 nodes ready" in observation.reason
     b.step()
     world.now += 0.2
     assert names(a.step().state) == ["a", "b"]
@@ -81,7 +75,7 @@ def test_the_last_call_starts_anew_when_the_quorum_is_lost(tmp_path: Path) -> No
     a, b = world.node("a"), world.node("b")
     turns(a, b)
     wait(world, LAST_CALL - 1, a, b)
-    b.say(Stand.LEFT, 0)
+    b.say(NodeState.LEFT, 0)
     b.step()
     assert "1 of at least 2" in a.step().reason
     c = world.node("c")
@@ -98,7 +92,7 @@ def test_a_round_closes_at_once_when_nobody_else_can_come(tmp_path: Path) -> Non
     a = world.node("a", order=0, **JOB)
     assert a.step().state.phase is Phase.JOINING
     b = world.node("b", order=1, **JOB)
-    assert b.step().reason == "waiting for a sign of life from a"
+    assert b.step().reason == "waiting for a heartbeat from a"
     assert a.step().state.phase is Phase.RUNNING, "who has come before its eyes is alive"
     assert world.now == 1000.0
 
@@ -112,7 +106,7 @@ def test_ranks_follow_the_order_in_the_job(tmp_path: Path) -> None:
 def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     a, b = world.node("a"), world.node("b")
-    a.say(Stand.READY, -1)  # so that both are there when the round forms
+    a.say(NodeState.READY, -1)  # so that both are there when the round forms
     a.step()
     state = b.step().state
     assert names(state) == ["b"]
@@ -140,10 +134,10 @@ def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "replace", slow)
     world.now += BEAT
     before = world.now
-    outcome = a.step()
+    observation = a.step()
     assert world.now == before + 7.0
-    assert outcome.lease_from == before, "the lease runs from before the renewal, however long that took"
-    assert outcome.version == len(history(world))
+    assert observation.lease_from == before, "the lease runs from before the renewal, however long that took"
+    assert observation.version == len(history(world))
 
 
 def test_a_lease_that_had_run_out_is_settled_only_when_all_must_have_seen_it_again(tmp_path: Path) -> None:
@@ -174,8 +168,8 @@ def test_a_renewal_that_took_too_long_is_a_lapse(tmp_path: Path, monkeypatch: py
 # How often leases are renewed and read
 
 
-def beat(world: World, node: Node) -> int:
-    return read_leases(world.paths.leases)[node.member.node].beat
+def heartbeat(world: World, node: Node) -> int:
+    return read_leases(world.paths.leases)[node.member.node].heartbeat
 
 
 def renewals(world: World, node: Node, times: int, seconds: float) -> list[bool]:
@@ -183,9 +177,9 @@ def renewals(world: World, node: Node, times: int, seconds: float) -> list[bool]
     renewed = []
     for _ in range(times):
         world.now += seconds
-        before = beat(world, node)
+        before = heartbeat(world, node)
         node.step()
-        renewed.append(beat(world, node) > before)
+        renewed.append(heartbeat(world, node) > before)
     return renewed
 
 
@@ -209,15 +203,15 @@ def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_life(tmp_path:
 def test_news_are_published_at_once(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
-    a.say(Stand.SUCCEEDED, 1)
+    a.say(NodeState.SUCCEEDED, 1)
     assert renewals(world, a, 2, 0.1) == [True, False]
-    assert read_leases(world.paths.leases)[a.member.node].member.stand is Stand.SUCCEEDED
+    assert read_leases(world.paths.leases)[a.member.node].member.node_state is NodeState.SUCCEEDED
 
 
 def test_a_round_that_ends_is_followed_by_a_sign_of_life_in_every_turn(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
     a.step()
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     b.step()
     assert renewals(world, a, 3, 0.1) == [False, True, True], "the first of them has only learned of it"
 
@@ -278,10 +272,10 @@ def test_whoever_has_news_or_learns_of_some_reads_the_leases(tmp_path: Path, mon
     made = looks(a, monkeypatch)
     a.step()
     assert not made
-    a.say(Stand.SUCCEEDED, 1)
+    a.say(NodeState.SUCCEEDED, 1)
     a.step(), a.step()
     assert len(made) == 1
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     b.step()
     a.step()
     assert len(made) == 2
@@ -336,7 +330,7 @@ def test_beats_keep_a_silent_peer_alive_however_long_the_run(tmp_path: Path) -> 
 
 def test_a_node_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     state = b.step().state
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.LEAVE, "b left")
     state = turns(a)
@@ -360,11 +354,11 @@ def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
     a.fail(1)
     state = turns(a, times=1)
-    a.say(Stand.READY, 1)
+    a.say(NodeState.READY, 1)
     for _ in range(5):
-        outcome = a.step()
-        assert outcome.state.phase is Phase.JOINING
-        assert outcome.reason == "waiting for b to stop the workers of round 1"
+        observation = a.step()
+        assert observation.state.phase is Phase.JOINING
+        assert observation.reason == "waiting for b to stop the workers of round 1"
     turns(b, times=1)
     state = turns(a, b)
     assert (state.phase, state.round, state.spent) == (Phase.RUNNING, 2, {"worker": 1})
@@ -375,10 +369,10 @@ def test_a_node_knows_when_it_is_the_last_one_that_may_have_workers(tmp_path: Pa
     assert not a.step().last, "a round runs"
     a.fail(1)
     assert not a.step().last
-    b.say(Stand.READY, 1)
+    b.say(NodeState.READY, 1)
     b.step()
     assert a.step().last
-    a.say(Stand.READY, 1)
+    a.say(NodeState.READY, 1)
     assert not a.step().last, "the next round runs"
 
 
@@ -404,10 +398,10 @@ def test_the_budget_ends_the_run(tmp_path: Path) -> None:
 
 def test_a_success_of_all_is_final_though_its_nodes_vanish(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
-    b.say(Stand.SUCCEEDED, 1)
+    b.say(NodeState.SUCCEEDED, 1)
     b.step()
     world.now += 10 * DEAD
-    a.say(Stand.SUCCEEDED, 1)
+    a.say(NodeState.SUCCEEDED, 1)
     assert a.step().state.phase is Phase.SUCCEEDED
     world.now += 10 * DEAD
     assert a.step().state.phase is Phase.SUCCEEDED
@@ -446,23 +440,23 @@ def test_a_turn_ends_when_a_version_is_there_that_cannot_be_seen_yet(
     """A directory's listing may lag behind what its server refuses to create again."""
     world, a, b = running_pair(tmp_path)
     before = a.step()
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     b.step()
     after = len(history(world))
     assert after > before.version
-    last, tries = Register._last, []
+    last, tries = Register._last_number, []
     commit = Register.commit
 
     def counted(self: Register, number: int, value: object) -> bool:
         tries.append(number)
         return commit(self, number, value)
 
-    a.say(Stand.LEFT, 1)
+    a.say(NodeState.LEFT, 1)
     with monkeypatch.context() as patch:
-        patch.setattr(Register, "_last", lambda self: min(last(self), before.version))
+        patch.setattr(Register, "_last_number", lambda self: min(last(self), before.version))
         patch.setattr(Register, "commit", counted)
-        outcome = a.step()
-    assert (outcome.version, outcome.state, tries) == (before.version, before.state, [before.version])
+        observation = a.step()
+    assert (observation.version, observation.state, tries) == (before.version, before.state, [before.version])
     assert a.step().version == after == len(history(world))
 
 
@@ -482,7 +476,7 @@ def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.Monke
     def take_part(node: Node) -> None:
         gate.wait()
         for _ in range(10_000):
-            if node.member.stand is Stand.RUNNING:
+            if node.member.node_state is NodeState.RUNNING:
                 return
             node.turn()
 
@@ -491,7 +485,7 @@ def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.Monke
         thread.start()
     for thread in threads:
         thread.join()
-    assert {node.member.stand for node in nodes} == {Stand.RUNNING}
+    assert {node.member.node_state for node in nodes} == {NodeState.RUNNING}
     assert rounds(world) == [1]
     assert [state.round for state in history(world)] == [0, 1]
 
@@ -499,7 +493,7 @@ def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_version_that_came_meanwhile_is_decided_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was decided on an old version is not committed on top of a newer one."""
     world, a, b = running_pair(tmp_path)
-    b.say(Stand.LEFT, 1)
+    b.say(NodeState.LEFT, 1)
     b.rendezvous._lease.renew(b.member)
     world.now += BEAT
     lock = Register.lock
@@ -527,12 +521,12 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
         return world, a, b
 
     _, _, b = before_the_last_joins(tmp_path / "whole")
-    b.say(Stand.READY, 0)
+    b.say(NodeState.READY, 0)
     steps = steps_of(b.step)
     assert steps.count("replace") == 1 and steps.count("link") == 1
     for index, where in deaths(steps):
         world, a, b = before_the_last_joins(tmp_path / f"{index}-{where}")
-        b.say(Stand.READY, 0)
+        b.say(NodeState.READY, 0)
         die_in(b.step, index, where)
         point = f"killed {where} {steps[index]}, step {index} of {steps}"
         assert read_state(world.paths).round in (0, 1), point
@@ -581,7 +575,7 @@ def test_a_state_that_makes_no_sense_is_named(tmp_path: Path, value: object) -> 
     a = world.node("a")
     Register(world.paths.register, "alien").commit(1, value)
     for read in (a.step, lambda: read_state(world.paths), lambda: close_run(world.paths, "me", "x")):
-        with pytest.raises(StoreError, match=r"versions: version 2 makes no sense .*newer hpcelastic"):
+        with pytest.raises(StoreError, match=r"versions: version 2 cannot be decoded .*another version of hpcelastic"):
             read()
 
 
@@ -699,7 +693,7 @@ def test_who_has_just_regained_its_lease_forms_no_round(tmp_path: Path) -> None:
     a, b = world.node("a"), world.node("b", round=-1)
     a.step(), b.step(), a.step()
     world.now += DEAD
-    b.say(Stand.READY, 0)
+    b.say(NodeState.READY, 0)
     b.step()
     assert a.step().state.phase is Phase.JOINING
     wait(world, MARGIN + 0.1, a, b)

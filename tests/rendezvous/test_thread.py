@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, StoreError
-from hpcelastic.protocol.state import Member, Phase, Stand
-from hpcelastic.rendezvous.rendezvous import Outcome, read_state
+from hpcelastic.protocol.state import Member, NodeState, Phase
+from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.run import read_state
 from hpcelastic.rendezvous.thread import RendezvousThread
-from hpcelastic.store.leases import read_leases
+from hpcelastic.storage.leases import read_leases
 from tests.rendezvous.nodes import make_world
 
-READY = Member("n1@0-ab", Stand.READY, 0, 1, "a", 1)
-RUNNING = replace(READY, stand=Stand.RUNNING, round=1)
-LEFT = replace(READY, stand=Stand.LEFT, round=1)
+READY = Member("n1@0-ab", NodeState.READY, 0, 1, "a", 1)
+RUNNING = replace(READY, node_state=NodeState.RUNNING, round=1)
+LEFT = replace(READY, node_state=NodeState.LEFT, round=1)
 NEVER = 1000.0
 """Seconds between turns that no test waits for."""
 
-PATIENCE = 30.0
+TIMEOUT = 30.0
 
 
 class Turns:
@@ -39,13 +40,13 @@ class Turns:
         self.react(member)
         return 7.0
 
-    def look(self) -> Any:
+    def poll(self) -> Any:
         return self.members.queue[-1]
 
     def pause(self) -> float:
         return self.next
 
-    def look_again(self) -> None:
+    def poll_again(self) -> None:
         self.again += 1
 
 
@@ -63,23 +64,23 @@ def running(turns: Turns, pause: float) -> Iterator[tuple[RendezvousThread, "que
         yield thread, delivered
     finally:
         turns.react = lambda member: None
-        assert thread.stop(PATIENCE)
-        thread._thread.join(PATIENCE)
+        assert thread.stop(TIMEOUT)
+        thread._thread.join(TIMEOUT)
         assert not thread._thread.is_alive()
 
 
 def test_turns_are_taken_again_and_again_and_delivered() -> None:
     with running(Turns(), 0.001) as (_, delivered):
-        assert [delivered.get(timeout=PATIENCE) for _ in range(3)] == [READY] * 3
+        assert [delivered.get(timeout=TIMEOUT) for _ in range(3)] == [READY] * 3
 
 
 def test_what_is_said_is_published_at_once() -> None:
     with running(Turns(), NEVER) as (thread, delivered):
-        assert delivered.get(timeout=PATIENCE) == READY
-        thread.say(RUNNING)
-        assert delivered.get(timeout=PATIENCE) == RUNNING
-        thread.say(LEFT)
-        assert delivered.get(timeout=PATIENCE) == LEFT
+        assert delivered.get(timeout=TIMEOUT) == READY
+        thread.publish(RUNNING)
+        assert delivered.get(timeout=TIMEOUT) == RUNNING
+        thread.publish(LEFT)
+        assert delivered.get(timeout=TIMEOUT) == LEFT
 
 
 def test_what_is_said_during_a_turn_is_not_lost() -> None:
@@ -87,48 +88,48 @@ def test_what_is_said_during_a_turn_is_not_lost() -> None:
 
     def block(member: Member) -> None:
         entered.set()
-        assert release.wait(PATIENCE)
+        assert release.wait(TIMEOUT)
 
     with running(Turns(block), NEVER) as (thread, delivered):
-        assert entered.wait(PATIENCE)
-        thread.say(RUNNING)
+        assert entered.wait(TIMEOUT)
+        thread.publish(RUNNING)
         release.set()
-        assert [delivered.get(timeout=PATIENCE) for _ in range(2)] == [READY, RUNNING]
+        assert [delivered.get(timeout=TIMEOUT) for _ in range(2)] == [READY, RUNNING]
 
 
 def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
     delivered: queue.Queue[Any] = queue.Queue()
     thread = made(Turns(pause=NEVER), delivered)
 
-    class Bell(threading.Event):
+    class NetworkNotifier(threading.Event):
         def clear(self) -> None:
             if thread._member == READY:
-                thread.say(RUNNING)
+                thread.publish(RUNNING)
             super().clear()
 
-    thread._wake = Bell()
+    thread._wake = NetworkNotifier()
     thread.start()
-    assert delivered.get(timeout=PATIENCE) == RUNNING
-    assert thread.stop(PATIENCE)
+    assert delivered.get(timeout=TIMEOUT) == RUNNING
+    assert thread.stop(TIMEOUT)
 
 
 def test_news_are_heard_before_the_turn_that_they_bring() -> None:
     turns, heard = Turns(), []
     with running(turns, NEVER) as (thread, delivered):
-        assert delivered.get(timeout=PATIENCE) == READY
-        thread.hear(lambda rendezvous: heard.append((rendezvous, turns.members.qsize())))  # type: ignore[arg-type]
-        assert delivered.get(timeout=PATIENCE) == READY
+        assert delivered.get(timeout=TIMEOUT) == READY
+        thread.call(lambda rendezvous: heard.append((rendezvous, turns.members.qsize())))  # type: ignore[arg-type]
+        assert delivered.get(timeout=TIMEOUT) == READY
         assert heard == [(turns, 1)]
 
 
 def test_a_turn_without_a_look_renews_the_lease_and_delivers_nothing() -> None:
     turns, delivered, renewals = Turns(pause=NEVER), queue.Queue(), queue.Queue()
-    turns.look = lambda: None  # type: ignore[method-assign]
+    turns.poll = lambda: None  # type: ignore[method-assign]
     thread = RendezvousThread(turns, READY, NEVER, delivered.put, renewals.put)  # type: ignore[arg-type]  # as good
     thread.start()
-    assert renewals.get(timeout=PATIENCE) == 7.0
-    assert thread.stop(PATIENCE), "what was renewed is published"
-    thread._thread.join(PATIENCE)
+    assert renewals.get(timeout=TIMEOUT) == 7.0
+    assert thread.stop(TIMEOUT), "what was renewed is published"
+    thread._thread.join(TIMEOUT)
     assert delivered.empty()
 
 
@@ -151,19 +152,19 @@ def test_an_error_is_delivered_and_the_next_turn_taken(
             raise errors.pop()
 
     with running(Turns(fail_once), 0.001) as (_, delivered):
-        first = delivered.get(timeout=PATIENCE)
+        first = delivered.get(timeout=TIMEOUT)
         assert isinstance(first, kind)
         with pytest.raises(kind, match=text):
             raise first
-        assert delivered.get(timeout=PATIENCE) == READY
+        assert delivered.get(timeout=TIMEOUT) == READY
 
 
 def test_who_was_told_of_an_error_hears_of_its_end() -> None:
     errors = [StoreError("no space")]
     turns = Turns(lambda member: None if not errors else _raise(errors.pop()))
     with running(turns, NEVER) as (_, delivered):
-        assert isinstance(delivered.get(timeout=PATIENCE), StoreError)
-        assert delivered.get(timeout=PATIENCE) == READY, "after an error the next turn comes soon"
+        assert isinstance(delivered.get(timeout=TIMEOUT), StoreError)
+        assert delivered.get(timeout=TIMEOUT) == READY, "after an error the next turn comes soon"
         assert turns.again == 1
 
 
@@ -178,7 +179,7 @@ def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
     turns, delivered = Turns(fail), queue.Queue()
     thread = made(turns, delivered)
     thread.start()
-    thread._thread.join(PATIENCE)
+    thread._thread.join(TIMEOUT)
     assert not thread._thread.is_alive()
     assert turns.members.qsize() == delivered.qsize() == 1
     error = delivered.get()
@@ -195,14 +196,14 @@ def test_stopping_waits_until_the_last_word_is_published() -> None:
     def block(member: Member) -> None:
         if member == LEFT:
             entered.set()
-            assert release.wait(PATIENCE)
+            assert release.wait(TIMEOUT)
             published.append(member)
 
     with running(Turns(block), NEVER) as (thread, _):
-        thread.say(LEFT)
-        assert entered.wait(PATIENCE)
+        thread.publish(LEFT)
+        assert entered.wait(TIMEOUT)
         threading.Timer(0.2, release.set).start()  # a stop that does not wait is over by then
-        assert thread.stop(PATIENCE) is True
+        assert thread.stop(TIMEOUT) is True
         assert published == [LEFT]
 
 
@@ -215,10 +216,10 @@ def test_stopping_takes_more_than_one_turn_if_the_first_fails() -> None:
 
     turns = Turns(fail)
     with running(turns, 0.001) as (thread, delivered):
-        thread.say(LEFT)
-        assert thread.stop(PATIENCE)
+        thread.publish(LEFT)
+        assert thread.stop(TIMEOUT)
         assert not failures
-        thread._thread.join(PATIENCE)
+        thread._thread.join(TIMEOUT)
         seen = list(turns.members.queue)
         assert seen.count(LEFT) >= 4
         assert sum(isinstance(message, StoreError) for message in delivered.queue) == 3
@@ -230,39 +231,39 @@ def test_stopping_gives_up_in_time_if_the_filesystem_hangs() -> None:
     def hang(member: Member) -> None:
         if member == LEFT:
             entered.set()
-            assert release.wait(PATIENCE)
+            assert release.wait(TIMEOUT)
 
     with running(Turns(hang), NEVER) as (thread, _):
-        thread.say(LEFT)
-        assert entered.wait(PATIENCE)
+        thread.publish(LEFT)
+        assert entered.wait(TIMEOUT)
         assert thread.stop(0.01) is False
         release.set()
-        thread._thread.join(PATIENCE)
+        thread._thread.join(TIMEOUT)
         assert not thread._thread.is_alive()
 
 
 def test_no_turn_is_taken_after_the_stop() -> None:
     turns = Turns()
     with running(turns, 0.001) as (thread, _):
-        assert thread.stop(PATIENCE)
-        thread._thread.join(PATIENCE)
+        assert thread.stop(TIMEOUT)
+        thread._thread.join(TIMEOUT)
         taken = turns.members.qsize()
-        thread.say(RUNNING)
+        thread.publish(RUNNING)
         assert turns.members.qsize() == taken
-        thread.say(turns.members.queue[-1])  # so that the stop of the fixture finds it published
+        thread.publish(turns.members.queue[-1])  # so that the stop of the fixture finds it published
 
 
 def test_a_real_rendezvous_forms_a_round_and_says_goodbye(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     node = world.node("a")
-    outcomes: queue.Queue[Outcome] = queue.Queue()
+    outcomes: queue.Queue[Observation] = queue.Queue()
     thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put, lambda _: None)  # type: ignore[arg-type]
     thread.start()
     try:
-        assert outcomes.get(timeout=PATIENCE).state.phase is Phase.RUNNING
-        goodbye = replace(node.member, stand=Stand.LEFT)
-        thread.say(goodbye)
+        assert outcomes.get(timeout=TIMEOUT).state.phase is Phase.RUNNING
+        goodbye = replace(node.member, node_state=NodeState.LEFT)
+        thread.publish(goodbye)
     finally:
-        assert thread.stop(PATIENCE)
+        assert thread.stop(TIMEOUT)
     assert read_leases(world.paths.leases)[node.member.node].member == goodbye
     assert read_state(world.paths).round == 1

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.network import neighbours
+from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -19,8 +20,8 @@ _REFUSED, _AGAIN = 0.2, 0.5
 """Seconds until a neighbour has been refused often enough, and between two times that this is told."""
 
 
-class Doorbell:
-    """One node's side; `hpcelastic.rendezvous.rendezvous.Doorbell`. ``loss`` is the share of messages that get lost,
+class Notifier:
+    """One node's side; `hpcelastic.rendezvous.notifier.Notifier`. ``loss`` is the share of messages that get lost,
     and with 1 the network can't be used."""
 
     def __init__(self, node: "Node", loss: float) -> None:
@@ -31,16 +32,16 @@ class Doorbell:
         self._alone = False
 
     @property
-    def calm(self) -> bool:
+    def healthy(self) -> bool:
         if self._alone:
             return True
         around = [self._world.node(id) for id in self._watched]
         return bool(around) and self._loss < 1 and not any(node.gone or node.frozen for node in around)
 
-    def ring(self, nodes: Iterable[Any], version: int) -> None:
+    def notify(self, nodes: Iterable[Any], version: int) -> None:
         for target in list(nodes):
             if self._world.random.random() >= self._loss:
-                self._tell(self._world.node(target.node), lambda rendezvous: rendezvous.told(version))
+                self._tell(self._world.node(target.node), lambda rendezvous: rendezvous.receive(Notification(version)))
 
     def watch(self, members: Sequence[Any], version: int) -> None:
         ids = [p.node for p in members]
@@ -59,7 +60,7 @@ class Doorbell:
         if self._loss == 1:
             self.silent(node)
             return
-        self._tell(self._node, lambda rendezvous: rendezvous.shaken(node.id))
+        self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerLinkLost(node.id)))
         self._world.clock.after(_REFUSED, partial(self._refused, node), self._node.process)
 
     def silent(self, node: "Node") -> None:
@@ -68,16 +69,16 @@ class Doorbell:
 
     def heard(self, node: "Node") -> None:
         if node.id in self._watched and self._loss < 1:
-            self._tell(self._node, lambda rendezvous: rendezvous.heard(node.id))
+            self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerHeard(node.id)))
 
     def _still_silent(self, node: "Node") -> None:
         if node.id in self._watched and (node.gone or node.frozen or self._loss == 1):
-            self._tell(self._node, lambda rendezvous: rendezvous.silent(node.id))
+            self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerSilent(node.id)))
 
     def _refused(self, node: "Node") -> None:
         if node.id in self._watched and not self._node.gone:
             if not node.present:
-                self._tell(self._node, lambda rendezvous: rendezvous.refused(node.id))
+                self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerRefused(node.id)))
             self._world.clock.after(_AGAIN, partial(self._refused, node), self._node.process)
 
     def _tell(self, node: "Node", news: Callable[[Any], None]) -> None:

@@ -1,8 +1,8 @@
 """A simulated node: the shell of an agent, around the real decisions of all its parts.
 
-Its main thread carries out what `hpcelastic.agent.conduct` yields, its rendezvous thread is
-`hpcelastic.rendezvous.thread` with all under it, its guard is what `hpcelastic.agent.guard` watches with. What they do
-to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
+Its main thread carries out what `hpcelastic.protocol.node` yields, its rendezvous thread is
+`hpcelastic.rendezvous.thread` with all under it, its guard is what `hpcelastic.agent.guard_main` watches with. What
+they do to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
 """
 
 import contextlib
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import Failure, Member, Notice, Phase, Stand
-from tests.protocol.under_test import CONDUCT, GUARD, RENDEZVOUS, THREAD
+from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase
+from tests.protocol.under_test import GUARD, NODE, RENDEZVOUS, RUN, THREAD
 from tests.simulation.clock import Event, Process, Task
-from tests.simulation.doorbell import Doorbell
+from tests.simulation.doorbell import Notifier
 from tests.simulation.faults import LEASE, MARGIN
 from tests.simulation.filesystem import Mount
 from tests.simulation.workers import Group
@@ -24,8 +24,18 @@ from tests.simulation.workers import Group
 if TYPE_CHECKING:
     from tests.simulation.simulation import Simulation
 
-_PARTING = 5.0
-"""Seconds that an agent waits for its last word to be published."""
+_DEPARTURE_TIMEOUT = 5.0
+"""Seconds that an agent waits until its departure is published."""
+
+_EXECUTED_BY = {
+    "Publish": "_publish",
+    "StartWorkers": "_start",
+    "StopWorkers": "_stop",
+    "RequestStop": "_ask",
+    "ReservePort": "_reserve",
+    "Finish": "_end",
+}
+"""The method for each action. By name, because each simulation loads classes of its own."""
 
 
 class Node:
@@ -39,7 +49,7 @@ class Node:
         self._agent = Process(world.clock)
         self._mounts: list[Mount] = []
         self.mount = self.new_mount(self._agent)
-        self._bell = Event(world.clock)
+        self._notifier = Event(world.clock)
         self._inbox: deque[Any] = deque()
         self._ended: deque[tuple[Group, int, int]] = deque()
         self._fence_told = self._over = False
@@ -50,10 +60,10 @@ class Node:
         self.stopping = False
         self._lease_from = 0.0
         self.guard = Guard(self)
-        self.bell = Doorbell(self, world.scenario.loss)
+        self.notifier = Notifier(self, world.scenario.loss)
         self._thread: Any = None
         code = world.code
-        self._conduct = code.module(CONDUCT).Conduct(member, LEASE, self.clock)
+        self._state_machine = code.module(NODE).NodeStateMachine(member, LEASE, self.clock)
         self._main_task = Task(self._agent, self._main, lambda: setattr(code.system, "mount", self.mount))
         self._main_task.start(0.0)
 
@@ -85,7 +95,7 @@ class Node:
     def hear(self, news: Callable[[Any], None]) -> None:
         """Something has come over the network."""
         if self._thread is not None:
-            self._thread.hear(news)
+            self._thread.call(news)
 
     @property
     def running(self) -> int | None:
@@ -94,7 +104,7 @@ class Node:
 
     @property
     def starting(self) -> bool:
-        return self._conduct.part is not None and self._group is None
+        return self._state_machine.part is not None and self._group is None
 
     @property
     def told_of_a_round(self) -> bool:
@@ -106,16 +116,16 @@ class Node:
     def _main(self) -> None:
         world = self.world
         rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
-            world.paths, self.id, world.scenario.settings, self.clock, **{"bell": self.bell, **world.options}
+            world.paths, self.id, world.scenario.settings, self.clock, **{"notifier": self.notifier, **world.options}
         )
         self._thread = world.code.module(THREAD).RendezvousThread(
             rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
         )
-        self._carry_out(self._conduct.found(world.state))
+        self._carry_out(self._state_machine.begin(world.state))
         self._thread.start()
         while not self._over:
-            self._bell.wait()
-            self._bell.clear()
+            self._notifier.wait()
+            self._notifier.clear()
             self._turn()
         self._part()
 
@@ -123,26 +133,26 @@ class Node:
         """What the guard has to say goes first: what it has killed is no failure of a worker."""
         if self._fence_told:
             self._fence_told = False
-            self._carry_out(self._conduct.fenced())
+            self._carry_out(self._state_machine.lease_expired())
         while self._ended:
             self._worker_ended(*self._ended.popleft())
-        if self._conduct.overdue == 0.0:
-            self._carry_out(self._conduct.lose_patience())
+        if self._state_machine.seconds_to_stop == 0.0:
+            self._carry_out(self._state_machine.stop_timed_out())
         while self._inbox and not self._over:
             message = self._inbox.popleft()
             if isinstance(message, Notice):
-                self._carry_out(self._conduct.leave(message))
+                self._carry_out(self._state_machine.leave(message))
             elif isinstance(message, HpcElasticError):
                 self._troubled(message)
             else:
-                self._carry_out(self._conduct.learned(message.state, message.lease_from, message.settled))
-        self._over = self._over or (self._conduct.leaving and self._conduct.part is None)
+                self._carry_out(self._state_machine.observe(message.state, message.lease_from, message.settled))
+        self._over = self._over or (self._state_machine.leaving and self._state_machine.part is None)
 
     def _troubled(self, error: HpcElasticError) -> None:
         self.world.log(f"{self.id}: {str(error).rsplit('/', 1)[-1][:150]}")
         if not isinstance(error, StoreError):
             self.world.judge(partial(self.world.referee.broken, f"{self.id}: {error}"))
-        self._carry_out(self._conduct.troubled())
+        self._carry_out(self._state_machine.store_failed())
 
     def _renewed(self, lease_from: float) -> None:
         self.guard.tell("until", repr(lease_from + LEASE))
@@ -152,7 +162,7 @@ class Node:
 
     def _deliver(self, message: Any) -> None:
         self._inbox.append(message)
-        self.world.clock.after(self.world.random.uniform(0, 0.05), self._bell.set, self._agent)
+        self.world.clock.after(self.world.random.uniform(0, 0.05), self._notifier.set, self._agent)
 
     def _carry_out(self, actions: Any) -> None:
         answer = None
@@ -161,11 +171,11 @@ class Node:
                 action = actions.send(answer)
             except StopIteration:
                 return
-            answer = getattr(self, f"_{type(action).__name__.lower()}")(action)
+            answer = getattr(self, _EXECUTED_BY[type(action).__name__])(action)
 
-    def _say(self, action: Any) -> None:
+    def _publish(self, action: Any) -> None:
         self.member = action.member
-        self._thread.say(action.member)
+        self._thread.publish(action.member)
 
     def _reserve(self, _: Any) -> int:
         return self.world.random.randrange(1024, 65536)
@@ -203,7 +213,7 @@ class Node:
     def _ask(self, action: Any) -> int:
         heeds = self._group is not None and not self.world.scenario.profile.final and self._group.ask()
         if heeds:
-            self.world.clock.after(action.seconds / 0.99 + 0.01, self._bell.set, self._agent)
+            self.world.clock.after(action.seconds / 0.99 + 0.01, self._notifier.set, self._agent)
         return int(heeds)
 
     def _end(self, _: Any) -> None:
@@ -216,29 +226,29 @@ class Node:
         if code:
             rank = part.first_rank + local_rank
             failure = Failure(part.round, self.id, rank, local_rank, code, "crashed", timestamp=self.clock())
-            self._carry_out(self._conduct.worker_failed(failure))
+            self._carry_out(self._state_machine.worker_failed(failure))
         elif not group.alive and not any(other is group for other, _, _ in self._ended):
             self._group = None
             self._untold(group)
             final = self.world.scenario.profile.final
-            self._carry_out(self._conduct.workers_succeeded(group.early, final))
+            self._carry_out(self._state_machine.workers_succeeded(group.early, final))
             if final:
                 self.world.clock.after(self.world.random.uniform(0, 5), self._agent_ends, self._agent)
 
     def _agent_ends(self) -> None:
         """The run may go on."""
         self._over = True
-        self._bell.set()
+        self._notifier.set()
 
     def _part(self) -> None:
         self.leaving = True
         if self._group is not None:
             self._stop(None)
-        self._carry_out(self._conduct.say_goodbye())
-        self._thread.stop(_PARTING)
+        self._carry_out(self._state_machine.depart())
+        self._thread.stop(_DEPARTURE_TIMEOUT)
         if self.member.final:
             with contextlib.suppress(OSError, StoreError):
-                self.world.code.module(RENDEZVOUS).conclude_run(self.world.paths, self.id)
+                self.world.code.module(RUN).conclude_run(self.world.paths, self.id)
         self.world.log(f"{self.id} has ended")
         self._die(kill=False)
 
@@ -249,14 +259,14 @@ class Node:
 
         def heard() -> None:
             self._ended.append((group, local_rank, code))
-            self._bell.set()
+            self._notifier.set()
 
         self.world.clock.after(self.world.random.uniform(0, 0.1), heard, self._agent)
 
     def fence_told(self) -> None:
         """The guard has killed the workers, and says so in a pipe that the main thread looks into first."""
         self._fence_told = True
-        self.world.clock.after(self.world.random.uniform(0, 0.1), self._bell.set, self._agent)
+        self.world.clock.after(self.world.random.uniform(0, 0.1), self._notifier.set, self._agent)
 
     def fenced(self, groups: list[Group]) -> None:
         """The workers of these are killed by the guard."""
@@ -286,7 +296,7 @@ class Node:
         """It is warned that it must go."""
         self.leaving = True
         self._inbox.append(Notice("SIGTERM", self.world.random.choice([0.0, 3.0, 15.0])))
-        self._bell.set()
+        self._notifier.set()
 
     def freeze(self, *, agent_only: bool = False) -> None:
         self.frozen = True
@@ -295,7 +305,7 @@ class Node:
             for process in (self.guard.process, *(group.process for group in self.groups)):
                 process.freeze()
         for node in self.world.live():
-            node.bell.silent(self)
+            node.notifier.silent(self)
 
     def arm(self, operations: int, strike: Callable[[], None], *, at_work: bool) -> None:
         """Let it happen in the middle of an operation of the rendezvous thread, or of the workers' ``at_work``."""
@@ -320,7 +330,7 @@ class Node:
         for mount in self._mounts:
             mount.release()
         for node in self.world.live() if thawed else ():
-            node.bell.heard(self)
+            node.notifier.heard(self)
         return thawed
 
     def forget(self) -> None:
@@ -349,7 +359,7 @@ class Node:
         self.mount.die(power=False)
         self.guard.agent_died()
 
-    def kill_marked(self) -> None:
+    def kill_marked_processes(self) -> None:
         """All that is left of it is killed, by its successor on the same machine."""
         for group in self.groups:
             group.end()
@@ -370,9 +380,9 @@ class Node:
         self.world.referee.gone_at[self.id] = self.world.clock.now
         for node in self.world.live():
             if node is not self:
-                node.bell.lost(self)
+                node.notifier.lost(self)
         # Its goodbye may be missing from a listing by which others look for a node whose connection has broken.
-        unseen = self.world.scenario.traits.listing if self.member.stand is Stand.LEFT else float("inf")
+        unseen = self.world.scenario.traits.listing if self.member.node_state is NodeState.LEFT else float("inf")
         self.world.referee.disturbed(self.id, self.world.clock.now + unseen)
 
 
@@ -410,14 +420,14 @@ class Guard:
     def _take(self) -> None:
         while self._lines:
             line = self._lines.popleft()
-            self._awake(lambda line=line: self._watch.take(*line))
+            self._awake(lambda line=line: self._watch.handle_message(*line))
         self._wait()
 
     def _wait(self) -> None:
-        patience, now = self._watch.patience(), self.node.world.clock.now
-        if patience is not None and now + patience < self._timer:
-            self._timer = now + patience + 1e-6
-            self._after(patience / 0.995 + self._delay(), self._time_out)
+        timeout, now = self._watch.timeout(), self.node.world.clock.now
+        if timeout is not None and now + timeout < self._timer:
+            self._timer = now + timeout + 1e-6
+            self._after(timeout / 0.995 + self._delay(), self._time_out)
 
     def _time_out(self) -> None:
         self._timer = float("inf")
@@ -439,7 +449,7 @@ class Guard:
     def kill_group(self, id: int, _: int) -> None:
         self.node.fenced([self.node.groups[id]])
 
-    def kill_marked(self, _: str) -> None:
+    def kill_marked_processes(self, _: str) -> None:
         self.node.fenced([group for group in self.node.groups if group.alive])
 
     def told(self, word: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import Cause, Member, Participant, Phase, Stand, State, name_of
+from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State, name_of
 
 _ENDS_BY = {Phase.JOINING, Phase.SUCCEEDED, Phase.CLOSED}
 _STEPS = {
@@ -29,7 +29,7 @@ class Referee:
     """Judges one simulation."""
 
     def __init__(self) -> None:
-        self.said: set[tuple[str, Stand, int]] = set()
+        self.said: set[tuple[str, NodeState, int]] = set()
         self.reported: set[tuple[str, int]] = set()
         self.warned: set[str] = set()
         """Nodes that have said that they must leave."""
@@ -72,7 +72,7 @@ class Referee:
 
     def published(self, member: Member) -> None:
         """A node has renewed its lease, saying this."""
-        self.said.add((member.node, member.stand, member.round))
+        self.said.add((member.node, member.node_state, member.round))
         if member.final:
             self._final.add((member.node, member.round))
         if member.leaving is not None:
@@ -176,13 +176,13 @@ class Referee:
         # Who was lost before it said so may have been missed.
         last = [p.node for p in old.participants if not self._disturbed(p.node, old.round) and self._is_final(p, old)]
         _demand(not last, f"round {new.round} followed the success of {last}, which was final")
-        nodes, least, most = [p.node for p in new.participants], new.settings.nodes.min, new.most
-        _demand(least <= len(nodes) <= most, f"{len(nodes)} nodes, not {least}..{most}")
+        nodes, least, max_nodes = [p.node for p in new.participants], new.settings.nodes.min, new.max_nodes
+        _demand(least <= len(nodes) <= max_nodes, f"{len(nodes)} nodes, not {least}..{max_nodes}")
         unwanted = [node for node in nodes if name_of(node) in new.drained]
         _demand(not unwanted, f"{unwanted} are drained and take part")
         _demand(not set(nodes) & set(new.standbys), f"{new.standbys} stand by and take part")
-        _demand(not new.standbys or len(nodes) == most, f"{new.standbys} stand by although there is room")
-        unready = [n for n in (*nodes, *new.standbys) if (n, Stand.READY, old.round) not in self.said]
+        _demand(not new.standbys or len(nodes) == max_nodes, f"{new.standbys} stand by although there is room")
+        unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.said]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
         _demand(not twins, f"a node takes part twice: {nodes}")
@@ -204,13 +204,15 @@ class Referee:
             true = any((node, state.round) in self.reported for node in inside)
         elif cause is Cause.LEAVE:
             drained = {node for node in inside if name_of(node) in state.drained}
-            gone = {node for node, stand, _ in self.said if stand is Stand.LEFT}
+            gone = {node for node, node_state, _ in self.said if node_state is NodeState.LEFT}
             true = bool(inside & (gone | self.warned | drained))
         elif cause is Cause.SCALE:
-            true = len(inside) > state.most
+            true = len(inside) > state.max_nodes
         elif cause is Cause.JOIN:
-            others = {n for n, stand, round in self.said if stand is Stand.READY and round == state.round} - inside
-            true = bool(others) and len(inside) < state.most
+            others = {
+                n for n, node_state, round in self.said if node_state is NodeState.READY and round == state.round
+            } - inside
+            true = bool(others) and len(inside) < state.max_nodes
         else:
             true = not self.undisturbed(state)
         _demand(true, f"round {state.round} was ended by {cause}, which did not happen: {state.reason}")
@@ -242,7 +244,7 @@ class Referee:
 
     def _all_back(self, state: State) -> bool:
         return all(
-            (p.node, Stand.READY, state.round) in self.said or self._is_final(p, state) for p in state.participants
+            (p.node, NodeState.READY, state.round) in self.said or self._is_final(p, state) for p in state.participants
         )
 
     def _is_final(self, participant: Participant, state: State) -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 from greenlet import getcurrent
 
 from hpcelastic.errors import HpcElasticError
-from hpcelastic.protocol.state import Member, Phase, Stand, State
-from hpcelastic.store.paths import RunPaths
-from tests.protocol.under_test import DECIDE, GUARD, KEYVALUE, RENDEZVOUS, Patch, load
+from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.storage.paths import RunPaths
+from tests.protocol.under_test import DECIDE, GUARD, KEYVALUE, RUN, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
 from tests.simulation.filesystem import Mount, Server
@@ -79,7 +79,7 @@ class Simulation:
         system.mount.calm = True
         for directory in (self.paths.register, self.paths.leases, system.path("/run/published")):
             self._make(directory)
-        self.code.module(RENDEZVOUS).open_run(self.paths, "run", self.scenario.settings, "user")
+        self.code.module(RUN).open_run(self.paths, "run", self.scenario.settings, "user")
 
     def _make(self, directory: Any) -> None:
         if directory not in self.server.directories:
@@ -92,8 +92,8 @@ class Simulation:
         vars(self.code.module(GUARD)).update(
             boottime=lambda: system.guarded.boottime(),
             kill_group=lambda group, signum: system.guarded.kill_group(group, signum),
-            kill_marked=lambda marker, *_: system.guarded.kill_marked(marker),
-            _tell=lambda word: system.guarded.told(word),
+            kill_marked_processes=lambda marker, *_: system.guarded.kill_marked_processes(marker),
+            _send=lambda word: system.guarded.told(word),
         )
 
     # A whole run
@@ -137,7 +137,7 @@ class Simulation:
         while self.live() and self.now < deadline:
             self.advance(self.now + 1.0)
         if not self.state.phase.final or self.live():
-            stuck = {node.id: f"{node.member.stand.value} {node.member.round}" for node in self.live()}
+            stuck = {node.id: f"{node.member.node_state.value} {node.member.round}" for node in self.live()}
             where = f"{self.state.phase.value}, round {self.state.round}"
             raise Violation(f"stuck in {where}: {self.state.reason}; {stuck}")
 
@@ -383,13 +383,13 @@ class Simulation:
 
     def close(self, _: Fault) -> bool:
         """The user closes the run."""
-        module = self.code.module(RENDEZVOUS)
+        module = self.code.module(RUN)
         return self._user(lambda: module.close_run(self.paths, "user", "closed by the user"))
 
     def drain(self, fault: Fault) -> bool:
         """The user drains a node, and lets it in again later."""
         name, undo = self._names[fault.who % len(self._names)], fault.lasts == 0.0
-        module, drain = self.code.module(RENDEZVOUS), self.code.module(DECIDE).drain
+        module, drain = self.code.module(RUN), self.code.module(DECIDE).drain
         for node in self.live():
             if node.member.name == name:
                 self._disturb(node, "is drained")
@@ -406,7 +406,7 @@ class Simulation:
     def scale(self, fault: Fault) -> bool:
         """The user wants another number of nodes."""
         least = self.scenario.settings.nodes.min
-        module, scale = self.code.module(RENDEZVOUS), self.code.module(DECIDE).scale
+        module, scale = self.code.module(RUN), self.code.module(DECIDE).scale
         wish = partial(scale, nodes=least + fault.who % 3)
         return self._user(lambda: module.steer_run(self.paths, "user", wish))
 
@@ -416,7 +416,7 @@ class Simulation:
             return False
 
         def work() -> None:
-            self.code.module(RENDEZVOUS).reopen_run(self.paths, "user", self.state.settings)
+            self.code.module(RUN).reopen_run(self.paths, "user", self.state.settings)
             self.log("the user reopens the run")
             for i, _name in enumerate(self._names):
                 self.come(Fault(self.now, "come", i))
@@ -451,7 +451,7 @@ class Simulation:
         dead = tuple(node.id for node in before) if knowing else ()
         member = Member(
             node=f"{name}@{len(before)}",
-            stand=Stand.READY,
+            node_state=NodeState.READY,
             round=-1,
             local_world_size=self.random.randint(1, 3),
             address=f"10.0.0.{order}",
@@ -463,7 +463,7 @@ class Simulation:
             dead=dead,
         )
         for node in before if knowing else ():
-            node.kill_marked()
+            node.kill_marked_processes()
         self.log(f"{member.node} comes{' and knows ' + ', '.join(dead) + ' dead' if dead else ''}")
         self.nodes.append(Node(self, member))
 

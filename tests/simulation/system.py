@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.state import Member
-from hpcelastic.store.mounts import UNKNOWN
+from hpcelastic.storage.mounts import UNKNOWN
 from tests.simulation.clock import Clock, Condition, Event, Task
 from tests.simulation.filesystem import Mount
 
@@ -123,7 +123,7 @@ class System:
             "secrets": SimpleNamespace(token_hex=self._token),
             "random": SimpleNamespace(uniform=self._uniform),
             "json": SimpleNamespace(loads=self.parsed, dumps=self._dumps),
-            "hpcelastic.store.mounts": SimpleNamespace(mount_of=lambda path: UNKNOWN),
+            "hpcelastic.storage.mounts": SimpleNamespace(mount_of=lambda path: UNKNOWN),
             "hpcelastic.protocol.codec": SimpleNamespace(
                 decode=self.decode, encode=self.encode, DecodeError=DecodeError
             ),

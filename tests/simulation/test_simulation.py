@@ -12,7 +12,7 @@ import pytest
 
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Phase
-from tests.protocol.under_test import CONDUCT, GUARD, Patch
+from tests.protocol.under_test import GUARD, NODE, Patch
 from tests.simulation.faults import LEASE, MARGIN, POLL, PROFILES, Fault, Profile, Scenario, scenario
 from tests.simulation.node import Node
 from tests.simulation.referee import Violation
@@ -96,9 +96,9 @@ def test_every_kind_of_end_and_of_fault_is_reached() -> None:
     assert sum(world.referee.moves for world in worlds) > 100 < sum(world.referee.counted for world in worlds)
 
 
-def three_nodes(least: int, most: int, restarts: int = 3) -> Settings:
+def three_nodes(least: int, max_nodes: int, restarts: int = 3) -> Settings:
     timings = RendezvousSettings(last_call=8.0, lease=LEASE, margin=MARGIN, poll=POLL)
-    return Settings(NodeRange(least, most), timings, RestartSettings(restarts))
+    return Settings(NodeRange(least, max_nodes), timings, RestartSettings(restarts))
 
 
 def peaceful(seed: int, settings: Settings, *faults: Fault) -> Scenario:
@@ -145,10 +145,10 @@ def test_a_standby_takes_the_place_of_a_lost_node(seed: int) -> None:
     assert {p.name for p in world.state.participants} == {"n1", "n2", "n3"} - {lost}
 
 
-HASTY = Patch(CONDUCT, "and settled and self._holds(lease_from):", "and True:")
+HASTY = Patch(NODE, "and settled and self._lease_holds(lease_from):", "and True:")
 """An agent that starts workers on news of any age."""
 
-FORGETFUL = Patch(GUARD, "if self._lapsed >= float(arguments[-1]):", "if False:")
+FORGETFUL = Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:")
 """A guard that looks at the lease as it is now, though it ran out before the workers came."""
 
 

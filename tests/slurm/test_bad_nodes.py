@@ -9,8 +9,8 @@ import pytest
 import hpcelastic
 from hpcelastic.api.run import Run
 from hpcelastic.cli import main
-from hpcelastic.health.incidents import Incident, Trouble, note
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.health.incidents import Incident, IncidentKind, record
+from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster, presets
 from tests.health.fake_gpus import ECC, SOUND
 
@@ -74,9 +74,9 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     site.wait_job("1", "COMPLETED")
     assert "task 2: Exited with exit code 3" in reports(run), "srun shows it, and the run has succeeded"
     assert "[n3] node check failed: GPUs: GPU 1 has 3 uncorrected ECC errors; drain the node" in reports(run)
-    assert list(run.status().troubles) == ["n3"]
+    assert list(run.status().incidents) == ["n3"]
     assert main(["status", "job"]) == 0
-    assert "troubles   n3               out for 60 min  check failed" in capsys.readouterr().out
+    assert "incidents  n3               excluded for 60 min  check failed" in capsys.readouterr().out
 
     assert hpcelastic.submit("job.yaml", resume=True, slurm__exclude="n2", nodes=1).wait(ENDED).phase == "succeeded"
     assert site.job("2")["ExcNodeList"] == "n[2-3]"
@@ -94,11 +94,11 @@ def test_a_node_that_is_out_stands_aside_and_comes_when_it_is_forgiven(site: Slu
     Path("broken").write_text("none")
     Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
     run = hpcelastic.submit("job.yaml", slurm__options={"hold": True})
-    note(RunPaths(run.directory), Incident("n3", Trouble.CHECK, "it smokes", time.time()))
+    record(RunPaths(run.directory), Incident("n3", IncidentKind.CHECK, "it smokes", time.time()))
     site.run("scontrol", "release", "1")
-    until(lambda: "stands aside" in reports(run), run)
+    until(lambda: "it is excluded for" in reports(run), run)
     until(lambda: run.status().world_size == 4, run)
-    assert "[n3] this node was bad lately: check failed" in reports(run)
+    assert "[n3] this node had problems recently: check failed" in reports(run)
     assert "it smokes" in reports(run)
     run.forgive("n3")
     until(lambda: run.status().world_size == 6, run)
@@ -117,7 +117,7 @@ def test_an_element_of_a_pool_leaves_a_bad_node_for_another(
     options = {"hold": True, "exclusive": True}
     run = hpcelastic.submit("job.yaml", slurm__shape="pool", slurm__options=options, nodes="1..2")
     if remembered:
-        note(RunPaths(run.directory), Incident("n1", Trouble.CHECK, "it smokes", time.time()))
+        record(RunPaths(run.directory), Incident("n1", IncidentKind.CHECK, "it smokes", time.time()))
     cluster.run("scontrol", "release", "1")
     until(lambda: run.status().world_size == 4, run)
     elements = [cluster.job(name) for name in ("1_0", "1_1")]
@@ -129,7 +129,7 @@ def test_an_element_of_a_pool_leaves_a_bad_node_for_another(
 
 
 def test_where_no_node_is_fit_the_end_says_why(site: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hpcelastic.api.presence._SCHEDULER_POLL", 0.5)
+    monkeypatch.setattr("hpcelastic.api.liveness._SLURM_POLL_INTERVAL", 0.5)
     times = {"rendezvous__lease": 2, "rendezvous__margin": 0.5, "rendezvous__poll": 0.2}
     times["rendezvous__join_timeout"] = 10  # half of it is waited for others that are fit
     run = hpcelastic.submit("job.yaml", health__command="echo $SLURMD_NODENAME is bent; exit 1", **times)
@@ -151,7 +151,7 @@ def test_a_node_whose_gpu_breaks_leaves_and_costs_nothing(site: SlurmCluster) ->
     run = hpcelastic.submit("job.yaml", restarts__max=0)
     status = run.wait(ENDED)
     assert (status.phase, status.world_size, status.restarts) == ("succeeded", 4, 0), reports(run)
-    assert list(run.status().troubles) == ["n2"] and run.status().troubles["n2"].out
+    assert list(run.status().incidents) == ["n2"] and run.status().incidents["n2"].out
 
 
 def test_a_node_that_was_lost_once_is_taken_in_again(site: SlurmCluster) -> None:
@@ -161,8 +161,8 @@ def test_a_node_that_was_lost_once_is_taken_in_again(site: SlurmCluster) -> None
     until(lambda: run.status().world_size == 6, run)
     site.fail_node(2)
     until(lambda: run.status().world_size == 4, run)
-    until(lambda: list(run.status().troubles) == ["n2"], run)
-    assert not run.status().troubles["n2"].out
+    until(lambda: list(run.status().incidents) == ["n2"], run)
+    assert not run.status().incidents["n2"].out
     Path("enough").touch()
     assert run.wait(ENDED).phase == "succeeded"
     site.start_node(2)

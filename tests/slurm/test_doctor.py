@@ -14,7 +14,7 @@ from tests.health.fake_gpus import ECC, nvidia_smi
 
 pytestmark = pytest.mark.slow
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for all doctors to end; generous, for a machine that is busy with other tests."""
 
 DOCTOR = f"{sys.executable} -m hpcelastic doctor --quick --dir"
@@ -22,7 +22,7 @@ IMPATIENT = f"""{sys.executable} -c "
 import sys
 from hpcelastic.api import doctor
 from hpcelastic.cli import main
-doctor._PATIENCE = 4.0
+doctor._TIMEOUT = 4.0
 sys.exit(main(['doctor', '--quick', '--dir', sys.argv[1]]))" """
 
 Site = Callable[..., SlurmCluster]
@@ -58,7 +58,7 @@ def ended(site: SlurmCluster) -> tuple[list[int], str]:
 
 
 def until(site: SlurmCluster, look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TIMEOUT
     while not look():
         said = "\n".join(path.read_text() for path in sorted(site.path.glob("out.*")))
         assert time.monotonic() < deadline, said
@@ -70,8 +70,8 @@ def test_a_healthy_cluster_is_fit(site: SlurmCluster) -> None:
         codes, said = ended(site)
     assert codes == [0, 0, 0], said
     assert "3 members" in said
-    assert "6 ways between nodes are open, for TCP and UDP" in said
-    assert "each node knows its own name" in said
+    assert "6 connections between nodes work, by TCP and UDP" in said
+    assert "each node resolves its own host name" in said
     assert "The nodes are fit." in said
     assert "towards 198.1" in said and "where srun runs" in said
 
@@ -85,10 +85,10 @@ def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_named(site: SlurmCl
         codes, said = ended(site)
     assert codes == [1, 0, 0], said
     words = " ".join(said.split())
-    assert "bad names n2 cannot resolve its own name, n2: " in words
+    assert "bad host names n2 cannot resolve its own host name, n2: " in words
     assert "bad GPUs n3: GPU 1 has 3 uncorrected ECC errors" in words
-    assert "SAFE. Runs here use" in said, "the directory is not to blame"
-    assert "NOT FIT: 2 of these checks would make a run fail." in said
+    assert "SAFE. Runs in this directory use" in said, "the directory is not to blame"
+    assert "NOT FIT: 2 of these findings would make a run fail." in said
 
 
 def test_a_node_whose_cable_is_cut_is_named(site: SlurmCluster) -> None:
@@ -100,7 +100,7 @@ def test_a_node_whose_cable_is_cut_is_named(site: SlurmCluster) -> None:
         codes, said = ended(site)
         site.heal(3)
     assert codes == [1, 0, 0], said
-    assert "bad      ports                  n3 reaches no other node by TCP, and is reached by none" in said
+    assert "bad      ports                  n3: no TCP connection to or from any other node" in said
 
 
 def test_a_node_that_was_given_another_directory_is_told(site: SlurmCluster) -> None:
@@ -109,5 +109,5 @@ def test_a_node_that_was_given_another_directory_is_told(site: SlurmCluster) -> 
     with started(site, f"{where}; {IMPATIENT} $dir"):
         codes, said = ended(site)
     assert codes == [1, 1, 1]
-    assert "no sign of member 1 within 4 s" in said and "name a directory that all of them share" in said
-    assert "member 0 has not made it within 4 s" in Path(site.path / "out.1").read_text()
+    assert "no message from member 1 within 4 s" in said and "in a directory that all of them share" in said
+    assert "member 0 has not created it within 4 s" in Path(site.path / "out.1").read_text()

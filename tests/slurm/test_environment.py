@@ -1,11 +1,11 @@
-"""The place of a process among the tasks of its job step, as SLURM's variables tell."""
+"""The rank of a process among the tasks of its job step, from SLURM's environment variables."""
 
 from collections.abc import Mapping
 
 import pytest
 
-from hpcelastic.agent.node import Place
-from hpcelastic.slurm.environment import StepRank, beside_the_steps, place_of, slurm_task, step_rank
+from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.slurm.environment import StepRank, identity_of, outside_of_steps, slurm_task, step_rank
 
 STEP = {
     "SLURM_JOB_ID": "7",
@@ -33,19 +33,19 @@ def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None)
 
 
 @pytest.mark.parametrize(
-    ("environ", "beside"),
+    ("environ", "outside"),
     [(STEP, False), ({"SLURM_JOB_ID": "7"}, True), ({**STEP, "SLURM_STEP_ID": "-5"}, True), ({}, False)],
     ids=["task", "batch script or salloc", "batch script, 26.05", "no job"],
 )
-def test_who_belongs_to_a_job_and_to_no_step(environ: Mapping[str, str], beside: bool) -> None:
-    assert beside_the_steps(environ) is beside
+def test_who_belongs_to_a_job_and_to_no_step(environ: Mapping[str, str], outside: bool) -> None:
+    assert outside_of_steps(environ) is outside
 
 
-@pytest.mark.parametrize("launcher", ["10.1.0.1", ""], ids=["told", "not told"])
+@pytest.mark.parametrize("launcher", ["10.1.0.1", ""], ids=["set", "not set"])
 def test_the_launchers_address_is_kept(launcher: str) -> None:
     task = slurm_task({**STEP, **({"SLURM_LAUNCH_NODE_IPADDR": launcher} if launcher else {})})
     assert task is not None
-    assert place_of(task).launcher == launcher
+    assert identity_of(task).launcher == launcher
 
 
 TOPOLOGIES = {
@@ -59,20 +59,20 @@ TOPOLOGIES = {
     "too short": ("n1", "switch.node", ""),
     "of an unknown kind": ("top.s1", "switch.switch", ""),
     "no pattern": ("top.s1.n1", "", ""),
-    "not told": ("", "", ""),
+    "not set": ("", "", ""),
 }
 
 
 @pytest.mark.parametrize(("address", "pattern", "topology"), TOPOLOGIES.values(), ids=TOPOLOGIES.keys())
 def test_the_switches_above_a_node(address: str, pattern: str, topology: str) -> None:
-    told = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
-    task = slurm_task({**STEP, **{name: value for name, value in told.items() if value}})
+    variables = {"SLURM_TOPOLOGY_ADDR": address, "SLURM_TOPOLOGY_ADDR_PATTERN": pattern}
+    task = slurm_task({**STEP, **{name: value for name, value in variables.items() if value}})
     assert task is not None
-    assert place_of(task).topology == topology
+    assert identity_of(task).topology == topology
 
 
 def test_elements_of_an_array_may_share_a_node() -> None:
     task = slurm_task({**STEP, "SLURM_NNODES": "1", "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "3"})
     assert task is not None
     assert (task.array_job, task.array_task) == ("5", 3)
-    assert place_of(task) == Place("n1_3", job="7", host="n1", order=3)
+    assert identity_of(task) == NodeIdentity("n1_3", job="7", host="n1", order=3)

@@ -1,4 +1,4 @@
-"""What a batch script does after srun."""
+"""The lines of a batch script after srun."""
 
 import os
 import subprocess
@@ -21,13 +21,13 @@ SINCE, NEVER = "2026-11-22T10:32:23", "None"
 @pytest.mark.parametrize(
     ("asked", "preempted", "version", "requeued"),
     [
-        pytest.param("", NEVER, "22.05.8", "", id="nothing is asked"),
+        pytest.param("", NEVER, "22.05.8", "", id="no request"),
         pytest.param("requeue", NEVER, "22.05.8", "7\n", id="time limit"),
         pytest.param("requeue", NEVER, "24.11.5", "7\n", id="time limit, new SLURM"),
         pytest.param("unknown", NEVER, "24.11.5", "", id="ended by a person"),
         pytest.param("unknown", SINCE, "23.11.4", "7\n", id="preempted"),
         pytest.param("unknown", SINCE, "24.05.0", "", id="preempted, new SLURM"),
-        pytest.param("requeue", SINCE, "26.05.5", "", id="asked in vain, new SLURM"),
+        pytest.param("requeue", SINCE, "26.05.5", "", id="the agent's request failed, new SLURM"),
     ],
 )
 def test_a_batch_script_requeues_a_job_unless_slurm_does(

@@ -85,7 +85,7 @@ def test_a_sweep_is_awaited(desk: SlurmCluster) -> None:
 def test_a_sweep_of_which_slurm_refuses_a_part_is_cancelled(desk: SlurmCluster) -> None:
     Path("train.py").write_text("import time; time.sleep(1000)")
     job = {"run": {"name": "s"}, "entrypoint": {"script": "train.py"}, "slurm": {"options": {"hold": True}}}
-    with pytest.raises(SlurmError, match=r"s-002: sbatch refused the job: .*; s-000 to s-001 had been started and are"):
+    with pytest.raises(SlurmError, match=r"s-002: sbatch refused the job: .*; s-000 to s-001 were started and are"):
         hpcelastic.sweep(job, {"slurm.partition": ["main", "main", "nowhere", "main"]})
     assert desk.job_state("1") == desk.job_state("2") == "CANCELLED"
     assert not Path("runs/s-002").exists()
@@ -99,7 +99,7 @@ def test_watching_tells_what_slurm_says_of_a_waiting_job(
     job = {"run": {"name": "r"}, "entrypoint": {"script": "train.py"}, "slurm": {"options": {"hold": True}}}
     run = hpcelastic.submit(job)
     stop = run.on_change(lambda _status: desk.run("scontrol", "release", "1"))
-    run.watch()
+    run.queue_watcher()
     stop()
     first, *_, last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
     assert "waits for nodes: 0 of at least 1 ready; SLURM job 1: " in first

@@ -1,4 +1,4 @@
-"""What follows from SLURM's queue."""
+"""The capacity of a run from the jobs in SLURM's queue."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def one(
 
 
 @pytest.mark.parametrize(
-    ("queue", "left", "expected"),
+    ("queue", "departed", "expected"),
     [
         pytest.param([], {}, Capacity(0, 0, ()), id="nothing"),
         pytest.param([one(7, nodes=4)], {}, Capacity(4, 0, ()), id="an allocation"),
@@ -33,5 +33,5 @@ def one(
         ),
     ],
 )
-def test_what_a_run_has_and_is_to_get(queue: list[QueuedJob], left: dict[str, int], expected: Capacity) -> None:
-    assert capacity_of(queue, left) == expected
+def test_what_a_run_has_and_is_to_get(queue: list[QueuedJob], departed: dict[str, int], expected: Capacity) -> None:
+    assert capacity_of(queue, departed) == expected

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.state import Member, Phase, Stand, State
-from hpcelastic.rendezvous.rendezvous import read_state
-from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import read_leases
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster
 
 WORKER = """\
@@ -33,7 +33,7 @@ while not pathlib.Path("finish").exists():
 """
 SWITCHES = {"s1": {"n1", "n3"}, "s2": {"n2", "n4", "n5"}}
 TREE = "SwitchName=s1 Nodes=n[1,3]\nSwitchName=s2 Nodes=n[2,4-5]\nSwitchName=top Switches=s[1-2]\n"
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds for whatever is waited for; generous, for a machine that is busy with other tests."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
@@ -73,18 +73,18 @@ class Site:
         return [json.loads(path.read_text()) for path in paths]
 
     def member(self, name: str) -> Member:
-        members = [lease.member for lease in read_leases(self.run.leases, of=name).values()]
-        return next(m for m in members if m.stand is not Stand.LEFT)
+        members = [lease.member for lease in read_leases(self.run.leases, node_name=name).values()]
+        return next(m for m in members if m.node_state is not NodeState.LEFT)
 
     def finish(self) -> None:
         (self.work / "finish").touch()
         self.until("success", lambda: read_state(self.run).phase is Phase.SUCCEEDED)
 
     def until(self, what: str, look: Callable[[], object]) -> object:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT
         while not (found := look()):
             outputs = "\n".join(path.read_text(errors="replace") for path in self.cluster.path.glob("job-*.out"))
-            assert time.monotonic() < deadline, f"waited {PATIENCE:g} s for {what}:\n{outputs}"
+            assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{outputs}"
             time.sleep(0.1)
         return found
 

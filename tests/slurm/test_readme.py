@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.agent import HEED
+from hpcelastic.agent.supervisor import WORKERS_POLL
 from tests.cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ class Terminal:
         (round,) = re.findall(r"^round +(\d+)", status, re.MULTILINE)
         self.until_says("hpcelastic logs digits", rf"\] round {round}, \d ranks: epoch")
         # Agents note with a renewal of their lease, seconds later, that workers ask should_stop(); commands rely on it.
-        asks = rf'"{HEED}".*"round": ?{round}\b'
+        asks = rf'"{WORKERS_POLL}".*"round": ?{round}\b'
         self.until_says("cat runs/digits/events/*.jsonl", asks)
 
 
@@ -103,7 +103,7 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
             line = f"timeout 5 {line}; true"  # it follows the run to its end
         if command in ("scale", "drain", "checkpoint"):
             terminal.until_trains()
-        said[command] = terminal.types(line, fails=command == "forgive")  # nothing is held against that node
+        said[command] = terminal.types(line, fails=command == "forgive")  # that node has no incident
         if line.endswith("submit job.yaml"):
             terminal.until_says("hpcelastic status digits", "running")
             terminal.until_says("hpcelastic logs digits", "epoch")
@@ -111,7 +111,7 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
     assert "world size 4" in said["status"]
     assert re.search(r"^\[1\.0\] round 1, 4 ranks: epoch ", said["logs"], re.MULTILINE)
     assert "digits has closed" in said["cancel"]
-    assert "n2: nothing is held against it" in said["forgive"]
+    assert "n2: no incident is recorded" in said["forgive"]
     terminal.until_says("hpcelastic status digits", "running")
     terminal.until_says("hpcelastic logs digits", "resumed at step")
     terminal.types("hpcelastic cancel digits")

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.agent.processes import PATIENCE, eventually
+from tests.agent.processes import TIMEOUT, eventually
 
 TASK = """
 import json, os, signal, sys, time
 from hpcelastic.slurm import restart
-sound, pauses, acts = json.loads(sys.argv[1])
-restart._SOUND = sound
+reset_interval, delays, acts = json.loads(sys.argv[1])
+restart._RESET_INTERVAL = reset_interval
 reader, writer = os.pipe()
-this = restart.start_agent(pauses)
+this = restart.start_agent(delays)
 os.write(writer, b".")  # each agent adds one
 starts = len(os.read(reader, 99))
 os.write(writer, b"." * starts)
@@ -42,16 +42,16 @@ if act < 0:
 sys.exit(act)
 """
 NEVER = 10_000.0
-"""Seconds that no test lasts."""
+"""Seconds, longer than any test."""
 
 Task = subprocess.Popen[str]
 
 
 @contextmanager
-def task(acts: list[Any], pauses: tuple[float, ...] = (0.0, 0.0), sound: float = NEVER) -> Iterator[Task]:
-    """A task whose agents end in turn with these statuses, or by minus these signals; the last act goes on for ever."""
-    given = json.dumps([sound, pauses, acts])
-    command = [sys.executable, "-c", TASK, given]
+def task(acts: list[Any], delays: tuple[float, ...] = (0.0, 0.0), reset_interval: float = NEVER) -> Iterator[Task]:
+    """A task whose agents end in turn with these statuses, or by these negated signals. The last act repeats."""
+    arguments = json.dumps([reset_interval, delays, acts])
+    command = [sys.executable, "-c", TASK, arguments]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -64,8 +64,8 @@ def task(acts: list[Any], pauses: tuple[float, ...] = (0.0, 0.0), sound: float =
 
 
 def ended(process: Task) -> tuple[int, list[Any], str]:
-    """The exit status, what the agents have printed, and the task's last words."""
-    out, err = process.communicate(timeout=PATIENCE)
+    """The exit status, the output of the agents, and the standard error of the task."""
+    out, err = process.communicate(timeout=TIMEOUT)
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
 
 
@@ -76,7 +76,7 @@ def starts(printed: list[Any]) -> list[tuple[int, str]]:
 DEATHS = {
     "SIGKILL": (-signal.SIGKILL, "killed by SIGKILL"),
     "SIGSEGV": (-signal.SIGSEGV, "killed by SIGSEGV"),
-    "a mistake of ours": (70, "internal error"),
+    "an internal error": (70, "internal error"),
 }
 
 
@@ -101,19 +101,19 @@ def test_an_agent_that_ends_is_not(end: int, expected: int) -> None:
 
 def test_an_agent_that_dies_too_often_in_a_row_is_given_up() -> None:
     with task([-signal.SIGKILL]) as process:
-        status, printed, said = ended(process)
+        status, printed, errors = ended(process)
     assert (status, len(printed)) == (137, 3)
-    assert "was started again 2 times in a row, and died once more (killed by SIGKILL)" in said
+    assert "was started again 2 times in a row, and died once more (killed by SIGKILL)" in errors
 
 
 def test_restarts_before_a_long_life_are_forgotten() -> None:
-    with task([70, 70, 70, 70, 0], sound=0.0) as process:
+    with task([70, 70, 70, 70, 0], reset_interval=0.0) as process:
         status, printed, _ = ended(process)
     assert (status, [number for number, _ in starts(printed)]) == (0, [0, 1, 1, 1, 1])
 
 
 def test_a_signal_that_comes_while_there_is_no_agent_reaches_the_next_one() -> None:
-    with task([-signal.SIGKILL, "wait"], pauses=(1.0,)) as process:
+    with task([-signal.SIGKILL, "wait"], delays=(1.0,)) as process:
         assert process.stdout is not None
         _, _, agent, _ = json.loads(process.stdout.readline())
         assert eventually(lambda: not os.path.exists(f"/proc/{agent}"))
@@ -124,7 +124,7 @@ def test_a_signal_that_comes_while_there_is_no_agent_reaches_the_next_one() -> N
 
 
 def test_a_task_that_is_told_to_stop_while_it_pauses_starts_no_agent() -> None:
-    with task([-signal.SIGKILL], pauses=(NEVER,)) as process:
+    with task([-signal.SIGKILL], delays=(NEVER,)) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
@@ -133,7 +133,7 @@ def test_a_task_that_is_told_to_stop_while_it_pauses_starts_no_agent() -> None:
 
 
 def test_an_agent_that_dies_once_its_task_was_told_to_stop_is_not_started_again() -> None:
-    with task(["wait"], pauses=(0.0,)) as process:
+    with task(["wait"], delays=(0.0,)) as process:
         assert process.stdout is not None
         _, _, agent, _ = json.loads(process.stdout.readline())
         os.kill(agent, signal.SIGSTOP)

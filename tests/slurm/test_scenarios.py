@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hpcelastic.store.leases import read_leases
+from hpcelastic.storage.leases import read_leases
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.cases import CASES, Case
 from tests.slurm.scenario.faults import worker_crash

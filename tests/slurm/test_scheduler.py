@@ -1,10 +1,10 @@
-"""What SLURM's commands say, as they have said it on a real cluster."""
+"""Parsing of the output of SLURM's commands, recorded on a real cluster."""
 
 import pytest
 
 from hpcelastic.errors import SlurmError
 from hpcelastic.slurm import scheduler
-from hpcelastic.slurm.warnings import JobInfo
+from hpcelastic.slurm.signal_resolution import JobInfo
 
 RUNS = (
     "JobId=4 JobName=sbatch UserId=root(0) GroupId=root(0) JobState=RUNNING Reason=None Dependency=(null) Requeue=1 "
@@ -37,7 +37,7 @@ TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("output", "expected"),
     [
         pytest.param(RUNS, JobInfo("RUNNING", 3597.0, False, True), id="runs"),
         pytest.param(RUNS.replace("Requeue=1", "Requeue=0"), JobInfo("RUNNING", 3597.0, False, False), id="no requeue"),
@@ -50,14 +50,14 @@ TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
         pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="the first of several"),
     ],
 )
-def test_how_a_job_stands(said: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_call", lambda *command: said)
+def test_how_a_job_stands(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: output)
     assert scheduler.job_info("4") == expected
 
 
-@pytest.mark.parametrize("said", ["", "\n", "No jobs in the system\n"])
-def test_who_says_nothing_of_the_job_has_not_answered(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "_call", lambda *command: said)
+@pytest.mark.parametrize("output", ["", "\n", "No jobs in the system\n"])
+def test_who_says_nothing_of_the_job_has_not_answered(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "_call", lambda *command: output)
     with pytest.raises(SlurmError, match="scontrol show job 4"):
         scheduler.job_info("4")
 
@@ -68,4 +68,4 @@ def test_who_says_nothing_of_the_job_has_not_answered(said: str, monkeypatch: py
 )
 def test_what_is_left_of_a_jobs_time(ran: str, left: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: RUNS.replace("RunTime=00:00:03", f"RunTime={ran}"))
-    assert scheduler.job_info("4").left == left
+    assert scheduler.job_info("4").time_left == left

@@ -63,11 +63,11 @@ def agent_in_place(stage: Stage, node: int) -> Iterator[None]:
 def test_a_drained_node_leaves_and_comes_back(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
     node = stage.node_of(rank=1)
-    assert "leaves at a step's end" in command(stage, "drain", f"n{node}", str(stage.run.directory))
+    assert "leaves at the end of a step" in command(stage, "drain", f"n{node}", str(stage.run.directory))
     second = stage.until_world(2, after_round=1)
     assert node not in {stage.number(note.node) for note in stage.newest()}
     assert f"drained    n{node}" in command(stage, "status", str(stage.run.directory))
-    with pytest.raises(hpcelastic.ConfigError, match=r"n9: is not in this run; there are n\d"):
+    with pytest.raises(hpcelastic.ConfigError, match=r"n9: is not in this run; known nodes: n\d"):
         stage.run.drain("n9")
     assert stage.run.drain(f"n{node}", undo=True) == ()
     with ExitStack() as agents:
@@ -83,13 +83,13 @@ def test_a_drained_node_leaves_and_comes_back(shape: str, staged: Callable[..., 
 def test_a_pool_shrinks_and_grows(staged: Callable[..., Stage]) -> None:
     stage = staged("pool", "1..3")
     assert command(stage, "scale", str(stage.run.directory), "--nodes", "2") == (
-        "run: 2 nodes wanted, 3 run, 1 of them leave"
+        "run: 2 nodes wanted, 3 running, 1 of them leaving"
     )
     second = stage.until_world(2, after_round=1)
     stage.until("the element's end", lambda: "COMPLETED" in stage.job_states())
     assert "scaled     to 2 nodes" in command(stage, "status", str(stage.run.directory))
     assert command(stage, "scale", str(stage.run.directory), "--nodes", "3") == (
-        "run: 3 nodes wanted, 2 run, 1 submitted as job 4"
+        "run: 3 nodes wanted, 2 running, 1 submitted as job 4"
     )
     stage.until_world(3, after_round=second)
     ends_well(stage, rounds=3, world=3)
@@ -102,10 +102,10 @@ def test_an_allocation_grows_by_jobs_that_start_where_it_did(
     with pytest.raises(hpcelastic.ConfigError, match=r"1 is fewer than nodes\.min, 2"):
         stage.run.scale(1)
     monkeypatch.chdir(tmp_path)
-    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 2 run, 1 submitted as job 2"
+    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 2 running, 1 submitted as job 2"
     stage.until_world(3, after_round=1)
     assert stage.cluster.job("2_0")["WorkDir"] == str(home)
-    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 3 run"
+    assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 3 running"
     ends_well(stage, rounds=2, world=3)
 
 
@@ -113,7 +113,7 @@ def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stag
     stage = staged("pool", "2..3")
     assert stage.run.scale(6).submitted == 3
     stage.until_world(4)
-    assert str(stage.run.scale(4)) == "run: 4 nodes wanted, 4 run, 2 that waited cancelled"
+    assert str(stage.run.scale(4)) == "run: 4 nodes wanted, 4 running, 2 pending cancelled"
     stage.until("only running elements", lambda: set(stage.cluster.jobs().values()) == {"RUNNING"})
     verdict = stage.verdict()
     stage.leaves_nothing()
@@ -124,7 +124,7 @@ def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stag
 def test_a_checkpoint_is_saved_when_it_is_asked_for(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
     stage.until("a sign that workers heed wishes", lambda: _asked(stage, "workers ask should_stop"))
-    assert "round 1 ends at a step's end" in command(stage, "checkpoint", str(stage.run.directory))
+    assert "round 1 ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))
     stage.until_world(3, after_round=1)
     assert any(note.kind == "saved" for note in stage.notes() if note.round == 1)
     ends_well(stage, rounds=2, world=3)

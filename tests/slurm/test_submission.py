@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import hpcelastic
-from hpcelastic.agent.node import Place
-from hpcelastic.api import presence
-from hpcelastic.api.jobs import jobs_of, live_jobs, remember_job
+from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.api import liveness
+from hpcelastic.api.jobs import jobs_of, live_jobs, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -23,13 +23,13 @@ from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
 from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
 from hpcelastic.protocol.settings import RendezvousSettings
-from hpcelastic.protocol.state import Stand
-from hpcelastic.rendezvous.rendezvous import close_run
+from hpcelastic.protocol.state import NodeState
+from hpcelastic.rendezvous.run import close_run
 from hpcelastic.slurm import entry, scheduler
-from hpcelastic.slurm.aftermath import Aftermath
-from hpcelastic.slurm.environment import SlurmTask, place_of, slurm_task
+from hpcelastic.slurm.environment import SlurmTask, identity_of, slurm_task
+from hpcelastic.slurm.job_cleanup import JobCleanup
 from hpcelastic.slurm.submission import minutes, remarks, sbatch_text, submit_job
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster
 from tests.protocol.builders import member
 
@@ -113,14 +113,14 @@ wish=/runs/gpu/slurm/requeue-$id
 success=/runs/gpu/slurm/succeeded-$id
 if [ -e "$wish" ]; then
     asked=$(cat "$wish"); rm "$wish"
-    # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
+    # Since 24.05, SLURM itself requeues a job that ends during its preemption. A request would then requeue it twice.
     if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
         version=$(scontrol --version)
         if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
     fi
     if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
 fi
-# srun may report a node that was lost, though the run has succeeded without it.
+# srun may report a lost node, although the run has succeeded without it.
 if [ -e "$success" ]; then status=0; fi
 exit $status
 """
@@ -155,14 +155,14 @@ wish=/runs/pool/slurm/requeue-$id
 success=/runs/pool/slurm/succeeded-$id
 if [ -e "$wish" ]; then
     asked=$(cat "$wish"); rm "$wish"
-    # Since 24.05, SLURM requeues a job that ends while it is being preempted. Asked as well, it would do so twice.
+    # Since 24.05, SLURM itself requeues a job that ends during its preemption. A request would then requeue it twice.
     if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
         version=$(scontrol --version)
         if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
     fi
     if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
 fi
-# srun may report a node that was lost, though the run has succeeded without it.
+# srun may report a lost node, although the run has succeeded without it.
 if [ -e "$success" ]; then status=0; fi
 exit $status
 """
@@ -339,7 +339,7 @@ def test_a_container_is_part_of_the_step(overrides: list[str], words: str, direc
 
 def test_a_directory_that_cannot_be_mounted(directory: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"^/a:b/job: cannot be mounted in a container, for its ':' or ','; use another"
+        ConfigError, match=r"^/a:b/job: cannot be mounted in a container, because it contains ':' or ','; use another"
     ):
         sbatch_text(resolve("job.yaml", ["slurm.container.image=a.sif"]), RunPaths(Path("/a:b/job")))
 
@@ -353,10 +353,10 @@ def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixt
 
 def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
-    me = member("a", Stand.RUNNING, 1)
-    Aftermath(RunPaths(Path("run")), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
+    me = member("a", NodeState.RUNNING, 1)
+    JobCleanup(RunPaths(Path("run")), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
     assert "scancel: not found" in (said := capsys.readouterr().err)
-    assert said.endswith("end it yourself: scancel 7\n")
+    assert said.endswith("cancel the job yourself: scancel 7\n")
 
 
 TIMES = {
@@ -427,18 +427,18 @@ def test_slurm_task(environ: dict[str, str], expected: SlurmTask | None) -> None
 
 
 def test_place_of_a_task() -> None:
-    place = place_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
-    assert place == Place("n2", job="7", job_nodes=4, restart=2, order=1)
+    place = identity_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
+    assert place == NodeIdentity("n2", job="7", job_nodes=4, restart=2, order=1)
 
 
 def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
-    place = place_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
-    assert place == Place("n2_3", job="7", host="n2", restart=2, order=3)
+    place = identity_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
+    assert place == NodeIdentity("n2_3", job="7", host="n2", restart=2, order=3)
 
 
 def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert entry.place_here() == Place(os.uname().nodename.partition(".")[0])
+    assert entry.local_identity() == NodeIdentity(os.uname().nodename.partition(".")[0])
 
 
 def test_a_directory_without_a_run_is_refused() -> None:
@@ -534,8 +534,8 @@ ELEMENTS = {
 def test_an_array_is_one_job_of_many_states(states: str, words: str | None, command: Command) -> None:
     paths = RunPaths(Path("run"))
     paths.slurm.mkdir(parents=True)
-    remember_job(paths, "5", elements=4)
-    remember_job(paths, "9")
+    record_job(paths, "5", elements=4)
+    record_job(paths, "9")
     command("squeue", f"for state in {states}; do echo 5 $state; done; echo 9 PENDING")
     assert jobs_of(paths) == ["5", "9"]
     assert live_jobs(paths) == ({"5": words, "9": "PENDING"} if words else {"9": "PENDING"})
@@ -744,8 +744,10 @@ def test_a_job_that_slurm_has_forgotten(
     run = hpcelastic.submit("job.yaml", nodes=2, slurm__options={"hold": True})
     cluster.run("scancel", "1")
     forget(cluster, "1")
-    monkeypatch.setattr(presence, "_SCHEDULER_POLL", 0.5)
-    with pytest.raises(RunFailed, match=r"no agent and no SLURM job is left; .*runs/job holds its state: resume it"):
+    monkeypatch.setattr(liveness, "_SLURM_POLL_INTERVAL", 0.5)
+    with pytest.raises(
+        RunFailed, match=r"no agent and no SLURM job is left; resume the run, its state is in .*runs/job"
+    ):
         run.wait(timeout=ENDED)
     assert main(["status", "job"]) == 0
     assert "jobs       1 ended" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.run import Run
-from hpcelastic.store.paths import RunPaths
+from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster
 from tests.cluster.presets import PREEMPTION
 
@@ -184,7 +184,7 @@ def test_the_last_lines_know_where_an_agent_leaves_its_words(template: str) -> N
     assert found.pop("id") == "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
     for variable, value in {"$RUNS/$RUN": "run", "$RUN_DIR": "run", "$id": "7.2"}.items():
         found = {name: words.replace(variable, value) for name, words in found.items()}
-    assert found == {"wish": str(paths.wish("7", 2)), "success": str(paths.success("7", 2))}
+    assert found == {"wish": str(paths.requeue_request("7", 2)), "success": str(paths.success("7", 2))}
 
 
 def test_all_templates_requeue_their_job_in_the_same_way() -> None:
@@ -301,7 +301,7 @@ def test_a_preempted_job_of_a_pool_saves_and_comes_back(busy_desk: Desk) -> None
 def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
     template = desk.template("chain.sbatch", COMMAND=SAVING, TOTAL_TIME="TOTAL_TIME=10")
     job = desk.sbatch("--time=2", "--signal=USR2@110", template)
-    desk.until_logged(job, "rank 0 saves: .*the time limit comes")
+    desk.until_logged(job, "rank 0 saves: .*the time limit is near")
     desk.until_trained(job, 4, AGAIN)
     desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)

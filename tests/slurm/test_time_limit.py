@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from hpcelastic.protocol.codec import encode
-from hpcelastic.slurm.successor import Requeue
-from hpcelastic.store import files
+from hpcelastic.slurm.requeue import Requeue
+from hpcelastic.storage import files
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import Setting, Stage

@@ -78,9 +78,9 @@ class TestZombie:
         else:
             assert number(Checkpoints(tmp_path, round=3)) == 80
         before = listing(tmp_path)
-        with pytest.raises(StoreError, match=r"newer round publishes in .* of round 2 is a leftover"):
+        with pytest.raises(StoreError, match=r"newer round publishes in .* of round 2 is outdated"):
             zombie.save(200, state(200))
-        with pytest.raises(StoreError, match=r"newer round publishes in .* of round 2 is a leftover"):
+        with pytest.raises(StoreError, match=r"newer round publishes in .* of round 2 is outdated"):
             zombie.load()
         assert listing(tmp_path) == before
 
@@ -95,7 +95,7 @@ class TestZombie:
             replace(draft, path)
 
         monkeypatch.setattr(os, "replace", sleep_first)
-        with pytest.raises(StoreError, match="of round 2 is a leftover"):
+        with pytest.raises(StoreError, match="of round 2 is outdated"):
             Checkpoints(tmp_path, round=2).save(200, state(200))
         assert listing(tmp_path) == ["round-0003.step-00000081.pt"]
         assert drafts(tmp_path) == []
@@ -108,7 +108,7 @@ class TestZombie:
 
     def test_it_is_told_to_stop(self, tmp_path: Path) -> None:
         Checkpoints(tmp_path, round=3).save(81, state(81))
-        with pytest.raises(StoreError, match=r"round 3 has published .* of round 2 is a leftover"):
+        with pytest.raises(StoreError, match=r"round 3 has published .* of round 2 is outdated"):
             Checkpoints(tmp_path, round=2).save(200, state(200))
         assert listing(tmp_path) == ["round-0003.step-00000081.pt"]
 
@@ -122,7 +122,7 @@ class TestZombie:
         become(monkeypatch, run, 2)
         Checkpoints().save(80, state(80))
         make_run(run, round=3)
-        with pytest.raises(StoreError, match=r"round 3 has formed; this worker of round 2 is a leftover"):
+        with pytest.raises(StoreError, match=r"round 3 has formed; this worker of round 2 is outdated"):
             Checkpoints().load()
         become(monkeypatch, run, 3)
         assert number(Checkpoints()) == 80
@@ -239,7 +239,7 @@ class TestDamage:
         checkpoints = Checkpoints(tmp_path, round=1)
         for step in (1, 2):
             checkpoints.save(step, state(step)).write_bytes(b"")
-        with pytest.raises(StoreError, match=r"no whole checkpoint among the 2 in"):
+        with pytest.raises(StoreError, match=r"all 2 checkpoints in .* are damaged"):
             checkpoints.load()
 
     def test_one_removed_while_it_is_read_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

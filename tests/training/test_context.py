@@ -7,7 +7,7 @@ import pytest
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.training import Context, context
-from hpcelastic.training.context import seat
+from hpcelastic.training.context import local_index
 
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "HPCELASTIC_ROUND", "HPCELASTIC_NODE", "HPCELASTIC_RUN_DIR")
 
@@ -48,7 +48,7 @@ def test_what_is_not_a_number_is_named(monkeypatch: pytest.MonkeyPatch, value: s
 def test_the_seat_of_a_worker_is_its_own_where_all_see_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCELASTIC_LOCAL_RANK", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "2")
-    assert seat() == 2
+    assert local_index() == 2
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setenv("HPCELASTIC_LOCAL_RANK", "3")
-    assert (seat(), context().local_rank) == (3, 0)
+    assert (local_index(), context().local_rank) == (3, 0)

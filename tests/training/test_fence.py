@@ -169,11 +169,11 @@ def no_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def nothing_keeps_the_name(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fence_module, "_shut", fence_module._remove_drafts)
+    patch.setattr(fence_module, "_exclude", fence_module._remove_drafts)
 
 
 def drafts_stay(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(fence_module, "_shut", lambda path: None if path.exists() else path.touch())
+    patch.setattr(fence_module, "_exclude", lambda path: None if path.exists() else path.touch())
 
 
 def drafts_in_a_directory_of_all_rounds(patch: pytest.MonkeyPatch) -> None:

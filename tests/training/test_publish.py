@@ -90,7 +90,7 @@ def test_a_refusal_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_a_directory_that_is_missing_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="make the directory first"), publish(tmp_path / "missing" / "a"):
+    with pytest.raises(StoreError, match="create the directory first"), publish(tmp_path / "missing" / "a"):
         pass
 
 
@@ -111,7 +111,7 @@ def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkey
 # On the side of a round
 
 
-LEFTOVER = r"newer round publishes in .*, so this worker of round {} is a leftover and must not go on"
+LEFTOVER = r"newer round publishes in .*, so this worker of round {} is outdated and must stop"
 
 
 def write(path: Path, content: str) -> None:
@@ -166,9 +166,7 @@ def test_an_older_round_is_refused_whatever_it_knows(run: Path, here: Path, monk
 def test_an_older_round_is_told_early(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(run, round=7)
     become(monkeypatch, run, 6)
-    with pytest.raises(
-        StoreError, match=r"^round 7 has formed; this worker of round 6 is a leftover and must not go on$"
-    ):
+    with pytest.raises(StoreError, match=r"^round 7 has formed; this worker of round 6 is outdated and must stop$"):
         write(here / "latest", "of 6")
     with pytest.raises(StoreError, match=r"^round 7 has formed"):
         claim(here)
@@ -251,7 +249,7 @@ def test_a_draft_that_keeps_on_coming_ends_the_claim(run: Path, here: Path, monk
     def late(path: Path) -> None:
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
-    monkeypatch.setattr(fence, "_PATIENCE", 0.0)
+    monkeypatch.setattr(fence, "_EXCLUDE_TIMEOUT", 0.0)
     monkeypatch.setattr(os, "rmdir", late)
     become(monkeypatch, run, 5)
     with pytest.raises(StoreError, match=r"cannot claim .*: a worker of an older round keeps on writing"):

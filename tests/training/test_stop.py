@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.store.board import Board, Wish, now
+from hpcelastic.ipc.control_page import ControlPage, StopRequest, now
 
 LONE = """
 import signal, sys
@@ -39,15 +39,19 @@ dist.destroy_process_group()
 
 
 @pytest.fixture
-def board() -> Iterator[Board]:
-    made = Board.make(3)
+def control_page() -> Iterator[ControlPage]:
+    made = ControlPage.make(3)
     yield made
     made.close()
 
 
-def environment(board: Board | None, rank: int = 0, world_size: int = 1) -> dict[str, str]:
+def environment(control_page: ControlPage | None, rank: int = 0, world_size: int = 1) -> dict[str, str]:
     place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size), "HPCELASTIC_ROUND": "5"}
-    return {"PYTHONPATH": ":".join(sys.path), **place, **({"HPCELASTIC_BOARD": board.name} if board else {})}
+    return {
+        "PYTHONPATH": ":".join(sys.path),
+        **place,
+        **({"HPCELASTIC_BOARD": control_page.name} if control_page else {}),
+    }
 
 
 def start(code: str, environ: dict[str, str], *args: str) -> "subprocess.Popen[str]":
@@ -55,44 +59,44 @@ def start(code: str, environ: dict[str, str], *args: str) -> "subprocess.Popen[s
     return subprocess.Popen([sys.executable, "-c", code, *args], env=environ, stdin=pipe, stdout=pipe, text=True)
 
 
-def ask(process: "subprocess.Popen[str]") -> str:
+def poll(process: "subprocess.Popen[str]") -> str:
     assert process.stdin and process.stdout
     process.stdin.write("\n")
     process.stdin.flush()
     return process.stdout.readline().strip()
 
 
-def test_a_single_worker_hears_of_it_at_its_next_question(board: Board) -> None:
-    worker = start(LONE, environment(board))
-    assert ask(worker) == "False - -"
-    assert board.heeded(5) and board.deaf(0, 5) and not board.told(5)
-    board.ask(Wish(5, now() + 1000, "n2 joins"))
-    assert ask(worker) == "saved"
+def test_a_single_worker_hears_of_it_at_its_next_question(control_page: ControlPage) -> None:
+    worker = start(LONE, environment(control_page))
+    assert poll(worker) == "False - -"
+    assert control_page.polled(5) and control_page.ignores_sigterm(0, 5) and not control_page.acknowledged(5)
+    control_page.request_stop(StopRequest(5, now() + 1000, "n2 joins"))
+    assert poll(worker) == "saved"
     assert worker.stdout and worker.stdout.readline().strip() in ("True 1000 n2 joins", "True 999 n2 joins")
-    assert board.told(5)
+    assert control_page.acknowledged(5)
     rest, _ = worker.communicate()
     assert rest == "True\n"  # SIGTERM is ignored
 
 
 @pytest.mark.parametrize("round", [4, 6])
-def test_what_another_round_was_asked_is_nothing_to_it(round: int, board: Board) -> None:
-    board.ask(Wish(round, now(), "drain"))
-    worker = start(LONE, environment(board))
-    assert ask(worker) == "False - -"
+def test_what_another_round_was_asked_is_nothing_to_it(round: int, control_page: ControlPage) -> None:
+    control_page.request_stop(StopRequest(round, now(), "drain"))
+    worker = start(LONE, environment(control_page))
+    assert poll(worker) == "False - -"
     worker.communicate()
 
 
 def test_outside_a_run_nobody_asks_and_sigterm_stays_as_it_is() -> None:
     worker = start(LONE, environment(None))
-    assert ask(worker) == "False - -"
+    assert poll(worker) == "False - -"
     assert worker.communicate()[0] == "False\n"
 
 
-def test_a_script_with_a_mind_of_its_own_about_sigterm_keeps_it(board: Board) -> None:
+def test_a_script_with_a_mind_of_its_own_about_sigterm_keeps_it(control_page: ControlPage) -> None:
     code = LONE.replace("on_stop(", "signal.signal(signal.SIGTERM, lambda *_: None)\non_stop(")
-    worker = start(code, environment(board))
-    ask(worker)
-    assert not board.deaf(0, 5)
+    worker = start(code, environment(control_page))
+    poll(worker)
+    assert not control_page.ignores_sigterm(0, 5)
     worker.communicate()
 
 
@@ -119,8 +123,8 @@ print(forked.exitcode, other.wait())
 """
 
 
-def test_what_the_worker_starts_can_still_be_ended_by_sigterm(board: Board) -> None:
-    said, _ = start(CHILDREN, environment(board)).communicate(timeout=60)
+def test_what_the_worker_starts_can_still_be_ended_by_sigterm(control_page: ControlPage) -> None:
+    said, _ = start(CHILDREN, environment(control_page)).communicate(timeout=60)
     assert said == "-15 -15\n"
 
 
@@ -138,26 +142,26 @@ print(sum(1 for _ in batches))
 """
 
 
-def test_a_data_loader_outlives_sigterm(board: Board) -> None:
-    said, _ = start(LOADER, environment(board)).communicate(timeout=60)
+def test_a_data_loader_outlives_sigterm(control_page: ControlPage) -> None:
+    said, _ = start(LOADER, environment(control_page)).communicate(timeout=60)
     assert said == "999\n"
 
 
-def test_all_ranks_stop_in_the_same_step_though_one_alone_was_asked(board: Board, tmp_path: Path) -> None:
-    other = Board.make(3)  # that of another node, whose agent has not heard yet
-    boards = [other, board, other]
+def test_all_ranks_stop_in_the_same_step_though_one_alone_was_asked(control_page: ControlPage, tmp_path: Path) -> None:
+    other = ControlPage.make(3)  # that of another node, whose agent has not heard yet
+    boards = [other, control_page, other]
     ranks = [start(GROUP, environment(boards[rank], rank, 3), str(tmp_path / "meet")) for rank in range(3)]
     assert ranks[1].stdout and ranks[1].stdout.readline() == "here\n"
-    board.ask(Wish(5, now() + 60, "drain"))
+    control_page.request_stop(StopRequest(5, now() + 60, "drain"))
     said = [worker.communicate(timeout=60)[0].split()[-2:] for worker in ranks]
     assert [word for word, _ in said] == ["stopped"] * 3
     assert len({step for _, step in said}) == 1, json.dumps(said)
-    assert all(seat_board.told(5) for seat_board in (board, other))
+    assert all(seat_board.acknowledged(5) for seat_board in (control_page, other))
     assert [worker.returncode for worker in ranks] == [0, 0, 0]
     other.close()
 
 
-def test_a_checkpoint_counts_as_progress(board: Board, tmp_path: Path) -> None:
+def test_a_checkpoint_counts_as_progress(control_page: ControlPage, tmp_path: Path) -> None:
     code = "from hpcelastic.training import Checkpoints; Checkpoints('c', round=5).save(40, {'a': 1})"
-    subprocess.run([sys.executable, "-c", code], env=environment(board), cwd=tmp_path, check=True)
-    assert board.progress() == 40
+    subprocess.run([sys.executable, "-c", code], env=environment(control_page), cwd=tmp_path, check=True)
+    assert control_page.progress() == 40

@@ -8,10 +8,10 @@ import pytest
 
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.rendezvous.rendezvous import open_run, read_state
-from hpcelastic.store import files
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
+from hpcelastic.rendezvous.run import open_run, read_state
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 from hpcelastic.training import fence
 
 
@@ -30,7 +30,7 @@ def become(monkeypatch: pytest.MonkeyPatch, run: Path, round: int, rank: int = 0
     """Take the place of one worker, which has just started."""
     for name, value in {"HPCELASTIC_RUN_DIR": run, "HPCELASTIC_ROUND": round, "RANK": rank}.items():
         monkeypatch.setenv(name, str(value))
-    fence._birth.cache_clear()
+    fence._run_nonce.cache_clear()
 
 
 def become_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

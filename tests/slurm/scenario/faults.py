@@ -3,9 +3,9 @@
 import time
 from collections.abc import Iterable
 
-from hpcelastic.agent.agent import HEED
-from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import read_leases
+from hpcelastic.agent.supervisor import WORKERS_POLL
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.leases import read_leases
 from tests.slurm.scenario.stage import Stage
 
 STARTED = 3
@@ -231,7 +231,7 @@ def goes_bad(stage: Stage) -> None:
     stage.befall("a node goes bad, and its job is requeued")
     stage.cluster.run("scontrol", "requeue", job)
     stage.cluster.start_now(job)
-    stage.until("the node's refusal", lambda: "n3" in stage.run.status().troubles)
+    stage.until("the node's refusal", lambda: "n3" in stage.run.status().incidents)
     stage.until_world(3, after_round=before)
 
 
@@ -273,7 +273,7 @@ def scaled_up(stage: Stage) -> None:
 
 def checkpoint(stage: Stage) -> None:
     before = stage.newest()[-1].round
-    heeds = {"event": HEED, "round": before}
+    heeds = {"event": WORKERS_POLL, "round": before}
     stage.until(
         "workers that heed it", lambda: any(heeds.items() <= e.items() for e in read_events(stage.paths.events))
     )

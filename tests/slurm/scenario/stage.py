@@ -16,10 +16,10 @@ import hpcelastic
 from hpcelastic.api.run import Run
 from hpcelastic.config.job import node_range
 from hpcelastic.protocol.state import Phase, name_of
-from hpcelastic.store.events import read_events
-from hpcelastic.store.leases import read_leases
-from hpcelastic.store.paths import RunPaths
-from hpcelastic.store.register import Register
+from hpcelastic.storage.events import read_events
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 from tests.cluster import SlurmCluster
 from tests.slurm.scenario.judge import Begin, Evidence, Fault, Refusal, Verdict, judge
 from tests.slurm.scenario.plan import Plan, undisturbed
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("train.py")
-PATIENCE = 90.0
+TIMEOUT = 90.0
 """Seconds within which what must happen has to happen; generous, for a machine that is busy with other tests."""
 
 SHAPES = ("allocation", "pool")
@@ -122,7 +122,7 @@ class Stage:
         """The numbers of the nodes that have power."""
         return [number for number in range(1, len(self.cluster.nodes) + 1) if self.cluster.node_running(number)]
 
-    def until(self, what: str, look: Callable[[], T], timeout: float = PATIENCE) -> T:
+    def until(self, what: str, look: Callable[[], T], timeout: float = TIMEOUT) -> T:
         """The first true value of ``look``."""
         deadline = time.monotonic() + timeout
         while not (found := look()):
@@ -185,7 +185,7 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ how it ends
 
-    def verdict(self, patience: float = PATIENCE) -> Verdict:
+    def verdict(self, patience: float = TIMEOUT) -> Verdict:
         """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run."""
         (self.run.directory / "finish").touch()
         status = self.until("the end of the run", self._ended, patience)

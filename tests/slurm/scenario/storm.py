@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from hpcelastic.errors import ConfigError, SlurmError
-from hpcelastic.store.leases import read_leases
+from hpcelastic.storage.leases import read_leases
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.judge import Verdict
 from tests.slurm.scenario.plan import Plan
-from tests.slurm.scenario.stage import PATIENCE, SHAPES, Setting, Stage
+from tests.slurm.scenario.stage import SHAPES, TIMEOUT, Setting, Stage
 
 NODES = 6
 ALLOCATED = 4
@@ -282,7 +282,7 @@ def weather(seconds: float, seed: int, shape: str) -> Verdict:
         storm.blow(seconds)
         with storm.steering():
             stage.run.scale(NODES)
-        verdict = stage.verdict(patience=PATIENCE + seconds)
+        verdict = stage.verdict(patience=TIMEOUT + seconds)
         storm.release()
         with contextlib.suppress(TimeoutError):  # what comes late finds that the run is over, and ends
             stage.until("an empty queue", lambda: not cluster.jobs(), timeout=30.0)
@@ -301,8 +301,8 @@ def setting(seconds: float, seed: int, shape: str) -> Setting:
         "poll": 2,
         "refill": 5,
     }
-    most = ALLOCATED if shape == "allocation" else NODES
-    return Setting(shape, f"1..{most}", plan=plan, slurm=slurm, restarts=10_000, total_time="UNLIMITED")
+    max_nodes = ALLOCATED if shape == "allocation" else NODES
+    return Setting(shape, f"1..{max_nodes}", plan=plan, slurm=slurm, restarts=10_000, total_time="UNLIMITED")
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ from tests.slurm.scenario.stage import ROOT, SHAPES, Stage
 PAGE = ROOT / "docs" / "slurm.md"
 BEGIN, END = "<!-- table: begin, by make scenarios -->\n", "<!-- table: end -->\n"
 NODES = 4
-HEAD = ["what befalls the run", *(f"{shape}: {what}" for shape in SHAPES for what in ("standstill", "steps again"))]
+HEAD = ["event", *(f"{shape}: {what}" for shape in SHAPES for what in ("standstill", "steps again"))]
 HEAD += ["pool: a job's start"]
 
 

@@ -1,0 +1,72 @@
+"""Records incidents of this node and of lost nodes, for later decisions."""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+
+from hpcelastic.errors import StoreError
+from hpcelastic.health.causes import classify_failure
+from hpcelastic.health.incidents import Incident, IncidentKind, record
+from hpcelastic.health.memory import record_losses
+from hpcelastic.protocol.state import Failure, Member, Participant, Phase, State
+from hpcelastic.storage.paths import RunPaths
+
+
+class IncidentRecorder:
+    """Records incidents in threads that nobody waits for, because the filesystem may hang.
+
+    An incident that cannot be written is lost. Unless ``enabled``, nothing is recorded.
+    """
+
+    def __init__(self, paths: RunPaths, member: Member, *, enabled: bool) -> None:
+        self._paths = paths
+        self._node, self._machine = member.node, member.machine
+        self._enabled = enabled
+        self._round = 0
+        self._members: tuple[Participant, ...] = ()
+        """The members of the last round that this node has observed."""
+
+        self._threads: list[threading.Thread] = []
+
+    def observe(self, state: State) -> None:
+        """Record the nodes that were lost before a new round, if this node leads that round.
+
+        Only a member of the last round can know them. If none of its members is in the new round, their job has ended.
+        """
+        if not self._enabled or state.phase is not Phase.RUNNING or state.round == self._round:
+            return
+        before = self._members if state.round == self._round + 1 else ()
+        self._round, self._members = state.round, state.participants
+        if state.participants[0].node == self._node and any(p.node == self._node for p in before):
+            self._in_background(lambda: record_losses(self._paths, before, state))
+
+    def record_failure(self, failure: Failure) -> IncidentKind | None:
+        """Record the failure of a worker on this node if the machine caused it. Return the kind of the incident."""
+        if not self._enabled:
+            return None
+        cause = classify_failure(failure.exit_code, failure.message, failure.traceback)
+        if cause is not None:
+            message = f"rank {failure.rank}: {failure.message}"
+            incident = Incident(self._machine, cause, message, time.time(), failure.round)
+            self._in_background(lambda: record(self._paths, incident))
+        return cause
+
+    def enough_others(self, min_nodes: int) -> bool:
+        """Return whether the round has at least ``min_nodes`` nodes without this one."""
+        return len(self._members) > min_nodes
+
+    def close(self, timeout: float) -> None:
+        """Wait at most ``timeout`` seconds for incidents that are being written."""
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _in_background(self, action: Callable[[], None]) -> None:
+        def run() -> None:
+            with contextlib.suppress(StoreError, OSError):
+                action()
+
+        self._threads = [thread for thread in self._threads if thread.is_alive()]
+        self._threads.append(threading.Thread(target=run, name="incident recorder", daemon=True))
+        self._threads[-1].start()

@@ -1,0 +1,122 @@
+"""Non-blocking standard output and error of an agent.
+
+They may be a file in the run's directory. The agent must not stop when that file system is full or hangs.
+"""
+
+import contextlib
+import errno
+import io
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, BinaryIO, TextIO, cast
+
+_MAX_PENDING = 2**20
+"""Bytes that are kept while they cannot be written."""
+
+_RETRY_DELAY = 0.5
+"""Seconds until a failed write is retried."""
+
+_DRAIN_TIMEOUT = 2.0
+"""Seconds that the last output of an agent may take to be written."""
+
+
+class NonBlockingOutput(io.RawIOBase):
+    """Writes to the file descriptor ``fd`` in its own thread, so that the caller never waits and gets no error.
+
+    A failed write is retried. If the other end is closed, the output is dropped.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._pending = bytearray()
+        self._lost = 0
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"output {fd}", daemon=True)
+        self._thread.start()
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def write(self, data: Any, /) -> int:
+        given = bytes(data)
+        with self._changed:
+            if len(self._pending) + len(given) > _MAX_PENDING:
+                self._lost += len(given)
+                return len(given)
+            if self._lost:
+                self._pending += b"(%d bytes could not be written here)\n" % self._lost
+                self._lost = 0
+            self._pending += given
+            self._changed.notify_all()
+        return len(given)
+
+    def drain(self, timeout: float) -> bool:
+        """Wait until all is written. Return False if that takes longer than ``timeout`` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._pending, timeout)
+
+    def stop(self, timeout: float = 0.0) -> None:
+        """Let the thread end once all is written. Wait at most ``timeout`` seconds for its end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._pending or self._closing)
+                if not self._pending:
+                    return
+                chunk = bytes(self._pending[:65536])
+            written = self._write(chunk)
+            with self._changed:
+                del self._pending[:written]
+                self._changed.notify_all()
+
+    def _write(self, chunk: bytes) -> int:
+        try:
+            return os.write(self._fd, chunk)
+        except OSError as error:
+            if error.errno in (errno.EPIPE, errno.EBADF):
+                return len(chunk)
+            time.sleep(_RETRY_DELAY)
+            return 0
+
+
+def text_stream(output: NonBlockingOutput) -> TextIO:
+    """Return a text stream that writes to ``output`` without a buffer."""
+    return io.TextIOWrapper(cast(BinaryIO, output), encoding="utf-8", errors="backslashreplace", write_through=True)
+
+
+@contextlib.contextmanager
+def nonblocking_stdio() -> Iterator[None]:
+    """Make standard output and error non-blocking within the block, so that a print never blocks or fails."""
+    before = sys.stdout, sys.stderr
+    outputs = [output for output in map(_nonblocking, before) if output is not None]
+    if len(outputs) == 2:
+        sys.stdout, sys.stderr = map(text_stream, outputs)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        deadline = time.monotonic() + _DRAIN_TIMEOUT
+        for output in outputs:
+            output.drain(max(0.0, deadline - time.monotonic()))
+            output.stop(max(0.0, deadline - time.monotonic()))
+
+
+def _nonblocking(stream: TextIO) -> NonBlockingOutput | None:
+    """Return an output that replaces ``stream``; None if that has no file descriptor, as in a notebook."""
+    try:
+        stream.flush()
+        return NonBlockingOutput(stream.fileno())
+    except (OSError, ValueError):
+        return None

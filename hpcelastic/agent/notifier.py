@@ -1,0 +1,66 @@
+"""The network as a notifier of an agent's rendezvous."""
+
+import contextlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from hpcelastic.errors import StoreError
+from hpcelastic.network import (
+    Network,
+    News,
+    Peer,
+    shared_key,
+)
+from hpcelastic.protocol.state import Member, Participant
+from hpcelastic.storage.paths import RunPaths, safe_name
+
+
+class NetworkNotifier:
+    """`hpcelastic.rendezvous.notifier.Notifier` over a `Network`."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._watched: tuple[Sequence[Participant], int] = ((), -1)
+
+    @property
+    def healthy(self) -> bool:
+        # The only member of a round leads it: it polls every few seconds in any case, and has no peer to watch.
+        return self._network.healthy or len(self._watched[0]) == 1
+
+    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
+        self._network.notify(map(_peer, nodes), version)
+
+    def watch(self, members: Sequence[Participant], version: int) -> None:
+        if (members, version) != self._watched:
+            self._watched = members, version
+            self._network.watch([_peer(member) for member in members], version)
+
+
+def open_network(
+    paths: RunPaths, member: Member, heard: Callable[[News], None], report: Callable[[str], None]
+) -> Network | None:
+    """Return the network of an agent. If it cannot be opened, report that and return None: files alone suffice."""
+    try:
+        return Network(shared_key(paths.key), member.node, member.address, heard)
+    except OSError as error:
+        report(f"no network notifications: {error}; this node polls the run's directory instead")
+        return None
+
+
+@contextlib.contextmanager
+def outside_notifier(paths: RunPaths, name: str) -> Iterator[NetworkNotifier | None]:
+    """Provide a notifier to a process that is not a node of the run; None if the network cannot be opened."""
+    try:
+        key = shared_key(paths.key)
+        network = Network(key, f"{safe_name(name)}@{secrets.token_hex(8)}", "0.0.0.0", lambda news: None)
+    except (OSError, StoreError):
+        yield None
+        return
+    try:
+        yield NetworkNotifier(network)
+    finally:
+        network.close()
+
+
+def _peer(node: Member | Participant) -> Peer:
+    return Peer(node.node, node.address, node.notification_port)

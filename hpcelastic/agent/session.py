@@ -1,0 +1,207 @@
+"""The participation of one node in a run: all that every agent needs, whether it supervises its workers itself or not.
+
+A `Session` owns the lease and the rendezvous thread, the notifier, the guard, the node state machine, the time-outs and
+the event log. Its owner waits for events, supervises the workers, and executes the actions that concern them. Two
+owners exist: `hpcelastic.agent.agent.Agent` and `hpcelastic.pytorch.session.ExternalAgentSession`.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.inbox import Inbox
+from hpcelastic.agent.notifier import NetworkNotifier, open_network
+from hpcelastic.agent.timeouts import Timeouts
+from hpcelastic.errors import HpcElasticError, StoreError
+from hpcelastic.network import News
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.node import Action, Actions, NodeStateMachine, Publish, execute
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, State
+from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.thread import RendezvousThread
+from hpcelastic.storage import files
+from hpcelastic.storage.events import EventLog
+from hpcelastic.storage.keyvalue import remove_stores
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.paths import RunPaths
+
+Observe = Callable[[str, Mapping[str, object]], None]
+"""A function that is called with each event and its fields, in the thread of the event. It must return at once."""
+
+DEPARTURE_TIMEOUT = 5.0
+"""Seconds that the departure of an agent may take to reach the shared filesystem."""
+
+
+@dataclass(frozen=True)
+class SessionSpec:
+    """What a session is started with."""
+
+    paths: RunPaths
+    settings: Settings
+    member: Member
+    state: State
+    """The state in which the agent found the run."""
+
+    lock: LockKind = LockKind.NATIVE
+    """The lock that keeps contention for the register low on the run's filesystem."""
+
+    notifications: bool = True
+    """Whether agents notify each other over the network."""
+
+    observe: Observe | None = None
+
+
+class Session:
+    """The participation of one node in a run. Methods are called in the thread of the owner, unless they say otherwise.
+
+    ``inbox`` receives what the rendezvous thread finds: an `Observation`, or the error that prevented it. ``perform``
+    executes an action that concerns the workers. ``report`` is called with lines for people. ``renewed`` is called in
+    the rendezvous thread after each renewal of the lease.
+    """
+
+    def __init__(
+        self,
+        spec: SessionSpec,
+        inbox: Inbox[Any],
+        perform: Callable[[Action], int | None],
+        report: Callable[[str], None],
+        renewed: Callable[[], None] | None = None,
+    ) -> None:
+        self.spec, self.report = spec, report
+        self._perform, self._on_renewal = perform, renewed
+        files.make_directory(spec.paths.events)
+        self._network = open_network(spec.paths, spec.member, self._notified, report) if spec.notifications else None
+        self.inherited = (self._network.presence.fileno(),) if self._network else ()
+        """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
+
+        member = replace(spec.member, notification_port=self._network.port if self._network else 0)
+        self.state_machine = NodeStateMachine(member, spec.settings.rendezvous.lease, boottime)
+        self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
+        self._events = EventLog(spec.paths.event_log(member.node), member.name)
+        notifier = NetworkNotifier(self._network) if self._network else None
+        rendezvous = Rendezvous(spec.paths, member.node, spec.settings, boottime, spec.lock, notifier)
+        poll = spec.settings.rendezvous.poll
+        self._rendezvous = RendezvousThread(rendezvous, member, poll, inbox.deliver, self._renewed)
+        self._version, self.reason = 0, ""
+
+    def __enter__(self) -> "Session":
+        self.guard = Guard(self.member.node, self.inherited)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the guard and release the network."""
+        self.guard.__exit__(kind, error, trace)
+        if self._network:
+            self._network.close()
+
+    @property
+    def member(self) -> Member:
+        """The newest content of the node's lease."""
+        return self.state_machine.member
+
+    def start(self, **fields: object) -> None:
+        """Take part: keep the lease from now on, and ask for a place in the next round."""
+        self.apply(self.state_machine.begin(self.spec.state))
+        self._rendezvous.start()
+        if self._network:
+            self._network.start()
+        self.log("agent started", address=self.member.address, pid=os.getpid(), **fields)
+
+    def depart(self) -> None:
+        """Publish the departure; no worker may be left on this node. It takes at most `DEPARTURE_TIMEOUT` seconds."""
+        self.apply(self.state_machine.depart())
+        if not self._rendezvous.stop(DEPARTURE_TIMEOUT):
+            self.report("the departure could not be published; the other nodes wait until the lease expires")
+        self.log("agent ended")
+        self._events.close(DEPARTURE_TIMEOUT)
+
+    def apply(self, actions: Actions) -> None:
+        """Execute actions of the node state machine."""
+        execute(actions, self._execute)
+
+    def call_rendezvous(self, change: Callable[[Rendezvous], None]) -> None:
+        """Call ``change`` in the rendezvous thread before its next turn, which comes at once."""
+        self._rendezvous.call(change)
+
+    def log(self, event: str, **fields: object) -> None:
+        """Write an event to the event log, in any thread."""
+        self._events.write(event, **fields)
+        if self.spec.observe is not None:
+            self.spec.observe(event, fields)
+
+    # What the owner passes on
+
+    def record(self, observation: Observation) -> None:
+        """Log and report how the run stands. The owner then passes the state to the node state machine."""
+        if self.timeouts.failing:
+            self.report(f"{self.spec.paths.root}: works again")
+        self.timeouts.observe(observation)
+        state = observation.state
+        if observation.version != self._version:
+            version = {"version": observation.version, "phase": state.phase.value, "round": state.round}
+            self.log("state", **version, restarts=state.restarts, reason=state.reason)
+        if observation.reason != self.reason and not state.phase.final:
+            self.report(observation.reason)
+        self._version, self.reason = observation.version, observation.reason
+
+    def store_failed(self, error: HpcElasticError) -> None:
+        """Wait until the run's directory works again. Raises an ``error`` of another kind."""
+        if not isinstance(error, StoreError):
+            raise error
+        if self.timeouts.record_error(error):
+            timeout = self.spec.settings.rendezvous.join_timeout
+            self.report(f"{error}; trying again for {timeout:g} s (rendezvous.join_timeout)")
+            self.log("trouble", error=str(error))
+        self.apply(self.state_machine.store_failed())
+
+    def guard_reported(self) -> None:
+        """Read the guard's message. If the lease has expired, the guard has killed the workers."""
+        if not self.guard.handle_message():
+            return
+        self.timeouts.mark_unresponsive()
+        if self.state_machine.part is not None:
+            round, where = self.state_machine.part.round, self.spec.paths.root
+            what = f"the lease ran out: the workers of round {round} were killed"
+            self.report(f"{what}; is the shared filesystem that holds {where} slow or stuck?")
+            self.log("fenced", round=round)
+        self.apply(self.state_machine.lease_expired())
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until a wait takes too long; None if the node waits for nothing."""
+        return self.timeouts.remaining(self.state_machine.leaving or self.state_machine.part is not None)
+
+    def timed_out(self) -> HpcElasticError:
+        """Return the error to raise after a wait that took too long."""
+        return self.timeouts.timeout_error(self.spec.paths.root, self.reason)
+
+    def remove_old_stores(self, part: Assignment) -> None:
+        """Remove the stores of rounds long ended, if this node has group rank 0. It returns at once."""
+        if part.group_rank == 0:
+            # In a daemon thread: there may be many files, on a filesystem that may hang.
+            until = part.round - 2
+            threading.Thread(target=remove_stores, args=(self.spec.paths, until), name="sweep", daemon=True).start()
+
+    def _execute(self, action: Action) -> int | None:
+        if isinstance(action, Publish):
+            self._rendezvous.publish(action.member)
+            return None
+        return self._perform(action)
+
+    # In other threads
+
+    def _notified(self, news: News) -> None:
+        self._rendezvous.call(lambda rendezvous: rendezvous.receive(news))
+
+    def _renewed(self, lease_from: float) -> None:
+        """The guard learns of the lease here, however busy the owner's thread is."""
+        self.guard.set_deadline(lease_from + self.spec.settings.rendezvous.lease)
+        if self._on_renewal is not None:
+            self._on_renewal()

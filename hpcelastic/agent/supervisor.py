@@ -1,0 +1,211 @@
+"""The supervisor of a node's workers: starts the group of a round, watches it, and stops it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpcelastic.agent.binding import binding, format_ranges
+from hpcelastic.agent.environment import RunFacts
+from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.round_store import RoundStore
+from hpcelastic.agent.session import Session
+from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.workers import Worker, WorkerGroup, WorkerResources
+from hpcelastic.errors import HpcElasticError
+from hpcelastic.ipc.control_page import ControlPage, StopRequest
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.node import RequestStop
+from hpcelastic.protocol.state import Failure
+
+WORKERS_POLL = "workers ask should_stop"
+"""The event that says that the workers of a round poll for stop requests, once for each round."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the workers of a node are started with, in every round."""
+
+    settings: AgentSettings
+    run: RunFacts
+    resources: WorkerResources
+    control_page: ControlPage
+    environ: Mapping[str, str]
+
+
+class Supervisor:
+    """Supervises the worker group of this node. ``failed`` is called with the failure of a worker.
+
+    A group whose last worker ends well is reported to the node state machine. If it stopped on request, that waits
+    until no other node's workers need the store that this node serves.
+    """
+
+    def __init__(
+        self, session: Session, loop: EventLoop, launch: Launch, store: RoundStore, failed: Callable[[Failure], None]
+    ) -> None:
+        self._session, self._loop, self._launch, self._store = session, loop, launch, store
+        self._control_page, self._failed = launch.control_page, failed
+        self.others_left = True
+        """Whether workers of the round may be left on other nodes."""
+
+        self._group: WorkerGroup | None = None
+        self._stopping: WorkerGroup | None = None
+        self._stopped_early = False
+        """True from the end of workers that stopped on request until it is reported."""
+
+        self._polled_round = -1
+        """The last round whose workers were seen to poll the control page."""
+
+    # Actions
+
+    def start(self, part: Assignment, lease_from: float) -> None:
+        """Start the workers of a round, under the lease that was renewed at ``lease_from``."""
+        group = WorkerGroup(part, self._launch.settings, self._launch.run, self._launch.resources)
+        last = part.first_rank + part.local_world_size - 1
+        ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
+        where = f"store at {part.master_addr}:{part.master_port}"
+        self._session.report(f"round {part.round}: {ranks} of {part.world_size}, {where}")
+        self._session.remove_old_stores(part)
+        try:
+            group.start(self._launch.environ, lease_from)
+        except OSError as error:
+            raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
+        self._store.offer(part, lease_from)
+        self._group = group
+        for pidfd in group.running:
+            self._watch_worker(pidfd)
+        for line in group.spawn_requests:
+            self._watch_spawn_request(line)
+        self._log_started(group)
+
+    def request_stop(self, request: RequestStop) -> bool:
+        """Request that the workers stop at the end of a step; False if they do not poll for requests."""
+        group = self._group
+        if group is None or not self._control_page.polled(group.part.round):
+            return False
+        round = group.part.round
+        self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason))
+        within = f"asking the workers to stop within {request.seconds:.0f} s"
+        self._session.report(f"round {round}: {within}: {request.reason}")
+        self._session.log("workers asked to stop", round=round, seconds=request.seconds, reason=request.reason)
+        return True
+
+    def stop(self, why: str) -> None:
+        """Stop the group, if one runs, and the store. On return, no process of theirs runs any more."""
+        group, self._group = self._group, None
+        self._stopped_early = False
+        if group is None:
+            self._store.close()
+            return
+        for fd in (*group.running, *group.spawn_requests):
+            self._loop.unwatch(fd)
+        self._session.report(f"round {group.part.round}: stopping the workers: {why}")
+        self._stopping = group
+        self.report_progress()
+        blocked = group.stop(self._launch.settings.workers.stop_grace)
+        self._stopping = None
+        self._store.close()  # last: workers may need it to end well
+        if blocked:
+            ranks = ", ".join(str(worker.rank) for worker in blocked)
+            self._session.report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
+        self._session.log("workers stopped", round=group.part.round, reason=why)
+
+    def signal(self, signum: int) -> None:
+        """Forward a signal to the workers."""
+        if self._group is not None:
+            self._group.send(signum)
+
+    def kill_stopping(self, signum: int) -> None:
+        """Send ``signum`` to the workers of a group that is being stopped; may be called in a signal handler."""
+        if self._stopping is not None:
+            self._stopping.send(signum)
+
+    def report_progress(self) -> None:
+        """Pass the progress that workers have reported to the node state machine."""
+        progress = self._control_page.progress()
+        if progress is not None:
+            self._session.state_machine.report_progress(progress)
+
+    def finish_early_stop(self) -> None:
+        """Report workers that stopped on request, once no other node needs the store that this node serves."""
+        if self._stopped_early and not (self.others_left and self._store.server_pid is not None):
+            self._stopped_early = False
+            self._store.close()
+            self._session.apply(self._session.state_machine.workers_succeeded(early=True))
+
+    def log_polling(self) -> None:
+        """Log, once for each round, that its workers poll for stop requests. Called in the rendezvous thread."""
+        group = self._group
+        if group is not None and group.part.round > self._polled_round and self._control_page.polled(group.part.round):
+            self._polled_round = group.part.round
+            self._session.log(WORKERS_POLL, round=self._polled_round)
+
+    # Events
+
+    def _worker_spawned(self, line: int) -> None:
+        self._loop.unwatch(line)
+        assert self._group is not None
+        try:
+            worker = self._group.complete_spawn(line)
+        except OSError as error:
+            raise HpcElasticError(f"{self._session.member.name}: cannot start a worker: {error}") from error
+        self._watch_worker(worker.pidfd)
+        self._log_started(self._group)
+
+    def _worker_ended(self, pidfd: int) -> None:
+        self._loop.unwatch(pidfd)
+        assert self._group is not None
+        group = self._group
+        worker, exit_code = group.reap(pidfd)
+        self._session.log("worker ended", round=group.part.round, rank=worker.rank, exit_code=exit_code)
+        if exit_code != 0:
+            self._worker_failed(group, worker, exit_code)
+        elif group.ended:
+            self._all_ended(group)
+
+    def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
+        message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
+        failure = Failure(
+            round=group.part.round,
+            node=self._launch.run.node,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            exit_code=exit_code,
+            message=message,
+            traceback=traceback,
+            log=str(worker.log or ""),
+            timestamp=when,
+        )
+        self._session.report(f"rank {worker.rank} failed: {message}" + (f"; log: {worker.log}" if worker.log else ""))
+        self._session.apply(self._session.state_machine.worker_failed(failure))
+        self._failed(failure)
+
+    def _all_ended(self, group: WorkerGroup) -> None:
+        server = self._store.server_pid
+        group.finish(*([server] if server is not None else []))
+        self._group = None
+        self.report_progress()
+        if self._control_page.acknowledged(group.part.round):
+            self._session.report(f"round {group.part.round}: the workers have come to a step's end and stopped")
+            self._session.log("workers stopped", round=group.part.round, reason="they were asked to")
+            self._stopped_early = True
+            self.finish_early_stop()
+        else:
+            self._session.apply(self._session.state_machine.workers_succeeded())
+
+    def _log_started(self, group: WorkerGroup) -> None:
+        if group.spawn_requests:
+            return  # not all workers run yet
+        part, given = group.part, binding(self._launch.environ)
+        if any(self._launch.resources.processors):
+            given["bound"] = ";".join(format_ranges(cpus) for cpus in self._launch.resources.processors)
+        of_group = {"group_rank": part.group_rank, "group_world_size": part.group_world_size}
+        of_role = {"role_rank": part.role_first_rank, "role_world_size": part.role_world_size}
+        fields = {"round": part.round, "world_size": part.world_size, **of_group, **of_role}
+        self._session.log("workers started", **fields, pids=group.pids, **given)
+
+    def _watch_spawn_request(self, line: int) -> None:
+        self._loop.watch(line, lambda: self._worker_spawned(line))
+
+    def _watch_worker(self, pidfd: int) -> None:
+        self._loop.watch(pidfd, lambda: self._worker_ended(pidfd))

@@ -1,0 +1,52 @@
+"""Detect that no agent and no SLURM job of a run is left."""
+
+import time
+
+from hpcelastic.api.incidents import bad_nodes
+from hpcelastic.api.jobs import all_local, jobs_of, live_jobs, local_agents
+from hpcelastic.backends.connect import backend_of
+from hpcelastic.errors import RunFailed, SlurmError
+from hpcelastic.protocol.state import State
+from hpcelastic.storage.paths import RunPaths
+
+_SLURM_POLL_INTERVAL = 30.0
+"""Seconds between two queries to SLURM while no heartbeat of an agent changes."""
+
+
+class LivenessMonitor:
+    """Watches a run from outside: its leases, and if these do not change, the processes of this machine and SLURM."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+        self._heartbeats: dict[str, int] = {}
+        self._checked_at = self._changed_at = time.monotonic()
+
+    def check(self, state: State) -> None:
+        """Raise RunFailed if no agent and no SLURM job of the run is left. An unknown state counts as active."""
+        now, lease = time.monotonic(), state.settings.rendezvous.lease
+        if now - self._checked_at < lease / 4:
+            return
+        self._checked_at = now
+        heartbeats = {node: lease.heartbeat for node, lease in backend_of(self._paths).leases().items()}
+        if heartbeats != self._heartbeats:
+            self._heartbeats, self._changed_at = heartbeats, now
+        timeout = lease + state.settings.rendezvous.margin
+        if jobs_of(self._paths) or not heartbeats:
+            timeout = max(timeout, _SLURM_POLL_INTERVAL)
+        if now - self._changed_at > timeout:
+            self._changed_at = now
+            if not self._has_active_agents():
+                where = self._paths.root
+                bad = bad_nodes(self._paths)
+                why = f" (bad nodes: {bad})" if bad else ""
+                raise RunFailed(
+                    f"{where.name}: no agent and no SLURM job is left{why}; resume the run, its state is in {where}"
+                )
+
+    def _has_active_agents(self) -> bool:
+        if local_agents(self._paths):
+            return True
+        try:
+            return bool(live_jobs(self._paths)) if jobs_of(self._paths) else not all_local(self._paths)
+        except SlurmError:
+            return True

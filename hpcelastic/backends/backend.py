@@ -1,0 +1,74 @@
+"""The interface between the rendezvous and the place that keeps it.
+
+A backend provides a register, leases and an observer of the leases. The rendezvous protocol is the same over all
+backends. `hpcelastic.backends.files` keeps a run in files of its directory. `hpcelastic.backends.records` keeps it in a
+server. `hpcelastic.backends.connect` chooses the backend of a run and opens it.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from hpcelastic.protocol.state import Member, Seen
+from hpcelastic.storage.leases import Lease
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.register import Version
+
+
+class AnyRegister(Protocol):
+    """A versioned value that is changed by compare-and-set; see `hpcelastic.storage.register.Register`."""
+
+    @property
+    def where(self) -> str:
+        """The place of the register, for messages."""
+
+    def read(self) -> Version:
+        """Return the newest version."""
+
+    def commit(self, after: int, value: Any) -> bool:
+        """Make ``value`` version ``after`` + 1; return False if that number is taken."""
+
+    def lock(self) -> contextlib.AbstractContextManager[None]:
+        """Return a lock that reduces contention. Correctness does not depend on it."""
+
+
+class AnyLease(Protocol):
+    """The lease of this node; see `hpcelastic.storage.leases.OwnLease`."""
+
+    def renew(self, member: Member) -> None:
+        """Publish the next heartbeat."""
+
+
+class AnyObserver(Protocol):
+    """An observer of the leases of all nodes; see `hpcelastic.storage.leases.LeaseObserver`."""
+
+    def observe(self, expected: Iterable[str]) -> Mapping[str, Seen]:
+        """Return all nodes that have a lease, and the nodes that are ``expected`` to have one."""
+
+    def expires(self, node: str) -> float:
+        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
+
+    def lease_version(self, node: str) -> str | None:
+        """Return a text that changes whenever the node's lease changes; None if the lease was never seen."""
+
+
+class Backend(Protocol):
+    """The place that keeps the rendezvous of one run."""
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> AnyRegister:
+        """Return the register of the run's state."""
+
+    def lease(self, node: str) -> AnyLease:
+        """Return the lease of ``node``, for its owner."""
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> AnyObserver:
+        """Return an observer of the leases, each of which expires after ``expiry`` seconds."""
+
+    def leases(self, node_name: str = "") -> Mapping[str, Lease]:
+        """Return all leases by node; with ``node_name``, only those of the nodes with that name."""
+
+    def first_ready(self, count: int) -> tuple[int, list[Member]]:
+        """Return the number of leases, and the first ``count`` ready nodes in their order."""
+
+    def close(self) -> None:
+        """Release the backend. This process does not use it afterwards."""

@@ -1,0 +1,36 @@
+"""The backend that keeps a run in files of its directory."""
+
+from collections.abc import Callable
+
+from hpcelastic.protocol.state import Member
+from hpcelastic.storage import files
+from hpcelastic.storage.lease_names import first_ready_members
+from hpcelastic.storage.leases import Lease, LeaseObserver, OwnLease, read_leases
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
+
+
+class FileBackend:
+    """Files of the run's directory. No server is needed, and no process must stay alive."""
+
+    def __init__(self, paths: RunPaths) -> None:
+        self._paths = paths
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> Register:
+        return Register(self._paths.register, writer, lock)
+
+    def lease(self, node: str) -> OwnLease:
+        return OwnLease(self._paths.leases, node)
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> LeaseObserver:
+        return LeaseObserver(self._paths.leases, expiry, clock)
+
+    def leases(self, node_name: str = "") -> dict[str, Lease]:
+        return read_leases(self._paths.leases, node_name)
+
+    def first_ready(self, count: int) -> tuple[int, list[Member]]:
+        names = files.names(self._paths.leases)
+        return len(names), first_ready_members(names, count)
+
+    def close(self) -> None: ...

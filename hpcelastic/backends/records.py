@@ -1,0 +1,248 @@
+"""A backend over a server that keeps records: texts by key, which can be changed by compare-and-set.
+
+The register is one record, and each lease is another. The server's own time and sessions are not used: the observer
+measures the age of a lease, as over files, so the same proof holds.
+"""
+
+import contextlib
+import json
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from hpcelastic.backends.state_copies import StateCopies, is_final
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
+from hpcelastic.storage.leases import Lease
+from hpcelastic.storage.locks import LockKind
+from hpcelastic.storage.register import Version
+
+_STATE_KEY, _NODES_PREFIX = "state", "nodes/"
+
+ENDED_RUN_TTL = 3600.0
+"""Seconds for which the server keeps the records of an ended run. Until then all agents see the end in the server. A
+later agent finds the copy in the run's directory, whatever its filesystem caches."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The content of a key."""
+
+    text: str
+    token: Any
+    """The value that compare_set compares: a token of the server, or the text itself."""
+
+
+class Records(Protocol):
+    """A server's records of one run. Every method may raise StoreError, whether or not it has taken effect.
+
+    Several threads of a process call the methods. Each call must return or raise within seconds.
+    """
+
+    def get(self, key: str) -> Record | None:
+        """Return the record of ``key``; None if there is none."""
+
+    def compare_set(self, key: str, token: Any, text: str) -> bool:
+        """Set ``key`` to ``text`` if its record has ``token``, or if it has no record and ``token`` is None.
+
+        Return False otherwise.
+        """
+
+    def set(self, key: str, text: str) -> None:
+        """Set ``key`` to ``text``. No other process writes to this key."""
+
+    def all(self, prefix: str) -> dict[str, str]:
+        """Return the texts of all keys that begin with ``prefix``, by key."""
+
+    def close(self) -> None:
+        """Close the connection. No method is called afterwards."""
+
+
+@runtime_checkable
+class ExpiringRecords(Records, Protocol):
+    """Records of a server that can remove records after a time."""
+
+    def expire(self, keys: Mapping[str, Any], seconds: float) -> None:
+        """Let the server remove each of ``keys`` after ``seconds``, unless the key is written again.
+
+        ``keys`` maps keys to tokens. A key whose token is not None is only removed if its record still has that token.
+        """
+
+
+class RecordsBackend:
+    """The rendezvous of one run in ``records``. ``where`` names their server; the state is copied to ``copies``."""
+
+    def __init__(self, where: str, records: Records, copies: StateCopies) -> None:
+        self._where, self._records, self._copies = where, records, copies
+        self._own_lease_keys: list[str] = []
+        """The keys of this process's leases."""
+
+    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "RecordRegister":
+        return RecordRegister(self._where, self._records, writer, self._copies)
+
+    def lease(self, node: str) -> "RecordLease":
+        self._own_lease_keys.append(f"{_NODES_PREFIX}{node}")
+        return RecordLease(self._records, node)
+
+    def observer(self, expiry: float, clock: Callable[[], float]) -> "RecordObserver":
+        return RecordObserver(self._records, expiry, clock)
+
+    def leases(self, node_name: str = "") -> dict[str, Lease]:
+        found = {}
+        for key, text in self._records.all(_NODES_PREFIX).items():
+            node = key.removeprefix(_NODES_PREFIX)
+            if node_name in ("", name_of(node)) and (parsed_lease := _parse_lease(text)) is not None:
+                found[node] = Lease(*parsed_lease, Path(key))
+        return found
+
+    def first_ready(self, count: int) -> tuple[int, list[Member]]:
+        members = [lease.member for lease in self.leases().values()]
+        ready = sorted((m for m in members if m.node_state is NodeState.READY), key=lambda member: member.order)
+        return len(members), ready[:count]
+
+    def close(self) -> None:
+        if isinstance(self._records, ExpiringRecords) and self._own_lease_keys:
+            with contextlib.suppress(StoreError):
+                state = self.register("").read().value
+                if state is not None and is_final(state):
+                    self._records.expire(dict.fromkeys(self._own_lease_keys), ENDED_RUN_TTL)
+        self._records.close()
+
+
+class RecordRegister:
+    """A `Register` that keeps only the newest version, in a record."""
+
+    def __init__(self, where: str, records: Records, writer: str, copies: StateCopies) -> None:
+        self.where = where
+        self._records, self._writer, self._copies = records, writer, copies
+
+    def read(self) -> Version:
+        """Return the newest version; number 0 if nothing is written yet."""
+        return self._parse(self._records.get(_STATE_KEY))
+
+    def commit(self, after: int, value: Any) -> bool:
+        """Make ``value`` version ``after`` + 1; return False if that number is taken."""
+        found = self._records.get(_STATE_KEY)
+        if self._parse(found).number != after:
+            return False
+        nonce = secrets.token_hex(8)
+        document = {"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value}
+        try:
+            won = self._records.compare_set(_STATE_KEY, found.token if found else None, json.dumps(document))
+        except StoreError:  # the reply may be lost although the record was written
+            newest = self._records.get(_STATE_KEY)
+            won = newest is not None and json.loads(newest.text).get("nonce") == nonce
+            if not won:
+                raise
+        if won:
+            with contextlib.suppress(StoreError):  # the server decides; the copy is optional
+                self._copies.write(document)
+                if is_final(value):
+                    self._expire(after + 1)
+        return won
+
+    def _expire(self, number: int) -> None:
+        """Let the server remove the run's records after a time, because version ``number`` is final and copied."""
+        if not isinstance(self._records, ExpiringRecords):
+            return
+        record = self._records.get(_STATE_KEY)
+        if record is not None and self._parse(record).number == number:  # else the run was resumed
+            leases = dict.fromkeys(self._records.all(_NODES_PREFIX))
+            self._records.expire({_STATE_KEY: record.token, **leases}, ENDED_RUN_TTL)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[None]:
+        """Do nothing: the server's compare-and-set needs no lock."""
+        yield
+
+    def _parse(self, record: Record | None) -> Version:
+        if record is None:
+            return self._final_version()
+        try:
+            document = json.loads(record.text)
+            return Version(int(document["version"]), document["value"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise StoreError(f"{self.where}: holds {record.text!r:.60}, which is not the state of a run") from error
+
+    def _final_version(self) -> Version:
+        """Return the copy of a final state, whose record the server has removed; version 0 if there is none."""
+        copy = self._copies.read()
+        return copy if copy is not None and is_final(copy.value) else Version(0, None)
+
+
+class RecordLease:
+    """An `OwnLease` in a record."""
+
+    def __init__(self, records: Records, node: str) -> None:
+        self._records, self._key, self._heartbeat = records, f"{_NODES_PREFIX}{node}", 0
+
+    def renew(self, member: Member) -> None:
+        """Publish the next heartbeat."""
+        self._heartbeat += 1
+        self._records.set(self._key, json.dumps({"beat": self._heartbeat, "member": encode(member)}))
+
+
+@dataclass
+class _ObservedRecord:
+    since: float
+    """The end of the read that first found the lease as it is; the end of the first read if there is no lease."""
+
+    text: str = ""
+    seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
+
+
+class RecordObserver:
+    """A `LeaseObserver` of records, by the monotonic ``clock`` of this process (seconds)."""
+
+    def __init__(self, records: Records, expiry: float, clock: Callable[[], float]) -> None:
+        self._records, self._expiry, self._clock = records, expiry, clock
+        self._watched: dict[str, _ObservedRecord] = {}
+        self._last_read_end = float("-inf")
+        """The end of the last read."""
+
+    def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
+        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
+        before = self._clock()
+        listed = {key.removeprefix(_NODES_PREFIX): text for key, text in self._records.all(_NODES_PREFIX).items()}
+        after = self._clock()
+        nodes = sorted({*listed, *expected, *self._watched})
+        found = {node: self._observe_record(node, listed.get(node, ""), before, after) for node in nodes}
+        self._last_read_end = after
+        return found
+
+    def expires(self, node: str) -> float:
+        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
+        watched = self._watched.get(node)
+        return watched.since + self._expiry if watched and watched.text else float("inf")
+
+    def lease_version(self, node: str) -> str | None:
+        """Return the text of the node's lease, which changes at each renewal; None if it was never seen."""
+        watched = self._watched.get(node)
+        return watched.text if watched and watched.text else None
+
+    def _observe_record(self, node: str, text: str, before: float, after: float) -> Seen:
+        watched = self._watched.setdefault(node, _ObservedRecord(after))
+        seen, member, proved = watched.seen, watched.seen.member, watched.seen.proved
+        renewed = bool(text) and text != watched.text
+        if renewed:
+            proved = before - self._last_read_end <= self._expiry
+            watched.text, watched.since = text, after
+            parsed_lease = _parse_lease(text)
+            member = parsed_lease[1] if parsed_lease is not None and parsed_lease[1] != member else member
+        expired = before - watched.since > self._expiry
+        alive = not expired and (renewed or seen.alive)
+        if (alive, proved) != (seen.alive, seen.proved) or member is not seen.member:
+            watched.seen = Seen(member, alive=alive, proved=proved)
+        return watched.seen
+
+
+def _parse_lease(text: str) -> tuple[int, Member] | None:
+    """Return the heartbeat and the member in a lease; None if its format is unknown."""
+    try:
+        document = json.loads(text)
+        return int(document["beat"]), decode(Member, document["member"])
+    except (ValueError, KeyError, TypeError, DecodeError):
+        return None

@@ -1,0 +1,80 @@
+"""The peers of an agent, the news about them, and the topology of the links between the members of a round.
+
+Pure: values only.
+"""
+
+from dataclasses import dataclass
+from math import isqrt
+from typing import TypeAlias
+
+
+@dataclass(frozen=True)
+class Peer:
+    """The network endpoint of a node's agent, for notifications and links."""
+
+    node: str
+    """``NAME@INCARNATION``."""
+
+    address: str
+    """IPv4 or IPv6, numeric. Names are never resolved."""
+
+    port: int
+    """For UDP and TCP; 0 if it has none, and then the peer is skipped."""
+
+
+@dataclass(frozen=True)
+class Notification:
+    """Another node reports news, and that ``version`` of the register exists."""
+
+    version: int
+
+
+@dataclass(frozen=True)
+class PeerLinkLost:
+    """The link to a neighbour broke. The neighbour may take this node for dead, so this node should renew its lease."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class PeerRefused:
+    """The neighbour's kernel reports that no process holds the neighbour's port any more.
+
+    Repeated about every 0.5 s while this is so.
+    """
+
+    node: str
+
+
+@dataclass(frozen=True)
+class PeerSilent:
+    """Heartbeats of a neighbour are missing, which proves nothing. Repeated about every 0.5 s while this is so."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class PeerHeard:
+    """Heartbeats arrive again after `PeerSilent`."""
+
+    node: str
+
+
+News: TypeAlias = Notification | PeerLinkLost | PeerRefused | PeerSilent | PeerHeard
+
+
+def neighbours(index: int, count: int) -> list[int]:
+    """Return the members that member ``index`` of a ring of ``count`` dials: the next, and one about sqrt(count) ahead.
+
+    Links work in both directions, so up to four members watch each member. If sqrt(count) consecutive members are lost
+    together with their switch, each of them still has a neighbour that is left and detects its loss.
+    """
+    return [
+        there for there in dict.fromkeys((index + offset) % count for offset in (1, isqrt(count))) if there != index
+    ]
+
+
+def linked(index: int, count: int) -> list[int]:
+    """Return all members that share a link with member ``index``, in either direction."""
+    offsets = (1, isqrt(count), -1, -isqrt(count))
+    return [there for there in dict.fromkeys((index + offset) % count for offset in offsets) if there != index]

@@ -1,0 +1,111 @@
+"""The schedule by which a node polls the register and the leases.
+
+Pure but for its clock. A poll costs a listing of the register, which is short. A node that has to decide something also
+reads the leases, a listing with an entry for every node. If every node read them as often as it likes, the load would
+grow with the square of the number of nodes. So a few leaders read them often, and the other nodes read them on their
+own less often the more nodes there are. All nodes are notified of a new version, because all of them must follow it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.state import Phase
+
+_MAX_POLL_RATE = 128
+"""Polls a second of all nodes together, without the polls of the leaders and those after a notification."""
+
+_MAX_LEASE_RATE = 128 * 128
+"""Leases a second that all nodes together read, without the leaders."""
+
+_LEADER_DELAY = 0.2
+"""Seconds between the polls of one leader and the next after the same notification."""
+
+_MIN_INTERVAL = 0.01
+"""Seconds between two polls at least, however many notifications arrive."""
+
+
+@dataclass(frozen=True)
+class PollResult:
+    """The part of a poll's result that decides when the node polls again."""
+
+    phase: Phase
+    rank: int | None
+    """The node's place among the leaders; None if it is no leader."""
+
+    nodes: int
+    """The number of nodes that have a lease."""
+
+    network_healthy: bool
+    """True if notifications work, so that no news can be missed."""
+
+    urgent: bool
+    """True while a neighbour is silent, whose lease must be watched, or while this node cannot follow the state yet."""
+
+
+class PollSchedule:
+    """The schedule of one node's polls, on ``clock``, in seconds."""
+
+    def __init__(self, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
+        self._poll, self._lease = settings.poll, settings.lease
+        self._clock = clock
+        self._regular = self._next_read = float("inf")
+        self._notified = self._polled = self._earliest = float("-inf")
+        self._result: PollResult | None = None
+
+    @property
+    def poll_due(self) -> bool:
+        """True if it is time to poll."""
+        return self.pause <= 0
+
+    @property
+    def read_due(self) -> bool:
+        """True if it is time to read the leases as well."""
+        return self._clock() >= self._next_read
+
+    @property
+    def pause(self) -> float:
+        """Seconds until the next poll."""
+        return max(min(self._regular, self._next_read, self._notified), self._earliest) - self._clock()
+
+    def record_poll(self, started: float, result: PollResult, read: bool) -> None:
+        """Schedule the next poll after one that took from ``started`` to now, and that ``read`` the leases or not."""
+        now = self._clock()
+        self._result, self._polled, self._notified = result, now, float("inf")
+        self._earliest = now + max(_MIN_INTERVAL, now - started if read else 0.0)
+        self._regular = now + self._poll_interval(result)
+        self._next_read = min(now + self._read_interval(result), float("inf") if read else self._next_read)
+
+    def record_notification(self, newer: bool) -> None:
+        """Schedule a poll after a notification: of a ``newer`` version, or of news that only leaders need to read."""
+        now, result = self._clock(), self._result
+        if newer or result is None:
+            self._notified = now
+        elif result.rank is not None:
+            self._notified = min(self._notified, now + _LEADER_DELAY * result.rank)
+        else:
+            self._next_read = min(self._next_read, max(now, self._polled + self._shared_read_interval(result)))
+
+    def read_within(self, seconds: float) -> None:
+        """Read the leases again after ``seconds`` at the latest."""
+        self._next_read = min(self._next_read, self._clock() + seconds)
+
+    def _poll_interval(self, result: PollResult) -> float:
+        if result.urgent or (result.phase is Phase.JOINING and result.rank is not None):
+            return self._poll
+        if result.phase is not Phase.RUNNING or not result.network_healthy:
+            return self._shared_poll_interval(result)
+        # The links report the death of a process. The leases are read to know when a node that hangs has last renewed
+        # its own; a few readers are enough for that.
+        return 2 * self._lease if result.rank is None else self._lease / 6
+
+    def _read_interval(self, result: PollResult) -> float:
+        """Return the seconds until the leases are read."""
+        interval = self._poll_interval(result)
+        return interval if result.rank is not None else max(interval, self._shared_read_interval(result))
+
+    def _shared_poll_interval(self, result: PollResult) -> float:
+        return max(self._poll, result.nodes / _MAX_POLL_RATE)
+
+    def _shared_read_interval(self, result: PollResult) -> float:
+        return max(self._poll, result.nodes**2 / _MAX_LEASE_RATE)

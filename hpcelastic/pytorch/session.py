@@ -1,0 +1,292 @@
+"""The participation of a node whose agent is an external one, such as torchrun's, that supervises its workers itself.
+
+Such an agent asks for a round when no worker of its own is left, receives its part, and asks from time to time whether
+the round continues. If the agent fails or hangs, the guard kills its workers before the other nodes continue without
+them. The guard finds the workers by an environment variable, the mark. Workers inherit the mark from this process,
+which has it in its environment from the time when the agent receives its part until it first asks whether the round
+continues.
+"""
+
+import atexit
+import select
+import threading
+from dataclasses import dataclass
+
+from hpcelastic.agent.address import interface_of
+from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
+from hpcelastic.agent.inbox import Inbox
+from hpcelastic.agent.session import Session, SessionSpec
+from hpcelastic.agent.store_server import StoreListener
+from hpcelastic.errors import HpcElasticError
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.node import Action, RequestStop, ReservePort, StartWorkers, StopWorkers
+from hpcelastic.protocol.state import Phase, State
+from hpcelastic.pytorch.marking import Exported
+from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.slurm.entry import EnteredRun
+from hpcelastic.storage.paths import RunPaths
+
+_END_TIMEOUT = 1.0
+"""Seconds for which a node that has succeeded waits for the end of the run before it leaves."""
+
+
+@dataclass(frozen=True)
+class WorkersEnded:
+    """No worker of ``round`` is left on this node."""
+
+    round: int
+    succeeded: bool
+    """Whether all of them have succeeded, so that the agent starts none again."""
+
+
+class SessionEnded(HpcElasticError):
+    """The node must not take part any more, although the run may continue."""
+
+
+class ExternalAgentSession:
+    """The participation of a node in the run in ``paths``. The agent calls its methods in one thread.
+
+    A thread of its own executes what the node state machine decides. The methods wait for that thread.
+    """
+
+    def __init__(self, paths: RunPaths, here: EnteredRun, notifications: bool = True) -> None:
+        self._paths, self._report, self._node = paths, here.report, here.member.node
+        self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
+        spec = SessionSpec(paths, here.settings, here.member, here.state, here.lock, notifications)
+        self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
+        self._state_machine = self._session.state_machine
+        self._port: StoreListener | None = None
+        self._changed = threading.Condition()
+        """Notified of each change of the attributes below."""
+
+        self._state = here.state
+        self._idle = True
+        """Whether no worker is left, and the agent waits for a round."""
+
+        self._part: Assignment | None = None
+        """The part that the agent's workers have."""
+
+        self._stop_reason = ""
+        """Why the workers must be stopped; empty if they must not."""
+
+        self._error: HpcElasticError | None = None
+        """The error that has ended the participation."""
+
+        self._closing = False
+        name = here.member.name
+        facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": name}
+        facts["INTERFACE"] = interface_of(here.member.address)
+        self._facts = {MARKER: self._node, **{f"HPCELASTIC_{key}": value for key, value in facts.items()}}
+        self._exported = Exported()
+        self._thread = threading.Thread(target=self._run, name="session", daemon=True)
+        self._thread.start()
+        atexit.register(self.close)
+
+    # Called by the agent
+
+    @property
+    def state(self) -> State:
+        """The newest known state of the run."""
+        return self._state
+
+    @property
+    def name(self) -> str:
+        """The name of this node in the run."""
+        return self._session.member.name
+
+    @property
+    def node(self) -> str:
+        """The id of this node in the run."""
+        return self._node
+
+    @property
+    def part(self) -> Assignment | None:
+        """The part of this node; None before the first round, and while the agent waits for the next one."""
+        return self._part
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the node has published that its workers have succeeded."""
+        return self._session.member.final
+
+    @property
+    def excluded(self) -> bool:
+        """Whether the other nodes continue without this one, now or as soon as its departure is published."""
+        standing_by = self._part is None and self._state.phase is Phase.RUNNING
+        return bool(self._stop_reason) or standing_by or isinstance(self._error, SessionEnded)
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the agent must stop its workers before it asks for the next round; empty if it need not.
+
+        Raises the error that has ended the participation.
+        """
+        self._exported.remove()
+        with self._changed:
+            if self._error is not None:
+                raise self._error
+            return self._stop_reason
+
+    def next_round(self) -> Assignment | None:
+        """Wait for a round and return this node's part of it; None if the run has ended. No worker may be left.
+
+        Raises SessionEnded if this node must not take part any more, RendezvousTimeout if no round formed in time, and
+        StoreError if the run's directory could not be used for that time.
+        """
+        self._exported.remove()
+        with self._changed:
+            ended = self._part.round if self._part else 0
+        self._kill_leftovers()
+        with self._changed:
+            self._idle, self._part, self._stop_reason = True, None, ""
+            self._changed.notify_all()
+        self._inbox.deliver(WorkersEnded(ended, succeeded=False))
+        with self._changed:
+            self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
+            part = self._part
+        if part is None and self._error is not None:
+            raise self._error
+        if part is not None:
+            round = str(part.round)
+            self._exported.set({**self._facts, "HPCELASTIC_ROUND": round, "HPCELASTIC_TOKEN": round})
+            self._release_port()  # as late as possible: rank 0 is about to bind it
+        return part
+
+    def finish(self) -> None:
+        """Publish that the workers of this node have succeeded. The agent must not ask for another round."""
+        self._exported.remove()
+        part = self._part
+        if part is None:
+            return
+        self._kill_leftovers()
+        with self._changed:
+            self._idle, self._part = True, None
+            self._changed.notify_all()
+        self._inbox.deliver(WorkersEnded(part.round, succeeded=True))
+        with self._changed:
+            self._changed.wait_for(lambda: self.succeeded or self._error)
+
+    def wait_for_end(self) -> bool:
+        """Return whether the run has ended, which takes a moment after the last node has succeeded."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._state.phase.final, _END_TIMEOUT)
+
+    def close(self) -> None:
+        """Publish the departure, so that no other node waits until the lease expires. No worker may be left."""
+        atexit.unregister(self.close)
+        if self._closing:
+            return
+        self._exported.remove()
+        self._kill_leftovers()
+        with self._changed:
+            self._closing = self._idle = True
+            self._changed.notify_all()
+        self._inbox.wake()
+        self._thread.join()
+        self._session.depart()
+        self._release_port()
+        self._session.__exit__(None, None, None)
+
+    def _kill_leftovers(self) -> None:
+        """Kill the processes that workers have left, before the node publishes that none is left."""
+        if self._part is not None:
+            kill_marked_processes(self._node, self._session.guard.pid)
+            self._session.guard.disarm()
+
+    # In the thread of the session
+
+    def _run(self) -> None:
+        try:
+            self._session.start()
+            while not self._closing and self._error is None:
+                self._turn()
+        except HpcElasticError as error:
+            self._fail(error)
+        except Exception as error:  # a defect of ours: the agent must learn of it instead of waiting for ever
+            self._fail(HpcElasticError(f"internal error: {error!r}"))
+
+    def _turn(self) -> None:
+        session, machine = self._session, self._state_machine
+        ready, _, _ = select.select([self._inbox.fileno(), session.guard.fileno()], [], [], session.seconds_left())
+        if session.guard.fileno() in ready:
+            session.guard_reported()
+        if self._inbox.fileno() in ready:
+            self._inbox.clear_wakeups()
+        while self._inbox and not self._closing:
+            self._handle(self._inbox.take())
+        if machine.leaving and machine.part is None:
+            reason = machine.notice.reason if machine.notice else ""
+            raise SessionEnded(f"this node takes no part any more: {reason}")
+        if session.seconds_left() == 0.0:
+            raise session.timed_out()
+
+    def _handle(self, message: Observation | HpcElasticError | WorkersEnded) -> None:
+        if isinstance(message, WorkersEnded):
+            self._workers_ended(message)
+        elif isinstance(message, Observation):
+            self._session.record(message)
+            with self._changed:
+                self._state = message.state
+                self._changed.notify_all()
+            self._session.apply(self._state_machine.observe(message.state, message.lease_from, message.settled))
+        else:
+            self._session.store_failed(message)
+
+    def _workers_ended(self, ended: WorkersEnded) -> None:
+        part = self._state_machine.part
+        if part is not None and part.round == ended.round:
+            if ended.succeeded:
+                self._session.apply(self._state_machine.workers_succeeded(final=True))
+                with self._changed:
+                    self._changed.notify_all()
+            else:
+                self._session.apply(self._state_machine.stop_timed_out("the agent has stopped them"))
+        elif ended.succeeded:  # other nodes had ended the round before they learned of the success
+            self._session.apply(self._state_machine.depart())
+            raise SessionEnded(f"the workers have succeeded after round {ended.round} had ended")
+
+    def _perform(self, action: Action) -> int | None:
+        if isinstance(action, ReservePort):
+            return self._reserve_port()
+        if isinstance(action, StartWorkers):
+            self._hand_over(action)
+        elif isinstance(action, StopWorkers):
+            self._wait_until_stopped(action.reason)
+        elif isinstance(action, RequestStop):
+            return 0  # the agent cannot pass a request on: its workers are stopped at once
+        return None  # the end of the run is in the state
+
+    def _hand_over(self, start: StartWorkers) -> None:
+        self._session.guard.arm(start.lease_from)
+        self._session.remove_old_stores(start.part)
+        with self._changed:
+            self._part, self._idle = start.part, False
+            self._changed.notify_all()
+
+    def _wait_until_stopped(self, reason: str) -> None:
+        """Wait until the agent has stopped its workers. The rendezvous thread renews the lease meanwhile."""
+        with self._changed:
+            if not self._idle:
+                self._stop_reason = reason
+                if not self._state.phase.final:
+                    self._report(f"the workers are to be stopped: {reason}")
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._idle)
+
+    def _reserve_port(self) -> int:
+        self._release_port()
+        try:
+            self._port = StoreListener.open()
+        except OSError as error:
+            raise HpcElasticError(f"{self._node}: no port for the workers' store: {error}") from error
+        return self._port.port
+
+    def _release_port(self) -> None:
+        port, self._port = self._port, None
+        if port is not None:
+            port.close()
+
+    def _fail(self, error: HpcElasticError) -> None:
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()

@@ -1,0 +1,122 @@
+"""A run as seen from outside a rendezvous: create it, read it, change it, end it."""
+
+from collections.abc import Callable
+
+from hpcelastic.backends.backend import AnyRegister
+from hpcelastic.backends.connect import backend_of, record_backend
+from hpcelastic.backends.state_copies import StateCopies
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.codec import decode, encode
+from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Failure, Phase, Seen, State, View
+from hpcelastic.rendezvous.notifier import Notifier
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Version
+
+
+def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
+    """Prepare a run that its first agent will create in the backend of ``settings``."""
+    value = encode(State(run_id, settings, reason="no agent has joined yet"))
+    StateCopies(paths).write_first(value)
+    record_backend(paths, run_id, settings.rendezvous)
+
+
+def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
+    """Create the run unless it exists, and return its state. Raises ConfigError if it has other settings."""
+    register = backend_of(paths).register(writer)
+    if register.read().number == 0:
+        register.commit(0, encode(State(run_id, settings)))
+    state = decode_state(register, register.read())
+    if state.run_id != run_id:
+        raise ConfigError(f"{paths.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
+    if state.settings != settings:
+        raise ConfigError(
+            f"{paths.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
+            "must use the same settings: repeat those, or use another run id"
+        )
+    return state
+
+
+def read_state(paths: RunPaths) -> State:
+    """Return the newest state of a run. Raises StoreError if the directory holds none."""
+    return _newest(paths, backend_of(paths).register(writer=""))[1]
+
+
+def close_run(paths: RunPaths, writer: str, reason: str, notifier: Notifier | None = None) -> State:
+    """Close a run and return its final state. A run that has ended stays as it is."""
+    return _change(paths, writer, lambda state: close(state, reason).next, notifier)
+
+
+def fail_run(
+    paths: RunPaths, writer: str, reason: str, failures: tuple[Failure, ...] = (), notifier: Notifier | None = None
+) -> State:
+    """Fail a run and return its final state. A run that has ended stays as it is."""
+    return _change(paths, writer, lambda state: fail(state, reason, failures).next, notifier)
+
+
+def conclude_run(paths: RunPaths, writer: str, notifier: Notifier | None = None) -> State:
+    """End a run whose participants have all published their success; any other run stays as it is.
+
+    The agent that publishes last may be the only one left, and about to end too.
+    """
+    published = {lease.member.node: Seen(lease.member, alive=True) for lease in backend_of(paths).leases().values()}
+
+    def change(state: State) -> State | None:
+        unseen = {p.node: Seen(None, alive=True) for p in state.participants}
+        decided = decide(state, View(unseen | published)).next
+        return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
+
+    return _change(paths, writer, change, notifier)
+
+
+def steer_run(
+    paths: RunPaths, writer: str, change: Callable[[State], Decision], notifier: Notifier | None = None
+) -> State:
+    """Commit a change that a user requests, such as a drain, and return the state after it."""
+    return _change(paths, writer, lambda state: change(state).next, notifier)
+
+
+def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
+    """Reopen a run that has ended, or whose agents are gone, with ``settings``, and return its state."""
+    return _change(paths, writer, lambda state: reopen(state, settings))
+
+
+def _change(
+    paths: RunPaths, writer: str, change: Callable[[State], State | None], notifier: Notifier | None = None
+) -> State:
+    """Commit the result of ``change`` on the newest state, and retry while others commit. None changes nothing."""
+    register = backend_of(paths).register(writer)
+    while True:
+        version, state = _newest(paths, register)
+        changed = change(state)
+        if changed is None:
+            return state
+        if register.commit(version.number, encode(changed)):
+            if notifier is not None:
+                notifier.notify(changed.participants, version.number + 1)
+            return changed
+
+
+def _newest(paths: RunPaths, register: AnyRegister) -> tuple[Version, State]:
+    version = register.read()
+    if version.number == 0:
+        raise StoreError(f"{paths.root}: holds no run")
+    return version, decode_state(register, version)
+
+
+def decode_state(register: AnyRegister, version: Version) -> State:
+    """Return the state in a version of the register. Raises StoreError if the version cannot be decoded."""
+    try:
+        return decode(State, version.value)
+    except ValueError as error:
+        what = (
+            f"version {version.number} cannot be decoded ({error}); another version of hpcelastic may have written it"
+        )
+        raise StoreError(f"{register.where}: {what}") from error
+
+
+def _differences(theirs: Settings, ours: Settings) -> str:
+    old, new = encode(theirs), encode(ours)
+    pairs = [(f"{part}.{key}", old[part][key], new[part][key]) for part in old for key in old[part]]
+    return ", ".join(f"{key} = {was} (here {now})" for key, was, now in pairs if was != now)

@@ -1,0 +1,57 @@
+"""Suspicion of neighbours: what the network reports about them, checked against their leases.
+
+A report alone proves nothing. A neighbour counts as gone if its kernel refuses connections and its lease stands still:
+a node that is alive renews its lease as soon as a link to it breaks.
+"""
+
+from collections.abc import Callable, Collection
+
+from hpcelastic.backends.backend import AnyObserver
+
+_STANDSTILL = 0.1
+"""Seconds for which the lease of a neighbour that refuses connections must not have changed."""
+
+
+class Suspicions:
+    """The neighbours that this node suspects, in the round that runs or has just ended."""
+
+    def __init__(self, observer: AnyObserver, clock: Callable[[], float]) -> None:
+        self._observer, self._clock = observer, clock
+        self.silent: set[str] = set()
+        """Neighbours whose heartbeats are missing. Only their leases show whether they are alive."""
+
+        self.gone: frozenset[str] = frozenset()
+        """Neighbours of which no process is left, neither of the agent nor of its workers."""
+
+        self._suspects: dict[str, tuple[float, str | None]] = {}
+        """Neighbours whose link has broken: since when, and the version of their lease at that time."""
+
+    def link_lost(self, node: str) -> None:
+        """The link to a neighbour has broken."""
+        self._observer.observe(())
+        self._suspects[node] = self._clock(), self._observer.lease_version(node)
+
+    def refused(self, node: str, members: Collection[str]) -> bool:
+        """The kernel of a suspect refuses connections. Return whether that proves that it is gone."""
+        since, before = self._suspects[node]
+        self._observer.observe(())
+        if self._observer.lease_version(node) != before:
+            del self._suspects[node]
+        elif self._clock() - since >= _STANDSTILL and node in members:
+            self.gone |= {node}
+            return True
+        return False
+
+    def suspects(self, node: str) -> bool:
+        """Return whether the link to the node has broken and its lease has not been renewed since."""
+        return node in self._suspects
+
+    def keep(self, members: Collection[str]) -> None:
+        """Forget what was known of nodes that are not ``members`` of the round."""
+        self.gone &= set(members)
+        self.silent &= set(members)
+
+    def expiries(self) -> list[float]:
+        """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""
+        now = self._clock()
+        return [left for node in self.silent if (left := self._observer.expires(node) - now) > 0]

@@ -1,0 +1,144 @@
+"""The name of a lease, ``NODE~REVISION~HEARTBEAT~SUMMARY.json``. One listing shows the states of all nodes.
+
+Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. SUMMARY holds the
+small fields of `Member` in their order, separated by ``,``, then ``+`` and an incarnation for each of the node's own
+dead predecessors. A final ``+`` means that the file's content, the JSON of the whole member, holds more. A summary that
+does not fit is a single ``+``. A summary with unknown fields, from a newer writer, is treated in the same way.
+"""
+
+import heapq
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from typing import Any, NamedTuple, get_type_hints
+from urllib.parse import quote, unquote
+
+from hpcelastic.protocol.state import Member, NodeState, name_of
+
+MAX_NAME_LENGTH = 230
+"""The maximum length of a name in bytes. The name of its draft is longer, and filesystems allow 255 bytes."""
+
+_SUFFIX = ".json"
+_RESERVED_LENGTH = 2 * 10 + len("~~~") + len(_SUFFIX)
+"""The length of all parts except the node and the summary, if both counters have ten digits."""
+
+_HINTS = get_type_hints(Member)
+_NAME_FIELDS = {
+    field.name: _HINTS[field.name] for field in fields(Member) if _HINTS[field.name] in (int, str, NodeState)
+}
+for _name in ("node", "process"):  # the name begins with the node; no decision depends on the process
+    del _NAME_FIELDS[_name]
+_NODE_STATE_INDEX, _ORDER_INDEX = (list(_NAME_FIELDS).index(field) for field in ("node_state", "order"))
+_CONTENT_FIELDS = {
+    field.name: None if field.default is MISSING else field.default
+    for field in fields(Member)
+    if field.name not in (*_NAME_FIELDS, "node", "process", "dead")
+}
+"""The fields that only the content holds, with their defaults."""
+
+
+class LeaseName(NamedTuple):
+    """A listed name. If a node has several names, the greatest counts."""
+
+    node: str
+    revision: int
+    """-1, like ``heartbeat``, in a name of an unknown format. Only a change of such a name has a meaning."""
+
+    heartbeat: int
+    text: str
+
+    def follows(self, other: "LeaseName") -> bool:
+        """Return True if the node has renewed its lease after ``other``. An older name comes from a late listing."""
+        return self > other if self.revision >= 0 else self != other
+
+
+def parse(text: str) -> LeaseName | None:
+    """Parse a name in the directory of leases; return None if it is not the name of a lease."""
+    if not text.endswith(_SUFFIX):
+        return None
+    try:
+        node, revision, heartbeat, _ = text.split("~", 3)
+        return LeaseName(node, int(revision), int(heartbeat), text) if "@" in node else None
+    except ValueError:
+        node, tilde, _ = text.partition("~")
+        return LeaseName(node, -1, -1, text) if "@" in node and tilde else None
+
+
+def newest(texts: list[str]) -> dict[str, LeaseName]:
+    """Return the greatest name of each node in a listing. A node that dies during a renewal leaves two names."""
+    found: dict[str, LeaseName] = {}
+    for text in texts:
+        name = parse(text)
+        if name is not None:
+            other = found.setdefault(name.node, name)
+            if name is not other and name > other:
+                found[name.node] = name
+    return found
+
+
+def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
+    """Return the first ``count`` ready nodes of a listing in their order, quickly even for long listings.
+
+    A node may occur twice, with its old and its new name. Names of an unknown format are skipped.
+    """
+    found = []
+    for text in texts:
+        values = text.rpartition("~")[2].split(",")
+        if len(values) != len(_NAME_FIELDS) or values[_NODE_STATE_INDEX] != NodeState.READY.value:
+            continue
+        if values[_ORDER_INDEX].isdecimal():
+            found.append((int(values[_ORDER_INDEX]), text))
+    names = [parse(text) for _, text in heapq.nsmallest(count, found)]
+    members = [member_of(name)[0] for name in names if name]
+    return [member for member in members if member]
+
+
+def lease_name(node: str, revision: int, heartbeat: int, summary: str) -> str:
+    """Format the name of a lease."""
+    return f"{node}~{revision}~{heartbeat}~{summary}{_SUFFIX}"
+
+
+def summary(member: Member) -> str:
+    """Return the part of a lease's name that holds the fields of ``member``, as far as they fit."""
+    available = MAX_NAME_LENGTH - _RESERVED_LENGTH - len(member.node)
+    field_text = ",".join(_quoted(getattr(member, name)) for name in _NAME_FIELDS)
+    if len(field_text) + 1 > available:
+        return "+"
+    complete = all(getattr(member, name) == default for name, default in _CONTENT_FIELDS.items())
+    for node in member.dead:
+        incarnation = _quoted(node[len(member.name) + 1 :])
+        own = incarnation and node.startswith(f"{member.name}@") and name_of(node) == member.name
+        if own and len(field_text) + len(incarnation) + 2 <= available:
+            field_text += f"+{incarnation}"
+        else:
+            complete = False
+    return field_text if complete else f"{field_text}+"
+
+
+def member_of(name: LeaseName) -> tuple[Member | None, bool]:
+    """Return the member in a lease's name, without its process, and whether the name holds all of the member."""
+    field_text, *dead = name.text[: -len(_SUFFIX)].split("~", 3)[-1].split("+")
+    values = field_text.split(",")
+    if name.revision < 0 or len(values) != len(_NAME_FIELDS):
+        return None, False
+    try:
+        known: dict[str, Any] = {
+            field: _value(kind, text) for (field, kind), text in zip(_NAME_FIELDS.items(), values, strict=True)
+        }
+    except ValueError:
+        return None, False
+    predecessors = tuple(f"{name_of(name.node)}@{_text(incarnation)}" for incarnation in dead if incarnation)
+    return Member(node=name.node, dead=predecessors, **known), "" not in dead
+
+
+def _quoted(value: int | str | NodeState) -> str:
+    text = value.value if isinstance(value, NodeState) else str(value)
+    return quote(text, safe="", errors="surrogatepass").replace("~", "%7E")
+
+
+def _text(quoted: str) -> str:
+    return unquote(quoted, errors="surrogatepass")
+
+
+def _value(kind: type, quoted: str) -> Any:
+    text = _text(quoted)
+    return text if kind is str else kind(text)

@@ -1,0 +1,274 @@
+"""Leases: one file for each node, written by its owner alone. The file's name holds nearly all (see `lease_names`).
+
+A heartbeat renames the file, and one listing shows all leases. An observer measures the age of a lease by its own
+clock, from the end of the listing that first showed the name to the start of the listing that still shows it. No time
+stamp crosses machines, and modification times are not used. A listing that does not show a name proves nothing about
+the lease: in a large directory a listing may miss a file that is renamed at that moment. A missing lease counts as
+expired only if it is missing for the whole expiry time, from the end of the first listing without it, and in so many
+consecutive listings that chance is ruled out.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
+from hpcelastic.storage import files
+from hpcelastic.storage.errnos import may_have_succeeded, retry
+from hpcelastic.storage.lease_names import LeaseName, lease_name, member_of, newest, parse, summary
+
+_DURABLE_STATES = (NodeState.FAILED, NodeState.SUCCEEDED, NodeState.LEFT)
+"""The states that must survive a server that loses its memory. A living node publishes any other state again at its
+next heartbeat, and any other state of a dead node does not matter."""
+
+_MAX_READ_FAILURES = 3
+"""The number of polls for which a node's previous member stays valid while its new content can't be read."""
+
+_MIN_MISSING_LISTINGS = 5
+"""The consecutive listings in which a lease must be missing before it can expire. A listing misses at most one living
+node in 100."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The content of a lease."""
+
+    heartbeat: int
+    member: Member
+    path: Path = field(compare=False)
+    """The file at the time of reading. The next heartbeat renames it."""
+
+
+class OwnLease:
+    """The lease of this node.
+
+    At any moment after the first renewal at least one of the node's names exists, and the greatest is the newest.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        self._directory, self._node = directory, node
+        self._revision = self._heartbeat = 0
+        self._summary = ""
+        self._published: Member | None = None
+        self._name = ""
+        """The name of the file after the last renewal."""
+
+        self._stale_names: set[str] = set()
+        """Earlier names of the file that may still exist."""
+
+    def renew(self, member: Member) -> None:
+        """Publish the next heartbeat; durably if the state is one that the node may not be able to publish again."""
+        self._heartbeat += 1
+        if member != self._published or not self._rename():
+            self._publish(member)
+
+    def _rename(self) -> bool:
+        """Rename the file for the next heartbeat; return False if it does not have its last name."""
+        name = lease_name(self._node, self._revision, self._heartbeat, self._summary)
+        with files.as_store_error(self._directory / name):
+            try:
+                retry(lambda: os.replace(self._directory / self._name, self._directory / name))
+            except OSError as error:
+                if not may_have_succeeded(error):
+                    raise
+                if not self._is_listed(name):  # else the reply was lost
+                    if isinstance(error, FileNotFoundError):
+                        return False  # renamed by an earlier attempt, or removed by another process
+                    raise
+        self._name = name
+        return True
+
+    def _is_listed(self, name: str) -> bool:
+        """Return True if ``name`` exists. All other names of this node become stale names."""
+        texts = [text for text in files.names(self._directory) if text.startswith(f"{self._node}~")]
+        self._stale_names.update(text for text in texts if text != name)
+        return name in texts
+
+    def _publish(self, member: Member) -> None:
+        self._revision += 1  # also after a failed attempt, which may have taken effect or still may
+        self._published, self._summary = None, summary(member)
+        if self._name:
+            self._stale_names.add(self._name)
+        name = lease_name(self._node, self._revision, self._heartbeat, self._summary)
+        self._stale_names.add(name)
+        durable = member.node_state in _DURABLE_STATES
+        files.publish(self._directory / name, files.to_json(encode(member)), durable=durable)
+        self._stale_names.remove(name)
+        self._published, self._name = member, name
+        self._remove_stale_names()
+
+    def _remove_stale_names(self) -> None:
+        """Remove the files of earlier revisions. Errors are ignored, because the greatest name counts."""
+        with suppress(StoreError):
+            for name in sorted(self._stale_names):
+                files.remove(self._directory / name)
+                self._stale_names.remove(name)
+        files.touch_directory(self._directory)
+
+
+@dataclass
+class _ObservedLease:
+    since: float
+    """The end of the listing that first showed ``name``; the end of the first listing if none ever showed it."""
+
+    name: LeaseName | None = None
+    missing_since: float = 0.0
+    """The end of the first of the latest consecutive listings that did not show ``name``."""
+
+    missing_listings: int = 0
+    """The number of these listings."""
+
+    member: Member | None = None
+    read_failures: int = 0
+    """The number of polls in which the content had to be read and could not be."""
+
+    seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
+
+    @property
+    def unchanged_since(self) -> float:
+        """The start of the lease's age."""
+        return self.missing_since if self.missing_listings else self.since
+
+
+class LeaseObserver:
+    """An observer of the leases of all nodes of a run, by the monotonic ``clock`` of this process (seconds)."""
+
+    def __init__(self, directory: Path, expiry: float, clock: Callable[[], float]) -> None:
+        self._directory = directory
+        self._expiry = expiry
+        self._clock = clock
+        self._watched: dict[str, _ObservedLease] = {}
+        self._last_listing_end = float("-inf")
+        """The end of the last listing. A lease that was renewed since then proves that its node lived, unless the last
+        listing is so long ago that the node may have died again."""
+
+    def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
+        """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
+        before = self._clock()
+        listed = newest(files.names(self._directory))
+        after = self._clock()
+        nodes = sorted({*listed, *expected, *self._missing_nodes(listed)})
+        found = {node: self._observe_lease(node, listed.get(node), before, after) for node in nodes}
+        self._last_listing_end = after
+        return found
+
+    def expires(self, node: str) -> float:
+        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
+        watched = self._watched.get(node)
+        return watched.unchanged_since + self._expiry if watched and watched.name else float("inf")
+
+    def lease_version(self, node: str) -> str | None:
+        """Return the file name of the node's lease, which changes at each renewal; None if it was never listed."""
+        watched = self._watched.get(node)
+        return watched.name.text if watched and watched.name else None
+
+    def _missing_nodes(self, listed: dict[str, LeaseName]) -> list[str]:
+        """Return the living nodes whose lease was seen before but is missing in this listing."""
+        gone = self._watched.keys() - listed.keys()
+        return [node for node in gone if self._watched[node].name and self._watched[node].seen.alive]
+
+    def _observe_lease(self, node: str, name: LeaseName | None, before: float, after: float) -> Seen:
+        watched = self._watched.get(node)
+        if watched is None:
+            watched = self._watched[node] = _ObservedLease(after)
+        last, seen = watched.name, watched.seen
+        renewed = name is not None and (last is None or name.follows(last))
+        proved = seen.proved
+        if renewed:
+            proved = before - self._last_listing_end <= self._expiry
+            watched.name, watched.since, watched.missing_listings = name, after, 0
+            self._update_member(watched, last)
+        elif name is not None and name == last:
+            watched.missing_listings = 0
+        else:
+            watched.missing_since = watched.missing_since if watched.missing_listings else after
+            watched.missing_listings += 1
+        if watched.read_failures and not renewed:
+            self._read_content(watched)
+        missing_by_chance = watched.missing_listings in range(1, _MIN_MISSING_LISTINGS)
+        expired = before - watched.unchanged_since > self._expiry and not missing_by_chance
+        alive = not expired and (renewed or seen.alive)
+        if alive is not seen.alive or proved is not seen.proved or watched.member is not seen.member:
+            watched.seen = seen = Seen(watched.member, alive=alive, proved=proved)
+        return seen
+
+    def _update_member(self, watched: _ObservedLease, last: LeaseName | None) -> None:
+        """Update the member of a renewed lease if its revision may differ from that of ``last``."""
+        name = watched.name
+        assert name is not None
+        if last is not None and name.revision == last.revision >= 0:
+            return
+        member, complete = member_of(name)
+        watched.read_failures = 0
+        if complete:
+            watched.member = member
+        else:
+            self._read_content(watched)
+
+    def _read_content(self, watched: _ObservedLease) -> None:
+        """Update the member from the content of a lease whose name does not hold all of it.
+
+        The member in the name is used only after some failed reads, because a failure without its report is useless.
+        """
+        name = watched.name
+        assert name is not None
+        member = self._load_content(name)
+        watched.read_failures = 0 if member else watched.read_failures + 1
+        if member is None:
+            member, _ = member_of(name)
+            new = watched.member is None and member is not None and member.node_state is not NodeState.FAILED
+            if not new and watched.read_failures <= _MAX_READ_FAILURES:
+                return
+        watched.member = member or watched.member
+
+    def _load_content(self, name: LeaseName) -> Member | None:
+        """Read the member from a lease's file, also if it was renamed since the listing; None if it can't be read."""
+        with suppress(StoreError):
+            # Only listed names are opened: a client caches for half a minute that a name was absent.
+            member, file_exists = _member(self._directory / name.text)
+            if file_exists:
+                return member
+            moved = newest(files.names(self._directory)).get(name.node)
+            if moved is not None and moved.revision == name.revision:
+                return _member(self._directory / moved.text)[0]
+        return None
+
+
+def _member(path: Path) -> tuple[Member | None, bool]:
+    """Return the member in a lease's file and whether the file may exist; no member if it can't be read or decoded."""
+    try:
+        data = files.read_json(path)
+        return (decode(Member, data), True) if data is not None else (None, False)
+    except (DecodeError, StoreError):
+        return None, True
+
+
+def read_lease(path: Path) -> Lease | None:
+    """Return the lease in ``path``; None if there is none or its format is unknown (other program, newer version)."""
+    name = parse(path.name)
+    if name is None:
+        return None
+    member, _ = _member(path)
+    return Lease(name.heartbeat, member, path) if member is not None else None
+
+
+def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
+    """Return all leases in ``directory`` by node; with ``node_name``, only those of the nodes with that name.
+
+    If the content can't be read, the lease holds the member in its name.
+    """
+    found: dict[str, Lease] = {}
+    moved: dict[str, LeaseName] = {}
+    for _ in range(_MAX_READ_FAILURES):  # a lease that is renewed meanwhile is read under its next name
+        names = newest(files.names(directory))
+        moved = {node: names[node] for node in sorted(names) if node not in found and node_name in ("", name_of(node))}
+        for node, name in moved.items():
+            member, file_exists = _member(directory / name.text)
+            member = member or (member_of(name)[0] if file_exists else None)
+            if member is not None:
+                found[node] = Lease(name.heartbeat, member, directory / name.text)
+    return found

@@ -1,0 +1,180 @@
+"""The paths in a run's directory."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The layout of the run's directory ``root``, which holds everything that one run writes. ``cat`` can read it."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.json"
+
+    @property
+    def filesystem(self) -> Path:
+        """The verdict on the filesystem that all agents of the run use."""
+        return self.root / "filesystem.json"
+
+    @property
+    def register(self) -> Path:
+        """The versions of the rendezvous register: the run's history."""
+        return self.root / "rendezvous" / "versions"
+
+    @property
+    def backend(self) -> Path:
+        """The server that keeps the rendezvous; absent if this directory keeps it."""
+        return self.root / "rendezvous" / "backend.json"
+
+    @property
+    def server(self) -> Path:
+        """The address of the run's server if the user does not name it; see `ServerAddress`."""
+        return self.root / "rendezvous" / "server.json"
+
+    @property
+    def known(self) -> Path:
+        """The first state of a run that is kept in a server; its final state after the end. See `StateCopies`."""
+        return self.root / "rendezvous" / "known.json"
+
+    @property
+    def newest(self) -> Path:
+        """The newest state of a run that is kept in a server; see `StateCopies`."""
+        return self.root / "rendezvous" / "newest.json"
+
+    @property
+    def leases(self) -> Path:
+        """One lease for each node and incarnation."""
+        return self.root / "rendezvous" / "nodes"
+
+    @property
+    def key(self) -> Path:
+        """The key that authenticates messages between agents of the run."""
+        return self.root / "rendezvous" / "key"
+
+    @property
+    def race(self) -> Path:
+        """Names that agents try to create at the same time when they start, as a test of the filesystem."""
+        return self.root / "rendezvous" / "race"
+
+    @property
+    def incidents(self) -> Path:
+        """Incidents on nodes, one file each."""
+        return self.root / "incidents"
+
+    @property
+    def stores(self) -> Path:
+        """The key-value stores of the rounds."""
+        return self.root / "rendezvous" / "store"
+
+    def store(self, round: int) -> Path:
+        """The key-value store that the workers of a round share."""
+        return self.stores / f"round-{round:04d}"
+
+    @property
+    def events(self) -> Path:
+        """One JSON-lines log for each agent."""
+        return self.root / "events"
+
+    def event_log(self, node: str) -> Path:
+        return self.events / f"{node}.jsonl"
+
+    @property
+    def logs(self) -> Path:
+        """Worker logs for each round and rank."""
+        return self.root / "logs"
+
+    def round_logs(self, round: int) -> Path:
+        return self.logs / f"round-{round:04d}"
+
+    def log(self, round: int, rank: int, stream: str) -> Path:
+        """Log of one worker; ``stream`` is ``out`` or ``err``."""
+        return self.round_logs(round) / f"rank-{rank:05d}.{stream}"
+
+    def matches(self, round: int, node: str, stream: str) -> Path:
+        """The log lines of one node's workers that match a search text."""
+        return self.round_logs(round) / f"match-{node}.{stream}"
+
+    def error_file(self, round: int, rank: int) -> Path:
+        """The exception of a worker, in the format of torch's ``@record``."""
+        return self.round_logs(round) / f"rank-{rank:05d}.error.json"
+
+    @property
+    def facts(self) -> Path:
+        """The key-value store of the whole run, for the user's script."""
+        return self.root / "facts"
+
+    @property
+    def results(self) -> Path:
+        """Return values of the entry point, and exceptions."""
+        return self.root / "results"
+
+    def result(self, round: int, rank: int) -> Path:
+        """Return value of one rank, without suffix."""
+        return self.results / f"round-{round:04d}.rank-{rank:05d}"
+
+    def exception(self, round: int, rank: int) -> Path:
+        """The exception of the entry point on one rank, if it can be pickled."""
+        return self.results / f"round-{round:04d}.rank-{rank:05d}.exception.pkl"
+
+    @property
+    def function(self) -> Path:
+        """The entry point, if it is a Python function."""
+        return self.root / "function.pkl"
+
+    def call(self, name: str) -> Path:
+        """The entry point of one agent, if it is a Python function and each agent has its own."""
+        return self.root / "calls" / f"{name}.pkl"
+
+    @property
+    def point(self) -> Path:
+        """The settings of this run of a sweep that differ from the other runs."""
+        return self.root / "point.json"
+
+    @property
+    def slurm(self) -> Path:
+        """The submitted sbatch text, and the files of submitit."""
+        return self.root / "slurm"
+
+    @property
+    def requeues(self) -> Path:
+        """Records of the incarnations of jobs that their own agents have requeued."""
+        return self.slurm / "requeues"
+
+    def requeue(self, job: str, restart: int) -> Path:
+        """The record of one requeued incarnation."""
+        return self.requeues / f"{job}.{restart}.json"
+
+    def requeue_request(self, job: str, restart: int) -> Path:
+        """The request of an agent to the batch script of its job to requeue the job."""
+        return self.slurm / f"requeue-{job}.{restart}"
+
+    def success(self, job: str, restart: int) -> Path:
+        """The message of an agent to the batch script of its job that the run has succeeded."""
+        return self.slurm / f"succeeded-{job}.{restart}"
+
+    @property
+    def jobs(self) -> Path:
+        """The SLURM jobs that were submitted for the run, one line of JSON each."""
+        return self.slurm / "jobs.jsonl"
+
+
+def doctor_verdict(directory: Path) -> Path:
+    """Return the path of the verdict of `hpcelastic doctor` on the filesystem of the runs in ``directory``."""
+    return directory / ".hpcelastic-filesystem.json"
+
+
+def run_registry(state: Path) -> Path:
+    """Return the directory that lists the user's runs, in the user's state directory ``state``."""
+    return state / "hpcelastic" / "runs"
+
+
+def safe_name(name: str) -> str:
+    """Return ``name`` with all characters replaced that some filesystem does not allow in a file name."""
+    return _UNSAFE.sub("-", name) or "node"

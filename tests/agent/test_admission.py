@@ -1,0 +1,154 @@
+"""Admission of a node: when it is refused, excluded, and admitted after all."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent import admission
+from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
+from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record
+from hpcelastic.health.settings import HealthSettings
+from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Member, NodeState, Phase
+from hpcelastic.rendezvous.run import close_run, open_run, steer_run
+from hpcelastic.storage import files
+from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
+
+NODE = Member("n1@0-a", NodeState.READY, -1, 1, "10.0.0.1", 0)
+NOW = 1_000_000.0
+
+
+@dataclass
+class Clock:
+    """A clock that advances during a sleep; ``happens`` is called then, once."""
+
+    now: float = NOW
+    happens: Callable[[], object] = lambda: None
+    said: list[str] = field(default_factory=list)
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.happens()
+        self.happens = lambda: None
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for name in ("hpcelastic.agent.admission.time", "hpcelastic.health.memory.time"):
+        monkeypatch.setattr(name, clock)
+    return clock
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> RunPaths:
+    paths = RunPaths(tmp_path / "run")
+    for directory in (paths.register, paths.leases, paths.incidents):
+        files.make_directory(directory)
+    open_run(paths, "r", Settings(), "test")
+    return paths
+
+
+def asked(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
+    settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
+    environ = {"PATH": "/usr/bin:/bin"}
+    return admit(AdmissionRequest(paths, NODE, Settings(), settings, environ, movable), clock.said.append)
+
+
+def out(paths: RunPaths) -> None:
+    record(paths, Incident("n1", IncidentKind.CHECK, "it smokes", NOW))
+
+
+def test_a_node_that_nothing_is_known_of_joins_without_a_word(paths: RunPaths, clock: Clock) -> None:
+    assert asked(paths, clock) is None
+    assert (clock.said, clock.now, read_leases(paths.leases)) == ([], NOW, {})
+
+
+def test_a_node_that_fails_its_check_says_so_and_is_not_waited_for(paths: RunPaths, clock: Clock) -> None:
+    assert asked(paths, clock, check=True, disk="0", command="echo bent; exit 1") == EXIT_UNFIT
+    assert clock.said[0].startswith("node check failed: health.command: bent (exit status 1); ")
+    assert f"hpcelastic forgive {paths.root} n1" in clock.said[-1]
+    assert [one.message for one in read_incidents(paths)] == ["health.command: bent (exit status 1)"]
+    (lease,) = read_leases(paths.leases).values()
+    assert (lease.member.name, lease.member.node_state) == ("n1", NodeState.LEFT)
+
+
+def test_a_node_that_is_out_stands_aside_until_it_is_forgiven(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    clock.happens = lambda: forgive(paths)
+    assert asked(paths, clock) is None
+    assert clock.now == NOW + admission._POLL_INTERVAL
+    assert clock.said[0] == "this node had problems recently: check failed just now: it smokes"
+    assert clock.said[1].startswith("it is excluded for 60 min; to admit it now: hpcelastic forgive ")
+    assert [lease.member.node_state for lease in read_leases(paths.leases).values()] == [NodeState.LEFT]
+
+
+def test_or_until_the_run_has_ended(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    clock.happens = lambda: close_run(paths, "test", "enough")
+    assert asked(paths, clock) == 1
+
+
+def test_or_until_no_round_has_formed_for_long(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    assert asked(paths, clock) is None
+    assert admission._IDLE_RUN_TIMEOUT < clock.now - NOW < 2 * admission._IDLE_RUN_TIMEOUT
+    assert clock.said[-1] == "no round for 60 s: this node is admitted although it had problems recently"
+
+
+def test_who_can_go_elsewhere_does_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+
+    def forms() -> None:
+        steer_run(paths, "test", lambda state: Decision(replace(state, phase=Phase.RUNNING, round=1), "for the test"))
+
+    clock.happens = forms
+    assert asked(paths, clock, movable=True) == EXIT_UNFIT
+    assert clock.now == NOW + admission._POLL_INTERVAL
+
+
+def test_who_can_go_elsewhere_is_taken_by_a_run_that_needs_it(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    assert asked(paths, clock, movable=True) is None
+
+
+def test_nobody_stands_aside_where_that_is_turned_off(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    assert asked(paths, clock, exclude=False) is None
+    assert clock.now == NOW
+
+
+def test_who_stands_aside_goes_when_told(paths: RunPaths, clock: Clock) -> None:
+    out(paths)
+    before = signal.getsignal(signal.SIGTERM)
+    clock.happens = lambda: signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended:
+        asked(paths, clock)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_directory_that_fails_meanwhile_is_waited_for(
+    paths: RunPaths, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out(paths)
+    read = admission.read_state
+
+    def fails_once(_: RunPaths) -> None:
+        monkeypatch.setattr(admission, "read_state", read)
+        forgive(paths)
+        raise admission.StoreError("no answer")
+
+    monkeypatch.setattr(admission, "read_state", fails_once)
+    assert asked(paths, clock) is None
+    assert clock.now == NOW + 2 * admission._POLL_INTERVAL

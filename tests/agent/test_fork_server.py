@@ -1,0 +1,459 @@
+"""The fork server: spawn requests, and their results when a process dies or hangs in between."""
+
+import errno
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent import fork_server, workers
+from hpcelastic.agent.fork_server import WorkerCommand
+from hpcelastic.agent.guard_main import marked_processes
+from hpcelastic.agent.settings import Entrypoint
+from tests.agent.processes import TIMEOUT, eventually, watched
+from tests.agent.starting import Node, node
+
+SAY_WHO = "import os\nprint(os.getpid(), os.getppid(), open('/proc/self/cmdline').read().count('fork_server_main.py'))"
+WAIT = "import time\nprint('here')\ntime.sleep(1000)"
+
+Make = Callable[..., Node]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    """A node that runs a script, with modules to preload; each test makes one."""
+    made = []
+
+    def made_node(script: str, preload: tuple[str, ...] = ("json",), *, count: int = 1, **modules: str) -> Node:
+        (tmp_path / "train.py").write_text(script)
+        for name, text in modules.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        context = node(tmp_path, Entrypoint(script=str(tmp_path / "train.py")), preload, workers=count)
+        made.append(context)
+        return context.__enter__()
+
+    yield made_node
+    for context in made:
+        context.__exit__(None, None, None)
+
+
+def is_fork_of(pid: int, parent: int) -> bool:
+    """Whether ``pid`` was forked from the fork server, whose memory lies at the same random addresses."""
+
+    def memory(pid: int) -> str:
+        lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        return next(line.split()[0] for line in lines if "[vdso]" in line)
+
+    return memory(pid) == memory(parent)
+
+
+def parent_of(made: Node) -> int:
+    assert made.fork_server is not None and made.fork_server.pid is not None
+    return made.fork_server.pid
+
+
+def heard(made: Node) -> None:
+    """Wait for the server's message, and handle it."""
+    assert made.fork_server is not None
+    assert select.select([made.fork_server], [], [], TIMEOUT)[0], "the server sends nothing"
+    made.fork_server.handle_message()
+
+
+def children() -> set[int]:
+    return set(fork_server._children())
+
+
+# What it is for
+
+
+def test_restarts_are_forked_from_the_same_parent(make: Make) -> None:
+    made = make(WAIT, count=2)
+    parent, seen = parent_of(made), set()
+    for _ in range(3):
+        group = made.start(2)
+        made.attend(group)
+        assert {worker.local_rank for worker in group.running.values()} == {0, 1}
+        assert all(is_fork_of(pid, parent) for pid in group.pids.values())
+        seen |= set(group.pids.values())
+        group.stop(grace=TIMEOUT)
+    assert parent_of(made) == parent and len(seen) == 6 and made.reports == []
+
+
+def test_workers_are_children_of_the_agent(make: Make) -> None:
+    made = make(SAY_WHO)
+    group = made.start()
+    assert made.finish(group) == [0]
+    assert made.log("out").split() == [str(group.pids[0]), str(os.getpid()), "0"]
+
+
+def test_children_from_before_are_left_to_who_waits_for_them(make: Make) -> None:
+    child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    made = make("pass")
+    assert made.run() == [0]
+    assert child.wait() == 7
+
+
+def test_exit_statuses_and_signals_of_workers_are_known(make: Make) -> None:
+    made = make("import os, signal, sys\nif os.environ['RANK'] == '0': sys.exit(3)\nos.kill(os.getpid(), 9)", count=2)
+    assert made.run(2) == [3, -signal.SIGKILL]
+
+
+def test_preforked_processes_are_taken_first(make: Make) -> None:
+    made = make(SAY_WHO, count=2)
+    assert made.fork_server is not None
+    made.fork_server.prefork(2)
+    heard(made)
+    preforked = list(made.fork_server._preforked)
+    assert all(select.select([request], [], [], TIMEOUT)[0] for request in preforked)
+    made.fork_server.prefork(2)
+    assert made.fork_server._preforked == preforked, "none is asked for twice"
+    pids = set(marked_processes(made.facts.node)) - {parent_of(made)}
+    group = made.start(2)
+    assert set(group.spawn_requests) == {request.fileno() for request in preforked}
+    assert made.finish(group) == [0, 0] and set(group.pids.values()) == pids
+
+
+def test_preforked_processes_that_were_killed_are_replaced(make: Make) -> None:
+    made = make(SAY_WHO)
+    assert made.fork_server is not None
+    made.fork_server.prefork(1)
+    (request,) = made.fork_server._preforked
+    assert select.select([request], [], [], TIMEOUT)[0]
+    process = request.process()
+    assert process is not None
+    os.kill(process.pid, signal.SIGKILL)
+    assert eventually(lambda: request.failed)
+    made.fork_server.prefork(1)
+    assert made.fork_server._preforked != [request]
+    group = made.start()
+    assert made.finish(group) == [0] and group.pids[0] != process.pid
+    assert made.reports == []
+
+
+def test_an_order_that_was_taken_is_never_given_twice(make: Make) -> None:
+    """A spawned process that closes its connection and ends before the agent has finished sending."""
+    made = make("import os; os.write(1, b'ran\\n'); os._exit(0)", count=2)
+    for _ in range(10):
+        assert made.run(2) == [0, 0]
+        assert [made.log("out", rank) for rank in range(2)] == ["ran\n", "ran\n"]
+
+
+def test_another_program_can_be_spawned(make: Make, tmp_path: Path) -> None:
+    """Such as the store server: with descriptors, whose numbers are its last arguments."""
+    made = make(SAY_WHO, other="import os, sys\nprint(sys.argv[1:2], sys.path[0])\nos.write(int(sys.argv[2]), b'hi')")
+    assert made.fork_server is not None
+    request = made.fork_server.request_spawn()
+    assert request is not None and select.select([request], [], [], TIMEOUT)[0]
+    process = request.process()
+    assert process is not None
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "other.py").rename(tmp_path / "elsewhere" / "other.py")
+    read, write = os.pipe()
+    with open(tmp_path / "out", "wb") as out:
+        command = WorkerCommand(
+            [str(tmp_path / "elsewhere" / "other.py"), "a"], {}, out.fileno(), out.fileno(), fds=[write]
+        )
+        assert request.send_command(command)
+    os.close(write)
+    assert process.wait() == 0
+    assert (tmp_path / "out").read_text() == f"['a'] {tmp_path / 'elsewhere'}\n"
+    assert os.read(read, 9) == b"hi" and os.read(read, 9) == b"", "nobody else holds it"
+    os.close(read)
+
+
+# Spawn requests that are interrupted
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
+    """Lets an import of ``slow`` go on, which waits for it."""
+    os.mkfifo(tmp_path / "gate")
+    monkeypatch.setenv("GATE", str(tmp_path / "gate"))
+    fd = os.open(tmp_path / "gate", os.O_RDWR)
+    yield lambda: os.write(fd, b"!" * 100) and None
+    os.close(fd)
+
+
+SLOW = "import os\nos.read(os.open(os.environ['GATE'], os.O_RDONLY), 1)"
+
+
+def test_spawn_requests_wait_for_the_imports(make: Make, gate: Callable[[], None]) -> None:
+    made = make(SAY_WHO, ("slow",), slow=SLOW)
+    group = made.start()
+    made.turn(group, 0.1)
+    assert len(group.spawn_requests) == 1 and not group.running and not group.ended
+    gate()
+    assert made.finish(group) == [0]
+    assert made.log("out").endswith("0\n") and made.reports == []
+
+
+def test_a_start_that_is_cancelled_leaves_nothing(make: Make, gate: Callable[[], None], tmp_path: Path) -> None:
+    made = make(f"open({str(tmp_path / 'ran')!r}, 'w')", ("slow",), slow=SLOW)
+    parent = parent_of(made)
+    group = made.start()
+    assert group.stop(grace=TIMEOUT) == [] and group.ended
+    gate()
+    heard(made)  # it has come to what was asked
+    (made.directory / "train.py").write_text(SAY_WHO)
+    assert made.run() == [0]
+    assert set(marked_processes(made.facts.node)) == {parent}
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_start_that_is_cancelled_with_spawned_processes_leaves_nothing(make: Make, tmp_path: Path) -> None:
+    made = make(f"open({str(tmp_path / 'ran')!r}, 'w')", count=2)
+    group = made.start(2)
+    first = next(iter(group.spawn_requests.values()))
+    assert select.select([first], [], [], TIMEOUT)[0]
+    group.stop(grace=TIMEOUT)
+    assert eventually(lambda: set(marked_processes(made.facts.node)) == {parent_of(made)})
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_worker_that_fails_before_the_others_are_spawned_is_one_of_a_group(
+    make: Make, gate: Callable[[], None]
+) -> None:
+    made = make("import os, time\nif os.environ['RANK'] == '0': os._exit(3)\ntime.sleep(1000)", count=2)
+    group = made.start(2)
+    while not group.running:
+        line = next(fd for fd, rank in group._requested_ranks.items() if rank == 0)
+        if select.select([line], [], [], TIMEOUT)[0]:
+            group.complete_spawn(line)
+    (pidfd,) = group.running
+    assert select.select([pidfd], [], [], TIMEOUT)[0]
+    assert group.reap(pidfd)[1] == 3 and not group.ended, "one is to come"
+    group.stop(grace=0)
+    assert group.ended
+
+
+@pytest.mark.parametrize("when", ["as it imports", "as it is asked", "once they are born", "once they run"])
+def test_killed_parent(make: Make, gate: Callable[[], None], when: str) -> None:
+    made = make(SAY_WHO if when != "once they run" else WAIT, ("slow",), count=2, slow=SLOW)
+    first = parent_of(made)
+    with watched(first) as (parent,):
+        if when == "as it imports":
+            os.kill(first, signal.SIGKILL)
+            assert parent.ends()
+            group = made.start(2)
+            gate()
+        else:
+            gate()
+            heard(made)
+            os.kill(first, signal.SIGSTOP if when == "as it is asked" else signal.SIGCONT)
+            group = made.start(2)
+            if when == "once they run":
+                made.attend(group)
+            for request in () if when == "as it is asked" else list(group.spawn_requests.values()):
+                assert select.select([request], [], [], TIMEOUT)[0]
+            os.kill(first, signal.SIGKILL)
+            assert parent.ends()
+        if when == "once they run":
+            heard(made)
+            assert select.select(list(group.running), [], [], 0.1)[0] == [], "they live on"
+            group.stop(grace=0)
+        else:
+            assert made.finish(group) == [0, 0]
+    if made.fork_server is not None and made.fork_server.pid == first:
+        heard(made)
+    second = parent_of(made)
+    assert second != first
+    assert made.reports == [f"the fork server, process {first}, died; a new one is started"]
+    gate()
+    (made.directory / "train.py").write_text(SAY_WHO)
+    group = made.start(2)
+    made.attend(group)
+    assert made.finish(group) == [0, 0]
+    assert made.log("out").endswith(" 0\n") and parent_of(made) == second
+
+
+def test_a_parent_that_dies_again_and_again_is_given_up(make: Make) -> None:
+    made = make(SAY_WHO)
+    for deaths in range(4):
+        os.kill(parent_of(made), signal.SIGKILL)
+        while made.fork_server is not None and made.fork_server.pid is not None and len(made.reports) <= deaths:
+            heard(made)
+    assert made.fork_server is not None and made.fork_server.pid is None
+    assert len(made.reports) == 4 and "died 4 times" in made.reports[-1]
+    assert made.run() == [0]
+
+
+def test_a_parent_that_does_not_answer_is_not_waited_for_long(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_SPAWN_TIMEOUT", 0.2)
+    made = make(SAY_WHO, count=2)
+    heard(made)
+    os.kill(parent_of(made), signal.SIGSTOP)
+    for _ in range(2):
+        assert made.run(2) == [0, 0]
+    assert made.reports == ["the fork server did not answer within 0.2 s: workers start in fresh interpreters"]
+    os.kill(parent_of(made), signal.SIGCONT)
+    monkeypatch.setattr(workers, "_SPAWN_TIMEOUT", 60.0)
+    group = made.start(2)
+    made.attend(group)
+    assert made.finish(group) == [0, 0] and len(made.reports) == 1
+
+
+@pytest.mark.parametrize("moment", ["before it is seen", "once it is seen"])
+def test_a_spawned_process_that_dies_is_replaced_by_a_fresh_interpreter(make: Make, moment: str) -> None:
+    made = make(SAY_WHO)
+    group = made.start()
+    (request,) = group.spawn_requests.values()
+    assert select.select([request], [], [], TIMEOUT)[0]
+    if moment == "once it is seen":
+        process = request.process()
+        assert process is not None
+        pid = process.pid
+    else:
+        (pid,) = set(marked_processes(made.facts.node)) - {parent_of(made)}
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: request.failed)
+    assert made.finish(group) == [0]
+    assert group.pids[0] != pid and pid not in children()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_to_the_whole_task_do_not_end_the_parent(make: Make, signum: signal.Signals) -> None:
+    made = make(SAY_WHO)
+    heard(made)
+    os.kill(parent_of(made), signum)
+    assert made.run() == [0] and made.reports == []
+
+
+def test_a_signal_that_follows_the_order_at_once_is_not_lost(make: Make) -> None:
+    made = make(WAIT, count=2)
+    for _ in range(5):
+        group = made.start(2)
+        made.attend(group)
+        group.send(signal.SIGTERM)
+        assert made.finish(group) == [-signal.SIGTERM, -signal.SIGTERM]
+
+
+# Servers whose forks cannot be trusted
+
+UNFIT = {
+    "a thread": (
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+        "an imported module has started 1 thread: ",
+    ),
+    "a device": (
+        "import os\nkeep = os.open(os.environ['DEVICE'], os.O_RDONLY)",
+        "an imported module has opened ",
+    ),
+    "a missing module": ("import nothing_of_that_name", "import unfit: ModuleNotFoundError: No module named 'nothing"),
+    "a failing module": ("raise ValueError('two\\nlines')", "import unfit: ValueError: two: "),
+    "an exit": ("import sys; sys.exit('no')", "import unfit: SystemExit: no: "),
+    "an initialised GPU": (
+        "import sys, types\nsys.modules['torch.cuda'] = types.SimpleNamespace(is_initialized=lambda: True)",
+        "an imported module has used torch.cuda: ",
+    ),
+    "a GPU that forks can't use": (
+        "import os, sys, types\npid = os.getpid()\n"
+        "sys.modules['torch.cuda'] = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid)",
+        "an imported module has used torch.cuda: ",
+    ),
+}
+
+
+@pytest.mark.parametrize(("module", "reason"), UNFIT.values(), ids=UNFIT)
+def test_unfit_parent(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str) -> None:
+    if "DEVICE" in module:
+        monkeypatch.setattr(fork_server, "_PROGRAM", str(tmp_path / "fork_server_main.py"))
+        text = Path(workers.__file__).parents[1].joinpath("worker", "fork_server_main.py").read_text()
+        (tmp_path / "fork_server_main.py").write_text(text.replace('"/dev/nvidia"', repr(str(tmp_path / "nvidia"))))
+        (tmp_path / "nvidia0").touch()
+        monkeypatch.setenv("DEVICE", str(tmp_path / "nvidia0"))
+    made = make(SAY_WHO, ("json", "unfit"), unfit=module, count=2)
+    for _ in range(2):
+        assert made.run(2) == [0, 0]
+    while made.fork_server is not None and made.fork_server.pid is not None:
+        heard(made)
+    (report,) = made.reports
+    assert report.startswith(reason) and report.endswith("takes longer (workers.preload)")
+    assert set(marked_processes(made.facts.node)) == set()
+
+
+def test_fresh_interpreters_are_used_if_forked_workers_cannot_be_adopted(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(on: bool) -> bool:
+        raise PermissionError(errno.EPERM, "PR_SET_CHILD_SUBREAPER")
+
+    monkeypatch.setattr(fork_server, "_set_subreaper", refuse)
+    made = make(SAY_WHO)
+    assert made.fork_server is not None and made.fork_server.pid is None and not made.fork_server.loading
+    assert made.run() == [0]
+    assert made.reports == [
+        "this process cannot adopt forked workers: [Errno 1] PR_SET_CHILD_SUBREAPER; "
+        "workers start in fresh interpreters"
+    ]
+
+
+def test_a_module_that_is_missing_is_named(make: Make) -> None:
+    made = make(SAY_WHO, ("no_such_module",))
+    assert made.run() == [0]
+    while made.reports == []:
+        heard(made)
+    assert made.reports[0].startswith("import no_such_module: ModuleNotFoundError: No module named 'no_such_module': ")
+
+
+# What is left
+
+
+def test_orphans_are_reaped(make: Make) -> None:
+    orphan = "import subprocess\nprint(subprocess.Popen(['sh', '-c', 'setsid sleep 0 & setsid sleep 1000 &']).wait())"
+    made = make(orphan)
+    before = children()
+    with subprocess.Popen(["true"]) as ours:  # a zombie that is not theirs
+        assert made.run() == [0]
+        assert eventually(
+            lambda: (made.fork_server is None or made.fork_server.reap_orphans([])) or children() - before == {ours.pid}
+        )
+        assert ours.wait() == 0
+
+
+def test_nothing_is_left_at_the_end(tmp_path: Path) -> None:
+    before, fds = children(), sorted(os.listdir("/proc/self/fd"))
+    (tmp_path / "train.py").write_text(SAY_WHO)
+    with node(tmp_path, Entrypoint(script=str(tmp_path / "train.py")), ("json",), workers=2) as made:
+        assert made.run(2) == [0, 0]
+        assert made.fork_server is not None
+        made.fork_server.prefork(2)
+        assert all(select.select([request], [], [], TIMEOUT)[0] for request in made.fork_server._preforked)
+        marker = made.facts.node
+    assert list(marked_processes(marker)) == []
+    assert children() == before
+    assert sorted(os.listdir("/proc/self/fd")) == fds
+
+
+def test_the_parent_ends_with_its_agent(tmp_path: Path) -> None:
+    """Also where no guard is left."""
+    (tmp_path / "agent.py").write_text(
+        "import os, sys\nfrom pathlib import Path\n"
+        "from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings\n"
+        "class NoGuard:\n    def spare(self, pid): pass\n"
+        "parent = ForkServer(ForkServerSettings(['json'], ['train.py'], dict(os.environ)), NoGuard(), print)\n"
+        "print(parent.pid, flush=True)\nsys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, str(tmp_path / "agent.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path
+    ) as agent:
+        assert agent.stdout is not None
+        with watched(int(agent.stdout.readline())) as (parent,):
+            assert parent.alive
+            agent.kill()
+            assert parent.ends()
+
+
+def test_a_line_whose_other_end_has_gone_is_seen() -> None:
+    ours, theirs = socket.socketpair()
+    request = fork_server.SpawnRequest(ours, set(), print)
+    assert not request.failed
+    theirs.close()
+    assert request.failed and request.process() is None
+    request.cancel()

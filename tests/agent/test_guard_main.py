@@ -1,0 +1,588 @@
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hpcelastic.agent import guard_main
+from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import MARKER, boottime, kill_group, kill_marked_processes, marked_processes
+from tests.agent.processes import TIMEOUT, Watched, eventually, settled, sleeper, watched
+
+WITH_GRANDCHILD = "setsid sleep 300 & echo $!; wait"
+WITH_DAEMON = "(setsid sh -c 'echo $$; exec sleep 300' &); exec sleep 300"
+"""The process that is named has another session and has lost its parent."""
+
+# What it decides, without processes
+
+FOREVER = "until 99999"
+SCRIPTS = {
+    "the agent dies": ([(0, "group 7 0"), (1, "group 8 0"), (2, "")], ["kill [7, 8]"]),
+    "the agent dies before any worker": ([(0, "")], ["kill []"]),
+    "the agent dies in the middle of a line": ([(0, "group 7 0"), (1, "!group 8 0"), (2, "")], ["kill [7]"]),
+    "a line comes in pieces": ([(0, "!gro"), (1, "!up 7 0\ngro"), (2, "!up 8"), (3, " 0"), (4, "")], ["kill [7, 8]"]),
+    "a group has gone": ([(0, "group 7 0\ngroup 8 0\ngone 7"), (1, "")], ["kill [8]"]),
+    "an unknown group has gone": ([(0, "gone 7"), (1, "")], ["kill []"]),
+    "quit": ([(0, "group 7 0"), (1, "quit")], []),
+    "the lease runs out": ([(0, "group 7 0\nuntil 10"), (10, None), (11, "quit")], ["fenced", "kill [7]", "killed"]),
+    "the lease holds": ([(0, "group 7 0\nuntil 10"), (9.9, "until 20"), (19.9, "quit")], []),
+    "a renewal that came too late": (
+        [(0, "group 7 0\nuntil 10"), (10.1, FOREVER), (11, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "quit after the lease ran out": ([(0, "group 7 0\nuntil 10"), (10.1, "quit")], ["fenced", "kill [7]", "killed"]),
+    "death after the lease ran out": (
+        [(0, "group 7 0\nuntil 10"), (10.1, "")],
+        ["fenced", "kill [7]", "killed", "kill []"],
+    ),
+    "no lease yet": ([(0, "group 7 0"), (99, None), (100, "quit")], []),
+    "workers that the agent was stopped on its way to tell of": (
+        [(0, "until 10\narm 0"), (10, None), (11, "quit")],
+        ["fenced", "kill []", "killed"],
+    ),
+    "a start on old news": ([(0, "until 10"), (20, "until 30\narm 5"), (21, "quit")], ["fenced", "kill []", "killed"]),
+    "what workers left, as the agent clears it away": (
+        [(0, "until 10\narm 0\ngroup 7 0\ngone 7"), (10, None), (11, "quit")],
+        ["fenced", "kill []", "killed"],
+    ),
+    "nothing is left of the workers": ([(0, "until 10\narm 0\ngroup 7 0\ngone 7\ndisarm"), (20, "quit")], []),
+    "no workers": ([(0, "until 10"), (20, None), (30, "quit")], []),
+    "workers after the lease ran out": (
+        [(0, "until 10"), (20, "group 7 0"), (21, None), (22, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by a lease that ran out before its renewal": (
+        [(0, "until 10"), (20, "until 30\ngroup 7 5"), (21, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by a lease that ran out, one renewal later": (
+        [(0, "until 10"), (20, "until 30"), (25, "until 35"), (26, "group 7 5"), (27, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by a lease that was renewed in time": (
+        [(0, "until 10"), (9, "until 19\ngroup 7 0"), (18, "quit")],
+        [],
+    ),
+    "workers by a lease that began after another ran out": (
+        [(0, "until 10"), (20, "until 30"), (21, "until 31\ngroup 7 20.5"), (22, "quit")],
+        [],
+    ),
+    "workers by a lease that began as another ran out": (
+        [(0, "until 10"), (11, "until 20\ngroup 7 10"), (12, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "workers by the lease that ended a lapse, which is seen only then": (
+        [(0, "until 10"), (20.1, "until 30\ngroup 7 20"), (21, "quit")],
+        [],
+    ),
+    "two workers by a lease that ran out": (
+        [(0, "until 10"), (20, "until 30\ngroup 7 5\ngroup 8 5"), (21, "quit")],
+        ["fenced", "kill [7]", "killed", "fenced", "kill [8]", "killed"],
+    ),
+    "fenced once": (
+        [(0, "group 7 0\nuntil 10"), (10, None), (11, None), (12, None), (13, "quit")],
+        ["fenced", "kill [7]", "killed"],
+    ),
+    "fenced again": (
+        [(0, "group 7 0\nuntil 10"), (10, None), (11, "until 20"), (11.5, "group 8 11.2"), (20, None), (21, "quit")],
+        ["fenced", "kill [7]", "killed", "fenced", "kill [8]", "killed"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("script", "expected"), SCRIPTS.values(), ids=SCRIPTS.keys())
+def test_decisions(
+    monkeypatch: pytest.MonkeyPatch, script: list[tuple[float, str | None]], expected: list[str]
+) -> None:
+    """``script`` has, for each wake-up, the time and what can be read: None for nothing, '' for the end of input."""
+    moments, did, now = iter(script), [], 0.0
+    data: str | None = None
+
+    def wait(*_: object) -> tuple[list[int], list[int], list[int]]:
+        nonlocal now, data
+        now, data = next(moments)
+        return ([] if data is None else [0]), [], []
+
+    def read(*_: object) -> bytes:
+        assert data is not None
+        return data[1:].encode() if data.startswith("!") else data.encode() + (b"\n" if data else b"")
+
+    monkeypatch.setattr(guard_main, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr(
+        guard_main, "os", SimpleNamespace(read=read, write=lambda fd, text: did.append(text.decode().strip()))
+    )
+    monkeypatch.setattr(guard_main, "boottime", lambda: now)
+    monkeypatch.setattr(guard_main, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
+    killed: list[int] = []
+
+    def kill_all(marker: str, spare: int = 0) -> None:
+        did.append(f"kill {sorted(killed)}")
+        killed.clear()
+
+    monkeypatch.setattr(guard_main, "kill_group", lambda pgid, signum: killed.append(pgid))
+    monkeypatch.setattr(guard_main, "kill_marked_processes", kill_all)
+    guard_main.main("marker")
+    assert did == expected
+    assert next(moments, None) is None
+
+
+def test_a_renewal_that_is_too_late_once_it_is_read_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was stopped between the guard's look at the clock and the message."""
+    now, killed = 0.0, list[int]()
+    monkeypatch.setattr(guard_main, "boottime", lambda: now)
+    monkeypatch.setattr(guard_main, "os", SimpleNamespace(write=lambda fd, text: len(text)))
+    monkeypatch.setattr(guard_main, "kill_group", lambda pgid, signum: killed.append(pgid))
+    monkeypatch.setattr(guard_main, "kill_marked_processes", lambda marker, spare=0: None)
+    watch = guard_main._Watch("marker")
+    watch.handle_message("until", "10")
+    watch.handle_message("group", "7", "0")
+    now = 9.9
+    watch.check()
+    assert not killed
+    now = 10.1
+    watch.handle_message("until", "1000")
+    assert killed == [7]
+
+
+def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b"disarm\n", b""]), []
+
+    def wait(
+        _read: object, _write: object, _error: object, left: float | None
+    ) -> tuple[list[int], list[int], list[int]]:
+        waited.append(left)
+        return [0], [], []
+
+    monkeypatch.setattr(guard_main, "select", SimpleNamespace(select=wait))
+    monkeypatch.setattr(guard_main, "os", SimpleNamespace(read=lambda *_: next(lines)))
+    monkeypatch.setattr(guard_main, "boottime", lambda: 4.0)
+    monkeypatch.setattr(guard_main, "signal", SimpleNamespace(**vars(signal) | {"signal": lambda *_: None}))
+    monkeypatch.setattr(guard_main, "kill_marked_processes", lambda marker, spare: None)
+    guard_main.main("marker")
+    assert waited == [None, None, 6.0, 11.5, 11.5, None]
+
+
+# What it does, with processes
+
+
+@pytest.fixture
+def marker() -> Iterator[str]:
+    marker = f"test@{secrets.token_hex(8)}"
+    yield marker
+    kill_marked_processes(marker)
+
+
+@contextlib.contextmanager
+def guarding(marker: str) -> Iterator[Guard]:
+    """A guard that is killed, should the test fail, rather than left."""
+    with Guard(marker) as it:
+        try:
+            yield it
+        except BaseException:
+            it._process.kill()
+            raise
+
+
+def understood(it: Guard) -> bool:
+    """Wait until the guard has read all that it was told, and waits again."""
+    assert it._process.stdin is not None
+    pipe, pid = it._process.stdin.fileno(), it._process.pid
+
+    def idle() -> bool:
+        unread = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))[0]
+        return unread == 0 and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ST"
+
+    return eventually(idle)
+
+
+def heard(it: Guard) -> bool:
+    ready, _, _ = select.select([it], [], [], TIMEOUT)
+    assert ready, "the guard says nothing"
+    return it.handle_message()
+
+
+AGENT = f"""
+import json, os, select, signal, subprocess, sys
+from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.guard import Guard
+
+def run_out(*_):
+    guard.set_deadline(boottime())
+    os.write(1, json.dumps({{"renewed": True}}).encode() + b"\\n")  # print() may be at it when the signal comes
+
+marker, *scripts = sys.argv[1:]
+guard = Guard(marker)
+workers, children = [], []
+for script in scripts:
+    worker = subprocess.Popen(
+        ["sh", "-c", script], env={{**os.environ, {MARKER!r}: marker}}, stdout=subprocess.PIPE, start_new_session=True
+    )
+    guard.add(worker.pid, boottime())
+    workers.append(worker.pid)
+    children += [int(worker.stdout.readline())] if "echo" in script else []
+signal.signal(signal.SIGUSR1, run_out)
+print(json.dumps({{"guard": guard._process.pid, "workers": workers, "children": children}}), flush=True)
+while True:
+    select.select([guard], [], [])
+    print(json.dumps({{"fenced": guard.handle_message(), "guard": guard._process.pid}}), flush=True)
+"""
+
+
+class Agent:
+    """A process with a guard and workers, as an agent has."""
+
+    def __init__(self, marker: str, *scripts: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", AGENT, marker, *scripts], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+        )
+        self.workers: list[Watched] = []
+        try:
+            told = self.hear()
+            self.guard = Watched(told["guard"])
+            self.workers += [Watched(pid) for pid in told["workers"] + told["children"]]
+            assert all(settled(pid) for pid in told["children"])
+        except BaseException:
+            self.close()
+            raise
+
+    def hear(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT)
+        assert ready, "the agent says nothing"
+        told: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return told
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        self.kill()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        for process in [*self.workers, *([self.guard] if hasattr(self, "guard") else [])]:
+            process.close()
+
+
+@pytest.fixture
+def agent(marker: str) -> Iterator[Agent]:
+    agent = Agent(marker, "exec sleep 300", WITH_GRANDCHILD, WITH_DAEMON)
+    yield agent
+    agent.close()
+
+
+def test_a_killed_agent_leaves_nobody_behind(agent: Agent) -> None:
+    assert all(worker.alive for worker in agent.workers) and len(agent.workers) == 5
+    agent.kill()
+    assert all(worker.ends() for worker in agent.workers)
+    assert agent.guard.ends(), "nor the guard itself"
+
+
+def test_a_killed_agent_leaves_nobody_behind_though_its_guard_was_replaced(agent: Agent) -> None:
+    os.kill(agent.guard.pid, signal.SIGKILL)
+    told = agent.hear()
+    assert told["fenced"] is False
+    assert agent.guard.ends()
+    with watched(told["guard"]) as (replaced,):
+        assert all(worker.alive for worker in agent.workers)
+        agent.kill()
+        assert all(worker.ends() for worker in agent.workers)
+        assert replaced.ends()
+
+
+def test_workers_of_others_are_left_alone(agent: Agent) -> None:
+    with sleeper("other@1") as other, sleeper() as unmarked, watched(other.pid, unmarked.pid) as strangers:
+        agent.kill()
+        assert all(worker.ends() for worker in agent.workers)
+        assert agent.guard.ends()
+        assert all(stranger.alive for stranger in strangers)
+
+
+def test_when_the_lease_runs_out_workers_die_and_the_agent_hears_of_it(marker: str) -> None:
+    with guarding(marker) as it, sleeper(marker, script=WITH_GRANDCHILD) as worker:
+        assert worker.stdout is not None
+        with watched(worker.pid, int(worker.stdout.readline())) as processes:
+            assert settled(processes[1].pid)
+            it.add(worker.pid, boottime())
+            it.set_deadline(boottime() + 0.05)
+            assert heard(it) is True
+            assert all(process.ends() for process in processes)
+            assert it._process.poll() is None, "the guard goes on"
+
+
+def test_renewals_keep_the_workers(marker: str) -> None:
+    with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
+        it.add(worker.pid, boottime())
+        first = boottime() + 0.3
+        it.set_deadline(first)
+        for _ in range(3):
+            it.set_deadline(boottime() + 1000)
+        assert not process.ends(within=max(0.0, first - boottime()) + 0.1)
+        it.set_deadline(boottime())
+        assert process.ends()
+
+
+def test_workers_started_once_the_fencing_is_heard_of_are_not_killed_with_the_others(marker: str) -> None:
+    with guarding(marker) as it, sleeper(marker) as stuck:
+        it.add(stuck.pid, boottime())
+        it.set_deadline(boottime())
+        for _ in range(20):
+            assert heard(it) is True
+            with sleeper(marker) as worker, watched(worker.pid) as (process,):
+                it.set_deadline(boottime() + 1000)
+                assert understood(it)
+                it.add(worker.pid, boottime())
+                assert understood(it)
+                assert not process.ends(within=0.005)
+                it.set_deadline(boottime())
+                assert process.ends()
+            it.remove(worker.pid)
+
+
+def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
+    with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
+        it.add(worker.pid, boottime())
+        it.remove(worker.pid)
+        it.disarm()
+        it.set_deadline(boottime())
+        assert understood(it)
+        assert process.alive and not select.select([it], [], [], 0)[0]
+
+
+def test_a_node_that_was_stopped_across_the_deadline_is_fenced_whatever_came_late(marker: str) -> None:
+    with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
+        it.add(worker.pid, boottime())
+        deadline = boottime() + 0.5
+        it.set_deadline(deadline)
+        assert understood(it)
+        os.kill(it._process.pid, signal.SIGSTOP)
+        assert boottime() < deadline
+        assert not process.ends(within=deadline - boottime() + 0.05)
+        it.set_deadline(boottime() + 1000)
+        os.kill(it._process.pid, signal.SIGCONT)
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_workers_that_are_started_by_a_lease_that_has_run_out_since_are_killed_at_once(marker: str) -> None:
+    """The node was stopped between the agent's look at its lease and the start, and the lease was renewed since."""
+    with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
+        lease_from = boottime()
+        it.set_deadline(lease_from)
+        it.set_deadline(boottime() + 1000)
+        it.add(worker.pid, lease_from)
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_a_replaced_guard_knows_by_which_lease_workers_were_started(marker: str) -> None:
+    with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
+        lease_from = boottime()
+        it.set_deadline(lease_from)
+        os.kill(it._process.pid, signal.SIGKILL)
+        it.add(worker.pid, lease_from)
+        assert heard(it) is False
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_a_guard_holds_no_output_of_the_task_open(marker: str) -> None:
+    """SLURM waits for whoever does."""
+    with guarding(marker) as it:
+        assert os.readlink(f"/proc/{it._process.pid}/fd/2") == "/dev/null"
+
+
+def test_workers_die_though_nobody_is_left_to_be_told_that_the_lease_ran_out(marker: str) -> None:
+    """The agent dies and its lease runs out while the guard is stopped."""
+    agent = Agent(marker, "exec sleep 300", "exec sleep 300")
+    try:
+        os.kill(agent.guard.pid, signal.SIGSTOP)
+        agent.process.send_signal(signal.SIGUSR1)  # its last renewal, over already
+        assert agent.hear() == {"renewed": True}
+        agent.kill()
+        os.kill(agent.guard.pid, signal.SIGCONT)
+        assert all(worker.ends() for worker in agent.workers)
+        assert agent.guard.ends()
+    finally:
+        agent.close()
+
+
+def test_leaving_in_order_leaves_processes_alone(marker: str) -> None:
+    with sleeper(marker) as worker, watched(worker.pid) as (process,):
+        with Guard(marker) as it:
+            it.add(worker.pid, boottime())
+            it.set_deadline(boottime() + 1000)
+            ended = it._process
+        assert ended.returncode == 0
+        assert process.alive
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_to_the_whole_task_do_not_end_the_guard(marker: str, signum: signal.Signals) -> None:
+    with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
+        it.add(worker.pid, boottime())
+        assert understood(it)
+        os.kill(it._process.pid, signum)
+        it.set_deadline(boottime())
+        assert heard(it) is True
+        assert process.ends()
+
+
+def test_a_dead_guard_is_replaced_and_knows_what_its_predecessor_knew(marker: str) -> None:
+    with guarding(marker) as it, sleeper() as first, sleeper() as gone, watched(first.pid, gone.pid) as (kept, left):
+        it.add(first.pid, boottime())
+        it.add(gone.pid, boottime())
+        it.remove(gone.pid)
+        it.set_deadline(boottime() + 0.7)
+        os.kill(it._process.pid, signal.SIGKILL)
+        dead = it._process
+        assert heard(it) is False
+        assert it._process.pid != dead.pid and dead.returncode == -signal.SIGKILL
+        assert heard(it) is True, "the replacement knows the groups and the lease"
+        assert kept.ends()
+        assert left.alive
+
+
+def test_telling_a_dead_guard_is_no_error(marker: str) -> None:
+    with guarding(marker) as it:
+        os.kill(it._process.pid, signal.SIGKILL)
+        with watched(it._process.pid) as (process,):
+            assert process.ends()
+        for pgid in (4_000_001, 4_000_002):  # beyond the largest pid
+            it.add(pgid, boottime())
+        it.remove(4_000_002)
+        it.set_deadline(boottime() + 1000)
+        assert heard(it) is False
+        assert set(it._groups) == {4_000_001}
+        it.set_deadline(boottime())
+        assert heard(it) is True, "the replacement was told what the dead one was not"
+
+
+@pytest.fixture
+def two(marker: str) -> Iterator[list[Watched]]:
+    """Two processes with the mark."""
+    with sleeper(marker) as first, sleeper(marker) as second, watched(first.pid, second.pid) as found:
+        yield found
+
+
+def test_a_spared_process_outlives_the_lease_but_not_the_agent(marker: str, two: list[Watched]) -> None:
+    worker, parent = two
+    with guarding(marker) as it:
+        it.spare(parent.pid)
+        it.add(worker.pid, boottime())
+        it.set_deadline(boottime())
+        assert heard(it) is True
+        assert worker.ends() and parent.alive
+        os.kill(it._process.pid, signal.SIGKILL)
+        assert heard(it) is False
+        it.arm(0.0)
+        assert heard(it) is True, "the replacement fences as well"
+        assert parent.alive, "and knows whom to spare"
+        assert it._process.stdin is not None
+        it._process.stdin.close()  # as the agent's death does
+        assert parent.ends()
+
+
+def test_one_process_at_a_time_is_spared(marker: str, two: list[Watched]) -> None:
+    first, second = two
+    with guarding(marker) as it:
+        it.spare(first.pid)
+        it.spare(second.pid)
+        it.arm(boottime())
+        it.set_deadline(boottime())
+        assert heard(it) is True
+        assert first.ends() and second.alive
+
+
+def test_a_guard_has_a_session_of_its_own(marker: str) -> None:
+    """A SIGKILL of the agent's whole process group does not reach it."""
+    with guarding(marker) as it:
+        assert os.getsid(it._process.pid) == it._process.pid
+
+
+def test_a_guard_leaves_no_descriptors(marker: str) -> None:
+    before = sorted(os.listdir("/proc/self/fd"))
+    with guarding(marker) as it:
+        os.kill(it._process.pid, signal.SIGKILL)
+        assert heard(it) is False
+    assert sorted(os.listdir("/proc/self/fd")) == before
+
+
+def test_workers_cannot_keep_the_guard_from_hearing_of_the_agents_death(marker: str) -> None:
+    """Its input ends with the agent though the workers live: they do not inherit the pipe."""
+    with guarding(marker) as it, sleeper(marker) as worker:
+        assert it._process.stdin is not None
+        pipe = os.readlink(f"/proc/self/fd/{it._process.stdin.fileno()}")
+        theirs = [os.readlink(entry) for entry in Path(f"/proc/{worker.pid}/fd").iterdir()]
+        assert pipe not in theirs
+
+
+# Finding and killing
+
+
+def test_marked_processes_are_found_in_every_session(marker: str) -> None:
+    with sleeper(marker, script=WITH_GRANDCHILD) as worker, sleeper(f"{marker}0") as other:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        assert settled(child)
+        found = set(marked_processes(marker))
+        assert {worker.pid, child} <= found
+        assert other.pid not in found, "a marker is whole"
+        worker.kill()
+        with watched(worker.pid) as (process,):
+            assert process.ends()
+        assert set(marked_processes(marker)) == {child}, "a zombie has no environment"
+
+
+def test_killing_reaches_those_born_meanwhile(marker: str) -> None:
+    spawner = "echo started; i=0; while [ $i -lt 500 ]; do sleep 300 & i=$((i+1)); done; wait"
+    with sleeper(marker, script=spawner) as worker, watched(worker.pid) as (process,):
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"started\n"
+        kill_marked_processes(marker)
+        assert process.ends()
+        assert eventually(lambda: not list(marked_processes(marker)))
+
+
+def test_killing_reaches_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([[], [7], [], [], [8]])
+    killed: list[int] = []
+    monkeypatch.setattr(guard_main, "marked_processes", lambda marker: next(looks))
+    monkeypatch.setattr(guard_main, "time", SimpleNamespace(sleep=lambda seconds: None))
+    monkeypatch.setattr(guard_main, "os", SimpleNamespace(kill=lambda pid, signum: killed.append(pid)))
+    kill_marked_processes("marker")
+    assert killed == [7]
+
+
+def test_killing_kills_nobody_where_nobody_carries_the_marker(marker: str) -> None:
+    with sleeper(f"another-{marker}") as other, watched(other.pid) as (process,):
+        kill_marked_processes(marker)
+        assert process.alive
+
+
+def test_a_group_that_has_gone_is_no_error() -> None:
+    gone = subprocess.Popen(["true"], start_new_session=True)
+    gone.wait()
+    with pytest.raises(ProcessLookupError):
+        os.killpg(gone.pid, 0)
+    kill_group(gone.pid, 0)
+
+
+def test_a_group_is_signalled_whole() -> None:
+    with sleeper(script="sleep 300 & echo $!; wait") as worker:
+        assert worker.stdout is not None
+        with watched(worker.pid, int(worker.stdout.readline())) as processes:
+            kill_group(worker.pid, signal.SIGTERM)
+            assert all(process.ends() for process in processes)

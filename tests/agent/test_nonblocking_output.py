@@ -1,0 +1,121 @@
+import errno
+import os
+import sys
+import threading
+
+import pytest
+
+from hpcelastic.agent import nonblocking_output
+from hpcelastic.agent.nonblocking_output import NonBlockingOutput, nonblocking_stdio, text_stream
+
+TIMEOUT = 20.0
+
+
+class Disk:
+    """Takes the place of os.write: takes only so many bytes while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.content = b""
+        self.error = 0
+        self.refused = threading.Event()
+        self.answers = threading.Event()
+        self.answers.set()
+        monkeypatch.setattr(nonblocking_output, "_RETRY_DELAY", 0.001)
+        monkeypatch.setattr(nonblocking_output.os, "write", self.write)
+
+    def write(self, _fd: int, data: bytes) -> int:
+        self.answers.wait(TIMEOUT)
+        if self.error:
+            self.refused.set()
+            raise OSError(self.error, os.strerror(self.error))
+        self.content += data[:3]
+        return len(data[:3])
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+def test_all_is_written_in_order(disk: Disk) -> None:
+    made = NonBlockingOutput(1)
+    print("one", "ü", file=text_stream(made))
+    made.write(b"two\n")
+    assert made.drain(TIMEOUT)
+    assert disk.content == "one ü\ntwo\n".encode()
+
+
+def test_what_a_full_disk_refuses_is_written_once_there_is_space(disk: Disk) -> None:
+    made = NonBlockingOutput(1)
+    disk.error = errno.ENOSPC
+    assert made.write(b"told\n") == 5
+    assert disk.refused.wait(TIMEOUT)
+    assert not made.drain(0.0)
+    disk.error = 0
+    assert made.drain(TIMEOUT)
+    assert disk.content == b"told\n"
+
+
+def test_a_hung_filesystem_holds_nobody_up(disk: Disk) -> None:
+    made = NonBlockingOutput(1)
+    disk.answers.clear()
+    made.write(b"told\n")
+    assert not made.drain(0.01)
+    disk.answers.set()
+    assert made.drain(TIMEOUT)
+
+
+@pytest.mark.parametrize("code", [errno.EPIPE, errno.EBADF])
+def test_where_nobody_listens_it_is_dropped(code: int, disk: Disk) -> None:
+    made = NonBlockingOutput(1)
+    disk.error = code
+    made.write(b"told\n")
+    assert made.drain(TIMEOUT)
+    assert disk.content == b""
+
+
+def test_it_keeps_a_bounded_part_and_says_what_was_lost(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
+    made = NonBlockingOutput(1)
+    disk.error = errno.ENOSPC
+    for line in (b"kept\n", b"also\n", b"lost\n", b"as well\n"):
+        made.write(line)
+    disk.error = 0
+    assert made.drain(TIMEOUT)
+    made.write(b"later\n")
+    assert made.drain(TIMEOUT)
+    assert disk.content == b"kept\nalso\n(13 bytes could not be written here)\nlater\n"
+
+
+def test_prints_of_the_process_go_through_it_and_the_old_streams_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+    before = sys.stdout, sys.stderr
+    with nonblocking_stdio():
+        assert (sys.stdout, sys.stderr) != before
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+    assert (sys.stdout, sys.stderr) == before
+    assert capfd.readouterr() == ("to stdout\n", "to stderr\n")
+
+
+def test_no_thread_stays() -> None:
+    before = set(threading.enumerate())
+    with nonblocking_stdio():
+        started = set(threading.enumerate()) - before
+        print("to stdout")
+    assert started and not any(thread.is_alive() for thread in started)
+
+
+def test_it_ends_only_once_all_is_written(disk: Disk) -> None:
+    made = NonBlockingOutput(1)
+    disk.answers.clear()
+    made.write(b"told\n")
+    made.stop()
+    disk.answers.set()
+    assert made.drain(TIMEOUT)
+    assert disk.content == b"told\n"
+
+
+def test_streams_that_lead_to_no_file_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    with nonblocking_stdio():
+        print("to stdout")
+    assert capsys.readouterr().out == "to stdout\n"

@@ -1,0 +1,47 @@
+from hpcelastic.network import notifications
+from hpcelastic.network.notifications import NOTIFICATION_INTERVAL, RateLimiter, ReplayFilter
+
+
+def test_a_notification_counts_once() -> None:
+    replay_filter = ReplayFilter()
+    assert [replay_filter.is_new("a@1", sequence) for sequence in (5, 5, 4, 6, 5)] == [True, False, False, True, False]
+    assert replay_filter.is_new("b@1", 1), "each sender counts its own"
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    replay_filter = ReplayFilter()
+    senders = [f"n{index}@1" for index in range(notifications._MAX_SENDERS + 1)]
+    assert all(replay_filter.is_new(sender, 1) for sender in senders)
+    assert not replay_filter.is_new(senders[-1], 1)
+    assert not replay_filter.is_new(senders[1], 1)
+    assert len(replay_filter._highest) == notifications._MAX_SENDERS
+
+
+def test_the_first_notification_passes_at_once() -> None:
+    limiter = RateLimiter()
+    assert limiter.deadline is None and limiter.take(100.0) is None
+    limiter.add(0)
+    assert limiter.deadline is not None and limiter.deadline <= 100.0
+    assert limiter.take(100.0) == 0
+    assert limiter.deadline is None and limiter.take(200.0) is None
+
+
+def test_a_flood_becomes_a_few_and_the_last_is_not_lost() -> None:
+    limiter, passed = RateLimiter(), []
+    for step in range(1000):  # one notification a millisecond
+        limiter.add(step)
+        version = limiter.take(step / 1000)
+        passed += [] if version is None else [version]
+    assert len(passed) <= 1.0 / NOTIFICATION_INTERVAL + 1
+    assert limiter.deadline is not None
+    assert limiter.take(limiter.deadline) == 999
+
+
+def test_of_those_that_wait_the_newest_version_wins() -> None:
+    limiter = RateLimiter()
+    limiter.add(1)
+    assert limiter.take(0.0) == 1
+    for version in (4, 9, 2):
+        limiter.add(version)
+    assert limiter.take(NOTIFICATION_INTERVAL / 2) is None
+    assert limiter.take(NOTIFICATION_INTERVAL) == 9

@@ -1,0 +1,72 @@
+"""How an agent under SLURM resolves signals."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.errors import SlurmError
+from hpcelastic.protocol.state import Notice
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.batch_system import SlurmBatchSystem
+from hpcelastic.slurm.environment import SlurmTask
+from hpcelastic.slurm.queue_watcher import QueueWatcher, WatchedRun
+from hpcelastic.slurm.signal_resolution import JobInfo, Policy
+from hpcelastic.storage.paths import RunPaths
+
+POLICY = Policy(warning=120.0, stop_grace=30.0, requeue=True, beyond_limit=True)
+NEAR_LIMIT = JobInfo("RUNNING", 130.0, preempted=False, requeue=True)
+LONG_BEFORE = JobInfo("RUNNING", 86_400.0, preempted=False, requeue=True)
+USER_SIGNALS = pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda signum: signum.name)
+
+
+class Slurm:
+    """SLURM that gives the answers of a test. ``checkpoints`` counts the requested checkpoints."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.job: JobInfo | None = LONG_BEFORE
+        self.checkpoints = 0
+        watched = WatchedRun(RunPaths(root), "n1@0-ab", 60.0, False, 0.0, str)
+        self.batch_system = SlurmBatchSystem(
+            SlurmTask("7", "n1", 0, 2, 0), POLICY, self._checkpoint, QueueWatcher(watched, print)
+        )
+        monkeypatch.setattr(scheduler, "job_info", self._job_info)
+
+    def _checkpoint(self) -> None:
+        self.checkpoints += 1
+
+    def _job_info(self, job_id: str) -> JobInfo:
+        if self.job is None:
+            raise SlurmError("no answer")
+        return self.job
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
+    return Slurm(tmp_path, monkeypatch)
+
+
+@USER_SIGNALS
+def test_a_user_signal_near_the_time_limit_warns_of_it(signum: int, slurm: Slurm) -> None:
+    slurm.job = NEAR_LIMIT
+    assert slurm.batch_system.resolve_signal(signum) == Notice("the time limit is near", 120.0, "limit")
+    assert slurm.checkpoints == 0
+
+
+@USER_SIGNALS
+def test_a_user_signal_long_before_the_time_limit_asks_for_a_checkpoint(signum: int, slurm: Slurm) -> None:
+    assert slurm.batch_system.resolve_signal(signum) is None
+    assert slurm.checkpoints == 1
+
+
+@USER_SIGNALS
+def test_a_user_signal_is_a_warning_where_slurm_does_not_answer(signum: int, slurm: Slurm) -> None:
+    slurm.job = None
+    notice = slurm.batch_system.resolve_signal(signum)
+    assert notice is not None and (notice.reason, notice.again) == ("SLURM warns the job of its end", "limit")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda signum: signum.name)
+def test_other_signals_end_the_node(signum: int, slurm: Slurm) -> None:
+    assert slurm.batch_system.resolve_signal(signum) == Notice(signal.Signals(signum).name, 30.0)
+    assert slurm.checkpoints == 0

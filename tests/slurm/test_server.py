@@ -1,0 +1,61 @@
+"""The server of a run whose settings name none."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.backends.connect import backend_of
+from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
+from hpcelastic.slurm import server
+from hpcelastic.slurm.entry import enter_run
+from hpcelastic.slurm.server import server_of
+from hpcelastic.storage.paths import RunPaths
+
+STATIC = Settings(NodeRange(1, 2), RendezvousSettings(backend="static"))
+LOGIN = "192.0.2.9"
+"""Address of a login node, on which srun runs."""
+
+
+def place(order: int, job: str = "7", restart: int = 0) -> NodeIdentity:
+    return NodeIdentity(
+        f"n{order}", job=job, job_nodes=2, restart=restart, order=order, address=f"127.0.0.{order + 1}", launcher=LOGIN
+    )
+
+
+def address(paths: RunPaths, at: NodeIdentity) -> str:
+    with server_of(paths, STATIC, at, lambda line: None) as found:
+        return found
+
+
+def test_the_first_node_serves_and_not_the_node_of_srun(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    with enter_run(paths, "run", STATIC, place(0), None, 1) as entered:
+        assert entered.state.run_id == "run"
+        assert backend_of(paths).register("").where == "static at 127.0.0.1:20007"
+
+
+def test_the_other_nodes_find_the_first_one(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    assert address(paths, place(0)) == "127.0.0.1:20007"
+    assert address(paths, place(1)) == "127.0.0.1:20007"
+    assert address(paths, place(0, job="8")) == "127.0.0.1:20007", "a job of one node that replaces a lost one"
+
+
+def test_a_requeued_job_does_not_look_for_the_node_that_served_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_TIMEOUT", 0.2)
+    paths = RunPaths(tmp_path / "run")
+    address(paths, place(0))
+    with pytest.raises(StoreError, match="the first node of the job did not write"):
+        address(paths, place(1, restart=1))
+    paths.server.write_text(paths.server.read_text().replace("127.0.0.1", "127.0.0.9"))
+    assert address(paths, place(0, restart=1)) == "127.0.0.1:20007"
+    assert address(paths, place(1, restart=1)) == "127.0.0.1:20007"
+
+
+def test_outside_of_slurm_static_needs_an_endpoint(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="must be a HOST:PORT"):
+        address(RunPaths(tmp_path), place(0, job="local-3f"))

@@ -1,0 +1,203 @@
+import contextlib
+import errno
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.errors import StoreError
+from hpcelastic.storage import events as event_log
+from hpcelastic.storage.events import EventLog, read_events
+from tests.storage.forking import TIMEOUT, in_processes
+
+
+@contextlib.contextmanager
+def log(path: Path, node: str = "n1") -> Iterator[EventLog]:
+    """A log that is closed at the end."""
+    events = EventLog(path, node)
+    try:
+        yield events
+    finally:
+        assert events.close(TIMEOUT)
+
+
+def names(directory: Path) -> list[str]:
+    return [event["event"] for event in read_events(directory)]
+
+
+def test_an_event_tells_when_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1234.56789)
+    with log(tmp_path / "a.jsonl") as events:
+        events.write("started", pids={0: 7}, reason="ü\n", nothing=None)
+    assert read_events(tmp_path) == [
+        {"time": 1234.568, "node": "n1", "event": "started", "pids": {"0": 7}, "reason": "ü\n", "nothing": None}
+    ]
+    assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_events_of_all_agents_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with log(tmp_path / "a.jsonl") as a, log(tmp_path / "b.jsonl") as b:
+        for when, events in ((3.0, a), (1.0, b), (4.0, b), (2.0, a)):
+            monkeypatch.setattr(time, "time", lambda when=when: when)
+            events.write(f"{when:g}")
+    assert names(tmp_path) == ["1", "2", "3", "4"]
+
+
+def test_a_line_that_was_cut_off_by_a_death_is_left_out(tmp_path: Path) -> None:
+    with log(tmp_path / "a.jsonl") as events:
+        events.write("first")
+    line = (tmp_path / "a.jsonl").read_bytes()
+    for cut in range(1, len(line) - 1):
+        (tmp_path / "a.jsonl").write_bytes(line + line[:cut])
+        assert names(tmp_path) == ["first"]
+
+
+def test_a_line_of_no_event_is_left_out(tmp_path: Path) -> None:
+    with log(tmp_path / "a.jsonl") as events:
+        events.write("first")
+    line = (tmp_path / "a.jsonl").read_bytes()
+    (tmp_path / "a.jsonl").write_bytes(b'7\n"text"\n[]\nnull\n{}\n{"time":"noon"}\n\xff\xfe\n\n{"time":1,"ev\n' + line)
+    assert names(tmp_path) == ["first"]
+
+
+def test_nothing_is_read_where_there_is_nothing(tmp_path: Path) -> None:
+    assert read_events(tmp_path / "missing") == []
+
+
+def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").mkdir()
+    with pytest.raises(StoreError, match=r"a\.jsonl: Is a directory"):
+        read_events(tmp_path)
+
+
+def test_a_log_that_cannot_be_opened_is_ignored(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing" / "a.jsonl", tmp_path):
+        with log(path) as events:
+            events.write("lost")
+    assert os.listdir(tmp_path) == []
+
+
+def full_after(count: int) -> Callable[[int, bytes], int]:
+    """A disk that takes so many bytes and no more."""
+    write, left = os.write, count
+
+    def short(fd: int, data: bytes) -> int:
+        nonlocal left
+        if left == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(fd, bytes(data)[:left])
+        left -= written
+        return written
+
+    return short
+
+
+@pytest.mark.parametrize("room", [0, 1, 30], ids=["no byte", "one byte", "half a line"])
+def test_a_full_disk_stops_no_run_and_spoils_no_later_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    open_files = len(os.listdir("/proc/self/fd"))
+    with log(tmp_path / "a.jsonl") as events:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full_after(room))
+            events.write("lost")
+            idle(events)
+        events.write("kept")
+        events.write("kept too")
+    assert names(tmp_path) == ["kept", "kept too"]
+    assert len(os.listdir("/proc/self/fd")) == open_files
+
+
+def idle(events: EventLog) -> None:
+    """Wait until everything has been tried."""
+    deadline = time.monotonic() + TIMEOUT
+    while events._queue.unfinished_tasks:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_lines_of_processes_that_share_a_log_stay_whole(tmp_path: Path) -> None:
+    def write(index: int) -> Any:
+        with log(tmp_path / "a.jsonl", str(index)) as events:
+            for i in range(100):
+                events.write("line", number=i, padding="x" * 500)
+
+    in_processes(4, write)
+    events = read_events(tmp_path)
+    assert sorted((event["node"], event["number"]) for event in events) == [
+        (str(n), i) for n in range(4) for i in range(100)
+    ]
+
+
+class Hung:
+    """A filesystem that does not answer until it is let go."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.reached, self.released = threading.Event(), threading.Event()
+        opened = os.open
+
+        def hang(*args: Any, **more: Any) -> int:
+            if threading.current_thread().name == "events":
+                self.reached.set()
+                assert self.released.wait(TIMEOUT)
+            return opened(*args, **more)
+
+        patch.setattr(os, "open", hang)
+
+
+@pytest.fixture
+def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
+    filesystem = Hung(monkeypatch)
+    yield filesystem
+    filesystem.released.set()
+
+
+def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Path, hung: Hung) -> None:
+    with log(tmp_path / "a.jsonl") as events:
+        for i in range(50):
+            events.write("line", number=i)
+        assert hung.reached.wait(TIMEOUT)
+        assert not (tmp_path / "a.jsonl").exists()
+        hung.released.set()
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in lines] == list(range(50))
+
+
+def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung) -> None:
+    monkeypatch.setattr(event_log, "MAX_QUEUED", 10)
+    with log(tmp_path / "a.jsonl") as events:
+        events.write("taken out")
+        assert hung.reached.wait(TIMEOUT)
+        for i in range(25):
+            events.write(f"{i}")
+        hung.released.set()
+        idle(events)
+        events.write("after")
+    assert names(tmp_path) == ["taken out", *(f"{i}" for i in range(10)), "events dropped", "after"]
+    assert [event["count"] for event in read_events(tmp_path) if "count" in event] == [15]
+
+
+@pytest.mark.parametrize("waiting", [1, 2], ids=["room in the queue", "a full queue"])
+def test_closing_waits_for_a_bounded_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung, waiting: int
+) -> None:
+    monkeypatch.setattr(event_log, "MAX_QUEUED", 1)
+    events = EventLog(tmp_path / "a.jsonl", "n1")
+    events.write("taken out")
+    assert hung.reached.wait(TIMEOUT)
+    for _ in range(waiting - 1):
+        events.write("waits")
+    assert not events.close(0.01)
+    hung.released.set()
+    assert events.close(TIMEOUT)
+
+
+def test_a_log_that_was_never_written_closes_at_once(tmp_path: Path) -> None:
+    before = threading.active_count()
+    assert EventLog(tmp_path / "a.jsonl", "n1").close(0.0)
+    assert threading.active_count() == before

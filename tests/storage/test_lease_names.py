@@ -1,0 +1,151 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from hpcelastic.protocol.state import Failure, Member, NodeState
+from hpcelastic.storage.lease_names import (
+    MAX_NAME_LENGTH,
+    LeaseName,
+    first_ready_members,
+    lease_name,
+    member_of,
+    newest,
+    parse,
+    summary,
+)
+
+MEMBER = Member("n1@0-ab", NodeState.RUNNING, 3, 8, "10.0.0.1", 4000, order=3, job="7.0", job_nodes=4, fenced=2)
+FAILURE = Failure(3, "n1@0-ab", 3, 1, -9, "killed by SIGKILL")
+
+SAFE = "abcdefghijklmnopqrstuvwxyzABCXYZ0123456789._-"
+NODES = some.builds("{}@{}-{}".format, some.text(SAFE, min_size=1, max_size=40), some.integers(0, 99), some.text("abc"))
+NUMBERS = some.integers(-(10**6), 10**6)
+TEXTS = some.text(max_size=30)
+
+
+@some.composite
+def members(draw: some.DrawFn) -> Member:
+    node = draw(NODES)
+    name = node.rpartition("@")[0]
+    own = some.builds(f"{name}@{{}}".format, some.text(SAFE + "~+,%@é", max_size=12))
+    known = dict.fromkeys(("round", "local_world_size", "port", "order", "job_nodes", "fenced"), NUMBERS)
+    return draw(
+        some.builds(
+            Member,
+            node=some.just(node),
+            node_state=some.sampled_from(NodeState),
+            address=TEXTS,
+            job=TEXTS,
+            host=TEXTS,
+            topology=TEXTS,
+            process=some.sampled_from(["", "b:1:2:3"]),
+            dead=some.lists(own | NODES, max_size=8).map(tuple),
+            failure=some.sampled_from([None, FAILURE]),
+            **known,
+        )
+    )
+
+
+def said(member: Member, revision: int = 1, heartbeat: int = 1) -> LeaseName:
+    name = parse(lease_name(member.node, revision, heartbeat, summary(member)))
+    assert name is not None
+    return name
+
+
+@given(members(), some.integers(0, 10**9), some.integers(0, 10**9))
+def test_a_name_says_all_or_that_there_is_more(member: Member, revision: int, heartbeat: int) -> None:
+    name = said(member, revision, heartbeat)
+    assert (name.node, name.revision, name.heartbeat) == (member.node, revision, heartbeat)
+    assert len(name.text.encode()) <= MAX_NAME_LENGTH
+    assert not set("/\0\n ") & set(name.text)
+    found, whole = member_of(name)
+    wanted = replace(member, process="")
+    if whole:
+        assert found == wanted
+    elif found is not None:
+        assert replace(wanted, dead=(), failure=None) == replace(found, dead=())
+        assert set(found.dead) <= set(wanted.dead)
+        assert all(node.startswith(f"{found.name}@") for node in found.dead)
+        assert found != wanted
+
+
+@given(some.text())
+def test_any_text_is_a_name_or_none(text: str) -> None:
+    name = parse(text)
+    if name is not None:
+        assert name.text == text
+        member_of(name)
+
+
+def test_a_name_is_read_with_the_eye() -> None:
+    member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0", host="n1", topology="top.s1")
+    assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
+    assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,,2,-1+0-01+0-02.json")
+    assert member_of(said(member)) == (member, True)
+
+
+MORE = {
+    "a failure": {"failure": FAILURE},
+    "another's death": {"dead": ("n2@0-ab",)},
+    "an odd incarnation": {"dead": ("n1@",)},
+    "many deaths": {"dead": tuple(f"n1@{i}-{i:08x}" for i in range(40))},
+    "a name that only begins like ours": {"dead": ("n1@x@0-ab",)},
+}
+
+
+@pytest.mark.parametrize("more", MORE.values(), ids=MORE.keys())
+def test_what_does_not_fit_is_marked(more: dict[str, object]) -> None:
+    found, whole = member_of(said(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
+    assert not whole
+    assert found is not None and replace(found, dead=()) == MEMBER
+
+
+def test_what_fits_of_many_deaths_is_there() -> None:
+    found, _ = member_of(said(replace(MEMBER, dead=MORE["many deaths"]["dead"])))  # type: ignore[arg-type]  # a tuple
+    assert found is not None and 5 < len(found.dead) < 40
+
+
+@pytest.mark.parametrize("field", ["address", "topology"])
+def test_a_summary_that_does_not_fit_is_left_out(field: str) -> None:
+    member = replace(MEMBER, **{field: "a" * 300})
+    assert summary(member) == "+"
+    assert member_of(said(member)) == (None, False)
+
+
+@pytest.mark.parametrize("text", ["n@0~1~1~a,b.json", "n@0~1~1~.json", "n@0~x.json", "n@0~x~1~.json", "n@0~1~2.json"])
+def test_a_summary_unknown_here_says_that_there_is_more(text: str) -> None:
+    name = parse(text)
+    assert name is not None
+    assert member_of(name) == (None, False)
+
+
+def test_an_unknown_stand_says_that_there_is_more() -> None:
+    name = parse(said(MEMBER).text.replace("running", "dancing"))
+    assert name is not None
+    assert member_of(name) == (None, False)
+
+
+def test_who_comes_first_is_seen_at_a_glance() -> None:
+    members = [Member(f"n{i}@0-ab", NodeState.READY, 0, 1, f"10.0.0.{i}", 4000, order=i) for i in (11, 2, 7, 3, 1)]
+    left = replace(members[-1], node="n0@0-ab", node_state=NodeState.LEFT, order=0)
+    texts = [lease_name(m.node, 1, 1, summary(m)) for m in (*members, left)]
+    others = ["x", "n5@0-ab~1~1~+.json", "n5@0-ab~1~1~ready,0,1,a,1,1,one,j,0,-1.json", f"{texts[0]}.draft"]
+    found = first_ready_members([*texts, *others], 3)
+    assert [m.order for m in found] == [1, 2, 3]
+    assert found[1] == members[1]
+    assert first_ready_members(others, 3) == []
+
+
+def test_counters_are_compared_as_numbers() -> None:
+    texts = [
+        lease_name("n@0", revision, heartbeat, "+") for revision, heartbeat in ((9, 99), (10, 9), (10, 100), (10, 99))
+    ]
+    assert newest(texts)["n@0"].text == texts[2]
+    assert newest(texts[::-1])["n@0"].text == texts[2]
+
+
+def test_a_name_of_an_unknown_format_comes_before_any_other() -> None:
+    texts = ["n@0~zzz.json", lease_name("n@0", 0, 1, "+")]
+    assert newest(texts)["n@0"].text == newest(texts[::-1])["n@0"].text == texts[1]

@@ -1,0 +1,729 @@
+import errno
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.state import Failure, Member, NodeState, Seen
+from hpcelastic.storage import files
+from hpcelastic.storage.lease_names import member_of, parse
+from hpcelastic.storage.leases import LeaseObserver, OwnLease, read_lease, read_leases
+
+NODE = "n1@0-ab"
+MEMBER = Member(
+    NODE, NodeState.READY, 0, 2, "10.0.0.1", 4000, order=3, job="7.0", job_nodes=4, process="b:1:2:3", dead=("n1@0-9",)
+)
+SEEN = replace(MEMBER, process="")
+"""What a name can say of it."""
+
+FAILURE = Failure(1, NODE, 3, 1, -9, "killed by SIGKILL", "trace\nback", "/log", 12.5)
+FAILED = replace(MEMBER, node_state=NodeState.FAILED, round=1, failure=FAILURE)
+EXPIRY = 12.0
+
+
+class Clock:
+    """A clock that stands still until it is moved; ``ticks`` are moves that the next readings bring."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.ticks: Iterator[float] = iter(())
+
+    def __call__(self) -> float:
+        self.now += next(self.ticks, 0.0)
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def observer(tmp_path: Path, clock: Clock) -> LeaseObserver:
+    return LeaseObserver(tmp_path, EXPIRY, clock)
+
+
+def alive(observer: LeaseObserver, node: str = NODE) -> bool:
+    return observer.observe([node])[node].alive
+
+
+def only(directory: Path) -> Path:
+    """The one file in ``directory``."""
+    (name,) = os.listdir(directory)
+    return directory / name
+
+
+def counters(directory: Path) -> tuple[int, int]:
+    """WORD and BEAT of the one lease in ``directory``."""
+    name = parse(only(directory).name)
+    assert name is not None
+    return name.revision, name.heartbeat
+
+
+def beats(lease: OwnLease, times: int, member: Member = MEMBER) -> None:
+    for _ in range(times):
+        lease.renew(member)
+
+
+# The owner
+
+
+def test_a_lease_says_what_its_owner_says(tmp_path: Path) -> None:
+    OwnLease(tmp_path, NODE).renew(FAILED)
+    lease = read_lease(only(tmp_path))
+    assert lease is not None and (lease.heartbeat, lease.member, lease.path) == (1, FAILED, only(tmp_path))
+    assert read_leases(tmp_path) == {NODE: lease}
+    assert json.loads(only(tmp_path).read_bytes()) == encode(FAILED), "for cat"
+
+
+def test_every_renewal_is_another_name_of_one_file(tmp_path: Path) -> None:
+    lease, names, inodes = OwnLease(tmp_path, NODE), set(), set()
+    for _ in range(5):
+        lease.renew(MEMBER)
+        names.add(only(tmp_path).name)
+        inodes.add(only(tmp_path).stat().st_ino)
+    assert (len(names), len(inodes)) == (5, 1)
+    assert counters(tmp_path) == (1, 5)
+
+
+def test_a_new_word_is_another_file_and_the_beats_go_on(tmp_path: Path) -> None:
+    lease, moved = OwnLease(tmp_path, NODE), replace(MEMBER, node_state=NodeState.RUNNING, round=1)
+    beats(lease, 3)
+    beats(lease, 2, moved)
+    assert counters(tmp_path) == (2, 5)
+    assert read_leases(tmp_path)[NODE].member == moved
+
+
+def test_a_beat_is_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    made: list[str] = []
+    for name in ("open", "fsync", "listdir", "unlink", "utime", "stat", "lstat", "link", "replace"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, name=name, call=call, **k: (made.append(name), call(*a, **k))[1])
+    lease.renew(MEMBER)
+    monkeypatch.undo()
+    assert made == ["replace"]
+
+
+def test_only_what_may_be_the_last_word_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    lease, durable = OwnLease(tmp_path, NODE), []
+    running, left = (
+        replace(MEMBER, node_state=node_state, round=1) for node_state in (NodeState.RUNNING, NodeState.LEFT)
+    )
+    for member in (MEMBER, MEMBER, running, FAILED, FAILED, left):
+        synced.clear()
+        lease.renew(member)
+        durable.append(bool(synced))
+    assert durable == [False, False, False, True, False, True]
+
+
+def test_news_end_with_a_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or an NFSv3 client that listed the directory in the same tick would not list it again."""
+    made: list[str] = []
+    for name in ("replace", "unlink", "utime"):
+        call = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, name=name, call=call, **k: (made.append(name), call(*a, **k))[1])
+    lease = OwnLease(tmp_path, NODE)
+    for member in (MEMBER, FAILED):
+        made.clear()
+        lease.renew(member)
+        assert made[0] == "replace"
+        assert made[-1] == "utime"
+
+
+def test_news_that_could_not_be_written_is_durable_at_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = OwnLease(tmp_path / "missing", NODE)
+    with pytest.raises(files.StoreError):
+        lease.renew(FAILED)
+    (tmp_path / "missing").mkdir()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    lease.renew(FAILED)
+    assert synced
+
+
+def test_there_is_a_name_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, found = OwnLease(tmp_path, NODE), []
+    lease.renew(MEMBER)
+    for name in ("replace", "unlink", "utime"):
+        call = getattr(os, name)
+
+        def watched(*args: Any, call: Callable[..., Any] = call, **more: Any) -> Any:
+            found.append(NODE in read_leases(tmp_path))
+            call(*args, **more)
+            found.append(NODE in read_leases(tmp_path))
+
+        monkeypatch.setattr(os, name, watched)
+    for member in (MEMBER, FAILED, FAILED, MEMBER):
+        lease.renew(member)
+    assert len(found) > 10
+    assert all(found)
+
+
+class Rename:
+    """`os.replace` as a shared filesystem does it: ``faults`` are for its next calls."""
+
+    def __init__(self, *faults: tuple[str, int]) -> None:
+        self.faults = list(faults)
+        self.real = os.replace
+
+    def __call__(self, src: Path, dst: Path) -> None:
+        happens, code = self.faults.pop(0) if self.faults else ("happens", 0)
+        if happens == "happens":
+            self.real(src, dst)
+        if code:
+            raise OSError(code, os.strerror(code))
+
+
+NAME_TAKEN = {
+    "the reply is lost and the call repeated": [("happens", errno.ENOENT)],
+    "an error, though it happened": [("happens", errno.EIO)],
+    "stale first": [("", errno.ESTALE)],
+    "interrupted": [("", errno.EINTR), ("", errno.EINTR)],
+    "errors to the end, though it happened": [("happens", errno.EIO), ("", errno.EIO), ("", errno.EIO)],
+}
+
+
+@pytest.mark.parametrize("faults", NAME_TAKEN.values(), ids=NAME_TAKEN.keys())
+def test_a_beat_whose_reply_is_lost_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]]
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    monkeypatch.setattr(os, "replace", Rename(*faults))
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (1, 2), "renamed once, and not published anew"
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (1, 3)
+
+
+def test_a_beat_that_fails_is_told_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    monkeypatch.setattr(os, "replace", Rename(*[("", errno.EIO)] * 3, ("", errno.EROFS)))
+    for message in ("Input/output error", "Read-only"):
+        with pytest.raises(files.StoreError, match=message):
+            lease.renew(MEMBER)
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (1, 4)
+
+
+def test_a_beat_that_happens_long_after_its_failure_leaves_one_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    was = only(tmp_path)
+    monkeypatch.setattr(os, "replace", Rename(*[("", errno.EIO)] * 3))
+    with pytest.raises(files.StoreError):
+        lease.renew(MEMBER)
+    monkeypatch.undo()
+    was.rename(tmp_path / was.name.replace("~1~1~", "~1~2~"))  # the server has done it all the same
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (2, 3), "published anew, and what was there is removed"
+
+
+def test_who_finds_its_name_removed_publishes_it_anew(tmp_path: Path) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    beats(lease, 2)
+    only(tmp_path).unlink()
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (2, 3)
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (2, 4)
+
+
+def test_a_word_that_failed_is_never_said_again_under_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    with monkeypatch.context() as patch, pytest.raises(files.StoreError):
+        patch.setattr(files, "touch_directory", lambda directory: None)
+        patch.setattr(files, "sync_directory", fail)  # published, and not known to be durable
+        lease.renew(FAILED)
+    assert len(os.listdir(tmp_path)) == 2
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (3, 3)
+    assert read_leases(tmp_path)[NODE].member == MEMBER
+
+
+def fail(*_: object) -> None:
+    raise OSError(errno.EIO, "Input/output error")
+
+
+def test_an_old_name_that_cannot_be_removed_fails_no_renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", fail)
+        lease.renew(FAILED)
+        assert len(os.listdir(tmp_path)) == 2
+    assert read_leases(tmp_path)[NODE].member == FAILED
+    lease.renew(MEMBER)
+    assert counters(tmp_path) == (3, 3), "and it is removed with the next word"
+
+
+# The observer: age
+
+
+def test_a_lease_lives_for_its_time_after_the_first_look(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert observer.observe([]) == {NODE: Seen(SEEN, alive=True, proved=False)}
+    clock.now += EXPIRY
+    assert alive(observer)
+    clock.now += 0.001
+    assert observer.observe([]) == {NODE: Seen(SEEN, alive=False, proved=False)}
+
+
+def test_beats_keep_alive(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    for _ in range(10):
+        lease.renew(MEMBER)
+        assert alive(observer)
+        clock.now += EXPIRY - 1
+    assert alive(observer)
+    clock.now += 1.001
+    assert not alive(observer)
+
+
+def test_a_node_that_beats_again_is_alive_again(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    assert alive(observer)
+    clock.now += 100
+    assert not alive(observer)
+    lease.renew(MEMBER)
+    assert alive(observer)
+
+
+def test_a_beat_is_seen_however_late_the_observer_looks(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    assert alive(observer)
+    clock.now += 1000  # the observer slept, the owner did not
+    lease.renew(MEMBER)
+    assert alive(observer)
+
+
+def test_time_spent_listing_counts_for_the_node(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    """Age runs from the end of the first listing to the start of the last: a slow filesystem kills nobody."""
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    clock.ticks = iter([0.0, 50.0])  # the first listing takes 50 s
+    assert alive(observer)
+    clock.now += EXPIRY
+    assert alive(observer)
+    clock.ticks = iter([0.0, 50.0])  # and so does the last
+    assert alive(observer)
+
+
+def test_what_a_node_says_is_seen_with_the_beat(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    for node_state in NodeState:
+        lease.renew(replace(MEMBER, node_state=node_state, round=1))
+        seen = Seen(replace(SEEN, node_state=node_state, round=1), alive=True, proved=node_state is not NodeState.READY)
+        assert observer.observe([])[NODE] == seen
+
+
+def test_a_renewal_before_our_eyes_proves_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease, seen = OwnLease(tmp_path, NODE), []
+
+    def look() -> None:
+        seen.append(observer.observe([NODE])[NODE].proved)
+
+    lease.renew(MEMBER)
+    look()  # it is there, perhaps for long
+    clock.now += 1
+    look()
+    lease.renew(MEMBER)
+    look()
+    look()
+    only(tmp_path).unlink()
+    look()
+    clock.now += EXPIRY + 1
+    look()  # dead by now, which is another question
+    assert seen == [False, False, True, True, True, True]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_moved_between_two_looks_long_apart_proves_nothing(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock, there: bool
+) -> None:
+    """It may have moved right after the first of them, and its owner have died then."""
+    lease, seen = OwnLease(tmp_path, NODE), []
+
+    def renewed_within(seconds: float) -> None:
+        clock.now += seconds
+        lease.renew(MEMBER)
+        seen.append(observer.observe([])[NODE])
+
+    if there:
+        lease.renew(MEMBER)
+    observer.observe([])
+    for seconds in (EXPIRY + 0.001, EXPIRY, EXPIRY + 0.001):
+        renewed_within(seconds)
+    assert [look.proved for look in seen] == [False, True, False], "nor does what it has proved before"
+    assert all(look.alive for look in seen)
+
+
+@pytest.mark.parametrize("expected", [[], [NODE]])
+def test_a_lease_that_is_made_before_our_eyes_proves_life(
+    tmp_path: Path, observer: LeaseObserver, expected: list[str]
+) -> None:
+    observer.observe(expected)
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert observer.observe(expected)[NODE] == Seen(SEEN, alive=True, proved=True)
+
+
+def test_a_listing_that_failed_is_no_first_one(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    with monkeypatch.context() as patch, pytest.raises(files.StoreError):
+        patch.setattr(os, "listdir", fail)
+        observer.observe([NODE])
+    assert not observer.observe([NODE])[NODE].proved
+
+
+def test_a_missing_lease_of_an_expected_node_ages_too(observer: LeaseObserver, clock: Clock) -> None:
+    for _ in range(5):
+        assert observer.observe([NODE]) == {NODE: Seen(None, alive=True, proved=False)}
+    clock.now += EXPIRY
+    assert alive(observer)
+    clock.now += 0.001
+    assert observer.observe([NODE]) == {NODE: Seen(None, alive=False, proved=False)}
+    assert observer.observe([]) == {}
+
+
+def test_a_lease_that_appears_late_lives(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    for alive_still in (True, True, True, True, False):
+        clock.now += EXPIRY + 1
+        assert alive(observer) is alive_still
+    clock.now += EXPIRY
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert observer.observe([NODE]) == {NODE: Seen(SEEN, alive=True, proved=True)}
+
+
+def test_a_listing_without_a_lease_is_no_evidence(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    """In a large directory a file that is renamed at that moment may be missed under both its names."""
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert alive(observer)
+    path, away = only(tmp_path), tmp_path.parent / "away"
+    clock.now += EXPIRY + 1  # it has been renewed since, for all we know
+    path.rename(away)
+    assert observer.observe([]) == {NODE: Seen(SEEN, alive=True, proved=False)}
+    clock.now += 1
+    away.rename(path)
+    assert not alive(observer), "this one shows it as it was long ago"
+
+
+def test_who_is_missed_all_along_is_dead_in_the_end(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert alive(observer)
+    clock.now += EXPIRY - 1
+    only(tmp_path).unlink()
+    for seconds in (0.0, 1.0, 1.0, 1.0, EXPIRY - 3):
+        clock.now += seconds
+        assert observer.observe([NODE]) == {NODE: Seen(SEEN, alive=True, proved=False)}
+    clock.now += 0.001
+    assert observer.observe([NODE]) == {NODE: Seen(SEEN, alive=False, proved=False)}
+    assert observer.observe([]) == {}
+
+
+def test_who_is_missed_by_chance_is_not_dead(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    """The observer was hung for long between two listings, each of which came amid a renewal."""
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    assert alive(observer)
+    path, away = only(tmp_path), tmp_path.parent / "away"
+    path.rename(away)
+    for _ in range(4):
+        clock.now += EXPIRY + 1
+        assert alive(observer)
+    away.rename(path)
+    lease.renew(MEMBER)
+    assert alive(observer)
+    only(tmp_path).unlink()
+    for _ in range(4):
+        clock.now += EXPIRY + 1
+        assert alive(observer), "it is counted anew"
+    clock.now += EXPIRY + 1
+    assert not alive(observer)
+
+
+def test_who_is_dead_is_not_revived_by_a_listing_without_it(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock
+) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert alive(observer)
+    clock.now += EXPIRY + 1
+    assert not alive(observer)
+    only(tmp_path).unlink()
+    assert not alive(observer)
+
+
+def test_a_listing_that_fails_proves_nothing(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    assert alive(observer)
+    clock.now += EXPIRY + 1
+    with monkeypatch.context() as patch, pytest.raises(files.StoreError):
+        patch.setattr(os, "listdir", fail)
+        observer.observe([NODE])
+    lease.renew(MEMBER)
+    assert alive(observer)
+
+
+# The observer: names
+
+
+def test_of_two_names_of_one_node_the_greatest_counts(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    beats(lease, 9)
+    first = only(tmp_path)
+    data = first.read_bytes()
+    lease.renew(replace(MEMBER, round=1))
+    first.write_bytes(data)  # its owner died before it had removed it
+    assert observer.observe([])[NODE].member == replace(SEEN, round=1)
+    assert read_leases(tmp_path)[NODE].heartbeat == 10
+    first.unlink()
+    clock.now += 1
+    assert observer.observe([])[NODE] == Seen(replace(SEEN, round=1), alive=True, proved=False)
+
+
+def test_an_older_name_is_no_sign_of_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    """A late listing shows what was: it says nothing of what is."""
+    lease = OwnLease(tmp_path, NODE)
+    beats(lease, 3)
+    was = only(tmp_path)
+    lease.renew(replace(MEMBER, round=1))
+    now = only(tmp_path)
+    assert alive(observer)
+    clock.now += EXPIRY + 1
+    now.rename(was)
+    assert observer.observe([]) == {NODE: Seen(replace(SEEN, round=1), alive=True, proved=False)}
+    was.rename(now)
+    assert not alive(observer)
+
+
+def test_the_mark_of_a_node_moves_with_its_lease(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    observer.observe([NODE])
+    assert observer.lease_version(NODE) is None
+    assert observer.lease_version("n9@0-ab") is None
+    marks = []
+    for member in (MEMBER, MEMBER, FAILED):
+        lease.renew(member)
+        observer.observe([])
+        marks += [observer.lease_version(NODE)]
+        observer.observe([])
+        assert observer.lease_version(NODE) == marks[-1]
+        assert marks[-1] == only(tmp_path).name
+    assert len(set(marks)) == 3
+
+
+def test_nothing_is_opened_of_what_the_names_say(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, asked = OwnLease(tmp_path, NODE), []
+    monkeypatch.setattr(files, "read", asked.append)
+    for member in (MEMBER, MEMBER, replace(MEMBER, node_state=NodeState.LEFT)):
+        lease.renew(member)
+        observer.observe([NODE, "n2@0-ab"])
+    assert asked == []
+
+
+def test_a_content_is_read_once(tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease, read, asked = OwnLease(tmp_path, NODE), files.read, []
+    monkeypatch.setattr(files, "read", lambda path: (asked.append(path), read(path))[1])
+    for _ in range(5):
+        lease.renew(FAILED)
+        assert observer.observe([])[NODE].member == FAILED, "its process included, for the content has it"
+    assert len(asked) == 1
+
+
+def test_a_lease_that_is_renewed_in_a_format_unknown_here_lives(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock
+) -> None:
+    for heartbeat in range(5):
+        path = tmp_path / f"{NODE}~word-{heartbeat % 2}.json"
+        path.write_bytes(b'{"dancing":true}')
+        assert observer.observe([NODE])[NODE] == Seen(None, alive=True, proved=heartbeat > 0)
+        clock.now += EXPIRY - 1
+        path.unlink()
+
+
+def test_a_summary_of_a_newer_writer_is_made_up_for_by_the_content(tmp_path: Path, observer: LeaseObserver) -> None:
+    (tmp_path / f"{NODE}~1~1~ready,0,fine.json").write_text(json.dumps({**encode(MEMBER), "gpu_health": "fine"}))
+    assert observer.observe([])[NODE] == Seen(MEMBER, alive=True, proved=False)
+    assert read_leases(tmp_path)[NODE].member == MEMBER
+
+
+FOREIGN = [
+    f".draft-{NODE}~1~1~ready.json.ab12",
+    f"{NODE}.json",
+    f"{NODE}~1~1~ready.json~",
+    f"{NODE}~1~1~ready.json.lock",
+    "README",
+    "n1~1~1~x.json",
+    ".nfs0000000000a1b2",
+    "~.json",
+]
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_other_files_are_no_leases(tmp_path: Path, observer: LeaseObserver, name: str) -> None:
+    (tmp_path / name).write_text(json.dumps(encode(MEMBER)))
+    assert observer.observe([]) == {}
+    assert read_leases(tmp_path) == {}
+    assert read_leases(tmp_path / "missing") == {}
+
+
+def test_two_incarnations_of_a_node_are_two_nodes(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    assert alive(observer)
+    clock.now += EXPIRY + 1
+    OwnLease(tmp_path, "n1@1-cd").renew(replace(MEMBER, node="n1@1-cd"))
+    assert {node: seen.alive for node, seen in observer.observe([]).items()} == {NODE: False, "n1@1-cd": True}
+
+
+# The observer: contents that can't be read
+
+
+def hidden(directory: Path) -> Callable[[], None]:
+    """Take the content of the one lease away, not its name; returns what brings it back."""
+    path = only(directory)
+    data = path.read_bytes()
+    path.unlink()
+    path.mkdir()
+
+    def bring_back() -> None:
+        path.rmdir()
+        path.write_bytes(data)
+
+    return bring_back
+
+
+def test_who_says_more_than_can_be_read_stands_as_before_until_it_can(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    observer.observe([])
+    lease.renew(FAILED)
+    bring_back = hidden(tmp_path)
+    for _ in range(3):
+        assert observer.observe([])[NODE] == Seen(SEEN, alive=True, proved=True), "a failure without report is none"
+    bring_back()
+    assert observer.observe([])[NODE].member == FAILED
+
+
+def test_who_says_more_than_can_ever_be_read_is_believed_by_its_name(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    observer.observe([])
+    lease.renew(FAILED)
+    bring_back = hidden(tmp_path)
+    for _ in range(4):
+        seen = observer.observe([])[NODE]
+    assert seen.member == replace(SEEN, node_state=NodeState.FAILED, round=1)
+    bring_back()
+    assert observer.observe([])[NODE].member == FAILED, "late is better than never"
+
+
+def test_a_newcomer_is_known_by_its_name_until_its_content_can_be_read(tmp_path: Path, observer: LeaseObserver) -> None:
+    more = replace(MEMBER, dead=("n1@0-9", "n2@0-7"))
+    OwnLease(tmp_path, NODE).renew(more)
+    bring_back = hidden(tmp_path)
+    assert observer.observe([])[NODE].member == SEEN
+    bring_back()
+    assert observer.observe([])[NODE].member == more
+
+
+def test_a_failure_of_a_newcomer_is_told_with_its_report_only(tmp_path: Path, observer: LeaseObserver) -> None:
+    OwnLease(tmp_path, NODE).renew(FAILED)
+    bring_back = hidden(tmp_path)
+    assert observer.observe([])[NODE] == Seen(None, alive=True, proved=False)
+    bring_back()
+    assert observer.observe([])[NODE].member == FAILED
+
+
+def test_a_lease_that_moves_while_it_is_read_is_read_where_it_is(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease, read, asked = OwnLease(tmp_path, NODE), files.read, []
+    lease.renew(FAILED)
+
+    def beat_first(path: Path) -> bytes | None:
+        if not asked:
+            lease.renew(FAILED)
+        asked.append(path)
+        return read(path)
+
+    monkeypatch.setattr(files, "read", beat_first)
+    assert observer.observe([])[NODE].member == FAILED
+    asked.clear()
+    assert read_leases(tmp_path)[NODE].member == FAILED
+
+
+def test_a_lease_that_is_not_listed_is_not_asked_for(
+    tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(files, "read", asked.append)
+    assert alive(observer)
+    assert asked == [], "or NFS would remember for half a minute that it was absent"
+
+
+# Reading them all
+
+
+UNREADABLE = {
+    "empty": b"",
+    "cut off": json.dumps(encode(MEMBER)).encode()[:-3],
+    "no object": b"[]",
+    "binary": bytes(range(256)),
+    "unknown stand": json.dumps({**encode(MEMBER), "node_state": "dancing"}).encode(),
+    "round is null": json.dumps({**encode(MEMBER), "round": None}).encode(),
+}
+
+
+@pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE.keys())
+def test_where_a_content_makes_no_sense_the_name_does(tmp_path: Path, observer: LeaseObserver, data: bytes) -> None:
+    OwnLease(tmp_path, NODE).renew(MEMBER)
+    only(tmp_path).write_bytes(data)
+    assert read_lease(only(tmp_path)) is None
+    assert read_leases(tmp_path)[NODE].member == SEEN
+    assert observer.observe([])[NODE].member == SEEN
+
+
+def test_the_leases_of_one_name(tmp_path: Path) -> None:
+    for node in (NODE, "n1@1-cd", "n10@0-ab", "n1-x@0-ab"):
+        OwnLease(tmp_path, node).renew(replace(MEMBER, node=node))
+    assert list(read_leases(tmp_path, node_name="n1")) == [NODE, "n1@1-cd"]
+
+
+def test_what_is_no_lease_is_not_read_as_one(tmp_path: Path) -> None:
+    (tmp_path / f"{NODE}.json").write_text(json.dumps(encode(MEMBER)))
+    assert read_lease(tmp_path / f"{NODE}.json") is None
+    assert read_lease(tmp_path / f"{NODE}~1~1~+.json") is None
+
+
+def test_a_node_with_a_long_name_has_a_lease(tmp_path: Path, observer: LeaseObserver) -> None:
+    node = f"{'n' * 150}@0-{'a' * 30}"
+    lease, member = OwnLease(tmp_path, node), replace(MEMBER, node=node, dead=())
+    beats(lease, 12, member)
+    assert len(only(tmp_path).name) <= 230
+    assert observer.observe([])[node].member == member
+    name = parse(only(tmp_path).name)
+    assert name is not None and member_of(name) == (None, False)

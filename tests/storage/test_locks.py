@@ -1,0 +1,182 @@
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import filelock
+import pytest
+
+from hpcelastic.storage import locks
+from hpcelastic.storage.locks import BoundedLock, LockKind
+from hpcelastic.storage.register import Register
+from tests.storage.forking import in_processes, lock_held
+
+KINDS = [pytest.param(kind, id=kind.value) for kind in LockKind]
+EXCLUSIVE = [
+    pytest.param(LockKind.NATIVE, filelock.FileLock, id="native"),
+    pytest.param(LockKind.SOFT, filelock.SoftFileLock, id="soft"),
+]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each attempt at a lock was ready to wait."""
+    patience: list[float] = []
+    acquire = filelock.BaseFileLock.acquire
+
+    def traced(self: Any, timeout: float, **more: Any) -> Any:
+        patience.append(timeout)
+        return acquire(self, timeout=timeout, **more)
+
+    monkeypatch.setattr(filelock.BaseFileLock, "acquire", traced)
+    monkeypatch.setattr(locks, "LOCK_TIMEOUT", 0.05)
+    return patience
+
+
+def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int]:
+    """Make ``call`` of every lock fail; the list of its calls."""
+    calls: list[int] = []
+
+    def refuse(self: Any, **more: Any) -> Any:
+        calls.append(1)
+        raise error
+
+    patch.setattr(filelock.BaseFileLock, call, refuse)
+    return calls
+
+
+@pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
+def test_a_lock_that_is_held_keeps_others_out(
+    tmp_path: Path, asked: list[float], kind: LockKind, lock_class: type
+) -> None:
+    with BoundedLock(tmp_path, kind).hold() as first, BoundedLock(tmp_path, kind).hold() as second:
+        assert (first, second) == (True, False)
+    with BoundedLock(tmp_path, kind).hold() as again:
+        assert again
+
+
+def test_increments_are_exact_with_soft_locks(tmp_path: Path) -> None:
+    def count(writer: int) -> None:
+        counter = Register(tmp_path, str(writer), LockKind.SOFT)
+        for _ in range(25):
+            counter.update(lambda old: (old or 0) + 1)
+
+    in_processes(4, count)
+    assert Register(tmp_path, "reader").read() == Register(tmp_path, "reader").version(100)
+
+
+def test_no_kind_of_lock_leaves_what_blocks_another(tmp_path: Path, asked: list[float]) -> None:
+    for kind in (LockKind.NATIVE, LockKind.SOFT, LockKind.NATIVE, LockKind.SOFT):
+        with BoundedLock(tmp_path, kind).hold() as held:
+            assert held
+    with BoundedLock(tmp_path, LockKind.NONE).hold() as held:
+        assert not held
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_missing_directory_is_not_made(tmp_path: Path, kind: LockKind) -> None:
+    with BoundedLock(tmp_path / "gone" / "register", kind).hold() as held:
+        assert not held
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_frozen_holder_is_waited_for_once_only(tmp_path: Path, asked: list[float]) -> None:
+    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+
+    def try_often(count: int) -> list[bool]:
+        found = []
+        for _ in range(count):
+            with lock.hold() as held:
+                found.append(held)
+        return found
+
+    with lock_held(tmp_path / "lock"):
+        assert try_often(4) == [False] * 4
+        assert asked == [0.05, 0.0, 0.0, 0.0]
+    assert try_often(2) == [True, True], "the kernel has released a dead holder's lock"
+    assert asked[4:] == [0.0, 0.05], "patient again"
+
+
+def test_the_soft_lock_of_a_dead_holder_is_waited_for_once_and_left_alone(tmp_path: Path, asked: list[float]) -> None:
+    marker = tmp_path / "lock.soft"
+    marker.write_text("1\nanother-host\n")
+    writer = Register(tmp_path, "a", LockKind.SOFT)
+    assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
+    assert asked == [0.05, 0.0, 0.0]
+    assert marker.read_text() == "1\nanother-host\n"
+
+
+def test_a_soft_lock_that_was_taken_over_is_not_removed(tmp_path: Path) -> None:
+    marker = tmp_path / "lock.soft"
+    with BoundedLock(tmp_path, LockKind.SOFT).hold() as held:
+        assert held
+        marker.unlink()
+        marker.write_text("1\nanother-host\n")
+    assert marker.read_text() == "1\nanother-host\n"
+
+
+FINAL = [
+    pytest.param(NotImplementedError(), id="not implemented"),
+    *(
+        pytest.param(OSError(getattr(errno, name), name), id=name)
+        for name in ["ENOLCK", "ENOSYS", "EOPNOTSUPP", "EACCES", "EPERM", "EROFS", "EIO", "EINVAL"]
+    ),
+]
+PASSING = [
+    pytest.param(OSError(getattr(errno, name), name), id=name)
+    for name in ["ENOENT", "ESTALE", "ENOSPC", "EDQUOT", "EMFILE", "EINTR"]
+]
+
+
+@pytest.mark.parametrize("error", FINAL)
+def test_a_mount_without_locks_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    calls = refusing(monkeypatch, "acquire", error)
+    writer = Register(tmp_path, "a")
+    assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("error", PASSING)
+def test_an_error_that_passes_costs_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+    with monkeypatch.context() as patch:
+        refusing(patch, "acquire", error)
+        with lock.hold() as held:
+            assert not held
+    with lock.hold() as held:
+        assert held
+
+
+def test_a_kernel_without_flock_is_no_reason_for_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: Any) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", missing)
+    assert Register(tmp_path, "a").update(lambda _: 1).number == 1
+    assert not (tmp_path / "lock.soft").exists()
+
+
+@pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
+@pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
+def test_a_release_that_fails_loses_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: LockKind, lock_class: type
+) -> None:
+    calls = []
+
+    def refuse(self: Any, *args: Any, **more: Any) -> None:
+        calls.append(code)
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(filelock.BaseFileLock, "release", refuse)
+        assert Register(tmp_path, "a", kind).update(lambda _: "kept").number == 1
+        assert calls
+    assert Register(tmp_path, "b").read().value == "kept"
+
+
+def test_an_error_under_the_lock_is_not_hidden_and_releases_it(tmp_path: Path) -> None:
+    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+    with pytest.raises(KeyError), lock.hold():
+        raise KeyError("mine")
+    with BoundedLock(tmp_path, LockKind.NATIVE).hold() as held:
+        assert held
