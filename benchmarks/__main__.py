@@ -1,7 +1,7 @@
-"""Measures, prints, and writes docs/performance.md: ``python -m benchmarks [--quick] [--render] [NAME ...]``.
+"""Run benchmarks and write docs/performance.md: ``python -m benchmarks [--quick] [--render] [NAME ...]``.
 
-Without names all benchmarks run. ``--quick`` takes minutes and is printed only; ``--render`` measures nothing and
-writes the page anew from the results that are kept as JSON.
+Without names, all benchmarks run. ``--quick`` takes minutes and only prints its results. ``--render`` measures nothing
+and writes the page from the results that are kept as JSON.
 """
 
 import argparse
@@ -19,7 +19,7 @@ RESULTS = machine.CHECKOUT / "docs" / "performance"
 
 
 def measured(name: str, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
-    """The results of one benchmark, with the machine that gave them."""
+    """Run one benchmark and return its results and the machine."""
     here = machine.document(machine.this_machine())
     module = importlib.import_module(f"benchmarks.{name}")
     return {"machine": here, "results": module.measure(module.QUICK if quick else module.Parameters(), say)}
@@ -31,14 +31,14 @@ def tables(name: str, document: Mapping[str, Any]) -> list[report.Table]:
 
 
 def section(name: str, document: Mapping[str, Any]) -> str:
-    """What the page says of one benchmark."""
+    """Return the page's section of one benchmark."""
     where = machine.described(machine.Machine(**document["machine"]))
     picture = f"![Phases and totals of each recovery](performance/{name}.svg)\n" if name == "recovery" else ""
     return "\n".join(filter(None, [f"{where}\n", picture, *map(report.markdown, tables(name, document))]))
 
 
 def keep(name: str, document: Mapping[str, Any]) -> None:
-    """Write the results, the picture and the page's section."""
+    """Write the results, the diagram and the page's section."""
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
     if name == "recovery":
@@ -50,18 +50,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="small parameters; nothing is written")
-    parser.add_argument("--render", action="store_true", help="measure nothing, write the page from what is kept")
+    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from kept results")
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     for name in args.names or NAMES:
         kept = RESULTS / f"{name}.json"
         if args.render and not kept.exists():
-            print(f"{name}: nothing is kept", file=sys.stderr)
+            print(f"{name}: no kept results; run this benchmark without --render first", file=sys.stderr)
             continue
         document = json.loads(kept.read_text()) if args.render else measured(name, args.quick, _say)
         print("\n" + "\n".join(map(report.plain, tables(name, document))), flush=True)
-        if not args.quick and document["results"].get("runs", True):  # else what another machine measured stays
+        if not args.quick and document["results"].get("runs", True):  # otherwise keep the results of another machine
             keep(name, document)
 
 

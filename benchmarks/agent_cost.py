@@ -1,6 +1,6 @@
-"""What an agent costs its node: how long it takes to be there, what memory it holds, what an idle minute takes.
+"""The cost of an agent on its node: its start time, its memory, and its CPU time while idle.
 
-One agent of a run of one node, with a worker that sleeps; hpcelastic's processes by their part, beside torchrun's one.
+One agent runs on one node, with a worker that sleeps. The processes of hpcelastic's agent are compared with torchrun.
 """
 
 import tempfile
@@ -13,12 +13,12 @@ from typing import Any
 from benchmarks.notes import sleepers, until
 from benchmarks.processes import command, cost, descendants
 from benchmarks.report import Table, ratio, significant, size, spread
-from benchmarks.sides import NO_PRELOAD, Ours, Race, Torchrun
+from benchmarks.sides import NO_PRELOAD, Ours, Torchrun, Workload
 
 SCRIPT = Path(__file__).with_name("sleeps.py")
 
 _PARTS = {"guard_main.py": "guard", "fork_server_main.py": "fork server", "store_server_main": "store server"}
-"""By what their command lines contain."""
+"""Processes by a part of their command lines."""
 
 _TIMEOUT = 60.0
 _SETTLE = 3.0
@@ -28,7 +28,7 @@ _SETTLE = 3.0
 class Parameters:
     repeat: int = 5
     idle: float = 30.0
-    """Seconds of watching while nothing happens; told for a minute."""
+    """Seconds of measurement while nothing happens. Results are scaled to a minute."""
 
     sides: tuple[str, ...] = ()
     """All if empty."""
@@ -38,7 +38,7 @@ QUICK = Parameters(repeat=2, idle=10.0)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Starts of both sides in turn, then the idle costs of each."""
+    """Measure the starts of all launchers in turn, then the idle costs of each."""
     sides = {name: make for name, make in _SIDES.items() if not parameters.sides or name in parameters.sides}
     starts = []
     for _ in range(parameters.repeat):
@@ -49,15 +49,15 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _ours(directory: Path) -> Ours:
-    return Ours(Race(directory, SCRIPT, "1..1"))
+    return Ours(Workload(directory, SCRIPT, "1..1"))
 
 
 def _without_preload(directory: Path) -> Ours:
-    return Ours(Race(directory, SCRIPT, "1..1", settings=NO_PRELOAD))
+    return Ours(Workload(directory, SCRIPT, "1..1", settings=NO_PRELOAD))
 
 
 def _torchrun(directory: Path) -> Torchrun:
-    return Torchrun(Race(directory, SCRIPT, "1..1"))
+    return Torchrun(Workload(directory, SCRIPT, "1..1"))
 
 
 _SIDES: dict[str, Callable[[Path], Any]] = {"hpcelastic": _ours, "torchrun": _torchrun}
@@ -66,7 +66,7 @@ if NO_PRELOAD:
 
 
 def _started(make: Callable[[Path], Any]) -> dict[str, float]:
-    """Seconds until the agent takes part, and until its worker runs the script's first line."""
+    """Return the seconds until the agent takes part, and until its worker runs the script's first line."""
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
         side = make(Path(directory))
         since = time.monotonic()
@@ -105,7 +105,7 @@ def _idle_costs(sides: Mapping[str, Callable[[Path], Any]], idle: float) -> list
 
 
 def _parts(agent: int, everyone: list[int]) -> dict[int, str]:
-    """What each process is: a fork of the fork server has its command line, and is younger."""
+    """Return the role of each process. A fork of the fork server has the same command line and a later start."""
     found: dict[int, str] = {}
     for pid in sorted(everyone):
         words = command(pid)

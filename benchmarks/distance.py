@@ -1,8 +1,8 @@
-"""A filesystem that is far away, as this process sees it: each operation on metadata takes so much longer, and counts.
+"""A distant filesystem, simulated in this process: each operation on metadata is delayed and counted.
 
-Python tells of most operations by audit events, before they begin; the rest is wrapped. A mount that is slow would not
-do: the kernel lets one change of a directory through at a time, so that all nodes that share a mount here would wait
-for each other's delays, as nodes with a kernel each never do.
+Python reports most operations by audit events before they begin; the other functions are wrapped. A slow mount is not
+suitable: the kernel executes changes of a directory one at a time, so all nodes that share a mount on this machine
+would wait for each other's delays. Nodes with separate kernels do not.
 """
 
 import os
@@ -35,7 +35,7 @@ _WRAPPED = {"stat": "look up", "lstat": "look up", "readlink": "look up", "fsync
 
 
 class Distance:
-    """Counts, and delays by ``delay`` seconds, what this process does below ``root``, from now to its end."""
+    """Counts this process's operations below ``root`` and delays each by ``delay`` seconds, until the process ends."""
 
     def __init__(self, root: Path, delay: float) -> None:
         self._root = str(root)
@@ -44,29 +44,29 @@ class Distance:
         self._counts: Counter[str] = Counter()
         for name, kind in _WRAPPED.items():
             setattr(os, name, self._wrapped(getattr(os, name), kind))
-        sys.addaudithook(self._heard)
+        sys.addaudithook(self._audit)
 
     def counts(self) -> dict[str, int]:
         with self._lock:
             return dict(self._counts)
 
-    def _heard(self, event: str, args: tuple[Any, ...]) -> None:
+    def _audit(self, event: str, args: tuple[Any, ...]) -> None:
         if event == "open":
-            self._go(args[0], "create" if args[2] & os.O_CREAT else "open")
+            self._access(args[0], "create" if args[2] & os.O_CREAT else "open")
         elif event == "fcntl.flock":
-            self._go(args[0], "lock")
+            self._access(args[0], "lock")
         elif event in _EVENTS:
-            self._go(args[0], _EVENTS[event])
+            self._access(args[0], _EVENTS[event])
 
     def _wrapped(self, function: Callable[..., Any], kind: str) -> Callable[..., Any]:
-        def far(path: Any, *args: Any, **kwargs: Any) -> Any:
-            self._go(path, kind)
+        def delayed(path: Any, *args: Any, **kwargs: Any) -> Any:
+            self._access(path, kind)
             return function(path, *args, **kwargs)
 
-        return far
+        return delayed
 
-    def _go(self, path: Any, kind: str) -> None:
-        """To the filesystem; an open file is taken for one of it."""
+    def _access(self, path: Any, kind: str) -> None:
+        """Count and delay an operation on ``path``. Every open file counts as a file of the filesystem."""
         if isinstance(path, int) or (isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self._root)):
             with self._lock:
                 self._counts[kind] += 1

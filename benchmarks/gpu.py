@@ -1,7 +1,7 @@
-"""How long a crash stops training on GPUs: from a worker's SIGKILL to every worker's first CUDA step with NCCL.
+"""The time for which a crash stops training on GPUs, from a worker's SIGKILL to the first CUDA step of all workers.
 
-One node, a worker for each GPU that it has, at most eight; hpcelastic beside torchrun. Without a GPU there is nothing
-to measure, and the table says so.
+One node with a worker for each GPU, at most eight, and NCCL; hpcelastic is compared with torchrun. Without a GPU,
+nothing is measured, and the table says so.
 """
 
 import signal
@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.notes import new_world
 from benchmarks.processes import send
 from benchmarks.report import Table, ratio, spread
-from benchmarks.sides import Race, sides
+from benchmarks.sides import Workload, sides
 
 SCRIPT = Path(__file__).with_name("steps.py")
 _MOST = 8
@@ -28,17 +28,17 @@ class Parameters:
     timeout: float = 120.0
     sides: tuple[str, ...] = ("hpcelastic", "torchrun")
     backend: str = "nccl"
-    """``gloo`` needs no GPU: for the tests."""
+    """``gloo`` needs no GPU and is for tests."""
 
 
 QUICK = Parameters(repeat=1)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Start and crash on each side, ``repeat`` times, in turn."""
+    """Measure a start and a crash of each launcher in turn, ``repeat`` times."""
     workers = _gpus() if parameters.backend == "nccl" else 1
     if not workers:
-        say("no GPU here: torch.cuda.is_available() is false")
+        say("no GPU on this machine: torch.cuda.is_available() is false")
     runs = []
     for _ in range(parameters.repeat if workers else 0):
         for name, make in sides(parameters.sides)[0].items():
@@ -56,19 +56,19 @@ def _gpus() -> int:
 
 def _crash(make: type, workers: int, parameters: Parameters) -> dict[str, float | None]:
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
-        race = Race(Path(directory), SCRIPT, "1..1", workers, (parameters.backend,))
-        side = make(race)
+        workload = Workload(Path(directory), SCRIPT, "1..1", workers, (parameters.backend,))
+        side = make(workload)
         try:
             began = time.monotonic()
             side.start_all(1)
-            steps = new_world(race.notes, workers, began, parameters.timeout)
+            steps = new_world(workload.notes, workers, began, parameters.timeout)
             if steps is None:
                 return {"start": None, "crash": None}
             started = max(step.time for step in steps) - began
             time.sleep(_SETTLE)
             since = time.monotonic()
             send([max(steps, key=lambda step: step.rank).pid], signal.SIGKILL)
-            again = new_world(race.notes, workers, since, parameters.timeout)
+            again = new_world(workload.notes, workers, since, parameters.timeout)
             crash = max(step.time for step in again) - since if again else None
             return {"start": round(started, 4), "crash": crash and round(crash, 4)}
         finally:

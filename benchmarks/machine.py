@@ -1,4 +1,4 @@
-"""The machine that measures, in words, and what runs on it."""
+"""A description of the machine that runs a benchmark, and of its software."""
 
 import os
 import platform
@@ -16,7 +16,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True)
 class Machine:
-    """What a number means nothing without."""
+    """The machine and the software of a measurement."""
 
     cpu: str
     cores: int
@@ -25,7 +25,7 @@ class Machine:
 
     system: str
     filesystem: str
-    """Type of the filesystem on which the runs' directories lay."""
+    """Type of the filesystem of the runs' directories."""
 
     gpu: str
     python: str
@@ -33,7 +33,7 @@ class Machine:
     commit: str
     date: str
     load: float
-    """Load average of the last minute before the measurement began: what others did here."""
+    """Load average of the minute before the measurement, caused by other programs."""
 
 
 def this_machine() -> Machine:
@@ -53,7 +53,7 @@ def this_machine() -> Machine:
 
 
 def described(machine: Machine) -> str:
-    """One sentence."""
+    """Return a description of the machine in one sentence."""
     return (
         f"{machine.date}, commit {machine.commit}: {machine.cores} cores of {machine.cpu}, "
         f"{machine.memory / 2**30:.0f} GiB, GPU: {machine.gpu}, {machine.system}, {machine.filesystem}, "
@@ -66,7 +66,7 @@ def document(machine: Machine) -> dict[str, object]:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package; None if it is not there."""
+    """Return the version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -84,7 +84,7 @@ def _first(pattern: str, *paths: str) -> str:
 
 
 def _filesystem(path: Path) -> str:
-    """The type of the filesystem that holds ``path``: that of the longest mount point above it."""
+    """Return the type of the filesystem of ``path``: that of the longest mount point above it."""
     lines = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     holding = [(len(line[1]), line[2]) for line in lines if path.resolve().is_relative_to(line[1])]
     return max(holding, default=(0, "unknown"))[1]
@@ -92,7 +92,7 @@ def _filesystem(path: Path) -> str:
 
 @cache
 def _commit() -> str:
-    """As it was at first: what is measured is written into the checkout, one part after the other."""
+    """Return the commit at the start. It is cached because results are written to the checkout while benchmarks run."""
     git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"]
     try:
         return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,8 +1,8 @@
-"""A filesystem that counts what it is asked: ``metered BACKING MOUNTPOINT``.
+"""A filesystem that counts its operations: ``metered BACKING MOUNTPOINT``.
 
-It shows a directory of this machine by FUSE. Names and attributes are cached by the kernel for three seconds, as NFS
-does at first, so that what is counted is what a server would be asked. Counts are read from the mount itself, as an
-attribute.
+It shows a directory of this machine through FUSE. The kernel caches names and attributes for three seconds, the initial
+time of NFS, so the counts are those of the requests to a server. Counts are read from an extended attribute of the
+mount.
 """
 
 import json
@@ -36,8 +36,8 @@ KINDS = {
     "lock": ("flock",),
     "attributes": ("chmod", "chown", "utimens", "statfs"),
 }
-"""What is counted, by the operations of FUSE; to close, and to open a directory, ask nothing of a server. ``lock`` is
-not counted: libfuse asks for the release of POSIX locks at every close, and nobody here takes any."""
+"""Counted operations of FUSE by kind. Closing a file and opening a directory need no request to a server. ``lock`` is
+not counted: libfuse releases POSIX locks at every close, and no program here uses them."""
 
 _KIND_OF = {operation: kind for kind, operations in KINDS.items() for operation in operations}
 _CACHED = Lies(entries=3.0, attributes=3.0)
@@ -48,7 +48,7 @@ unavailable = why_no_fuse
 
 
 class Metered(faulty.SharedLocks):
-    """Counts, and does as it is told."""
+    """The operations of the mount, with counts."""
 
     def __init__(self, backing: str, lies: Path) -> None:
         super().__init__(backing, lies)
@@ -85,16 +85,16 @@ class Mount:
     def __init__(self, directory: Path, backing: Path) -> None:
         self.directory = directory
         self.backing = backing
-        """The same files, without being counted."""
+        """The same files, without counting."""
 
     def counts(self) -> Counter[str]:
-        """All that was asked since the mount."""
+        """Return the counts since the mount."""
         return Counter(json.loads(os.getxattr(self.directory, _COUNTS)))
 
 
 @contextmanager
 def metered_mount() -> Iterator[Mount]:
-    """A mount of an empty directory; unmounted and gone at the end."""
+    """Mount an empty directory. It is unmounted and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="hpcelastic-metered-") as scratch:
         mount = Mount(Path(scratch) / "mount", Path(scratch) / "backing")
         for directory in (mount.directory, mount.backing):
@@ -123,7 +123,7 @@ def _await(directory: Path, daemon: "subprocess.Popen[bytes]", log: Path) -> Non
 
 
 def main(backing: str, mountpoint: str) -> None:
-    """Serve the mount until it is unmounted, or the process ended."""
+    """Serve the mount until it is unmounted or the process is killed."""
     operations = Metered(backing, Path(backing).with_name("lies.json"))
     options: dict[str, Any] = {"use_ino": True, "hard_remove": True, "fsname": "metered", "max_threads": 128}
     faulty._Fuse(operations, mountpoint, foreground=True, default_permissions=True, **options)

@@ -1,4 +1,4 @@
-"""What the benchmarks' workers have noted."""
+"""The notes of the benchmarks' workers."""
 
 import json
 import time
@@ -9,17 +9,17 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-_PACE = 0.01
-"""Seconds between two looks; what is waited for carries its own time."""
+_POLL_INTERVAL = 0.01
+"""Seconds between two polls. It does not affect results, because each note contains its own time."""
 
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The first step of one worker; times by the monotonic clock."""
+    """The first step of one worker. Times are those of the monotonic clock."""
 
     time: float
     up: float
-    """When its script began to run, what it imports first being there."""
+    """Time at which the script began to run, after its imports."""
 
     world: int
     rank: int
@@ -27,31 +27,31 @@ class FirstStep:
 
 
 def first_steps(notes: Path) -> list[FirstStep]:
-    """The first step of every worker that has made one."""
+    """Return the first step of every worker that has executed one."""
     lines = [line for path in notes.glob("*.jsonl") if (line := path.open().readline()).endswith("\n")]
     return [FirstStep(**json.loads(line)) for line in lines]
 
 
 def new_world(notes: Path, world: int, since: float, timeout: float) -> list[FirstStep] | None:
-    """The first steps of ``world`` workers that are new since ``since``, once all are made; None after ``timeout``."""
+    """Wait for ``world`` first steps after ``since`` and return them; None after ``timeout`` seconds."""
 
-    def look() -> list[FirstStep] | None:
+    def poll() -> list[FirstStep] | None:
         fresh = [step for step in first_steps(notes) if step.time > since and step.world == world]
         return fresh if len(fresh) >= world else None
 
-    return until(look, since + timeout)
+    return until(poll, since + timeout)
 
 
 def sleepers(notes: Path) -> dict[int, float]:
-    """When each worker that sleeps began to, by its process id."""
+    """Return the start time of each sleeping worker, by process id."""
     found = {int(path.stem): path.read_text() for path in notes.glob("*.up")}
     return {pid: float(text) for pid, text in found.items() if text}
 
 
-def until(look: Callable[[], T | None], deadline: float) -> T | None:
-    """What ``look`` returns once it returns something; None once the monotonic clock has passed ``deadline``."""
+def until(poll: Callable[[], T | None], deadline: float) -> T | None:
+    """Call ``poll`` until its result is not None and return the result; None after ``deadline`` (monotonic clock)."""
     while True:
-        found = look()
+        found = poll()
         if found is not None or time.monotonic() > deadline:
             return found
-        time.sleep(_PACE)
+        time.sleep(_POLL_INTERVAL)

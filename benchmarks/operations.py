@@ -1,7 +1,7 @@
-"""What an agent asks of the shared filesystem: for its first round, for one after a failure, and while nothing happens.
+"""The operations of an agent on the shared filesystem: in its first round, in a round after a failure, and while idle.
 
-N real agents run, with workers that sleep, in a directory of a filesystem that counts (`metered`). Everything in it is
-counted: register, leases, event logs, the workers' logs.
+N real agents with sleeping workers run in a directory of a filesystem that counts operations (`metered`). Everything in
+it is counted: register, leases, event logs, the workers' logs.
 """
 
 import signal
@@ -18,12 +18,12 @@ from benchmarks.metered import KINDS
 from benchmarks.notes import sleepers, until
 from benchmarks.processes import send
 from benchmarks.report import Table, significant, size
-from benchmarks.sides import NO_PRELOAD, Ours, Race
+from benchmarks.sides import NO_PRELOAD, Ours, Workload
 
 SCRIPT = Path(__file__).with_name("sleeps.py")
 
 _SETTLE = 3.0
-"""Seconds after a round's start in which what it has begun comes to its end."""
+"""Seconds after a round's start in which its operations finish."""
 
 _TIMEOUT = 120.0
 
@@ -32,14 +32,14 @@ _TIMEOUT = 120.0
 class Parameters:
     agents: tuple[int, ...] = (1, 3, 8, 16)
     idle: float = 30.0
-    """Seconds of watching while nothing happens; told for a minute."""
+    """Seconds of measurement while nothing happens. Results are scaled to a minute."""
 
 
 QUICK = Parameters(agents=(1, 3), idle=10.0)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Counts of all agents together, by their number and what happened."""
+    """Count the operations of all agents together, by the number of agents and the kind of event."""
     if reason := metered.unavailable():
         say(f"left out: {reason}")
         return {"parameters": asdict(parameters), "left_out": [reason], "runs": []}
@@ -52,20 +52,20 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 def _counted(count: int, idle: float) -> list[tuple[str, dict[str, float]]]:
     with metered.metered_mount() as mount, tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as notes:
-        race = Race(mount.directory, SCRIPT, f"{count}..{count}", notes_in=Path(notes), settings=NO_PRELOAD)
-        side = Ours(race)
+        workload = Workload(mount.directory, SCRIPT, f"{count}..{count}", notes_in=Path(notes), settings=NO_PRELOAD)
+        side = Ours(workload)
         marks = [mount.counts()]
         try:
             side.start_all(count)
-            _await_sleepers(race.notes, count)
+            _await_sleepers(workload.notes, count)
             marks.append(mount.counts())
             time.sleep(_SETTLE)
             before = mount.counts()
             time.sleep(idle)
             quiet = Counter({what: number * 60 / idle for what, number in (mount.counts() - before).items()})
             marks.append(mount.counts())
-            send([max(sleepers(race.notes))], signal.SIGKILL)
-            _await_sleepers(race.notes, 2 * count)
+            send([max(sleepers(workload.notes))], signal.SIGKILL)
+            _await_sleepers(workload.notes, 2 * count)
             marks.append(mount.counts())
         finally:
             side.stop()

@@ -1,10 +1,12 @@
-"""Pure: where the time of a recovery went, from the event logs of our agents and the notes of the workers."""
+"""The phases of a recovery, from the event logs of hpcelastic's agents and the notes of workers. Pure functions."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from hpcelastic.protocol.events import AgentStarted, Event, LoggedEvent, StateChanged, WorkerEnded, WorkersStopped
+from hpcelastic.protocol.state import Phase
 
 PHASES = ("agent", "detect", "stop", "rendezvous", "start", "first step")
-"""In this order; see `lengths`."""
+"""The phases in their order; see `lengths`."""
 
 MEANING = """\
 `agent`: until every agent that was started has logged so. `detect`: until the register says that the round has ended.
@@ -14,24 +16,22 @@ made one, the process group being set up.
 """
 
 
-def lengths(
-    since: float, until: float, ups: Iterable[float], events: Iterable[Mapping[str, Any]]
-) -> dict[str, float] | None:
-    """Seconds of each phase between ``since`` and ``until``; None if the events do not tell of a new round.
+def lengths(since: float, until: float, ups: Iterable[float], events: Iterable[LoggedEvent]) -> dict[str, float] | None:
+    """Return the seconds of each phase between ``since`` and ``until``; None if the events contain no new round.
 
-    ``events`` have their times on the same clock. Phases follow each other: one that ended before its predecessor has
-    length 0. They sum up to the whole.
+    The times of ``events`` are on the same clock. Phases follow each other: a phase that ended before the previous one
+    has length 0. Their sum is the whole time.
     """
-    fresh = [event for event in events if since <= event["time"] <= until]
-    running = [event for event in fresh if event["event"] == "state" and event["phase"] == "running"]
+    fresh = [(logged.time, logged.event) for logged in events if since <= logged.time <= until]
+    running = [(time, e.round) for time, e in fresh if isinstance(e, StateChanged) and e.phase is Phase.RUNNING]
     if not running:
         return None
-    newest = max(event["round"] for event in running)
-    formed = max(event["time"] for event in running if event["round"] == newest)
-    ended = [event["time"] for event in fresh if _ends_round(event)]
-    gone = [event["time"] for event in fresh if event["event"] in ("workers stopped", "worker ended")]
+    newest = max(round for _, round in running)
+    formed = max(time for time, round in running if round == newest)
+    ended = [time for time, event in fresh if _ends_round(event)]
+    gone = [time for time, event in fresh if isinstance(event, WorkersStopped | WorkerEnded)]
     marks = {
-        "agent": max((event["time"] for event in fresh if event["event"] == "agent started"), default=since),
+        "agent": max((time for time, event in fresh if isinstance(event, AgentStarted)), default=since),
         "detect": min(ended, default=since),
         "stop": max((time for time in gone if time <= formed), default=since),
         "rendezvous": formed,
@@ -46,5 +46,5 @@ def lengths(
     return found
 
 
-def _ends_round(event: Mapping[str, Any]) -> bool:
-    return bool(event["event"] == "state" and event["phase"] == "joining" and event["round"] > 0)
+def _ends_round(event: Event) -> bool:
+    return isinstance(event, StateChanged) and event.phase is Phase.JOINING and event.round > 0

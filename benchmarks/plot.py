@@ -1,4 +1,4 @@
-"""Pictures of results, by matplotlib."""
+"""Diagrams of results, by matplotlib."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ _SIDES = {"hpcelastic": "#3d6b99", "torchrun": "#e0a33e", "ft_launcher": "#8a9a5
 
 
 def recovery(results: Mapping[str, Any], path: Path) -> None:
-    """Left the shares of our phases, stacked; right all sides' totals, on a logarithmic axis."""
+    """Write a diagram: left, the phases of hpcelastic, stacked; right, the totals of all launchers, logarithmic."""
     import matplotlib
 
     matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "hpcelastic"  # so that the same numbers give the same file
+    matplotlib.rcParams["svg.hashsalt"] = "hpcelastic"  # the same numbers give the same file
     from matplotlib import pyplot
 
     scenarios = list(dict.fromkeys(run["scenario"] for run in results["runs"]))

@@ -1,4 +1,4 @@
-"""Processes: those of one node, those below one, what they cost; all ended by their ids."""
+"""Processes: descendants, signals, memory and CPU time. Processes are ended by their ids only."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid``, the deepest first."""
+    """Return all descendants of ``pid``, the deepest first."""
     try:
         tasks = [child for path in Path(f"/proc/{pid}/task").glob("*/children") for child in path.read_text().split()]
     except OSError:
@@ -21,7 +21,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def send(pids: Iterable[int], signum: int) -> None:
-    """Signal all of them, one right after the other; fine where one has gone."""
+    """Send a signal to all of ``pids``. Processes that have ended are ignored."""
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
@@ -35,14 +35,14 @@ def command(pid: int) -> str:
 
 
 def end_tree(pid: int) -> None:
-    """SIGKILL ``pid`` and everything below it, what is born meanwhile included."""
+    """SIGKILL ``pid`` and all its descendants, including those that start meanwhile."""
     send([pid], signal.SIGSTOP)
     send([*descendants(pid), pid], signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a process takes: bytes, and seconds of processor since its start."""
+    """The cost of a process: memory in bytes, and seconds of CPU time since its start."""
 
     rss: int
     pss: int
@@ -55,7 +55,7 @@ class Cost:
 
 
 def cost(pid: int) -> Cost:
-    """Raises OSError if there is no such process."""
+    """Return the cost of a process. Raises OSError if it does not exist."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines}
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -64,14 +64,14 @@ def cost(pid: int) -> Cost:
 
 
 def free_port() -> int:
-    """A port on which nothing listens at the moment."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether ``pid`` holds a socket that listens on ``port``."""
+    """Return whether ``pid`` has a socket that listens on ``port``."""
     inodes = {line[9] for line in _sockets() if line[3] == "0A" and int(line[1].rpartition(":")[2], 16) == port}
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):

@@ -1,14 +1,14 @@
-"""How long a fault stops training: hpcelastic beside torchrun and NVIDIA's ft_launcher, three agents of one worker.
+"""The time for which a fault stops training: hpcelastic, torchrun and NVIDIA's ft_launcher, with three nodes.
 
-Seconds from the fault, or from a start, until every worker of the new world has made a step. All sides run the same
-script with gloo on this machine, in turn, in one run.
+Each node has an agent with one worker. The result is the seconds from the fault, or from a start, until every worker of
+the new world has executed a step. All launchers run the same script with gloo on this machine, in turn.
 """
 
 import signal
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,27 @@ from benchmarks.notes import FirstStep, first_steps, new_world
 from benchmarks.phases import MEANING, PHASES, lengths
 from benchmarks.processes import send
 from benchmarks.report import Table, median, ratio, significant, spread
-from benchmarks.sides import Race, sides
+from benchmarks.sides import Workload, sides
+from hpcelastic.protocol.events import LoggedEvent
 
 SCRIPT = Path(__file__).with_name("steps.py")
 NODES = 3
 
 _SETTLE = 2.0
-"""Seconds that training goes on before the fault."""
+"""Seconds of training before the fault."""
 
 
 @dataclass(frozen=True)
 class Parameters:
     repeat: int = 3
     timeout: float = 90.0
-    """Seconds after which a side counts as never recovered."""
+    """Seconds after which the recovery counts as failed."""
 
     scenarios: tuple[str, ...] = ()
     """All if empty."""
 
     sides: tuple[str, ...] = ()
-    """All that can be had if empty."""
+    """All available ones if empty."""
 
 
 QUICK = Parameters(repeat=1, timeout=45.0)
@@ -43,7 +44,7 @@ QUICK = Parameters(repeat=1, timeout=45.0)
 
 @dataclass(frozen=True)
 class Fault:
-    """When it happened, and which world is to step again."""
+    """The time of a fault, and the size of the world that must train afterwards."""
 
     since: float
     world: int
@@ -51,14 +52,14 @@ class Fault:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is done to a side that trains."""
+    """A fault, and the settings of the launchers."""
 
     act: Callable[[Any, Path], Fault]
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Of ours, where they are not the default."""
+    """Settings of hpcelastic that are not the default."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the agents of torch's kind."""
+    """Environment variables of torchrun's and ft_launcher's agents."""
 
 
 def _cold_start(side: Any, notes: Path) -> Fault:
@@ -67,8 +68,8 @@ def _cold_start(side: Any, notes: Path) -> Fault:
     return Fault(since, NODES)
 
 
-def _trains(side: Any, notes: Path, nodes: int = NODES) -> list[FirstStep]:
-    """The first steps, once all have made one and some time has passed."""
+def _start_training(side: Any, notes: Path, nodes: int = NODES) -> list[FirstStep]:
+    """Start all nodes, wait until they train, and return the first steps."""
     since = time.monotonic()
     side.start_all(nodes)
     steps = new_world(notes, nodes, since, 120.0)
@@ -79,18 +80,18 @@ def _trains(side: Any, notes: Path, nodes: int = NODES) -> list[FirstStep]:
 
 
 def _kill_worker(side: Any, notes: Path) -> Fault:
-    steps = _trains(side, notes)
+    steps = _start_training(side, notes)
     last = max(steps, key=lambda step: step.rank)
     since = time.monotonic()
     send([last.pid], signal.SIGKILL)
     return Fault(since, NODES)
 
 
-def _strike(signum: int, first: bool) -> Callable[[Any, Path], Fault]:
-    """Signal every process of a node: of the first, which hosts torch's rendezvous, or of the last that does not."""
+def _signal_node(signum: int, first: bool) -> Callable[[Any, Path], Fault]:
+    """Return a fault that signals every process of a node: the host of torch's rendezvous, or the last other node."""
 
     def act(side: Any, notes: Path) -> Fault:
-        _trains(side, notes)
+        _start_training(side, notes)
         host = side.first()
         victim = host if first else max(index for index in range(NODES) if index != host)
         everyone = side.processes(victim)
@@ -102,7 +103,7 @@ def _strike(signum: int, first: bool) -> Callable[[Any, Path], Fault]:
 
 
 def _join(side: Any, notes: Path) -> Fault:
-    _trains(side, notes, NODES - 1)
+    _start_training(side, notes, NODES - 1)
     since = time.monotonic()
     side.start(NODES - 1)
     return Fault(since, NODES)
@@ -111,10 +112,10 @@ def _join(side: Any, notes: Path) -> Fault:
 SCENARIOS = {
     "cold start": Scenario(_cold_start),
     "SIGKILL of a worker": Scenario(_kill_worker),
-    "SIGKILL of the last node": Scenario(_strike(signal.SIGKILL, first=False)),
-    "SIGKILL of the first node": Scenario(_strike(signal.SIGKILL, first=True)),
+    "SIGKILL of the last node": Scenario(_signal_node(signal.SIGKILL, first=False)),
+    "SIGKILL of the first node": Scenario(_signal_node(signal.SIGKILL, first=True)),
     "silent node (SIGSTOP)": Scenario(
-        _strike(signal.SIGSTOP, first=False), {"rendezvous": {"lease": 4.0, "margin": 1.0}}
+        _signal_node(signal.SIGSTOP, first=False), {"rendezvous": {"lease": 4.0, "margin": 1.0}}
     ),
     "a node joins": Scenario(_join),
     "a node joins, torch's store not shared": Scenario(_join, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
@@ -122,7 +123,7 @@ SCENARIOS = {
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Run every scenario on every side, ``repeat`` times, in turn."""
+    """Run every scenario with every launcher in turn, ``repeat`` times."""
     racing, left_out = sides(parameters.sides)
     for reason in left_out:
         say(reason)
@@ -139,25 +140,28 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 
 def _measured(scenario: Scenario, make: type, timeout: float) -> dict[str, Any]:
-    """Seconds until the new world's last first step, None after ``timeout``, and their phases where they are known."""
+    """Return the seconds until all workers of the new world have executed a step, and the phases if they are known.
+
+    The seconds are None after ``timeout``.
+    """
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
-        race = Race(
+        workload = Workload(
             Path(directory), SCRIPT, f"2..{NODES}", settings=scenario.settings, environment=scenario.environment
         )
-        side = make(race)
+        side = make(workload)
         try:
-            fault = scenario.act(side, race.notes)
-            steps = new_world(race.notes, fault.world, fault.since, timeout)
+            fault = scenario.act(side, workload.notes)
+            steps = new_world(workload.notes, fault.world, fault.since, timeout)
             if steps is None:
-                return {"seconds": None, "phases": None, "seen": [asdict(s) for s in first_steps(race.notes)]}
+                return {"seconds": None, "phases": None, "seen": [asdict(s) for s in first_steps(workload.notes)]}
             return _timed(fault, steps, side.events())
         finally:
             side.stop()
 
 
-def _timed(fault: Fault, steps: list[FirstStep], events: list[dict[str, Any]]) -> dict[str, Any]:
+def _timed(fault: Fault, steps: list[FirstStep], events: list[LoggedEvent]) -> dict[str, Any]:
     ahead = time.time() - time.monotonic()
-    shifted = [{**event, "time": event["time"] - ahead} for event in events]
+    shifted = [replace(event, time=event.time - ahead) for event in events]
     until = max(step.time for step in steps)
     phases = lengths(fault.since, until, [step.up for step in steps], shifted)
     return {"seconds": round(until - fault.since, 4), "phases": phases}
@@ -200,7 +204,7 @@ def seconds(results: Mapping[str, Any], scenario: str, side: str) -> list[float 
 
 
 def phases(results: Mapping[str, Any], scenario: str) -> dict[str, float]:
-    """The median of each phase of ours; empty where none is known."""
+    """Return the median of each phase of hpcelastic; empty if no phases are known."""
     runs = [run for run in results["runs"] if (run["scenario"], run["side"]) == (scenario, "hpcelastic")]
     known = [run["phases"] for run in runs if run["phases"]]
     medians = {name: median(one[name] for one in known) for name in PHASES}

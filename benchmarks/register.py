@@ -1,8 +1,8 @@
 """Compare-and-sets: hpcelastic's register in files, torch's FileStore in a file, torch's TCPStore in a server.
 
-Contenders increment one counter; each reads, and sets it if nobody was faster. Contenders are threads, spread over the
-same few processes on all sides. Ours makes every version durable before it counts; FileStore and TCPStore make nothing
-so. Then one client alone increments 10,000 times, to show how each side grows.
+Contenders increment one counter: each reads it, and sets it if no other one was faster. Contenders are threads in a
+fixed number of processes. The register makes every version durable before it counts; FileStore and TCPStore make
+nothing durable. Then a single client increments 10,000 times, to show the growth of time and files.
 """
 
 import contextlib
@@ -26,11 +26,11 @@ from benchmarks.scale import tcp_store
 OURS, KEPT, MEMORY, FILE, TCP = "register", "register, all kept", "register on tmpfs", "FileStore", "TCPStore"
 SIDES = (OURS, KEPT, MEMORY, FILE, TCP)
 _MEMORY = Path("/dev/shm")
-_KEEP = 16
-"""Versions that the key-value store keeps; the rendezvous keeps all."""
+_KEPT_VERSIONS = 16
+"""Number of versions that the key-value store keeps. The rendezvous keeps all."""
 
 Increment = Callable[[], bool]
-"""Try once; whether it was us who set the counter."""
+"""A function that tries to increment once and returns whether it has set the counter."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ QUICK = Parameters(seconds=2.0, repeat=1, operations=2_000)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Contention on all sides in turn, then the growth of each."""
+    """Measure contention on all stores in turn, then the growth of each."""
     races = []
     for contenders in parameters.contenders:
         for _ in range(parameters.repeat):
@@ -62,7 +62,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 @contextlib.contextmanager
 def _place(name: str) -> Iterator[str]:
-    """Where a side keeps the counter: a directory, or the port of a server."""
+    """Return the place of the counter: a directory, or the port of a server."""
     if name == TCP:
         with tcp_store() as port:
             yield str(port)
@@ -73,9 +73,9 @@ def _place(name: str) -> Iterator[str]:
 
 
 def _client(name: str, where: str) -> Increment:
-    """A client of its own, as a process would have."""
+    """Return a new client, like that of a separate process."""
     if name in (OURS, KEPT, MEMORY):
-        return _register(Path(where), None if name == KEPT else _KEEP)
+        return _register(Path(where), None if name == KEPT else _KEPT_VERSIONS)
     import torch.distributed as dist
 
     if name == TCP:
@@ -107,7 +107,7 @@ def _torch_store(store: Any) -> Increment:
     def increment() -> bool:
         nonlocal known
         number = int(known.partition(" ")[0] or 0)
-        wanted = f"{number + 1} {me}"  # who set it must be seen, for the answer is the value alone
+        wanted = f"{number + 1} {me}"  # the value names its writer, because the answer is the value only
         found = store.compare_set("counter", known, wanted).decode()
         known = found
         return bool(found == wanted)
@@ -116,7 +116,7 @@ def _torch_store(store: Any) -> Increment:
 
 
 def _race(name: str, where: str, contenders: int, parameters: Parameters) -> tuple[int, int]:
-    """Increments that were made, and tried, in ``parameters.seconds`` seconds by all contenders."""
+    """Return the successful and all increments of all contenders in ``parameters.seconds`` seconds."""
     count = min(parameters.processes, contenders)
     command = [sys.executable, "-m", "benchmarks.register", name, where, str(contenders // count)]
     crowd = []
@@ -149,7 +149,7 @@ def _race(name: str, where: str, contenders: int, parameters: Parameters) -> tup
 
 
 def main(name: str, where: str, threads: str, seconds: str) -> None:
-    """Contend in so many threads once told to, for so many seconds; then say what came of it."""
+    """Wait for a line on standard input, contend in ``threads`` threads for ``seconds``, and print the result."""
     clients = [_client(name, where) for _ in range(int(threads))]
     scores = [[0, 0] for _ in clients]
     print("ready", flush=True)
@@ -171,14 +171,14 @@ def main(name: str, where: str, threads: str, seconds: str) -> None:
 
 
 def _growth(name: str, operations: int, say: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Seconds of each tenth of the operations, and what lies on disk after it."""
+    """Return the seconds of each tenth of the operations, and the files after it."""
     tenth, found = operations // 10, []
     with _place(name) as where:
         client = _client(name, where)
         for part in range(1, 11):
             since = time.monotonic()
             made = 0
-            while made < tenth:  # torch's client learns of the newcomer's increment by a try that fails
+            while made < tenth:  # torch's client detects the newcomer's increment by a failed attempt
                 made += client()
             taken = time.monotonic() - since
             files = [] if name == TCP else [path for path in Path(where).iterdir() if path.is_file()]
@@ -190,16 +190,16 @@ def _growth(name: str, operations: int, say: Callable[[str], None]) -> list[dict
 
 
 def _newcomer(name: str, where: str) -> float:
-    """Seconds that the first increment of a client takes that has just come."""
+    """Return the seconds of the first increment of a new client."""
     client = _client(name, where)
     since = time.monotonic()
-    while not client():  # the first try of torch's learns the value
+    while not client():  # the first attempt of torch's client reads the value
         continue
     return time.monotonic() - since
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    return [_contention(results), _grown(results)]
+    return [_contention(results), _growth_table(results)]
 
 
 def _contention(results: Mapping[str, Any]) -> Table:
@@ -213,9 +213,9 @@ def _contention(results: Mapping[str, Any]) -> Table:
     head = ("contenders", *parameters["sides"], *(f"{OURS} / {peer}" for peer in peers if OURS in parameters["sides"]))
     note = (
         f"Increments per second in {parameters['seconds']:g} s, median (least–greatest) of {parameters['repeat']}: "
-        f"more is better here. The register keeps its last {_KEEP} versions, as the key-value store does, or all, as "
-        "the rendezvous does. Each version is durable (fsync) before it counts, which costs nothing on tmpfs; nothing "
-        "of torch's is."
+        f"more is better here. The register keeps its last {_KEPT_VERSIONS} versions, as the key-value store does, or "
+        "all, as the rendezvous does. Each version is durable (fsync) before it counts, which costs nothing on tmpfs; "
+        "nothing of torch's is."
     )
     return Table("Compare-and-sets under contention", head, tuple(rows), note)
 
@@ -225,7 +225,7 @@ def _rates(results: Mapping[str, Any], name: str, contenders: int) -> list[float
     return [race["won"] / results["parameters"]["seconds"] for race in races]
 
 
-def _grown(results: Mapping[str, Any]) -> Table:
+def _growth_table(results: Mapping[str, Any]) -> Table:
     rows = []
     for name in results["parameters"]["sides"]:
         parts = [one for one in results["growth"] if one["side"] == name]

@@ -1,11 +1,11 @@
-"""Pure: what was measured, as medians, ratios and tables."""
+"""Results as medians, ratios and tables. Pure functions."""
 
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 Seconds = float | None
-"""None: it did not happen before the time-out."""
+"""None if it did not happen before the time-out."""
 
 _MARK = "<!-- {}: {}, by make bench -->\n"
 
@@ -18,7 +18,7 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     note: str = ""
-    """What a reader must know to read it."""
+    """Explanation for the reader."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -27,7 +27,7 @@ class Table:
 
 
 def median(values: Iterable[Seconds]) -> float | None:
-    """The median; None if any value is missing, for then there is none to be proud of, or if there is no value."""
+    """Return the median; None if any value is missing or there is no value."""
     known = list(values)
     if not known or any(value is None for value in known):
         return None
@@ -35,7 +35,7 @@ def median(values: Iterable[Seconds]) -> float | None:
 
 
 def ratio(ours: Iterable[Seconds], theirs: Iterable[Seconds]) -> str:
-    """Median of ours over median of theirs, so that less than 1 is better; ``-`` where one is missing."""
+    """Return the median of ``ours`` divided by that of ``theirs``: less than 1 is better; ``-`` if one is missing."""
     a, b = median(ours), median(theirs)
     if a is None or b is None or b == 0:
         return "-"
@@ -43,7 +43,7 @@ def ratio(ours: Iterable[Seconds], theirs: Iterable[Seconds]) -> str:
 
 
 def spread(values: Sequence[Seconds]) -> str:
-    """The median with the least and the greatest value, and how often it never happened."""
+    """Return the median with the least and the greatest value, and the number of missing values."""
     known = sorted(value for value in values if value is not None)
     never = len(values) - len(known)
     parts = []
@@ -57,7 +57,7 @@ def spread(values: Sequence[Seconds]) -> str:
 
 
 def significant(value: float) -> str:
-    """Three significant digits, and no more than three decimals."""
+    """Format with three significant digits and at most three decimals."""
     if value == 0:
         return "0"
     size = abs(value)
@@ -66,7 +66,7 @@ def significant(value: float) -> str:
 
 
 def size(number: float) -> str:
-    """Bytes in the unit that fits."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if abs(number) < 1024:
             return f"{significant(number)} {unit}"
@@ -81,7 +81,7 @@ def markdown(table: Table) -> str:
 
 
 def plain(table: Table) -> str:
-    """The table for a terminal."""
+    """Format the table for a terminal."""
     rows = [table.head, *table.rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(table.head))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
@@ -89,7 +89,7 @@ def plain(table: Table) -> str:
 
 
 def spliced(page: str, name: str, text: str) -> str:
-    """``page`` with ``text`` between the marks of ``name``; ValueError if it has no such marks."""
+    """Return ``page`` with ``text`` between the marks of ``name``. Raises ValueError if it has no such marks."""
     begin, end = _MARK.format(name, "begin"), _MARK.format(name, "end")
     before, begun, rest = page.partition(begin)
     _, ended, after = rest.partition(end)

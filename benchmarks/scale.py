@@ -1,8 +1,8 @@
-"""How long N nodes take to agree on a round: hpcelastic through files, torch's c10d rendezvous through one TCPStore.
+"""The time in which N nodes agree on a round: hpcelastic through files, torch's c10d rendezvous through one TCPStore.
 
-Each node is a process, forked from one that has imported what both its sides need, and has no workers; a round needs
-all of them. Ours runs on this machine's filesystem, and there with 2 ms more for each operation on metadata
-(`distance`). Seconds from the moment at which all may start until the last has seen the round.
+Each node is a process without workers, forked from a process that has imported all modules. A round needs all nodes.
+hpcelastic runs on this machine's filesystem, without and with a delay of 2 ms for each operation on metadata
+(`distance`). The result is the seconds from the common start until the last node has seen the round.
 """
 
 import contextlib
@@ -27,12 +27,12 @@ from benchmarks.processes import end_tree
 from benchmarks.report import Table, ratio, significant, spread
 
 GROUNDS = {"local": 0.0, "local + 2 ms": 0.002}
-"""Seconds that each operation on metadata takes longer."""
+"""Filesystems, with the delay of each operation on metadata in seconds."""
 
 TORCH = "torch c10d"
 
 _TIMEOUT = 120.0
-"""Seconds for all nodes to be there, before they may start."""
+"""Seconds until all nodes must be ready to start."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Parameters:
     nodes: tuple[int, ...] = (4, 8, 16, 32, 64, 128, 256, 512, 1024)
     repeat: int = 3
     timeout: float = 60.0
-    """Seconds after which a round counts as never formed; a side that has failed at N is not tried with more."""
+    """Seconds after which a round counts as failed. After a failure with N nodes, larger N are not measured."""
 
     grounds: tuple[str, ...] = tuple(GROUNDS)
     torch: bool = True
@@ -51,19 +51,19 @@ QUICK = Parameters(nodes=(4, 16, 64), repeat=1)
 
 @dataclass(frozen=True)
 class Formed:
-    """How a round formed."""
+    """The formation of a round."""
 
     seconds: float | None
-    """None: not before the time-out, or an agent gave up."""
+    """None if no round formed before the time-out, or if an agent failed."""
 
     operations: dict[str, int] | None = None
-    """What the filesystem was asked for by all nodes together; None if it was not asked."""
+    """Operations of all nodes together on the filesystem; None if they were not counted."""
 
     error: str = ""
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Form rounds of every size on every side, ``repeat`` times, in turn."""
+    """Form rounds of every size with every rendezvous in turn, ``repeat`` times."""
     runs = []
     contenders = [*parameters.grounds, *([TORCH] if parameters.torch else [])]
     for nodes in parameters.nodes:
@@ -87,7 +87,7 @@ def _on(name: str, nodes: int, parameters: Parameters) -> Formed:
 
 @contextlib.contextmanager
 def tcp_store() -> Iterator[int]:
-    """A TCPStore in a process of its own, as its host's agent is in a real job; the port at which it listens."""
+    """Serve a TCPStore in a separate process, like the host's agent in a real job, and return its port."""
     code = (
         "import sys, torch.distributed as d\n"
         "store = d.TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False)\n"
@@ -103,16 +103,16 @@ def tcp_store() -> Iterator[int]:
 
 
 def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
-    """Let all nodes go at the same moment, and wait for the last."""
-    with _crowd([sys.executable, "-m", "benchmarks.scale", *arguments]) as (crowd, said):
-        if until(lambda: True if len(said) == nodes else None, time.monotonic() + _TIMEOUT) is None:
-            return Formed(None, error=f"{nodes - len(said)} nodes were not there after {_TIMEOUT:g} s")
+    """Start all nodes at the same time and wait for the last."""
+    with _node_processes([sys.executable, "-m", "benchmarks.scale", *arguments]) as (parent, lines):
+        if until(lambda: True if len(lines) == nodes else None, time.monotonic() + _TIMEOUT) is None:
+            return Formed(None, error=f"{nodes - len(lines)} nodes were not there after {_TIMEOUT:g} s")
         since = time.monotonic()
-        crowd.stdin.close()
-        until(lambda: True if len(said) == 2 * nodes else None, since + parameters.timeout)
-    if len(said) < 2 * nodes:
+        parent.stdin.close()
+        until(lambda: True if len(lines) == 2 * nodes else None, since + parameters.timeout)
+    if len(lines) < 2 * nodes:
         return Formed(None)
-    answers = [json.loads(line) for line in said[nodes:]]
+    answers = [json.loads(line) for line in lines[nodes:]]
     errors = [answer["error"] for answer in answers if answer["error"]]
     if errors:
         return Formed(None, error=errors[0])
@@ -121,28 +121,28 @@ def _form(arguments: list[str], nodes: int, parameters: Parameters) -> Formed:
 
 
 @contextlib.contextmanager
-def _crowd(command: list[str]) -> Iterator[tuple[Any, list[str]]]:
-    """The process of which all nodes are children, and the lines that they say."""
-    crowd = subprocess.Popen(
+def _node_processes(command: list[str]) -> Iterator[tuple[Any, list[str]]]:
+    """Start the parent process of all nodes. Return it and the list of the lines that the nodes print."""
+    parent = subprocess.Popen(
         command, cwd=CHECKOUT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
-    assert crowd.stdout is not None
-    said: list[str] = []
-    listener = threading.Thread(target=said.extend, args=(crowd.stdout,))
-    listener.start()
+    assert parent.stdout is not None
+    lines: list[str] = []
+    reader = threading.Thread(target=lines.extend, args=(parent.stdout,))
+    reader.start()
     try:
-        yield crowd, said
+        yield parent, lines
     finally:
-        end_tree(crowd.pid)
-        crowd.wait()
-        listener.join()
+        end_tree(parent.pid)
+        parent.wait()
+        reader.join()
 
 
 # The nodes
 
 
 def main(side: str, where: str, nodes: str) -> None:
-    """Fork the nodes; each says that it is there, and when it has joined. Lives until it is killed."""
+    """Fork the nodes and wait until killed. Each node prints a line when it is ready and when it has joined."""
     make = (_torch if side == TORCH else _ours)(where, int(nodes))
     gc.freeze()
     for index in range(int(nodes)):
@@ -152,8 +152,7 @@ def main(side: str, where: str, nodes: str) -> None:
 
 
 def _node(make: Callable[[int], Callable[[], None]], index: int, distance: Distance | None) -> None:
-    """Take part once nobody holds the other end of our standard input any more; then stay: who leaves would disturb
-    those that are still on their way."""
+    """Join the round once standard input ends, then stay: a node that leaves would disturb nodes that still join."""
     join = make(index)
     _say("there")
     sys.stdin.read()
@@ -168,7 +167,7 @@ def _node(make: Callable[[int], Callable[[], None]], index: int, distance: Dista
 
 
 def _say(line: str) -> None:
-    os.write(1, f"{line}\n".encode())  # in one piece: the pipe is shared by all
+    os.write(1, f"{line}\n".encode())  # in one write: all nodes share the pipe
 
 
 def _ours(directory: str, nodes: int) -> Callable[[int], Callable[[], None]]:

@@ -1,6 +1,7 @@
-"""Those who race: hpcelastic, torchrun, and NVIDIA's ft_launcher where it can be had; each agent stands for a node.
+"""The launchers of a benchmark: hpcelastic, torchrun, and NVIDIA's ft_launcher if it is available.
 
-All run on this machine, with the same script and their default timings but for what `recovery` says.
+All agents run on this machine, one for each simulated node, with the same script and default timings. Exceptions are in
+`recovery`.
 """
 
 import os
@@ -21,32 +22,33 @@ from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
+from hpcelastic.protocol.events import LoggedEvent, WorkersStarted
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import Lease, read_leases
 from hpcelastic.storage.paths import RunPaths
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "hpcelastic-bench"
-"""Where ft_launcher is installed: never into the project's own environment."""
+"""Directory for ft_launcher, which is not installed into the project's own environment."""
 
 FT_VERSION = "0.4.1"
 
 _FT = (f"nvidia-resiliency-ext=={FT_VERSION}", "defusedxml", "nvidia-ml-py", "pynvml", "psutil")
-"""What ft_launcher needs on a machine without a GPU, beside what torch has brought."""
+"""Packages that ft_launcher needs on a machine without a GPU, in addition to torch's."""
 
 _FT_MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
 
 
 NO_PRELOAD: Mapping[str, Any] = {"workers": {"preload": []}} if "preload" in WorkerSettings.__dataclass_fields__ else {}
-"""Settings of ours with which no warm parent imports torch, where there is such a setting."""
+"""Settings of hpcelastic with which the fork server does not import torch, if there is such a setting."""
 
 
 @dataclass(frozen=True)
-class Race:
-    """What every side is to run."""
+class Workload:
+    """The script and the nodes that every launcher runs."""
 
     directory: Path
-    """A folder of its own; what the workers note goes to ``notes`` in it."""
+    """A directory for this run. Notes of the workers are in its subdirectory ``notes``."""
 
     script: Path
     nodes: str
@@ -55,13 +57,13 @@ class Race:
     per_node: int = 1
     script_args: tuple[str, ...] = ()
     settings: Mapping[str, Any] | None = None
-    """Of ours, where they are not the default."""
+    """Settings of hpcelastic that are not the default."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables for the agents of torch's kind."""
+    """Environment variables of torchrun's and ft_launcher's agents."""
 
     notes_in: Path | None = None
-    """Where the workers' notes go instead."""
+    """Another directory for the workers' notes."""
 
     @property
     def notes(self) -> Path:
@@ -69,7 +71,7 @@ class Race:
 
 
 class Side(Protocol):
-    """One that races."""
+    """A launcher under measurement."""
 
     notes: Path
 
@@ -85,34 +87,34 @@ class Side(Protocol):
 
     def first(self) -> int: ...
 
-    def events(self) -> list[dict[str, Any]]: ...
+    def events(self) -> list[LoggedEvent]: ...
 
     def stop(self) -> None: ...
 
 
 class Ours:
-    """hpcelastic: agents as `hpcelastic run` starts them."""
+    """hpcelastic, with agents that start like those of `hpcelastic run`."""
 
-    def __init__(self, race: Race) -> None:
-        race.notes.mkdir(parents=True, exist_ok=True)
+    def __init__(self, workload: Workload) -> None:
+        workload.notes.mkdir(parents=True, exist_ok=True)
         job = {
-            "run": {"name": "bench", "directory": str(race.directory)},
-            "entrypoint": {"script": str(race.script), "args": [str(race.notes), *race.script_args]},
-            "nodes": race.nodes,
+            "run": {"name": "bench", "directory": str(workload.directory)},
+            "entrypoint": {"script": str(workload.script), "args": [str(workload.notes), *workload.script_args]},
+            "nodes": workload.nodes,
         }
-        job = {**job, **(race.settings or {})}
-        job["workers"] = {"per_node": race.per_node, **dict(job.get("workers", {}))}
+        job = {**job, **(workload.settings or {})}
+        job["workers"] = {"per_node": workload.per_node, **dict(job.get("workers", {}))}
         self.paths = prepare(resolve(job, []))
-        self.notes = race.notes
+        self.notes = workload.notes
         self._nodes: dict[int, LocalNodes] = {}
 
     def start(self, index: int) -> None:
-        """Each as a job of its own with one node, so that none is expected that is not there."""
+        """Start a node as a separate job of one node, so that agents do not wait for further nodes."""
         self._nodes[index] = LocalNodes(self.paths, 1)
         self._nodes[index].start_node(index)
 
     def start_all(self, count: int) -> None:
-        """All as one job, whose size says how many can come."""
+        """Start all nodes as one job. Agents know from its size how many nodes can join."""
         together = LocalNodes(self.paths, count)
         for index in range(count):
             self._nodes[index] = together
@@ -129,16 +131,16 @@ class Ours:
 
     def first(self) -> int:
         """The node of group rank 0."""
-        started = [event for event in self.events() if event["event"] == "workers started"]
-        newest = max(event["round"] for event in started)
-        lowest = min((e for e in started if e["round"] == newest), key=lambda e: min(map(int, e["pids"])))
-        return int(str(lowest["node"]).partition("@")[0].removeprefix("node"))
+        started = [(one.event, one.node) for one in self.events() if isinstance(one.event, WorkersStarted)]
+        newest = max(event.round for event, _ in started)
+        _, node = min((min(event.pids), node) for event, node in started if event.round == newest)
+        return int(node.partition("@")[0].removeprefix("node"))
 
     def takes_part(self) -> bool:
-        """Whether some agent has a lease by now."""
+        """Return whether any agent has a lease."""
         return any(not path.name.startswith(".") for path in self.paths.leases.iterdir())
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[LoggedEvent]:
         return read_events(self.paths.events)
 
     def stop(self) -> None:
@@ -150,25 +152,33 @@ class Ours:
 
 
 class _Torch:
-    """An agent with torchrun's flags; its c10d rendezvous is hosted by whichever agent binds the port first."""
+    """An agent with torchrun's flags. The first agent that binds the port serves its c10d rendezvous."""
 
     module = ""
     extra: tuple[str, ...] = ()
 
-    def __init__(self, race: Race) -> None:
-        race.notes.mkdir(parents=True, exist_ok=True)
-        self.notes = race.notes
-        self._directory = race.directory
+    def __init__(self, workload: Workload) -> None:
+        workload.notes.mkdir(parents=True, exist_ok=True)
+        self.notes = workload.notes
+        self._directory = workload.directory
         self._port = free_port()
-        nodes = race.nodes.replace("..", ":")
-        self._command = [sys.executable, "-m", self.module, "--nnodes", nodes, "--nproc-per-node", str(race.per_node)]
+        nodes = workload.nodes.replace("..", ":")
+        self._command = [
+            sys.executable,
+            "-m",
+            self.module,
+            "--nnodes",
+            nodes,
+            "--nproc-per-node",
+            str(workload.per_node),
+        ]
         self._command += ["--max-restarts", "3", "--rdzv-id", "bench", "--local-addr", "127.0.0.1"]
-        self._command += [*self._rendezvous(race), *self.extra]
-        self._command += [str(race.script), str(race.notes), *race.script_args]
-        self._environ = {**os.environ, **race.environment, "PYTHONPATH": self._path()}
+        self._command += [*self._rendezvous(workload), *self.extra]
+        self._command += [str(workload.script), str(workload.notes), *workload.script_args]
+        self._environ = {**os.environ, **workload.environment, "PYTHONPATH": self._path()}
         self._agents: dict[int, subprocess.Popen[bytes]] = {}
 
-    def _rendezvous(self, race: Race) -> list[str]:
+    def _rendezvous(self, workload: Workload) -> list[str]:
         return ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self._port}"]
 
     def _path(self) -> str:
@@ -201,10 +211,10 @@ class _Torch:
         return next(index for index, agent in self._agents.items() if listens(agent.pid, self._port))
 
     def takes_part(self) -> bool:
-        """Whether some agent serves the rendezvous by now."""
+        """Return whether any agent serves the rendezvous."""
         return any(listens(agent.pid, self._port) for agent in self._agents.values())
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[LoggedEvent]:
         return []
 
     def stop(self) -> None:
@@ -214,7 +224,7 @@ class _Torch:
         self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """End workers that outlived their agent: this race's folder is on their command line."""
+        """Kill workers that have outlived their agent. Their command line contains the directory of this run."""
         mark = os.fsencode(self._directory)
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -228,16 +238,16 @@ class Torchrun(_Torch):
     module = "torch.distributed.run"
 
 
-class PluggedIn(_Torch):
-    """torchrun, with its rendezvous in our files."""
+class TorchrunPlugin(_Torch):
+    """torchrun, with hpcelastic's rendezvous in files."""
 
     module = "torch.distributed.run"
 
-    def _rendezvous(self, race: Race) -> list[str]:
-        self._paths = RunPaths(race.directory / "runs" / "bench")
-        times = dict((race.settings or {}).get("rendezvous", {}))
+    def _rendezvous(self, workload: Workload) -> list[str]:
+        self._paths = RunPaths(workload.directory / "runs" / "bench")
+        times = dict((workload.settings or {}).get("rendezvous", {}))
         conf = ["--rdzv-conf", ",".join(f"{key}={value:g}" for key, value in times.items())] if times else []
-        return ["--rdzv-backend", "hpcelastic", "--rdzv-endpoint", str(race.directory / "runs"), *conf]
+        return ["--rdzv-backend", "hpcelastic", "--rdzv-endpoint", str(workload.directory / "runs"), *conf]
 
     def processes(self, index: int) -> list[int]:
         pids = super().processes(index)
@@ -268,8 +278,8 @@ class FtLauncher(_Torch):
 
 
 def sides(names: Sequence[str] = ()) -> tuple[dict[str, type], list[str]]:
-    """The sides that can race here, by name, and why the others can't."""
-    everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "torchrun, plug-in": PluggedIn}
+    """Return the launchers that are available here, by name, and the reasons why others are not."""
+    everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "torchrun, plug-in": TorchrunPlugin}
     everyone["ft_launcher"] = FtLauncher
     chosen = {name: side for name, side in everyone.items() if not names or name in names}
     missing = why_no_ft() if "ft_launcher" in chosen else None
@@ -280,7 +290,7 @@ def sides(names: Sequence[str] = ()) -> tuple[dict[str, type], list[str]]:
 
 @cache
 def why_no_ft() -> str | None:
-    """None if ft_launcher can run here, once it has been installed if need be; else the reason."""
+    """Install ft_launcher if necessary. Return None if it can run here, otherwise the reason."""
     target = CACHE / "ft"
     environ = {**os.environ, "PYTHONPATH": str(target)}
     probe = [sys.executable, "-c", f"import {_FT_MODULE}"]
@@ -298,11 +308,11 @@ def _last(text: str) -> str:
 
 
 def await_nothing(pids: Sequence[int], timeout: float = 10.0) -> None:
-    """Wait until none of ``pids`` runs any more; RuntimeError names those that do after ``timeout`` seconds."""
+    """Wait until none of ``pids`` runs any more. RuntimeError names those that still run after ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     while alive := [pid for pid in pids if _runs(pid)]:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {alive} are still there after {timeout:g} s")
+            raise RuntimeError(f"processes {alive} still run after {timeout:g} s")
         time.sleep(0.01)
 
 

@@ -1,4 +1,4 @@
-"""A worker for the benchmarks that trains nothing: it notes that it is there, and sleeps; ``sleeps.py NOTES``."""
+"""A worker for the benchmarks that does not train: it writes a note and sleeps. ``sleeps.py NOTES``"""
 
 import os
 import sys

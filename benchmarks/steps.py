@@ -1,6 +1,6 @@
-"""A worker for the benchmarks: an all-reduce every 20 ms, each noted; ``steps.py NOTES [BACKEND]``.
+"""A worker for the benchmarks: an all-reduce every 20 ms, with a note of each. ``steps.py NOTES [BACKEND]``
 
-With ``nccl`` the value is on the worker's GPU, and a step is noted once the GPU has done it. A note has times by the
+With ``nccl`` the value is on the worker's GPU, and a step is noted once the GPU has finished it. Times are those of the
 monotonic clock, which all processes of a machine share.
 """
 

@@ -1,7 +1,7 @@
-"""What `should_stop` costs a step: the time of a call that finds nothing, in groups of one rank and of more.
+"""The cost of `should_stop` in a step: the time of a call without a stop request, by the number of ranks.
 
-Ranks are processes on this machine in a group of gloo's. Once they ask and do nothing else, so that each call waits for
-the vote of the call before; once they sleep for as long as a short step, so that it has been counted meanwhile.
+Ranks are processes on this machine in a gloo group. In one measurement, ranks only call it, so each call waits for the
+vote of the previous call. In another, ranks sleep between calls for a short step, so the vote has ended meanwhile.
 """
 
 import json
@@ -37,7 +37,7 @@ QUICK = Parameters(calls=200, repeat=1)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """The median time of a call on the rank for which that is greatest, again and again."""
+    """Measure the median time of a call on the slowest rank, ``repeat`` times."""
     runs = []
     for ranks in parameters.ranks:
         for step in parameters.steps:
@@ -50,7 +50,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 def _race(ranks: int, calls: int, step: float) -> float:
     control_page = ControlPage.make(ranks)
-    crowd: list[subprocess.Popen[str]] = []
+    processes: list[subprocess.Popen[str]] = []
     try:
         with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
             command = [sys.executable, "-m", "benchmarks.stopping", f"{directory}/meet", str(calls), str(step)]
@@ -58,10 +58,12 @@ def _race(ranks: int, calls: int, step: float) -> float:
                 place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "HPCELASTIC_ROUND": 1}
                 environ = {**os.environ, **{name: str(value) for name, value in place.items()}}
                 environ |= {"HPCELASTIC_BOARD": control_page.name, "OMP_NUM_THREADS": "1"}
-                crowd.append(subprocess.Popen(command, env=environ, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True))
-            return float(max(json.loads(process.communicate(timeout=_TIMEOUT)[0]) for process in crowd))
+                processes.append(
+                    subprocess.Popen(command, env=environ, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
+                )
+            return float(max(json.loads(process.communicate(timeout=_TIMEOUT)[0]) for process in processes))
     finally:
-        for process in crowd:
+        for process in processes:
             if process.poll() is None:
                 end_tree(process.pid)
                 process.wait()
@@ -69,7 +71,7 @@ def _race(ranks: int, calls: int, step: float) -> float:
 
 
 def main(meet: str, calls: str, step: str) -> None:
-    """Ask so often, and print the median of the seconds that it took."""
+    """Call `should_stop` ``calls`` times and print the median of the seconds."""
     import torch.distributed as dist
 
     from hpcelastic.training import should_stop
@@ -77,7 +79,7 @@ def main(meet: str, calls: str, step: str) -> None:
     ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=ranks)
-    should_stop()  # the first makes the group for the votes
+    should_stop()  # the first call creates the group for the votes
     taken = []
     for _ in range(int(calls)):
         time.sleep(float(step))

@@ -1,7 +1,8 @@
-"""torch's stores over many operations: our RunStore in files, torch's FileStore in a file, its TCPStore in a server.
+"""Stores over many operations: hpcelastic's RunStore in files, torch's FileStore in a file, torch's TCPStore.
 
 One client adds, sets and gets, in turn, on four keys. RunStore makes each change durable before it counts, which costs
-nothing on tmpfs; FileStore and TCPStore make nothing so. A newcomer is a client that opens the store, and gets a value.
+nothing on tmpfs; FileStore and TCPStore make nothing durable. A newcomer is a client that opens the store and gets a
+value.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ _TMPFS = Path("/dev/shm")
 _PARTS = 100
 _TENTH = _PARTS // 10
 _TURN = 6
-"""Operations after which the same ones come again: of each kind one on each of two keys."""
+"""Number of operations in one turn: one of each of three kinds on each of two keys."""
 
 _NEWCOMERS = 5
 
@@ -36,7 +37,7 @@ QUICK = Parameters(operations=6_000)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """The time of each hundredth of the operations on one side after the other, and what is left on disk."""
+    """Measure the time of each hundredth of the operations on each store in turn, and the files at the end."""
     turns = parameters.operations // _PARTS // _TURN
     if not turns:
         raise ValueError(f"{parameters.operations} operations are fewer than {_PARTS} parts of {_TURN}")
@@ -51,7 +52,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 @contextlib.contextmanager
 def _place(side: str) -> Iterator[str]:
-    """Where a side keeps its values: a directory, or the port of a server."""
+    """Return the place of the values: a directory, or the port of a server."""
     if side == TCP:
         with tcp_store() as port:
             yield str(port)
@@ -62,7 +63,7 @@ def _place(side: str) -> Iterator[str]:
 
 
 def _client(side: str, where: str) -> Any:
-    """A client of its own, as a process would have."""
+    """Return a new client, like that of a separate process."""
     import torch.distributed as dist
 
     from hpcelastic.pytorch import RunStore
@@ -75,7 +76,7 @@ def _client(side: str, where: str) -> Any:
 
 
 def _run(side: str, where: str, turns: int) -> dict[str, Any]:
-    """Seconds of an operation in each part, and of a newcomer after the first tenth and after the last."""
+    """Return the seconds of an operation in each part, and of a newcomer after the first and after the last tenth."""
     store, seconds, newcomers, made = _client(side, where), list[float](), list[float](), 0
     for part in range(1, _PARTS + 1):
         since = time.monotonic()
@@ -85,7 +86,7 @@ def _run(side: str, where: str, turns: int) -> dict[str, Any]:
                 store.add(f"number {key}", 1)
                 store.set(f"word {key}", f"{made} times")
                 if int(store.get(f"number {key}")) != made:
-                    raise RuntimeError(f"{side} has lost an addition, or made one twice, at the {made}th")
+                    raise RuntimeError(f"{side} has lost or repeated an addition at the {made}th")
         seconds.append((time.monotonic() - since) / turns / _TURN)
         if part in (_TENTH, _PARTS):
             newcomers.append(statistics.median(_newcomer(side, where) for _ in range(_NEWCOMERS)))

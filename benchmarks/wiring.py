@@ -1,4 +1,4 @@
-"""One agent's rendezvous as `hpcelastic.agent.agent` wires it, without workers: the one place that knows that API."""
+"""One agent's rendezvous, connected as in `hpcelastic.agent.agent`, without workers."""
 
 import contextlib
 import queue
@@ -24,49 +24,49 @@ RUN = "scale"
 
 _ADDRESS = "127.0.0.1"
 _PORT = 1
-"""Of the workers' store, which nobody binds here."""
+"""Port of the workers' store. No process binds it here."""
 
 
 def settings(nodes: int) -> Settings:
-    """Default timings, as so many nodes have them; a round needs all."""
+    """Return the default timings for ``nodes`` nodes. A round needs all nodes."""
     return advise(Settings(NodeRange(nodes, nodes), restarts=RestartSettings(0)), FilesystemReport(safe=True))
 
 
 def warm_up() -> None:
-    """Work out how states are read, once for all nodes that are forked from this process."""
+    """Fill the caches of the codec once, for all nodes that are forked from this process."""
     decode(State, encode(State(RUN, settings(1))))
 
 
 def make_run(paths: RunPaths) -> None:
-    """What the agents find in a run's directory."""
+    """Create the directories that agents expect in a run's directory."""
     for directory in (paths.register, paths.leases):
         files.make_directory(directory)
 
 
 def join(paths: RunPaths, index: int, nodes: int) -> None:
-    """Take part as node ``index`` of ``nodes``, until the process ends; returns when an agent would start its workers.
+    """Join as node ``index`` of ``nodes`` until the process ends. Return when an agent would start its workers.
 
-    Raises what the agent would.
+    Raises the errors that an agent raises.
     """
     joined: queue.SimpleQueue[HpcElasticError | None] = queue.SimpleQueue()
     node = f"node{index:05d}@0-{secrets.token_hex(4)}"
 
-    def heard(news: News) -> None:
+    def on_news(news: News) -> None:
         thread.call(lambda rendezvous: rendezvous.receive(news))
 
     def deliver(message: Observation | HpcElasticError) -> None:
         if isinstance(message, HpcElasticError):
             joined.put(message)
         else:
-            do(state_machine.observe(message.state, message.lease_from, message.settled))
+            perform(state_machine.observe(message.state, message.lease_from, message.settled))
 
-    def do(actions: Actions) -> None:
+    def perform(actions: Actions) -> None:
         answer: int | None = None
         with contextlib.suppress(StopIteration):
             while True:
-                answer = act(actions.send(answer))
+                answer = perform_action(actions.send(answer))
 
-    def act(action: Action) -> int | None:
+    def perform_action(action: Action) -> int | None:
         if isinstance(action, Publish):
             thread.publish(action.member)
         elif isinstance(action, StartWorkers):
@@ -74,7 +74,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         return _PORT if isinstance(action, ReservePort) else None
 
     state = open_run(paths, RUN, settings(nodes), node)
-    network = Network(shared_key(paths.key), node, _ADDRESS, heard)
+    network = Network(shared_key(paths.key), node, _ADDRESS, on_news)
     member = Member(
         node=node,
         node_state=NodeState.READY,
@@ -90,7 +90,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
     state_machine = NodeStateMachine(member, settings(nodes).rendezvous.lease, boottime)
     rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
-    do(state_machine.begin(state))
+    perform(state_machine.begin(state))
     thread.start()
     network.start()
     if error := joined.get():

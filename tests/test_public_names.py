@@ -37,7 +37,7 @@ def test_other_names_are_not() -> None:
 
 
 def test_an_agent_loads_none_of_it() -> None:
-    code = "import sys, hpcelastic, hpcelastic.slurm.entry; print(*sys.modules)"
+    code = "import sys, hpcelastic, hpcelastic.bootstrap; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     unwanted = ("hpcelastic.api", "asyncio", "IPython", "pydantic", "rich", "submitit", "torch", "yaml")
     assert [name for name in loaded if name.startswith(unwanted)] == []

@@ -10,6 +10,7 @@ import select
 import signal
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.admission import EXIT_UNFIT
@@ -37,12 +38,16 @@ from hpcelastic.agent.workers import WorkerResources, can_be_forked, worker_argu
 from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
 from hpcelastic.protocol.node import Action, Finish, RequestStop, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
 from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
+
+Message: TypeAlias = Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | int
+"""What other threads deliver to the main thread; the number is that of a signal."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +86,7 @@ class Agent:
 
     def __init__(self, spec: AgentSpec, report: Callable[[str], None]) -> None:
         self._spec, self._report = spec, report
-        self._inbox: Inbox[Observation | HpcElasticError | SignalResolution | PendingCapacity | int] = Inbox()
+        self._inbox: Inbox[Message] = Inbox()
         self._loop = EventLoop()
         notifications, member = spec.agent.network.notifications, spec.member
         session = SessionSpec(spec.paths, spec.settings, member, spec.state, spec.lock, notifications, spec.observe)
@@ -121,14 +126,14 @@ class Agent:
             self._loop.watch(self._inbox, self._inbox.clear_wakeups)
             self._watch_guard()
             self._supervisor = self._make_supervisor(stack, control_page)
-            self._session.start(workers=self._spec.member.local_world_size)
+            self._session.start(self._spec.member.local_world_size)
             self._batch_system.start(self._inbox.deliver)
             stack.callback(self._batch_system.stop)
             stack.callback(self._depart)
             stack.callback(self._supervisor.stop, "the agent ends")
             if self._spec.restart:
                 self._report(f"the agent on this node has died ({self._spec.died}) and was started again")
-                self._session.log("agent restarted", number=self._spec.restart, reason=self._spec.died)
+                self._session.log(AgentRestarted(number=self._spec.restart, reason=self._spec.died))
             while self._exit_code is None:
                 self._turn(self._supervisor)
             return self._exit_code
@@ -174,9 +179,7 @@ class Agent:
                 raise session.timed_out()
             session.timeouts.restart()
 
-    def _handle(
-        self, message: Observation | HpcElasticError | SignalResolution | PendingCapacity | int, supervisor: Supervisor
-    ) -> None:
+    def _handle(self, message: Message, supervisor: Supervisor) -> None:
         if isinstance(message, Observation):
             self._observed(message, supervisor)
         elif isinstance(message, int):
@@ -186,6 +189,8 @@ class Agent:
                 self._leave(notice)
         elif isinstance(message, PendingCapacity):
             self._capacity_changed(message)
+        elif isinstance(message, Failure):
+            supervisor.failure_described(message)
         else:
             self._session.store_failed(message)
 
@@ -207,7 +212,7 @@ class Agent:
 
     def _signalled(self, signum: int, supervisor: Supervisor) -> None:
         name = signal.Signals(signum).name
-        self._session.log("signal", signal=name)
+        self._session.log(SignalReceived(signal=name))
         if name in self._spec.agent.workers.forward_signals:
             supervisor.signal(signum)
         elif signum in STOP_SIGNALS and self._state_machine.leaving and not self._batch_system.repeats_signals:
@@ -275,7 +280,7 @@ class Agent:
         return port
 
     def _finish(self, state: State) -> None:
-        self._session.log("run ended", phase=state.phase.value, reason=state.reason)
+        self._session.log(RunEnded(phase=state.phase, reason=state.reason))
         if state.phase is not Phase.SUCCEEDED:
             raise RunFailed(f"the run has {state.phase.value}: {state.reason}", state.failures)
         self._report(f"the run has succeeded: {state.reason}")
@@ -291,7 +296,7 @@ class Agent:
 
     def _announce_leaving(self, notice: Notice) -> None:
         self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
-        self._session.log("leaving", reason=notice.reason, seconds=notice.seconds, again=notice.again)
+        self._session.log(Leaving(reason=notice.reason, seconds=notice.seconds, again=notice.again))
 
     def _depart(self) -> None:
         self._session.depart()

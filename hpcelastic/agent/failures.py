@@ -2,14 +2,20 @@
 
 import json
 import os
+import queue
 import re
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
+
+T = TypeVar("T")
 
 _READ_TIMEOUT = 5.0
 """Seconds in which the shared filesystem must return the files of the worker."""
@@ -41,6 +47,29 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
     if found:
         return f"{_truncate(found[-1])} ({how})", tail, time.time()
     return how, tail, time.time()
+
+
+def within(seconds: float, function: Callable[[], T], late: Callable[[T], None]) -> T | None:
+    """Call ``function`` in a thread. Return its result, or None after ``seconds``; ``late`` is then called with it."""
+    done: queue.SimpleQueue[T] = queue.SimpleQueue()
+    expired = threading.Event()
+    lock = threading.Lock()
+
+    def run() -> None:
+        result = function()
+        with lock:
+            if not expired.is_set():
+                done.put(result)
+                return
+        late(result)
+
+    threading.Thread(target=run, name="failure", daemon=True).start()
+    try:
+        return done.get(timeout=seconds)
+    except queue.Empty:
+        with lock:
+            expired.set()
+        return done.get() if not done.empty() else None
 
 
 def _truncate(line: str) -> str:

@@ -8,6 +8,7 @@ from hpcelastic.agent.store_server import StoreListener, StoreServer, store_serv
 from hpcelastic.agent.workers import WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.events import StoreLost, StoreServed
 
 
 class RoundStore:
@@ -71,7 +72,7 @@ class RoundStore:
             )
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot serve the workers' store: {error}") from error
-        self._session.log("store served", round=round, port=port.port, pid=server.pid)
+        self._session.log(StoreServed(round=round, port=port.port, pid=server.pid))
         self._loop.watch(server, lambda: self._lost(server, round))
 
     def _lost(self, server: StoreServer, round: int) -> None:
@@ -80,7 +81,7 @@ class RoundStore:
         self._store = None
         self._session.guard.remove(server.pid)
         exit_code = server.reap()
-        self._session.log("store lost", round=round, exit_code=exit_code)
+        self._session.log(StoreLost(round=round, exit_code=exit_code))
         if exit_code > 0:
             name = self._session.member.name
             raise HpcElasticError(f"{name}: the store of round {round} ended with status {exit_code}")

@@ -7,7 +7,7 @@ owners exist: `hpcelastic.agent.agent.Agent` and `hpcelastic.pytorch.session.Ext
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
@@ -20,6 +20,7 @@ from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
 from hpcelastic.protocol.node import Action, Actions, NodeStateMachine, Publish, execute
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, State
@@ -31,8 +32,8 @@ from hpcelastic.storage.keyvalue import remove_stores
 from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 
-Observe = Callable[[str, Mapping[str, object]], None]
-"""A function that is called with each event and its fields, in the thread of the event. It must return at once."""
+Observe = Callable[[Event], None]
+"""A function that is called with each event, in the thread of the event. It must return at once."""
 
 DEPARTURE_TIMEOUT = 5.0
 """Seconds that the departure of an agent may take to reach the shared filesystem."""
@@ -74,7 +75,7 @@ class Session:
         renewed: Callable[[], None] | None = None,
     ) -> None:
         self.spec, self.report = spec, report
-        self._perform, self._on_renewal = perform, renewed
+        self._perform, self._on_renewal, self.deliver = perform, renewed, inbox.deliver
         files.make_directory(spec.paths.events)
         self._network = open_network(spec.paths, spec.member, self._notified, report) if spec.notifications else None
         self.inherited = (self._network.presence.fileno(),) if self._network else ()
@@ -107,20 +108,23 @@ class Session:
         """The newest content of the node's lease."""
         return self.state_machine.member
 
-    def start(self, **fields: object) -> None:
-        """Take part: keep the lease from now on, and ask for a place in the next round."""
+    def start(self, workers: int | None = None) -> None:
+        """Take part: keep the lease from now on, and ask for a place in the next round.
+
+        ``workers`` is the number of workers for the event log; None if the owner does not start them itself.
+        """
         self.apply(self.state_machine.begin(self.spec.state))
         self._rendezvous.start()
         if self._network:
             self._network.start()
-        self.log("agent started", address=self.member.address, pid=os.getpid(), **fields)
+        self.log(AgentStarted(address=self.member.address, pid=os.getpid(), workers=workers))
 
     def depart(self) -> None:
         """Publish the departure; no worker may be left on this node. It takes at most `DEPARTURE_TIMEOUT` seconds."""
         self.apply(self.state_machine.depart())
         if not self._rendezvous.stop(DEPARTURE_TIMEOUT):
             self.report("the departure could not be published; the other nodes wait until the lease expires")
-        self.log("agent ended")
+        self.log(AgentEnded())
         self._events.close(DEPARTURE_TIMEOUT)
 
     def apply(self, actions: Actions) -> None:
@@ -131,11 +135,11 @@ class Session:
         """Call ``change`` in the rendezvous thread before its next turn, which comes at once."""
         self._rendezvous.call(change)
 
-    def log(self, event: str, **fields: object) -> None:
+    def log(self, event: Event) -> None:
         """Write an event to the event log, in any thread."""
-        self._events.write(event, **fields)
+        self._events.write(event)
         if self.spec.observe is not None:
-            self.spec.observe(event, fields)
+            self.spec.observe(event)
 
     # What the owner passes on
 
@@ -146,8 +150,15 @@ class Session:
         self.timeouts.observe(observation)
         state = observation.state
         if observation.version != self._version:
-            version = {"version": observation.version, "phase": state.phase.value, "round": state.round}
-            self.log("state", **version, restarts=state.restarts, reason=state.reason)
+            self.log(
+                StateChanged(
+                    version=observation.version,
+                    phase=state.phase,
+                    round=state.round,
+                    restarts=state.restarts,
+                    reason=state.reason,
+                )
+            )
         if observation.reason != self.reason and not state.phase.final:
             self.report(observation.reason)
         self._version, self.reason = observation.version, observation.reason
@@ -159,7 +170,7 @@ class Session:
         if self.timeouts.record_error(error):
             timeout = self.spec.settings.rendezvous.join_timeout
             self.report(f"{error}; trying again for {timeout:g} s (rendezvous.join_timeout)")
-            self.log("trouble", error=str(error))
+            self.log(StoreFailed(error=str(error)))
         self.apply(self.state_machine.store_failed())
 
     def guard_reported(self) -> None:
@@ -171,7 +182,7 @@ class Session:
             round, where = self.state_machine.part.round, self.spec.paths.root
             what = f"the lease ran out: the workers of round {round} were killed"
             self.report(f"{what}; is the shared filesystem that holds {where} slow or stuck?")
-            self.log("fenced", round=round)
+            self.log(Fenced(round=round))
         self.apply(self.state_machine.lease_expired())
 
     def seconds_left(self) -> float | None:

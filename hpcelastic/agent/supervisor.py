@@ -1,12 +1,13 @@
 """The supervisor of a node's workers: starts the group of a round, watches it, and stops it."""
 
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcelastic.agent.binding import binding, format_ranges
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.failures import describe_exit, describe_failure, within
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
@@ -15,11 +16,12 @@ from hpcelastic.agent.workers import Worker, WorkerGroup, WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.ipc.control_page import ControlPage, StopRequest
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.events import StopRequested, WorkerEnded, WorkersPoll, WorkersStarted, WorkersStopped
 from hpcelastic.protocol.node import RequestStop
 from hpcelastic.protocol.state import Failure
 
-WORKERS_POLL = "workers ask should_stop"
-"""The event that says that the workers of a round poll for stop requests, once for each round."""
+_DESCRIPTION_DELAY = 0.2
+"""Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Supervisor:
         self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason))
         within = f"asking the workers to stop within {request.seconds:.0f} s"
         self._session.report(f"round {round}: {within}: {request.reason}")
-        self._session.log("workers asked to stop", round=round, seconds=request.seconds, reason=request.reason)
+        self._session.log(StopRequested(round=round, seconds=request.seconds, reason=request.reason))
         return True
 
     def stop(self, why: str) -> None:
@@ -108,7 +110,7 @@ class Supervisor:
         if blocked:
             ranks = ", ".join(str(worker.rank) for worker in blocked)
             self._session.report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
-        self._session.log("workers stopped", round=group.part.round, reason=why)
+        self._session.log(WorkersStopped(round=group.part.round, reason=why))
 
     def signal(self, signum: int) -> None:
         """Forward a signal to the workers."""
@@ -138,7 +140,7 @@ class Supervisor:
         group = self._group
         if group is not None and group.part.round > self._polled_round and self._control_page.polled(group.part.round):
             self._polled_round = group.part.round
-            self._session.log(WORKERS_POLL, round=self._polled_round)
+            self._session.log(WorkersPoll(round=self._polled_round))
 
     # Events
 
@@ -157,28 +159,44 @@ class Supervisor:
         assert self._group is not None
         group = self._group
         worker, exit_code = group.reap(pidfd)
-        self._session.log("worker ended", round=group.part.round, rank=worker.rank, exit_code=exit_code)
+        self._session.log(WorkerEnded(round=group.part.round, rank=worker.rank, exit_code=exit_code))
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
             self._all_ended(group)
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
-        message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
+        """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
         failure = Failure(
             round=group.part.round,
             node=self._launch.run.node,
             rank=worker.rank,
             local_rank=worker.local_rank,
             exit_code=exit_code,
-            message=message,
-            traceback=traceback,
+            message=describe_exit(exit_code),
             log=str(worker.log or ""),
-            timestamp=when,
+            timestamp=time.time(),
         )
-        self._session.report(f"rank {worker.rank} failed: {message}" + (f"; log: {worker.log}" if worker.log else ""))
-        self._session.apply(self._session.state_machine.worker_failed(failure))
+
+        def describe() -> Failure:
+            message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
+            return replace(failure, message=message, traceback=traceback, timestamp=when)
+
+        described = within(_DESCRIPTION_DELAY, describe, late=self._session.deliver)
+        self._report_failure(described or failure)
+        self._session.apply(self._session.state_machine.worker_failed(described or failure))
+        if described is not None:
+            self._failed(described)
+
+    def failure_described(self, failure: Failure) -> None:
+        """Publish the description of a failure that was published without it."""
+        self._report_failure(failure)
+        self._session.apply(self._session.state_machine.failure_described(failure))
         self._failed(failure)
+
+    def _report_failure(self, failure: Failure) -> None:
+        log = f"; log: {failure.log}" if failure.log else ""
+        self._session.report(f"rank {failure.rank} failed: {failure.message}{log}")
 
     def _all_ended(self, group: WorkerGroup) -> None:
         server = self._store.server_pid
@@ -187,7 +205,7 @@ class Supervisor:
         self.report_progress()
         if self._control_page.acknowledged(group.part.round):
             self._session.report(f"round {group.part.round}: the workers have come to a step's end and stopped")
-            self._session.log("workers stopped", round=group.part.round, reason="they were asked to")
+            self._session.log(WorkersStopped(round=group.part.round, reason="they were asked to"))
             self._stopped_early = True
             self.finish_early_stop()
         else:
@@ -196,13 +214,22 @@ class Supervisor:
     def _log_started(self, group: WorkerGroup) -> None:
         if group.spawn_requests:
             return  # not all workers run yet
-        part, given = group.part, binding(self._launch.environ)
-        if any(self._launch.resources.processors):
-            given["bound"] = ";".join(format_ranges(cpus) for cpus in self._launch.resources.processors)
-        of_group = {"group_rank": part.group_rank, "group_world_size": part.group_world_size}
-        of_role = {"role_rank": part.role_first_rank, "role_world_size": part.role_world_size}
-        fields = {"round": part.round, "world_size": part.world_size, **of_group, **of_role}
-        self._session.log("workers started", **fields, pids=group.pids, **given)
+        part, processors = group.part, self._launch.resources.processors
+        inherited = binding(self._launch.environ)
+        self._session.log(
+            WorkersStarted(
+                round=part.round,
+                world_size=part.world_size,
+                group_rank=part.group_rank,
+                group_world_size=part.group_world_size,
+                role_rank=part.role_first_rank,
+                role_world_size=part.role_world_size,
+                pids=dict(group.pids),
+                cpus=inherited["cpus"],
+                gpus=inherited.get("gpus"),
+                bound=";".join(format_ranges(cpus) for cpus in processors) if any(processors) else None,
+            )
+        )
 
     def _watch_spawn_request(self, line: int) -> None:
         self._loop.watch(line, lambda: self._worker_spawned(line))

@@ -16,6 +16,7 @@ from pathlib import Path
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.member import local_pid
 from hpcelastic.backends.connect import backend_of
+from hpcelastic.bootstrap import run_agent
 from hpcelastic.config import JobConfig
 from hpcelastic.config.options import flags
 from hpcelastic.errors import StoreError
@@ -41,7 +42,7 @@ def submit_for(paths: RunPaths, config: JobConfig) -> None:
     if config.slurm.shape == "pool":
         add_elements(paths, config, config.nodes.wanted)
     else:
-        record_job(paths, submit_job(config, paths))
+        record_job(paths, submit_job(config, paths, run_agent))
 
 
 def add_elements(paths: RunPaths, config: JobConfig, count: int) -> str:
@@ -49,7 +50,7 @@ def add_elements(paths: RunPaths, config: JobConfig, count: int) -> str:
 
     They start in the working directory of the run's first job, independent of the current directory.
     """
-    job = submit_elements(_with_first_directory(paths, config), paths, count)
+    job = submit_elements(_with_first_directory(paths, config), paths, count, run_agent)
     record_job(paths, job, elements=count)
     return job
 

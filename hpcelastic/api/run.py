@@ -25,7 +25,7 @@ from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import close_run, read_state
 from hpcelastic.storage import files
-from hpcelastic.storage.events import read_events
+from hpcelastic.storage.events import read_event_lines
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -161,7 +161,7 @@ class Run:
 
     def events(self) -> list[dict[str, Any]]:
         """Return all events of the agents, sorted by time."""
-        return read_events(self._paths.events)
+        return read_event_lines(self._paths.events)
 
     def forgive(self, *nodes: str) -> tuple[str, ...]:
         """Ignore the incidents of ``nodes``, or of all nodes, from now on. Returns the nodes that had incidents."""

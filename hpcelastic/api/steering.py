@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from hpcelastic.agent.notifier import outside_notifier
-from hpcelastic.agent.supervisor import WORKERS_POLL
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.status import read_status
@@ -15,6 +14,7 @@ from hpcelastic.config.codec import decode
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol import decide
 from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
@@ -177,7 +177,7 @@ def _checkpoint_problem(paths: RunPaths, state: State) -> str:
     """Explain why the workers of the round would not complete a step; empty if they would."""
     if not state.settings.rendezvous.checkpoint_grace:
         return "rendezvous.checkpoint_grace is 0 s"
-    seen = any(e.get("event") == WORKERS_POLL and e.get("round") == state.round for e in read_events(paths.events))
+    seen = any(logged.event == WorkersPoll(round=state.round) for logged in read_events(paths.events))
     return "" if seen else f"the workers of round {state.round} have not called should_stop() so far"
 
 

@@ -2,9 +2,19 @@
 
 import time
 from collections.abc import Iterator
-from typing import Any
 
 from hpcelastic.api.run import Run
+from hpcelastic.protocol.events import (
+    AgentEnded,
+    AgentRestarted,
+    AgentStarted,
+    Fenced,
+    LoggedEvent,
+    StateChanged,
+    UnknownEvent,
+    WorkerEnded,
+    WorkersStarted,
+)
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
 
@@ -15,29 +25,43 @@ _WIDTH = 100
 def timeline(run: Run) -> list[str]:
     """Return a line with the time for each change of the run's state and each start and end of a node."""
     events = read_events(RunPaths(run.directory).events)
-    start = events[0]["time"] if events else time.time()
-    return [f"{event['time'] - start:8.2f} s  {_short(text)}" for event, text in _describe_events(events)]
+    start = events[0].time if events else time.time()
+    return [f"{logged.time - start:8.2f} s  {_short(text)}" for logged, text in _describe_events(events)]
 
 
 def _short(text: str) -> str:
     return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
 
 
-def _describe_events(events: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], str]]:
+def _describe_events(events: list[LoggedEvent]) -> Iterator[tuple[LoggedEvent, str]]:
     last_version = 0
-    for event in events:
-        kind, node = event["event"], event["node"]
-        if kind == "state" and event["version"] > last_version:
-            last_version = event["version"]
-            yield event, f"{event['phase']:9} round {event['round']}: {event['reason']}"
-        elif kind == "agent started":
-            yield event, f"{node} starts"
-        elif kind == "agent restarted":
-            yield event, f"{node}: its agent died ({event['reason']}) and was restarted"
-        elif kind == "workers started":
-            ranks = ", ".join(sorted(event["pids"], key=int))
-            yield event, f"{node} runs rank {ranks} of {event['world_size']} in round {event['round']}"
-        elif kind in ("agent ended", "fenced"):
-            yield event, f"{node}: {kind}"
-        elif kind == "worker ended" and event["exit_code"] != 0:
-            yield event, f"{node}: rank {event['rank']} ended with {event['exit_code']}"
+    for logged in events:
+        if isinstance(logged.event, StateChanged):
+            if logged.event.version <= last_version:
+                continue
+            last_version = logged.event.version
+        text = _describe(logged)
+        if text:
+            yield logged, text
+
+
+def _describe(logged: LoggedEvent) -> str:
+    """Return the text of an event; empty if the history leaves it out."""
+    node = logged.node
+    match logged.event:
+        case StateChanged(phase=phase, round=round, reason=reason):
+            return f"{phase.value:9} round {round}: {reason}"
+        case AgentStarted():
+            return f"{node} starts"
+        case AgentRestarted(reason=reason):
+            return f"{node}: its agent died ({reason}) and was restarted"
+        case WorkersStarted(pids=pids, world_size=world_size, round=round):
+            return f"{node} runs rank {', '.join(map(str, sorted(pids)))} of {world_size} in round {round}"
+        case AgentEnded() | Fenced():
+            return f"{node}: {logged.event.kind}"
+        case WorkerEnded(rank=rank, exit_code=exit_code) if exit_code != 0:
+            return f"{node}: rank {rank} ended with {exit_code}"
+        case UnknownEvent(name=name, fields=fields):
+            values = ", ".join(f"{field}: {value}" for field, value in fields.items())
+            return f"{node}: {name}" + (f" ({values})" if values else "")
+    return ""

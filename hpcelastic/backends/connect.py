@@ -17,7 +17,6 @@ import inspect
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -46,14 +45,6 @@ _CHOICE_KEYS = ("backend", "endpoint", "run_id", *_OPTION_DEFAULTS)
 
 _TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """An environment variable that torch reads at import. Workers must not inherit our value of it."""
-
-_BUILT_IN = {
-    "c10d": "hpcelastic.pytorch.c10d:connect",
-    "static": "hpcelastic.pytorch.c10d:connect",
-    "etcd-v2": "hpcelastic.backends.etcd:connect_v2",
-    "etcd": "hpcelastic.backends.etcd:connect",
-}
-"""The built-in backends of servers. They are imported at first use, because most agents need none of them."""
 
 
 class LastStateBackend:
@@ -177,7 +168,7 @@ def close_backend(paths: RunPaths) -> None:
 
 def backend_names() -> list[str]:
     """Return the names of all available backends."""
-    return sorted({FILE, *_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({FILE, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
 
 
 def run_nonce(paths: RunPaths) -> str:
@@ -261,12 +252,8 @@ def _connect_function(name: str, options: Collection[str]) -> Connect:
 
 
 def _load_connect_function(name: str) -> Connect:
-    if name in _BUILT_IN:
-        module, _, function = _BUILT_IN[name].partition(":")
-        with _quiet_torch():
-            built_in: Connect = getattr(import_module(module), function)
-        return built_in
     for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
-        added: Connect = point.load()
-        return added
+        with _quiet_torch():  # imported at first use, because most agents need no server
+            connect: Connect = point.load()
+        return connect
     raise ConfigError(f"rendezvous.backend is {name!r}; there are {', '.join(backend_names())}")

@@ -8,13 +8,14 @@ import contextlib
 import json
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.liveness import Liveness, Verdict
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
 from hpcelastic.storage.locks import LockKind
@@ -185,58 +186,38 @@ class RecordLease:
         self._records.set(self._key, json.dumps({"beat": self._heartbeat, "member": encode(member)}))
 
 
-@dataclass
-class _ObservedRecord:
-    since: float
-    """The end of the read that first found the lease as it is; the end of the first read if there is no lease."""
-
-    text: str = ""
-    seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
-
-
 class RecordObserver:
     """A `LeaseObserver` of records, by the monotonic ``clock`` of this process (seconds)."""
 
     def __init__(self, records: Records, expiry: float, clock: Callable[[], float]) -> None:
-        self._records, self._expiry, self._clock = records, expiry, clock
-        self._watched: dict[str, _ObservedRecord] = {}
-        self._last_read_end = float("-inf")
-        """The end of the last read."""
+        self._records, self._clock = records, clock
+        self._liveness = Liveness[str](expiry, lambda new, old: new != old)
+        self._seen: dict[str, Seen] = {}
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
         """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
         before = self._clock()
         listed = {key.removeprefix(_NODES_PREFIX): text for key, text in self._records.all(_NODES_PREFIX).items()}
-        after = self._clock()
-        nodes = sorted({*listed, *expected, *self._watched})
-        found = {node: self._observe_record(node, listed.get(node, ""), before, after) for node in nodes}
-        self._last_read_end = after
-        return found
+        verdicts = self._liveness.observe(listed, expected, before, self._clock())
+        return {node: self._read(node, listed.get(node, ""), verdict) for node, verdict in verdicts.items()}
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
-        watched = self._watched.get(node)
-        return watched.since + self._expiry if watched and watched.text else float("inf")
+        return self._liveness.expires(node)
 
     def lease_version(self, node: str) -> str | None:
         """Return the text of the node's lease, which changes at each renewal; None if it was never seen."""
-        watched = self._watched.get(node)
-        return watched.text if watched and watched.text else None
+        return self._liveness.version(node)
 
-    def _observe_record(self, node: str, text: str, before: float, after: float) -> Seen:
-        watched = self._watched.setdefault(node, _ObservedRecord(after))
-        seen, member, proved = watched.seen, watched.seen.member, watched.seen.proved
-        renewed = bool(text) and text != watched.text
-        if renewed:
-            proved = before - self._last_read_end <= self._expiry
-            watched.text, watched.since = text, after
-            parsed_lease = _parse_lease(text)
-            member = parsed_lease[1] if parsed_lease is not None and parsed_lease[1] != member else member
-        expired = before - watched.since > self._expiry
-        alive = not expired and (renewed or seen.alive)
-        if (alive, proved) != (seen.alive, seen.proved) or member is not seen.member:
-            watched.seen = Seen(member, alive=alive, proved=proved)
-        return watched.seen
+    def _read(self, node: str, text: str, verdict: Verdict[str]) -> Seen:
+        seen = self._seen.get(node)
+        member = seen.member if seen else None
+        parsed_lease = _parse_lease(text) if verdict.renewed else None
+        if parsed_lease is not None and parsed_lease[1] != member:
+            member = parsed_lease[1]
+        if seen is None or (verdict.alive, verdict.proved) != (seen.alive, seen.proved) or member is not seen.member:
+            seen = self._seen[node] = Seen(member, alive=verdict.alive, proved=verdict.proved)
+        return seen
 
 
 def _parse_lease(text: str) -> tuple[int, Member] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.bootstrap import Task, local_identity, run_agent_with_free_name, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
 from hpcelastic.cli.parser import RenamedFlag
@@ -31,7 +32,6 @@ from hpcelastic.protocol.settings import (
     RestartSettings,
     Settings,
 )
-from hpcelastic.slurm.entry import Task, local_identity, run_agent_with_free_name, run_node_agent, task_of_run
 from hpcelastic.slurm.environment import outside_of_steps, slurm_task
 from hpcelastic.slurm.restart import FIRST, start_agent
 from hpcelastic.storage.paths import RunPaths

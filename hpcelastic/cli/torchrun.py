@@ -93,7 +93,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     what = f"bind each worker to the CPUs near its GPU: {', '.join(get_args(Numa)[1:])}"
     _add(workers, "--numa-binding", metavar="HOW", help=what)
-    what = "signals to handle; of these, SIGUSR1, SIGUSR2, SIGHUP and SIGCONT are forwarded to workers"
+    what = (
+        "signals to forward to workers: SIGUSR1, SIGUSR2, SIGCONT; "
+        "SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the agent, listed or not"
+    )
     _add(workers, "--signals-to-handle", default=",".join(_ALWAYS), metavar="NAME,...", help=what)
     what = "modules to import once for all workers; '' starts each worker as a new process (default: torch)"
     workers.add_argument("--preload", default="torch", metavar="MODULE,...", help=what)

@@ -66,7 +66,7 @@ def _reader(hint: Any, complete: bool) -> Read:
     if origin is tuple:
         return _tuple(_reader(args[0], complete))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(_reader(args[1], complete))
+        return _mapping(_whole_number if args[0] is int else _unchanged, _reader(args[1], complete))
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, complete)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -113,17 +113,29 @@ def _tuple(read_item: Read) -> Read:
     return read
 
 
-def _mapping(read_item: Read) -> Read:
-    def read(data: Any) -> dict[str, Any]:
+def _mapping(read_key: Read, read_item: Read) -> Read:
+    def read(data: Any) -> dict[Any, Any]:
         items = {}
         for key, item in _expect(dict, data).items():
             try:
-                items[key] = read_item(item)
+                items[read_key(key)] = read_item(item)
             except _Mismatch as mismatch:
                 raise _located(mismatch, f".{key}") from None
         return items
 
     return read
+
+
+def _unchanged(key: Any) -> Any:
+    return key
+
+
+def _whole_number(key: Any) -> int:
+    """Return the number of a key, because in JSON all keys are strings."""
+    try:
+        return int(_expect(str, key))
+    except ValueError:
+        raise _Mismatch("is not a whole number") from None
 
 
 def _union(hints: tuple[Any, ...], complete: bool) -> Read:

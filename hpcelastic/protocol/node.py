@@ -159,6 +159,12 @@ class NodeStateMachine:
         yield self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)
         yield from self._stop(f"rank {failure.rank} failed")
 
+    def failure_described(self, failure: Failure) -> Actions:
+        """The description of a failure that was published without it has become known."""
+        known = self.member.failure
+        if known is not None and (known.round, known.rank) == (failure.round, failure.rank):
+            yield self._publish(self.member.node_state, self.member.round, failure=failure)
+
     def workers_succeeded(self, early: bool = False, final: bool = False) -> Actions:
         """The last worker of the node has ended, and all have ended with status 0.
 

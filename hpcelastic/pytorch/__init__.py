@@ -1,6 +1,6 @@
-"""What PyTorch's own programs can use of hpcelastic: adaptors to torch's interfaces.
+"""Adaptors of hpcelastic to torch's interfaces, for use by PyTorch's own programs.
 
-The names here are loaded when they are first used: torchrun loads this package wherever it is installed.
+Each name is imported at its first use, because every torchrun loads this package where it is installed.
 """
 
 import importlib

@@ -1,29 +1,30 @@
-"""The store of torchrun's agents, in which each says that its workers have succeeded."""
+"""The store of torchrun's agents. Each agent reports there that its workers have succeeded."""
 
 import os
 from collections.abc import Callable
 
 from hpcelastic.pytorch.store import RunStore
 
-_EXIT_BARRIER = "torchelastic/agent/terminal_state"
-"""How the keys of the exit barrier begin, which an agent enters once its workers have succeeded, and only then.
+_EXIT_BARRIER_PREFIX = "torchelastic/agent/terminal_state"
+"""Prefix of the keys of the exit barrier. An agent enters the barrier only after its workers have succeeded.
 
 Source: ``SimpleElasticAgent._exit_barrier`` in torch/distributed/elastic/agent/server/api.py.
 """
 
 
 class AgentStore(RunStore):
-    """A store of one round, in ``directory``. It calls ``succeeded`` when this process enters the exit barrier.
+    """A store of one round, in ``directory``. It calls ``on_success`` when this process enters the exit barrier.
 
-    torch's agent tells a rendezvous handler that it ends, never whether its workers have succeeded; the barrier does.
+    torch's agent reports to a rendezvous handler that it ends, but not whether its workers have succeeded. Entering the
+    barrier is the only sign of success.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], succeeded: Callable[[], None]) -> None:
+    def __init__(self, directory: str | os.PathLike[str], on_success: Callable[[], None]) -> None:
         super().__init__(directory)
-        self._succeeded = succeeded
+        self._on_success = on_success
 
     def add(self, key: str, amount: int) -> int:
-        """As `RunStore.add`."""
-        if key.startswith(_EXIT_BARRIER):
-            self._succeeded()
+        """Like `RunStore.add`."""
+        if key.startswith(_EXIT_BARRIER_PREFIX):
+            self._on_success()
         return super().add(key, amount)

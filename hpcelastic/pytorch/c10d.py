@@ -1,7 +1,7 @@
 """Records of a run in torch's own stores: a TCPStore that one agent serves, or a FileStore.
 
-``HOST:PORT`` is a TCPStore at that host: the agent that runs there serves it, the others connect; it must outlive all
-others, which is what the files of the run's directory do without. ``file:PATH`` is a FileStore.
+``HOST:PORT`` is a TCPStore: the agent on that host serves it and the other agents connect. That agent must outlive all
+others; with files in the run's directory, no agent has to. ``file:PATH`` is a FileStore.
 """
 
 import contextlib
@@ -14,94 +14,94 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # where torch has them
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # if torch was built with them
 
 from hpcelastic.agent.address import interfaces
 from hpcelastic.backends.records import Record
 from hpcelastic.errors import ConfigError, StoreError
 
-_PORT = 29400
-"""torchrun's."""
+_DEFAULT_PORT = 29400
+"""The default port of torchrun."""
 
-_TIMEOUT = timedelta(seconds=10)
-_CONNECT = timedelta(seconds=60)
-"""How long an agent waits for the one that serves."""
+_STORE_TIMEOUT = timedelta(seconds=10)
+_SERVER_TIMEOUT = timedelta(seconds=60)
+"""Maximum time that an agent waits for the agent that serves the store."""
 
-_LOOK = timedelta(seconds=3)
-"""How long one attempt to connect may take."""
+_CONNECT_TIMEOUT = timedelta(seconds=3)
+"""Maximum time of one attempt to connect."""
 
-_AGAIN = 0.2
-"""Seconds between two attempts."""
+_RETRY_INTERVAL = 0.2
+"""Seconds between two attempts to connect."""
 
-_SILENT = 3.0
-"""Seconds after which an agent that waits says so."""
+_MESSAGE_DELAY = 3.0
+"""Seconds after which a waiting agent prints a message."""
 
-_PARTING = 15.0
-"""Seconds for which who serves waits for the others to have seen the end."""
+_CLOSE_TIMEOUT = 15.0
+"""Seconds for which the agent that serves the store waits until the other agents have closed it."""
 
-_INDEX = "index"
+_INDEX_KEY = "index"
 
 
 class StoreRecords:
-    """Records in ``store``. Its keys are listed in one of them, for not every store of torch can list its own."""
+    """Records in ``store``. One record lists the keys, because not every store of torch can list its own keys."""
 
-    def __init__(self, store: Store, run_id: str, *, agent: bool, serves: bool = False) -> None:
-        self._store, self._prefix, self._agent, self._serves = store, f"hpcelastic/{run_id}/", agent, serves
+    def __init__(self, store: Store, run_id: str, *, agent: bool, is_server: bool = False) -> None:
+        self._store, self._prefix, self._agent, self._is_server = store, f"hpcelastic/{run_id}/", agent, is_server
         self._indexed: set[str] = set()
         if agent:
             self._add("open")
 
     def get(self, key: str) -> Record | None:
-        with self._reached():
-            text = self._held(key)
-        return None if text is None else Record(text, text)
+        with self._store_errors():
+            text = self._read(key)
+        return None if text is None else Record(text, text)  # the token is the text itself
 
     def compare_set(self, key: str, token: Any, text: str) -> bool:
-        with self._reached():
-            if token is None and self._held(key) is not None:
+        with self._store_errors():
+            if token is None and self._read(key) is not None:
                 return False
             return bool(self._store.compare_set(self._prefix + key, token or "", text) == text.encode())
 
     def set(self, key: str, text: str) -> None:
-        with self._reached():
+        with self._store_errors():
             self._store.set(self._prefix + key, text)
             while key not in self._indexed:
-                held = self._held(_INDEX)
-                keys = set(json.loads(held or "[]"))
-                wanted = json.dumps(sorted({*keys, key}))
-                if key in keys or self._store.compare_set(self._prefix + _INDEX, held or "", wanted) == wanted.encode():
+                old = self._read(_INDEX_KEY) or ""
+                keys = set(json.loads(old or "[]"))
+                new = json.dumps(sorted({*keys, key}))
+                if key in keys or self._store.compare_set(self._prefix + _INDEX_KEY, old, new) == new.encode():
                     self._indexed.add(key)
 
     def all(self, prefix: str) -> dict[str, str]:
-        with self._reached():
-            keys = [key for key in json.loads(self._held(_INDEX) or "[]") if key.startswith(prefix)]
+        with self._store_errors():
+            keys = [key for key in json.loads(self._read(_INDEX_KEY) or "[]") if key.startswith(prefix)]
             return {key: self._store.get(self._prefix + key).decode() for key in keys}
 
     def close(self) -> None:
-        """Say that we are gone; who serves goes last."""
+        """Close the store. The agent that serves it waits until the other agents have closed it."""
         if not self._agent:
             return
-        deadline = time.monotonic() + _PARTING
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
         with contextlib.suppress(StoreError):
             self._add("gone")
-            while self._serves and self._count("gone") < self._count("open") and time.monotonic() < deadline:
+            while self._is_server and self._count("gone") < self._count("open") and time.monotonic() < deadline:
                 time.sleep(0.05)
 
-    def _held(self, key: str) -> str | None:
+    def _read(self, key: str) -> str | None:
         name = self._prefix + key
         text: str | None = self._store.get(name).decode() if self._store.check([name]) else None
         return text
 
     def _add(self, key: str) -> None:
-        with self._reached():
+        with self._store_errors():
             self._store.add(self._prefix + key, 1)
 
     def _count(self, key: str) -> int:
-        with self._reached():
+        with self._store_errors():
             return int(self._store.add(self._prefix + key, 0))
 
     @contextlib.contextmanager
-    def _reached(self) -> Any:
+    def _store_errors(self) -> Any:
         try:
             yield
         except (RuntimeError, OSError) as error:  # torch's DistErrors are RuntimeErrors
@@ -109,52 +109,56 @@ class StoreRecords:
 
 
 def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = None) -> StoreRecords:
-    """The records of a run in the store at ``endpoint``, served by this process if it is the ``agent`` to do so.
+    """Return the records of a run in the store at ``endpoint``. ``agent``: this process is an agent of the run.
 
-    That is the agent of the machine that ``endpoint`` names; where ``is_host`` is given, that decides.
+    An agent serves the store if it runs on the host in ``endpoint``, or as ``is_host`` says if that is given.
     """
     if endpoint.startswith("file:"):
-        # -1: nobody may remove the file as the last one, for another may come.
+        # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.
         return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
-    host, port = _parsed(endpoint)
+    host, port = _parse_endpoint(endpoint)
     if not agent:
-        _ask(host, port, _LOOK)
+        _check_server(host, port, _CONNECT_TIMEOUT)
         return StoreRecords(_client(host, port), run_id, agent=False)
-    with _told_of_the_wait(host, port):
-        if _is_here(host) if is_host is None else is_host:
-            with contextlib.suppress(RuntimeError, OSError):  # another agent of this machine serves it
-                return StoreRecords(_tcp_store(host, port, serves=True, wait=_TIMEOUT), run_id, agent=True, serves=True)
-        _await_server(host, port)
+    with _report_wait(host, port):
+        if _is_local(host) if is_host is None else is_host:
+            with contextlib.suppress(RuntimeError, OSError):  # another agent on this machine serves it
+                return StoreRecords(
+                    _tcp_store(host, port, is_server=True, wait=_STORE_TIMEOUT), run_id, agent=True, is_server=True
+                )
+        _wait_for_server(host, port)
         return StoreRecords(_client(host, port), run_id, agent=True)
 
 
-def _parsed(endpoint: str) -> tuple[str, int]:
+def _parse_endpoint(endpoint: str) -> tuple[str, int]:
     host, colon, port = endpoint.rpartition(":")
     if not colon or "]" in port:
-        host, port = endpoint, str(_PORT)
+        host, port = endpoint, str(_DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"rendezvous.endpoint is {endpoint!r}; write HOST:PORT, such as node1:{_PORT}, or file:PATH")
+        raise ConfigError(
+            f"rendezvous.endpoint is {endpoint!r}; write HOST:PORT, such as node1:{_DEFAULT_PORT}, or file:PATH"
+        )
     return host, int(port)
 
 
-def _is_here(host: str) -> bool:
-    """Whether a name or an address is this machine's."""
+def _is_local(host: str) -> bool:
+    """Return whether a name or an address belongs to this machine."""
     if host in ("localhost", socket.gethostname(), socket.getfqdn()):
         return True
     try:
-        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        addresses = {str(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    return not found.isdisjoint(one.address for one in interfaces())
+    return not addresses.isdisjoint(interface.address for interface in interfaces())
 
 
 @contextlib.contextmanager
-def _told_of_the_wait(host: str, port: int) -> Iterator[None]:
-    """Tell the user, if the block takes long, what this agent waits for."""
-    limit = f"for up to {_CONNECT.total_seconds():g} s"
+def _report_wait(host: str, port: int) -> Iterator[None]:
+    """Print a message for the user if the block takes long."""
+    limit = f"for up to {_SERVER_TIMEOUT.total_seconds():g} s"
     text = f"waiting {limit} for the store at {host}:{port}, which the agent on {host} serves"
-    timer = threading.Timer(_SILENT, _tell, (text,))
+    timer = threading.Timer(_MESSAGE_DELAY, _report, (text,))
     timer.daemon = True
     timer.start()
     try:
@@ -163,27 +167,27 @@ def _told_of_the_wait(host: str, port: int) -> Iterator[None]:
         timer.cancel()
 
 
-def _await_server(host: str, port: int) -> None:
-    """Return once a server listens there; StoreError if that takes too long."""
-    deadline, unresolved = time.monotonic() + _CONNECT.total_seconds(), False
+def _wait_for_server(host: str, port: int) -> None:
+    """Wait until a server listens there. Raises StoreError if that takes too long."""
+    deadline, unresolved = time.monotonic() + _SERVER_TIMEOUT.total_seconds(), False
     while True:
         try:
-            return _ask(host, port, _LOOK)
+            return _check_server(host, port, _CONNECT_TIMEOUT)
         except StoreError as error:
             if time.monotonic() > deadline:
                 raise
             if isinstance(error.__cause__, socket.gaierror) and not unresolved:
-                unresolved = True  # the name may be new, and still on its way to this node
-                _tell(f"{host} does not resolve ({error.__cause__.strerror}); trying again; check --rdzv-endpoint")
-        time.sleep(_AGAIN)
+                unresolved = True  # the name may be new, so that this node cannot resolve it yet
+                _report(f"{host} does not resolve ({error.__cause__.strerror}); trying again; check --rdzv-endpoint")
+        time.sleep(_RETRY_INTERVAL)
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(f"hpcelastic agent: {text}", file=sys.stderr, flush=True)
 
 
-def _ask(host: str, port: int, limit: timedelta) -> None:
-    """StoreError if nobody listens there; torch would say so at length, on standard error."""
+def _check_server(host: str, port: int, limit: timedelta) -> None:
+    """Raise StoreError if no server listens there. torch would print a long message to standard error instead."""
     try:
         socket.create_connection((host, port), limit.total_seconds()).close()
     except OSError as error:
@@ -193,12 +197,12 @@ def _ask(host: str, port: int, limit: timedelta) -> None:
 
 def _client(host: str, port: int) -> TCPStore:
     try:
-        return _tcp_store(host, port, serves=False, wait=_TIMEOUT)
+        return _tcp_store(host, port, is_server=False, wait=_STORE_TIMEOUT)
     except (RuntimeError, OSError) as error:
-        raise StoreError(f"{host}:{port}: what listens there is no store of torch ({error})") from error
+        raise StoreError(f"{host}:{port}: the server there is not a store of torch ({error})") from error
 
 
-def _tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> TCPStore:
-    store = TCPStore(host, port, None, serves, wait, wait_for_workers=False, multi_tenant=True)
-    store.set_timeout(_TIMEOUT)
+def _tcp_store(host: str, port: int, *, is_server: bool, wait: timedelta) -> TCPStore:
+    store = TCPStore(host, port, None, is_server, wait, wait_for_workers=False, multi_tenant=True)
+    store.set_timeout(_STORE_TIMEOUT)
     return store

@@ -1,4 +1,4 @@
-"""Where a run is, as torchrun's flags say."""
+"""The directory of a run, from the flags of torchrun."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from hpcelastic.storage.paths import safe_name
 
 
 def run_directory(params: RendezvousParameters) -> Path:
-    """The run's directory: ``params.run_id`` in the directory ``params.endpoint``. ValueError names a wrong flag."""
+    """Return the run's directory, ``params.endpoint``/``params.run_id``. Raises ValueError that names a wrong flag."""
     directory = Path(params.endpoint or "").expanduser()
     if not params.endpoint or (":" in params.endpoint and not directory.exists()):
         raise ValueError(
             f"--rdzv-endpoint is {params.endpoint!r}; the backend {params.backend} takes a directory that all nodes "
-            "share, such as /scratch/me/runs, and no host"
+            "share, such as /scratch/me/runs, not a host"
         )
     if is_bare_name(params.endpoint):
         raise ValueError(bare_name_error("--rdzv-endpoint", params.endpoint))

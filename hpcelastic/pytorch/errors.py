@@ -1,4 +1,4 @@
-"""Our errors as torch's rendezvous raises them."""
+"""Conversion of hpcelastic's errors to those of torch's rendezvous."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ from hpcelastic.protocol.codec import DecodeError
 
 
 @contextlib.contextmanager
-def translated() -> Iterator[None]:
-    """Within the block our errors become torch's."""
+def torch_errors() -> Iterator[None]:
+    """Raise errors of hpcelastic within the block as torch's rendezvous errors."""
     try:
         yield
     except RendezvousTimeout as error:
         raise RendezvousTimeoutError(str(error)) from error
     except StoreError as error:
-        senseless = isinstance(error.__cause__, DecodeError)
-        raise (RendezvousStateError if senseless else RendezvousConnectionError)(str(error)) from error
+        undecodable = isinstance(error.__cause__, DecodeError)
+        raise (RendezvousStateError if undecodable else RendezvousConnectionError)(str(error)) from error
     except (HpcElasticError, OSError) as error:
         raise RendezvousError(str(error)) from error

@@ -6,13 +6,14 @@ from pathlib import Path
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from hpcelastic.agent.failures import describe_failure
+from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Failure
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
 
 
 def process_failures(paths: RunPaths, failures: tuple[Failure, ...]) -> dict[int, ProcessFailure]:
-    """The reports by global rank, the root cause first: torch finds it by the earliest time, and then the first."""
+    """Return the reports by global rank, the root cause first: torch takes the first report with the earliest time."""
     pids = _pids(paths)
     return {failure.rank: _process_failure(paths, failure, pids) for failure in failures}
 
@@ -22,7 +23,7 @@ def _process_failure(paths: RunPaths, failure: Failure, pids: dict[tuple[int, in
     error_file = str(paths.error_file(failure.round, failure.rank))
     try:
         made = ProcessFailure(*process, error_file)
-    except Exception:  # torch reads the file, which is the user's process's word
+    except Exception:  # torch reads the file, which a process of the user has written
         made = ProcessFailure(*process, "")
     made.timestamp = int(failure.timestamp)
     if made.error_file != error_file and failure.exit_code > 0:
@@ -31,15 +32,15 @@ def _process_failure(paths: RunPaths, failure: Failure, pids: dict[tuple[int, in
 
 
 def _pids(paths: RunPaths) -> dict[tuple[int, int], int]:
-    """The process of each rank of each round, on all nodes."""
-    started = [event for event in read_events(paths.events) if event["event"] == "workers started"]
-    return {(event["round"], int(rank)): pid for event in started for rank, pid in event["pids"].items()}
+    """Return the process id of each rank of each round, on all nodes."""
+    started = [logged.event for logged in read_events(paths.events) if isinstance(logged.event, WorkersStarted)]
+    return {(event.round, rank): pid for event in started for rank, pid in event.pids.items()}
 
 
 def failure_in_flight(node: str, round: int) -> Failure | None:
-    """The first failure of the ChildFailedError that is being raised in this thread; None if none is.
+    """Return the first failure of the ChildFailedError that is being raised in this thread; None if none is raised.
 
-    torch's `launch_agent` shuts the rendezvous down while it raises the error, and does not hand it over.
+    torch's `launch_agent` shuts the rendezvous down while it raises the error, and does not pass the error on.
     """
     error = sys.exc_info()[1]
     if not isinstance(error, ChildFailedError):

@@ -1,11 +1,11 @@
-"""torch's `elastic_launch`, with an agent of ours: start workers from one's own Python code, one process on each node.
+"""torch's `elastic_launch` with hpcelastic's agent: starts workers from Python code, one process on each node.
 
     from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
 
     results = elastic_launch(LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2), train)(0.1)
 
-It takes torch's own LaunchConfig, returns what torch's does, raises what torch's does, and tells torch's events and
-metrics what happens. docs/python.md says what differs. The agent runs in the thread that calls, as torch's does.
+Its arguments, results and errors are those of torch's, including torch's own LaunchConfig. It reports to torch's events
+and metrics. docs/launch.md lists the differences. The agent runs in the calling thread, like torch's.
 """
 
 import contextlib
@@ -26,20 +26,20 @@ from hpcelastic import values
 from hpcelastic.agent.admission import EXIT_UNFIT
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.signals import Handler, signal_handlers
+from hpcelastic.bootstrap import run_agent_with_free_name
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
 from hpcelastic.protocol.state import Failure, Phase
 from hpcelastic.pytorch.failures import process_failures
-from hpcelastic.pytorch.launch_config import Command, Launch, translated
+from hpcelastic.pytorch.launch_config import Command, LaunchSpec, launch_spec
 from hpcelastic.pytorch.listening import listening
 from hpcelastic.pytorch.telemetry import LaunchOutcome, Telemetry
 from hpcelastic.rendezvous.run import read_state
-from hpcelastic.slurm.entry import run_agent_with_free_name
 from hpcelastic.storage.paths import RunPaths
 
 __all__ = ["LaunchConfig", "elastic_launch", "launch_agent"]
 
 
-class elastic_launch:  # torch's name
+class elastic_launch:  # the name that torch uses
     """``elastic_launch(config, entrypoint)(*args)`` is `launch_agent` for ``args``."""
 
     def __init__(self, config: LaunchConfig, entrypoint: Command, health_check_server: Any = None) -> None:
@@ -54,20 +54,20 @@ class elastic_launch:  # torch's name
 def launch_agent(
     config: LaunchConfig, entrypoint: Command, args: Sequence[Any], health_check_server: Any = None
 ) -> dict[int, Any]:
-    """Take part in the run that ``config`` describes until it ends; what this node's ranks returned, by global rank.
+    """Run this node's workers until the run of ``config`` ends. Return the results of its ranks, by global rank.
 
-    ``entrypoint`` is a function, or a script or program, whose ranks return None. A ``health_check_server`` of torch's
-    is stopped at the end.
+    ``entrypoint`` is a function, a script or a program. The results of a script or a program are None. torch's
+    ``health_check_server``, if given, is stopped at the end. The result is empty if this node has left a run that
+    continues, for example after a drain.
 
-    Raises ConfigError before anything is started; ChildFailedError if workers failed, with the reports of all nodes;
-    RendezvousTimeoutError, RendezvousClosedError; SignalException if a signal ended this node's part; HpcElasticError.
-    Empty if this node has left a run that goes on, as one that was drained.
+    Raises ConfigError before anything starts; ChildFailedError, with the reports of all nodes, if workers failed;
+    RendezvousTimeoutError; RendezvousClosedError; SignalException if a signal ended this agent; HpcElasticError.
     """
-    launch = translated(config, entrypoint, args)
+    spec = launch_spec(config, entrypoint, args)
     initialize_metrics(MetricsConfig(config.metrics_cfg))
-    telemetry = Telemetry(launch.about)
+    telemetry = Telemetry(spec.about)
     try:
-        outcome = _outcome(launch, telemetry)
+        outcome = _outcome(spec, telemetry)
     except BaseException:
         telemetry.broke()
         raise
@@ -76,16 +76,16 @@ def launch_agent(
             health_check_server.stop()
     telemetry.ended(outcome)
     if outcome.failures:
-        raise ChildFailedError(launch.about.entrypoint, dict(outcome.failures))
-    if launch.passing:
-        shutil.rmtree(launch.task.paths.root, ignore_errors=True)
+        raise ChildFailedError(spec.about.entrypoint, dict(outcome.failures))
+    if spec.temporary:
+        shutil.rmtree(spec.task.paths.root, ignore_errors=True)
     return dict(outcome.values)
 
 
-def _outcome(launch: Launch, telemetry: Telemetry) -> LaunchOutcome:
-    paths = launch.task.paths
+def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
+    paths = spec.task.paths
     try:
-        status = _run(launch, telemetry)
+        status = _run(spec, telemetry)
     except RendezvousTimeout as error:
         raise RendezvousTimeoutError(str(error)) from error
     except RunFailed as error:
@@ -96,43 +96,43 @@ def _outcome(launch: Launch, telemetry: Telemetry) -> LaunchOutcome:
             raise
         return LaunchOutcome(failures=process_failures(paths, failures))
     if status == EXIT_UNFIT:
-        raise HpcElasticError("this node does not take part: it has failed its check, or was bad lately")
+        raise HpcElasticError("this node does not join the run: it failed its check, or was bad in a recent run")
     state = read_state(paths)
     if not telemetry.started:
         raise RendezvousClosedError(
-            f"{paths.root}: the run has {state.phase.value} already: {state.reason}; give another run_id"
+            f"{paths.root}: the run is already {state.phase.value}: {state.reason}; use another run_id"
         )
     workers = telemetry.workers
     if state.phase is not Phase.SUCCEEDED or workers is None or workers.round != state.round:
         return LaunchOutcome()
-    return LaunchOutcome({rank: _returned(paths, state.round, rank) for rank in sorted(workers.pids)})
+    return LaunchOutcome({rank: _result(paths, state.round, rank) for rank in sorted(workers.pids)})
 
 
-def _run(launch: Launch, telemetry: Telemetry) -> int:
-    """Run the agent; its exit status. Raises SignalException, and what the agent raises."""
-    signals: list[int] = []
+def _run(spec: LaunchSpec, telemetry: Telemetry) -> int:
+    """Run the agent and return its exit status. Raises SignalException and the errors of the agent."""
+    received: list[int] = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(nonblocking_stdio())
-        observe = stack.enter_context(listening(telemetry, launch.monitor_interval))
-        stack.enter_context(signal_handlers(dict.fromkeys(launch.signals, _as_a_stop(signals))))
-        status = run_agent_with_free_name(launch.task, launch.place, observe)
+        observe = stack.enter_context(listening(telemetry, spec.monitor_interval))
+        stack.enter_context(signal_handlers(dict.fromkeys(spec.extra_signals, _stop_handler(received))))
+        status = run_agent_with_free_name(spec.task, spec.identity, observe)
     if status > 128:
-        signum = signal.Signals(signals[0] if signals else status - 128)
+        signum = signal.Signals(received[0] if received else status - 128)
         raise SignalException(f"Process {os.getpid()} got signal: {signum}", sigval=signum)
     return status
 
 
-def _as_a_stop(came: list[int]) -> Handler:
-    """A handler that notes a signal, and lets the agent end as by SIGTERM."""
+def _stop_handler(received: list[int]) -> Handler:
+    """Return a handler that adds the signal to ``received`` and ends the agent like SIGTERM."""
 
     def handle(signum: int, _frame: object) -> None:
-        came.append(signum)
+        received.append(signum)
         signal.raise_signal(signal.SIGTERM)
 
     return handle
 
 
-def _returned(paths: RunPaths, round: int, rank: int) -> Any:
+def _result(paths: RunPaths, round: int, rank: int) -> Any:
     try:
         return values.load(paths.result(round, rank))
     except KeyError:

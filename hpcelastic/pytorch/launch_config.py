@@ -1,4 +1,4 @@
-"""torch's LaunchConfig, turned into what an agent of ours is told. Raises ConfigError before anything is started."""
+"""Convert torch's LaunchConfig to settings of hpcelastic's agent. Raises ConfigError before anything starts."""
 
 import logging
 import os
@@ -24,13 +24,13 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
 from hpcelastic.agent.workers import program_problem
 from hpcelastic.backends.connect import backend_names
+from hpcelastic.bootstrap import Task, local_identity
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.pytorch.logs import is_torchs_own, log_directory, log_settings
+from hpcelastic.pytorch.logs import is_default_directory, log_directory, log_settings
 from hpcelastic.pytorch.telemetry import About
-from hpcelastic.slurm.entry import Task, local_identity
 from hpcelastic.slurm.environment import slurm_task
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths, safe_name
@@ -41,97 +41,98 @@ _log = logging.getLogger(__name__)
 
 Command = Callable[..., Any] | str | None
 
-_RECORD = "torch.distributed.elastic.multiprocessing.errors"
+_ERRORS_MODULE = "torch.distributed.elastic.multiprocessing.errors"
 
-_TORCHS_GRACE = 30.0
-_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-"""What versions of torch do that have no field for it."""
+_DEFAULT_STOP_GRACE = 30.0
+_DEFAULT_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+"""Behaviour of those versions of torch that have no field for it."""
 
-_RUNS = "runs"
-"""Where runs are kept whose rendezvous is in a server, as those of ``hpcelastic agent``."""
+_RUNS_DIRECTORY = "runs"
+"""Directory of runs whose rendezvous is in a server, the same as that of ``hpcelastic agent``."""
 
 _START_METHODS = ("spawn", "fork", "forkserver")
-"""All lead to the same workers: forks of a process that has imported what they need, or fresh interpreters."""
+"""Accepted start methods. All have the same effect: workers come from the fork server or are new interpreters."""
 
-_WARNS = "hpcelastic takes it for a warning of the batch system"
-_NOT_OURS = {
-    "SIGUSR1": _WARNS,
-    "SIGUSR2": _WARNS,
-    "SIGKILL": "nothing can handle it",
-    "SIGSTOP": "nothing can handle it",
+_BATCH_WARNING = "hpcelastic handles it as a warning of the batch system; remove it from the list"
+_UNSUPPORTED_SIGNALS = {
+    "SIGUSR1": _BATCH_WARNING,
+    "SIGUSR2": _BATCH_WARNING,
+    "SIGKILL": "no process can handle it",
+    "SIGSTOP": "no process can handle it",
 }
 
-_FIELDS = {
+_KNOWN_FIELDS = {
     *("min_nodes", "max_nodes", "nproc_per_node", "logs_specs", "run_id", "role", "rdzv_endpoint", "rdzv_backend"),
     *("rdzv_configs", "rdzv_timeout", "max_restarts", "monitor_interval", "start_method", "log_line_prefix_template"),
     *("metrics_cfg", "local_addr", "event_log_handler", "numa_options", "signals_to_handle", "virtual_local_rank"),
     *("duplicate_stdout_filters", "duplicate_stderr_filters", "shutdown_timeout", "exit_barrier_timeout"),
 }
-"""Fields of LaunchConfig that are known here; torch's version may lack some. No agent needs an exit barrier."""
+"""Supported fields of LaunchConfig. A version of torch may lack some. The agent needs no exit barrier."""
 
 
 @dataclass(frozen=True)
-class Launch:
-    """What one launcher does."""
+class LaunchSpec:
+    """The launch of one node's workers: its agent's settings, and what torch's interface adds."""
 
     task: Task
-    place: NodeIdentity
+    identity: NodeIdentity
     about: About
     monitor_interval: float
-    signals: tuple[signal.Signals, ...]
-    """Those that are to end the agent beside the usual ones."""
+    extra_signals: tuple[signal.Signals, ...]
+    """Signals that end the agent, in addition to the usual ones."""
 
-    passing: bool
-    """Whether the run's directory serves nobody once the run has succeeded."""
+    temporary: bool
+    """Whether to remove the run's directory once the run has succeeded."""
 
 
-def translated(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> Launch:
-    """What ``config`` asks for; the run's directory is made, and the function is kept there."""
-    _refuse_unknown(config)
-    run_id = config.run_id or _default_id(config.max_nodes)
+def launch_spec(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> LaunchSpec:
+    """Return the launch for ``config``. Creates the run's directory and writes the function's call there."""
+    _check_fields(config)
+    run_id = config.run_id or _default_run_id(config.max_nodes)
     server = _server(config)
     conf = _rendezvous(config.rdzv_configs, *(server or (FILE, "")))
-    settings, agent, place = _settings(config, conf.settings), _agent(config, entrypoint, args), _place(config)
-    call = None if isinstance(entrypoint, str) else _pickled(entrypoint, args)
-    more = _more_signals(config)
-    about = About(run_id, config.role, name_of(entrypoint, args), config.max_restarts, _handler(config))
+    settings, agent = _settings(config, conf.settings), _agent(config, entrypoint, args)
+    identity = _node_identity(config)
+    call = None if isinstance(entrypoint, str) else _pickled_call(entrypoint, args)
+    extra_signals = _extra_signals(config)
+    about = About(run_id, config.role, entrypoint_name(entrypoint, args), config.max_restarts, _event_handler(config))
     shared, logs = _shared_directory(config, run_id, server), log_directory(config.logs_specs)
 
-    if shared is not None and logs is not None and not is_torchs_own(logs):
+    if shared is not None and logs is not None and not is_default_directory(logs):
         agent = replace(agent, logs=replace(agent.logs, directory=str(logs)))
-    paths = RunPaths(shared or _own_directory(logs, run_id))
+    paths = RunPaths(shared or _new_directory(logs, run_id))
     if call is not None:
-        path = paths.call(f"{safe_name(place.name)}-{os.getpid()}-{secrets.token_hex(4)}")
+        path = paths.call(f"{safe_name(identity.name)}-{os.getpid()}-{secrets.token_hex(4)}")
         files.make_directory(path.parent)
         files.publish(path, call)
-        told = (PICKLED, str(path).replace("$", "$$"))
-        agent = replace(agent, entrypoint=replace(agent.entrypoint, args=told))
-    passing = shared is None and logs is None
+        worker_args = (PICKLED, str(path).replace("$", "$$"))
+        agent = replace(agent, entrypoint=replace(agent.entrypoint, args=worker_args))
+    temporary = shared is None and logs is None
     task = Task(paths, run_id, settings, agent, is_host=conf.is_host)
-    return Launch(task, place, about, config.monitor_interval, more, passing)
+    return LaunchSpec(task, identity, about, config.monitor_interval, extra_signals, temporary)
 
 
-def name_of(entrypoint: Command, args: Sequence[Any]) -> str:
-    """How errors and events call it; source: torch/distributed/launcher/api.py."""
+def entrypoint_name(entrypoint: Command, args: Sequence[Any]) -> str:
+    """Return the name of the entry point in errors and events. Source: torch/distributed/launcher/api.py."""
     if isinstance(entrypoint, str):
         script = next((str(arg) for arg in args if str(arg)[:1] != "-"), "")
         return script if entrypoint == sys.executable else entrypoint
     return str(getattr(entrypoint, "__name__", type(entrypoint).__name__))
 
 
-# What is run
+# The entry point
 
 
 def _program(entrypoint: Command, args: Sequence[Any]) -> Entrypoint:
     if isinstance(entrypoint, str):
         return _command([entrypoint, *map(str, args)])
     if not callable(entrypoint):
-        raise ConfigError(f"the entry point is {entrypoint!r}; give a function, or the name of a script or a program")
+        raise ConfigError(f"the entry point is {entrypoint!r}; pass a function, or the name of a script or a program")
     return Entrypoint(module="hpcelastic.worker")
 
 
 def _command(words: list[str]) -> Entrypoint:
-    """A script or module of this Python, so that it can start warm; or any other program."""
+    """Return a command's entry point: a script or module if this Python runs it, so that workers can be forked."""
     if words[0].endswith(".py"):
         words = [sys.executable, *words]
     program, *rest = words
@@ -141,7 +142,7 @@ def _command(words: list[str]) -> Entrypoint:
             return Entrypoint(module=rest[1], args=tuple(rest[2:]))
         if rest and rest[0].endswith(".py"):
             if not Path(rest[0]).is_file():
-                raise ConfigError(f"{Path(rest[0]).absolute()}: no such script")
+                raise ConfigError(f"{Path(rest[0]).absolute()}: no such script; check its path")
             return Entrypoint(script=rest[0], args=tuple(rest[1:]))
     if problem := program_problem(program, Path.cwd()):
         raise ConfigError(f"{program}: {problem}")
@@ -149,32 +150,32 @@ def _command(words: list[str]) -> Entrypoint:
 
 
 def _is_this_python(program: str) -> bool:
-    """Whether it is our own interpreter, and of the same environment."""
+    """Return whether ``program`` is the interpreter of this process, in the same environment."""
     found = shutil.which(program)
     if found is None or Path(found).parent != Path(sys.executable).parent:
         return False
     return os.path.samefile(found, sys.executable)
 
 
-def _pickled(function: Callable[..., Any] | None, args: Sequence[Any]) -> bytes:
-    """The call that workers make. ConfigError if it can't be pickled."""
-    assert function is not None  # `_program` has refused it
+def _pickled_call(function: Callable[..., Any] | None, args: Sequence[Any]) -> bytes:
+    """Return the call that workers make. Raises ConfigError if it cannot be pickled."""
+    assert function is not None  # `_program` has raised ConfigError
     return values.pickled_call(launched.call, (list(sys.argv), values.pickled_call(function, tuple(args))))
 
 
-# How it is run
+# The settings
 
 
-def _refuse_unknown(config: LaunchConfig) -> None:
-    unknown = [each.name for each in fields(config) if each.init and each.name not in _FIELDS]
+def _check_fields(config: LaunchConfig) -> None:
+    unknown = [each.name for each in fields(config) if each.init and each.name not in _KNOWN_FIELDS]
     if not unknown:
         return
     required = [each.name for each in fields(config) if each.default is each.default_factory is MISSING]
-    given = {name: getattr(config, name) for name in (*required, "logs_specs")}  # without logs_specs it makes files
-    default = type(config)(**given)  # not the fields' own defaults: what was left out may have been filled in
+    given = {name: getattr(config, name) for name in (*required, "logs_specs")}  # without logs_specs it creates files
+    default = type(config)(**given)  # not the fields' own defaults: __post_init__ may have replaced them
     for name in unknown:
         if getattr(config, name) != getattr(default, name):
-            raise ConfigError(f"LaunchConfig.{name} is not known to hpcelastic; leave it at its default")
+            raise ConfigError(f"LaunchConfig.{name} is not supported by hpcelastic; leave it at its default")
 
 
 def _settings(config: LaunchConfig, rendezvous: RendezvousSettings) -> Settings:
@@ -196,7 +197,7 @@ def _rendezvous(given: Mapping[str, Any], backend: str, endpoint: str) -> RdzvCo
 
 def _agent(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> AgentSettings:
     program = _program(entrypoint, args)
-    preload = (*WorkerSettings.preload, *([] if isinstance(entrypoint, str) else [_RECORD]))
+    preload = (*WorkerSettings.preload, *([] if isinstance(entrypoint, str) else [_ERRORS_MODULE]))
     signals = ",".join(_signals(config))
     try:
         workers = replace(_workers(config), preload=preload)
@@ -218,7 +219,7 @@ def _workers(config: LaunchConfig) -> WorkerSettings:
         role=config.role,
         virtual_local_rank=getattr(config, "virtual_local_rank", False),
         numa=_numa(config),
-        stop_grace=_TORCHS_GRACE if grace is None else float(grace),
+        stop_grace=_DEFAULT_STOP_GRACE if grace is None else float(grace),
     )
 
 
@@ -237,54 +238,54 @@ def _numa(config: LaunchConfig) -> Numa:
 
 
 def _signals(config: LaunchConfig) -> list[str]:
-    """The names of the signals that are to end the agent."""
-    names = [name.strip() for name in getattr(config, "signals_to_handle", _SIGNALS).split(",") if name.strip()]
+    """Return the names of the signals that must end the agent."""
+    names = [name.strip() for name in getattr(config, "signals_to_handle", _DEFAULT_SIGNALS).split(",") if name.strip()]
     for name in names:
-        if name not in signal.Signals.__members__ or name in _NOT_OURS:
-            why = _NOT_OURS.get(name, "there is no such signal")
+        if name not in signal.Signals.__members__ or name in _UNSUPPORTED_SIGNALS:
+            why = _UNSUPPORTED_SIGNALS.get(name, "there is no such signal")
             raise ConfigError(f"LaunchConfig.signals_to_handle has {name!r}: {why}")
     return names
 
 
-def _more_signals(config: LaunchConfig) -> tuple[signal.Signals, ...]:
-    """Those of them that would not end it in any case."""
+def _extra_signals(config: LaunchConfig) -> tuple[signal.Signals, ...]:
+    """Return those of these signals that do not end every agent anyway."""
     return tuple(signum for name in _signals(config) if (signum := signal.Signals[name]) not in STOP_SIGNALS)
 
 
-def _handler(config: LaunchConfig) -> str:
+def _event_handler(config: LaunchConfig) -> str:
     destination: str = getattr(config, "event_log_handler", "null")
     try:
         get_logging_handler(destination)
     except KeyError as error:
         raise ConfigError(
-            f"LaunchConfig.event_log_handler is {destination!r}, and torch.distributed.elastic.events.handlers has no "
+            f"LaunchConfig.event_log_handler is {destination!r}, but torch.distributed.elastic.events.handlers has no "
             "handler of that name"
         ) from error
     return destination
 
 
-# Where it is run
+# The run and the node
 
 
-def _default_id(max_nodes: int) -> str:
+def _default_run_id(max_nodes: int) -> str:
     task = slurm_task(os.environ)
     if task is not None and max_nodes > 1:
         return f"job-{task.job_id}"
     run_id = str(uuid.uuid4().int)
     if max_nodes > 1:
         _log.warning(
-            "LaunchConfig.run_id is missing; this run is %s. Only launchers with the same run_id meet in a run.", run_id
+            "LaunchConfig.run_id is missing; this run is %s. Only launchers with the same run_id join one run.", run_id
         )
     return run_id
 
 
-def _place(config: LaunchConfig) -> NodeIdentity:
-    place = local_identity()
+def _node_identity(config: LaunchConfig) -> NodeIdentity:
+    identity = local_identity()
     try:
-        order = int(config.rdzv_configs.get("rank", place.order))
+        order = int(config.rdzv_configs.get("rank", identity.order))
     except ValueError as error:
         raise ConfigError(f"LaunchConfig.rdzv_configs: {error}; rank is the node's number") from error
-    return replace(place, address=config.local_addr or "", order=order)
+    return replace(identity, address=config.local_addr or "", order=order)
 
 
 def _names_a_directory(endpoint: str) -> bool:
@@ -294,21 +295,21 @@ def _names_a_directory(endpoint: str) -> bool:
 
 
 def _server(config: LaunchConfig) -> tuple[str, str] | None:
-    """The backend and its endpoint, where a server keeps the rendezvous of several nodes; None for files."""
+    """Return the backend and its endpoint if a server keeps the rendezvous of several nodes; None for files."""
     endpoint = config.rdzv_endpoint.strip()
     if config.max_nodes == 1 or not endpoint or _names_a_directory(endpoint):
         return None
     if is_bare_name(endpoint) and config.rdzv_backend != "c10d":
         raise ConfigError(bare_name_error("LaunchConfig.rdzv_endpoint", endpoint))
     if config.rdzv_backend not in backend_names():
-        have = ", ".join(backend_names())
-        raise ConfigError(f"LaunchConfig.rdzv_backend is {config.rdzv_backend!r}; there are {have}")
+        names = ", ".join(backend_names())
+        raise ConfigError(f"LaunchConfig.rdzv_backend is {config.rdzv_backend!r}; use one of {names}")
     return config.rdzv_backend, endpoint
 
 
 def _shared_directory(config: LaunchConfig, run_id: str, server: tuple[str, str] | None) -> Path | None:
-    """Where the run is kept for all nodes to see; None if it has one node, and nobody has said where."""
-    endpoint = _RUNS if server else config.rdzv_endpoint.strip()
+    """Return the run's directory that all nodes share; None for a run of one node without an endpoint."""
+    endpoint = _RUNS_DIRECTORY if server else config.rdzv_endpoint.strip()
     directory = Path(endpoint).expanduser().absolute()
     if not server and not _names_a_directory(endpoint):
         if config.max_nodes > 1:
@@ -323,8 +324,8 @@ def _shared_directory(config: LaunchConfig, run_id: str, server: tuple[str, str]
     return directory / run_id
 
 
-def _own_directory(logs: Path | None, run_id: str) -> Path:
-    """A new directory, where torch would make one for the logs."""
+def _new_directory(logs: Path | None, run_id: str) -> Path:
+    """Create a directory for the run in the place where torch would create one for the logs."""
     if logs is not None:
         files.make_directory(logs)
     return Path(tempfile.mkdtemp(prefix=f"{safe_name(run_id)}_", dir=logs)).absolute()

@@ -1,32 +1,34 @@
-"""Somebody is told what happens to an agent, in a thread of its own: what that takes never holds the agent up."""
+"""Passes the events of an agent to a listener in a separate thread, so that a slow listener never delays the agent."""
 
 import contextlib
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hpcelastic.agent.session import Observe
+from hpcelastic.protocol.events import Event
 
 _log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Is told of events, and of time that passes while it wants to be."""
+    """Receives events."""
 
     @property
-    def ticks(self) -> bool: ...
+    def ticks(self) -> bool:
+        """Whether `tick` is to be called while no event comes."""
 
     def tick(self) -> None: ...
 
-    def take(self, moment: float, event: str, fields: Mapping[str, Any]) -> None:
-        """``moment`` is when it happened, in seconds of time.monotonic()."""
+    def take(self, moment: float, event: Event) -> None:
+        """Receive an event that happened at ``moment``, in seconds of time.monotonic()."""
 
 
-def tell(function: Callable[..., None], *args: Any) -> None:
-    """Call ``function``; what it raises is logged."""
+def call_handler(function: Callable[..., None], *args: Any) -> None:
+    """Call ``function``. An exception is logged."""
     try:
         function(*args)
     except Exception:
@@ -35,27 +37,27 @@ def tell(function: Callable[..., None], *args: Any) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Listener, pace: float) -> Iterator[Observe]:
-    """Within the block ``listener`` is told of each event, and every ``pace`` seconds in which none comes, of that.
+    """Yield a function that passes each event to ``listener``, and call `Listener.tick` after ``pace`` s without event.
 
-    At the end all that has happened has been told.
+    At the end of the block, ``listener`` has received all events.
     """
-    waiting: queue.Queue[tuple[float, str, Mapping[str, Any]] | None] = queue.Queue()
+    waiting: queue.Queue[tuple[float, Event] | None] = queue.Queue()
 
     def run() -> None:
         while True:
             try:
-                event = waiting.get(timeout=pace if listener.ticks else None)
+                item = waiting.get(timeout=pace if listener.ticks else None)
             except queue.Empty:
-                tell(listener.tick)
+                call_handler(listener.tick)
                 continue
-            if event is None:
+            if item is None:
                 return
-            tell(listener.take, *event)
+            call_handler(listener.take, *item)
 
     thread = threading.Thread(target=run, name="telemetry", daemon=True)
     thread.start()
     try:
-        yield lambda event, fields: waiting.put((time.monotonic(), event, dict(fields)))
+        yield lambda event: waiting.put((time.monotonic(), event))
     finally:
         waiting.put(None)
         thread.join()

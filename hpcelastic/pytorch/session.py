@@ -17,13 +17,13 @@ from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.session import Session, SessionSpec
 from hpcelastic.agent.store_server import StoreListener
+from hpcelastic.bootstrap import EnteredRun
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import Action, RequestStop, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
-from hpcelastic.pytorch.marking import Exported
+from hpcelastic.pytorch.marking import ExportedEnvironment
 from hpcelastic.rendezvous.rendezvous import Observation
-from hpcelastic.slurm.entry import EnteredRun
 from hpcelastic.storage.paths import RunPaths
 
 _END_TIMEOUT = 1.0
@@ -77,7 +77,7 @@ class ExternalAgentSession:
         facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": name}
         facts["INTERFACE"] = interface_of(here.member.address)
         self._facts = {MARKER: self._node, **{f"HPCELASTIC_{key}": value for key, value in facts.items()}}
-        self._exported = Exported()
+        self._exported = ExportedEnvironment()
         self._thread = threading.Thread(target=self._run, name="session", daemon=True)
         self._thread.start()
         atexit.register(self.close)

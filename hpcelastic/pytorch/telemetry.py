@@ -1,6 +1,6 @@
-"""Tells torch's events and metrics what happens to an agent, under the names that torch's own agent uses.
+"""Reports the events of an agent to torch's events and metrics, under the names that torch's own agent uses.
 
-What a user's handler raises is logged, and stops nothing.
+An exception in a user's handler is logged and has no other effect.
 Sources: torch/distributed/elastic/agent/server/api.py, .../events and .../metrics.
 """
 
@@ -13,15 +13,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch.distributed.elastic import events
-from torch.distributed.elastic.events.api import Event, EventSource, NodeState
+from torch.distributed.elastic.events.api import Event as TorchEvent
+from torch.distributed.elastic.events.api import EventSource, NodeState
 from torch.distributed.elastic.metrics.api import NullMetricHandler, getStream, put_metric
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from hpcelastic.protocol.events import (
+    AgentStarted,
+    Event,
+    Fenced,
+    RunEnded,
+    StateChanged,
+    WorkerEnded,
+    WorkersStarted,
+    WorkersStopped,
+)
 from hpcelastic.protocol.state import Phase
-from hpcelastic.pytorch.listening import tell
+from hpcelastic.pytorch.listening import call_handler
 
 BACKEND = "hpcelastic"
-"""What events say as ``rdzv_backend``."""
+"""The value of ``rdzv_backend`` in events."""
 
 _NODE_STATES = {
     Phase.JOINING: NodeState.INIT,
@@ -34,7 +45,7 @@ _NODE_STATES = {
 
 @dataclass(frozen=True)
 class About:
-    """What all events of a launch have in common."""
+    """The values that all events of a launch share."""
 
     run_id: str
     role: str
@@ -46,29 +57,14 @@ class About:
 
 @dataclass(frozen=True)
 class LaunchOutcome:
-    """How a launch has ended on this node, by global rank."""
+    """The result of a launch on this node, by global rank."""
 
     values: Mapping[int, Any] = field(default_factory=dict)
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Workers:
-    """The workers of this node in one round."""
-
-    round: int
-    group_rank: int
-    group_world_size: int
-    role_rank: int
-    """Rank among all workers of their role, of the first of them."""
-
-    role_world_size: int
-    pids: Mapping[int, int]
-    """Processes by global rank."""
-
-
 class Telemetry:
-    """`take` is told what happens to the agent, `tick` that time passes, and one of `ended` and `broke` is the last."""
+    """`take` receives events, and `tick` is called between them. The last call is `ended` or `broke`."""
 
     def __init__(self, about: About) -> None:
         self._about = about
@@ -76,48 +72,50 @@ class Telemetry:
         self._began = self._formed_at = time.monotonic()
         self._formed = 0
         self._waits_since: float | None = None
-        """Since when there have been no workers, as long as there are none."""
+        """The time since which there have been no workers; None if there are workers."""
 
         self._seconds = 0
         self._restarts = 0
         self._healthy = False
-        self.workers: Workers | None = None
-        """Those that were started last; None if none were."""
+        self.workers: WorkersStarted | None = None
+        """The last start of workers on this node; None if none were started."""
 
         self.started = False
-        """Whether the agent took part at all."""
+        """Whether the agent has taken part in the run."""
 
     @property
     def ticks(self) -> bool:
-        """Whether `tick` has anybody to tell that the workers are healthy."""
+        """Whether `tick` is to be called: the workers are healthy, and a handler of metrics is set."""
         handler = getStream("torchelastic").handler
         return self._healthy and not isinstance(handler, NullMetricHandler)
 
     def tick(self) -> None:
+        """Report that the workers are healthy."""
         self._put_state("healthy")
 
-    def take(self, moment: float, event: str, fields: Mapping[str, Any]) -> None:
-        """``moment`` is when it happened, in seconds of time.monotonic()."""
-        if event == "agent started":
-            self.started = True
-            self._waits_since = moment
-        elif event == "state":
-            self._state(moment, fields)
-        elif event == "workers started":
-            self._started(moment, fields)
-        elif event == "worker ended":
-            if fields["exit_code"] != 0 and self._healthy:
+    def take(self, moment: float, event: Event) -> None:
+        """Report an event that happened at ``moment``, in seconds of time.monotonic()."""
+        match event:
+            case AgentStarted():
+                self.started = True
+                self._waits_since = moment
+            case StateChanged():
+                self._state_changed(moment, event)
+            case WorkersStarted():
+                self._workers_started(moment, event)
+            case WorkerEnded(exit_code=exit_code):
+                if exit_code != 0 and self._healthy:
+                    self._healthy = False
+                    self._put_state("failed")
+            case WorkersStopped() | Fenced():
+                self._healthy, self._waits_since = False, moment
+            case RunEnded(phase=phase):
                 self._healthy = False
-                self._put_state("failed")
-        elif event in ("workers stopped", "fenced"):
-            self._healthy, self._waits_since = False, moment
-        elif event == "run ended":
-            self._healthy = False
-            if fields["phase"] == Phase.SUCCEEDED.value:
-                self._put_state("succeeded")
+                if phase is Phase.SUCCEEDED:
+                    self._put_state("succeeded")
 
     def ended(self, outcome: LaunchOutcome) -> None:
-        """The agent has ended, well or with failures of workers."""
+        """Report that the agent has ended without an exception; workers may have failed."""
         self._seconds = int(time.monotonic() - self._began)
         self._put_run("success")
         self._put_totals(failed=bool(outcome.failures))
@@ -127,30 +125,31 @@ class Telemetry:
             raw = json.dumps(failure.error_file_data) if failure else None
             exit_code, pid = (failure.exitcode, failure.pid) if failure else (None, None)
             self._record(state, rank=rank, raw_error=raw, exit_code=exit_code, worker_pid=pid)
-        self._record("SUCCEEDED")  # the agent has; so says torch's own as well
+        self._record("SUCCEEDED")  # of the agent; torch's own agent does the same
 
     def broke(self) -> None:
-        """The agent has ended by the exception that is being handled."""
+        """Report that the agent has ended by the exception that is being handled."""
         self._seconds = int(time.monotonic() - self._began)
         if self._waits_since is not None:
             self._rendezvous("failure", time.monotonic() - self._waits_since)
         self._put_run("failure")
         self._record("FAILED", raw_error=traceback.format_exc())
 
-    def _state(self, moment: float, fields: Mapping[str, Any]) -> None:
-        phase = Phase(fields["phase"])
-        self._restarts = fields["restarts"]
-        if phase is Phase.RUNNING and fields["round"] != self._formed:
-            self._formed, self._formed_at = fields["round"], moment
-        told = {"run_id": self._about.run_id, "message": fields["reason"], "node_state": _NODE_STATES[phase]}
-        tell(lambda: events.construct_and_record_rdzv_event(name=phase.value, **told))  # it looks up who calls it
+    def _state_changed(self, moment: float, event: StateChanged) -> None:
+        phase = event.phase
+        self._restarts = event.restarts
+        if phase is Phase.RUNNING and event.round != self._formed:
+            self._formed, self._formed_at = event.round, moment
+        run_id, node_state = self._about.run_id, _NODE_STATES[phase]
+        # In a lambda: the function of torch reads the file name of its caller.
+        call_handler(lambda: events.construct_and_record_rdzv_event(run_id, event.reason, node_state, name=phase.value))
 
-    def _started(self, moment: float, fields: Mapping[str, Any]) -> None:
+    def _workers_started(self, moment: float, event: WorkersStarted) -> None:
         since = self._formed_at if self._waits_since is None else self._waits_since
         waited, started = max(0.0, self._formed_at - since), max(0.0, moment - self._formed_at)
         self._rendezvous("success", waited)
-        self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # the rendezvous has done that
-        self.workers = Workers(**{name: fields[name] for name in Workers.__dataclass_fields__})
+        self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # the rendezvous has assigned them
+        self.workers = event
         self._healthy, self._waits_since = True, None
         for rank in sorted(self.workers.pids):
             self._record("START", rank=rank)
@@ -199,12 +198,12 @@ class Telemetry:
         worker_pid: int | None = None,
     ) -> None:
         about, workers = self._about, self.workers
-        told: dict[str, Any] = {
+        details: dict[str, Any] = {
             "group_world_size": workers.group_world_size if workers else None,
             "entry_point": about.entrypoint,
         }
-        if rank is not None and workers is not None:  # each in a list, as torch's own agent has it
-            told |= {
+        if rank is not None and workers is not None:  # each value in a list, as in the events of torch's own agent
+            details |= {
                 "local_rank": [rank - min(workers.pids)],
                 "role_rank": [rank - min(workers.pids) + workers.role_rank],
                 "role_world_size": [workers.role_world_size],
@@ -222,20 +221,20 @@ class Telemetry:
             "total_run_time": self._seconds,
             "rdzv_backend": BACKEND,
             "raw_error": raw_error,
-            "metadata": json.dumps(told),
+            "metadata": json.dumps(details),
             "agent_restarts": about.max_restarts - self._remaining,
             "duration_ms": duration_ms,
         }
         source = EventSource.AGENT if rank is None else EventSource.WORKER
-        event = Event(f"torchelastic.worker.status.{state}", source, metadata=metadata)
-        tell(events.record, event, about.destination)
+        event = TorchEvent(f"torchelastic.worker.status.{state}", source, metadata=metadata)
+        call_handler(events.record, event, about.destination)
 
 
 def _put(name: str, value: int) -> None:
-    tell(put_metric, name, value)
+    call_handler(put_metric, name, value)
 
 
 def _put_timed(name: str, seconds: float, how: str = "success") -> None:
-    """What torch's ``@prof`` puts for a call."""
+    """Put the metrics that torch's ``@prof`` puts for a call."""
     _put(f"{name}.{how}", 1)
     _put(f"{name}.duration.ms", int(1000 * seconds))

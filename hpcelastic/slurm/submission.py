@@ -14,7 +14,7 @@ import contextlib
 import io
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from hpcelastic.errors import SlurmError
 from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm.container import python_command, pyxis_options
-from hpcelastic.slurm.entry import run_agent
 from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
+
+RunAgent = Callable[[str], None]
+"""The function that each task of a job calls with the run's directory."""
 
 _STEP_OPTIONS = ("--ntasks-per-node=1",)
 _SURVIVAL_OPTIONS = ("--no-kill", "--kill-on-bad-exit=0", "--wait=0")
@@ -100,13 +102,13 @@ def _executor_for(config: JobConfig, paths: RunPaths) -> AgentExecutor:
     return make_executor(config, paths, config.nodes.wanted if config.slurm.shape == "pool" else None)
 
 
-def submit_job(config: JobConfig, paths: RunPaths) -> str:
+def submit_job(config: JobConfig, paths: RunPaths, run_agent: RunAgent) -> str:
     """Submit one job with all nodes and return its id. Raises SlurmError with the message of sbatch."""
     with _submission_errors(paths):
         return str(make_executor(config, paths).submit(run_agent, str(paths.root)).job_id)
 
 
-def submit_elements(config: JobConfig, paths: RunPaths, count: int) -> str:
+def submit_elements(config: JobConfig, paths: RunPaths, count: int, run_agent: RunAgent) -> str:
     """Submit ``count`` one-node jobs as one array and return its id. Raises SlurmError with the message of sbatch."""
     with _submission_errors(paths):
         elements = make_executor(config, paths, count).map_array(run_agent, [str(paths.root)] * count)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.events import Event, EventsDropped, LoggedEvent, parse, to_fields
 from hpcelastic.storage import files
 
 MAX_QUEUED = 1000
@@ -33,9 +34,9 @@ class EventLog:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def write(self, event: str, **fields: Any) -> None:
-        """Queue one line: wall-clock time in seconds, node, event, fields. Returns at once."""
-        line = self._line(event, fields)
+    def write(self, event: Event) -> None:
+        """Queue one line: wall-clock time in seconds, node, kind of the event, fields. Returns at once."""
+        line = self._line(event)
         with self._lock:
             try:
                 self._queue.put_nowait(line)
@@ -58,8 +59,9 @@ class EventLog:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
-    def _line(self, event: str, fields: dict[str, Any]) -> bytes:
-        return files.to_json({"time": round(time.time(), 3), "node": self._node, "event": event, **fields})
+    def _line(self, event: Event) -> bytes:
+        now = round(time.time(), 3)
+        return files.to_json({"time": now, "node": self._node, "event": event.kind, **to_fields(event)})
 
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
@@ -74,7 +76,7 @@ class EventLog:
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._append(self._line("events dropped", {"count": dropped}))
+            self._append(self._line(EventsDropped(count=dropped)))
 
     def _append(self, line: bytes) -> None:
         data = b"\n" + line if self._line_incomplete else line
@@ -89,8 +91,21 @@ class EventLog:
             self._line_incomplete = False
 
 
-def read_events(directory: Path) -> list[dict[str, Any]]:
+def read_events(directory: Path) -> list[LoggedEvent]:
     """Return the events of all agents by time. Incomplete lines and lines that are no event are skipped."""
+    return [event for line in read_event_lines(directory) if (event := _logged_event(line)) is not None]
+
+
+def _logged_event(line: dict[str, Any]) -> LoggedEvent | None:
+    fields = {name: value for name, value in line.items() if name not in ("time", "node", "event")}
+    kind, node = line.get("event"), line.get("node")
+    if not isinstance(kind, str) or not isinstance(node, str):
+        return None
+    return LoggedEvent(float(line["time"]), node, parse(kind, fields))
+
+
+def read_event_lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the lines of all event logs by time, as they are in JSON; otherwise the same as `read_events`."""
     found = []
     for name in files.names(directory):
         try:

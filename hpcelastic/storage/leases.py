@@ -1,11 +1,7 @@
 """Leases: one file for each node, written by its owner alone. The file's name holds nearly all (see `lease_names`).
 
-A heartbeat renames the file, and one listing shows all leases. An observer measures the age of a lease by its own
-clock, from the end of the listing that first showed the name to the start of the listing that still shows it. No time
-stamp crosses machines, and modification times are not used. A listing that does not show a name proves nothing about
-the lease: in a large directory a listing may miss a file that is renamed at that moment. A missing lease counts as
-expired only if it is missing for the whole expiry time, from the end of the first listing without it, and in so many
-consecutive listings that chance is ruled out.
+A heartbeat renames the file, and one listing shows all leases. `hpcelastic.protocol.liveness` judges their ages. No
+time stamp crosses machines, and modification times are not used.
 """
 
 import os
@@ -16,6 +12,7 @@ from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.liveness import Liveness, Verdict
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import may_have_succeeded, retry
@@ -27,10 +24,6 @@ next heartbeat, and any other state of a dead node does not matter."""
 
 _MAX_READ_FAILURES = 3
 """The number of polls for which a node's previous member stays valid while its new content can't be read."""
-
-_MIN_MISSING_LISTINGS = 5
-"""The consecutive listings in which a lease must be missing before it can expire. A listing misses at most one living
-node in 100."""
 
 
 @dataclass(frozen=True)
@@ -111,27 +104,15 @@ class OwnLease:
 
 
 @dataclass
-class _ObservedLease:
-    since: float
-    """The end of the listing that first showed ``name``; the end of the first listing if none ever showed it."""
+class _Content:
+    """The content of a node's lease, as it was last read."""
 
     name: LeaseName | None = None
-    missing_since: float = 0.0
-    """The end of the first of the latest consecutive listings that did not show ``name``."""
-
-    missing_listings: int = 0
-    """The number of these listings."""
-
     member: Member | None = None
     read_failures: int = 0
     """The number of polls in which the content had to be read and could not be."""
 
     seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
-
-    @property
-    def unchanged_since(self) -> float:
-        """The start of the lease's age."""
-        return self.missing_since if self.missing_listings else self.since
 
 
 class LeaseObserver:
@@ -139,91 +120,66 @@ class LeaseObserver:
 
     def __init__(self, directory: Path, expiry: float, clock: Callable[[], float]) -> None:
         self._directory = directory
-        self._expiry = expiry
         self._clock = clock
-        self._watched: dict[str, _ObservedLease] = {}
-        self._last_listing_end = float("-inf")
-        """The end of the last listing. A lease that was renewed since then proves that its node lived, unless the last
-        listing is so long ago that the node may have died again."""
+        self._liveness = Liveness(expiry, LeaseName.follows)
+        self._contents: dict[str, _Content] = {}
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
         """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
         before = self._clock()
         listed = newest(files.names(self._directory))
-        after = self._clock()
-        nodes = sorted({*listed, *expected, *self._missing_nodes(listed)})
-        found = {node: self._observe_lease(node, listed.get(node), before, after) for node in nodes}
-        self._last_listing_end = after
-        return found
+        verdicts = self._liveness.observe(listed, expected, before, self._clock())
+        return {node: self._read(node, listed.get(node), verdict) for node, verdict in verdicts.items()}
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
-        watched = self._watched.get(node)
-        return watched.unchanged_since + self._expiry if watched and watched.name else float("inf")
+        return self._liveness.expires(node)
 
     def lease_version(self, node: str) -> str | None:
         """Return the file name of the node's lease, which changes at each renewal; None if it was never listed."""
-        watched = self._watched.get(node)
-        return watched.name.text if watched and watched.name else None
+        name = self._liveness.version(node)
+        return name.text if name else None
 
-    def _missing_nodes(self, listed: dict[str, LeaseName]) -> list[str]:
-        """Return the living nodes whose lease was seen before but is missing in this listing."""
-        gone = self._watched.keys() - listed.keys()
-        return [node for node in gone if self._watched[node].name and self._watched[node].seen.alive]
-
-    def _observe_lease(self, node: str, name: LeaseName | None, before: float, after: float) -> Seen:
-        watched = self._watched.get(node)
-        if watched is None:
-            watched = self._watched[node] = _ObservedLease(after)
-        last, seen = watched.name, watched.seen
-        renewed = name is not None and (last is None or name.follows(last))
-        proved = seen.proved
-        if renewed:
-            proved = before - self._last_listing_end <= self._expiry
-            watched.name, watched.since, watched.missing_listings = name, after, 0
-            self._update_member(watched, last)
-        elif name is not None and name == last:
-            watched.missing_listings = 0
-        else:
-            watched.missing_since = watched.missing_since if watched.missing_listings else after
-            watched.missing_listings += 1
-        if watched.read_failures and not renewed:
-            self._read_content(watched)
-        missing_by_chance = watched.missing_listings in range(1, _MIN_MISSING_LISTINGS)
-        expired = before - watched.unchanged_since > self._expiry and not missing_by_chance
-        alive = not expired and (renewed or seen.alive)
-        if alive is not seen.alive or proved is not seen.proved or watched.member is not seen.member:
-            watched.seen = seen = Seen(watched.member, alive=alive, proved=proved)
+    def _read(self, node: str, name: LeaseName | None, verdict: Verdict[LeaseName]) -> Seen:
+        content = self._contents.setdefault(node, _Content())
+        if verdict.renewed:
+            content.name = name
+            self._update_member(content, verdict.before)
+        elif content.read_failures:
+            self._read_content(content)
+        seen = content.seen
+        if (verdict.alive, verdict.proved) != (seen.alive, seen.proved) or content.member is not seen.member:
+            content.seen = seen = Seen(content.member, alive=verdict.alive, proved=verdict.proved)
         return seen
 
-    def _update_member(self, watched: _ObservedLease, last: LeaseName | None) -> None:
+    def _update_member(self, content: _Content, last: LeaseName | None) -> None:
         """Update the member of a renewed lease if its revision may differ from that of ``last``."""
-        name = watched.name
+        name = content.name
         assert name is not None
         if last is not None and name.revision == last.revision >= 0:
             return
         member, complete = member_of(name)
-        watched.read_failures = 0
+        content.read_failures = 0
         if complete:
-            watched.member = member
+            content.member = member
         else:
-            self._read_content(watched)
+            self._read_content(content)
 
-    def _read_content(self, watched: _ObservedLease) -> None:
+    def _read_content(self, content: _Content) -> None:
         """Update the member from the content of a lease whose name does not hold all of it.
 
         The member in the name is used only after some failed reads, because a failure without its report is useless.
         """
-        name = watched.name
+        name = content.name
         assert name is not None
         member = self._load_content(name)
-        watched.read_failures = 0 if member else watched.read_failures + 1
+        content.read_failures = 0 if member else content.read_failures + 1
         if member is None:
             member, _ = member_of(name)
-            new = watched.member is None and member is not None and member.node_state is not NodeState.FAILED
-            if not new and watched.read_failures <= _MAX_READ_FAILURES:
+            new = content.member is None and member is not None and member.node_state is not NodeState.FAILED
+            if not new and content.read_failures <= _MAX_READ_FAILURES:
                 return
-        watched.member = member or watched.member
+        content.member = member or content.member
 
     def _load_content(self, name: LeaseName) -> Member | None:
         """Read the member from a lease's file, also if it was renamed since the listing; None if it can't be read."""

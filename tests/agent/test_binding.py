@@ -49,7 +49,7 @@ def test_only_who_is_started_meanwhile_is_bound() -> None:
         assert os.sched_getaffinity(0) == before
 
 
-@pytest.mark.parametrize("preload", [(), ("json",)], ids=["fresh", "warm"])
+@pytest.mark.parametrize("preload", [(), ("json",)], ids=["fresh", "forked"])
 def test_each_worker_is_bound_before_its_first_line(preload: tuple[str, ...], tmp_path: Path) -> None:
     some = sorted(os.sched_getaffinity(0))
     script = tmp_path / "say.py"

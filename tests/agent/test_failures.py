@@ -1,8 +1,10 @@
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from hpcelastic.agent import failures
-from hpcelastic.agent.failures import describe_exit, describe_failure
+from hpcelastic.agent.failures import describe_exit, describe_failure, within
 
 NOW = 5000.0
 
@@ -193,3 +195,20 @@ def test_a_log_of_any_bytes_is_shown(tmp_path: Path) -> None:
     _, tail, _ = describe_failure(1, tmp_path / "none", tmp_path / "log")
     assert "ok" in tail
     assert describe_failure(1, tmp_path / "none", tmp_path / "missing") == ("exit status 1", "", NOW)
+
+
+# Late descriptions
+
+
+def test_a_result_in_time_is_returned() -> None:
+    late: list[str] = []
+    assert within(60.0, lambda: "described", late.append) == "described"
+    assert late == []
+
+
+def test_a_result_that_comes_late_is_passed_on_once() -> None:
+    answers, late = threading.Event(), queue.SimpleQueue[str]()
+    assert within(0.01, lambda: "described" if answers.wait(60.0) else "", late.put) is None
+    answers.set()
+    assert late.get(timeout=60.0) == "described"
+    assert late.empty()

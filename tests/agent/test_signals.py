@@ -15,6 +15,7 @@ from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.decide import checkpoint
+from hpcelastic.protocol.events import Event, SignalReceived, WorkersStarted
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, Notice
 from hpcelastic.rendezvous.run import open_run, read_state, steer_run
@@ -206,7 +207,7 @@ def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path: Path) -> 
     with signal_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN)):
         assert lone.run(act) == 0
     assert told.asked == []
-    assert "signal" not in [event["event"] for event in read_events(lone.paths.events)]
+    assert not any(isinstance(logged.event, SignalReceived) for logged in read_events(lone.paths.events))
 
 
 def test_slurms_second_sigterm_takes_no_grace_away(tmp_path: Path) -> None:
@@ -268,12 +269,12 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
 
 
 def test_who_observes_the_agent_is_told_what_the_event_log_is(tmp_path: Path) -> None:
-    told: list[tuple[str, dict[str, object]]] = []
+    told: list[Event] = []
     lone = Lone(tmp_path, NoBatchSystem(1.0))
-    spec = replace(lone.agent._spec, observe=lambda event, fields: told.append((event, dict(fields))))
+    spec = replace(lone.agent._spec, observe=told.append)
     lone.agent = Agent(spec, lone.said.append)
     assert lone.run(lone.finish) == 0
-    logged = read_events(lone.paths.events)
-    assert [event for event, _ in told] == [event["event"] for event in logged]
-    (started,) = (fields for event, fields in told if event == "workers started")
-    assert started.items() >= {"round": 1, "world_size": 1, "group_rank": 0, "group_world_size": 1}.items()
+    assert told == [logged.event for logged in read_events(lone.paths.events)]
+    (started,) = (event for event in told if isinstance(event, WorkersStarted))
+    assert (started.round, started.world_size, started.group_rank, started.group_world_size) == (1, 1, 0, 1)
+    assert list(started.pids) == [0]

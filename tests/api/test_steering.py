@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.agent.supervisor import WORKERS_POLL
 from hpcelastic.api import steering
 from hpcelastic.api.jobs import record_job
 from hpcelastic.api.launch import resolve
@@ -16,6 +15,7 @@ from hpcelastic.api.run import Run
 from hpcelastic.cli import main
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.protocol.state import Member, NodeState, Phase, State, participant
 from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.slurm.queue import Capacity
@@ -178,7 +178,7 @@ def test_a_drain_that_leaves_too_few_says_so(make: Callable[..., RunPaths], caps
 
 def record_stop_check(paths: RunPaths, round: int) -> None:
     log = EventLog(paths.event_log("n1@0"), "n1")
-    log.write(WORKERS_POLL, round=round)
+    log.write(WorkersPoll(round=round))
     assert log.close(10)
 
 

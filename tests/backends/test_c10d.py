@@ -7,7 +7,7 @@ from torch.distributed import HashStore
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.pytorch import c10d
-from hpcelastic.pytorch.c10d import _is_here, _parsed, connect
+from hpcelastic.pytorch.c10d import _is_local, _parse_endpoint, connect
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from hpcelastic.pytorch.c10d import _is_here, _parsed, connect
     [("n1:29411", "n1", 29411), ("n1", "n1", 29400), ("[fd00::1]:7", "fd00::1", 7), ("[fd00::1]", "fd00::1", 29400)],
 )
 def test_an_endpoint(endpoint: str, host: str, port: int) -> None:
-    assert _parsed(endpoint) == (host, port)
+    assert _parse_endpoint(endpoint) == (host, port)
 
 
 @pytest.mark.parametrize("endpoint", ["n1:", ":7", "n1:0", "n1:65536", "n1:x"])
@@ -25,8 +25,8 @@ def test_no_endpoint(endpoint: str) -> None:
 
 
 def test_this_machine() -> None:
-    assert _is_here("localhost") and _is_here("127.0.0.1")
-    assert not _is_here("192.0.2.77") and not _is_here("no-such-host.invalid")
+    assert _is_local("localhost") and _is_local("127.0.0.1")
+    assert not _is_local("192.0.2.77") and not _is_local("no-such-host.invalid")
 
 
 def test_who_only_looks_serves_nothing_and_does_not_wait() -> None:
@@ -41,12 +41,12 @@ def test_who_only_looks_serves_nothing_and_does_not_wait() -> None:
 def test_the_agent_that_serves(host: str, is_host: bool | None, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def tcp_store(host: str, port: int, *, serves: bool, wait: timedelta) -> HashStore:
-        asked.append(serves)
+    def tcp_store(host: str, port: int, *, is_server: bool, wait: timedelta) -> HashStore:
+        asked.append(is_server)
         return HashStore()
 
     monkeypatch.setattr(c10d, "_tcp_store", tcp_store)
-    monkeypatch.setattr(c10d, "_ask", lambda host, port, limit: None)
+    monkeypatch.setattr(c10d, "_check_server", lambda host, port, limit: None)
     connect(f"{host}:29400", "r", True, is_host=is_host)
     assert asked == [served]
 
@@ -54,7 +54,7 @@ def test_the_agent_that_serves(host: str, is_host: bool | None, served: bool, mo
 def test_a_name_that_does_not_resolve_is_told_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(c10d, "_CONNECT", timedelta(seconds=0.5))
+    monkeypatch.setattr(c10d, "_SERVER_TIMEOUT", timedelta(seconds=0.5))
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("no-such-host.invalid:29400", "r", True)
     assert capsys.readouterr().err.count("no-such-host.invalid does not resolve (") == 1
@@ -63,8 +63,8 @@ def test_a_name_that_does_not_resolve_is_told_at_once(
 def test_an_agent_that_waits_for_the_one_that_serves_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(c10d, "_SILENT", 0.0)
-    monkeypatch.setattr(c10d, "_CONNECT", timedelta(seconds=0.5))
+    monkeypatch.setattr(c10d, "_MESSAGE_DELAY", 0.0)
+    monkeypatch.setattr(c10d, "_SERVER_TIMEOUT", timedelta(seconds=0.5))
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("127.0.0.1:1", "r", True, is_host=False)
     assert "for the store at 127.0.0.1:1, which the agent on 127.0.0.1 serves" in capsys.readouterr().err

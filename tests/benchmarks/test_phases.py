@@ -1,32 +1,36 @@
 """Phases follow each other and sum up to the whole."""
 
-from typing import Any
-
 import pytest
 
 from benchmarks.phases import PHASES, lengths
+from hpcelastic.protocol.events import AgentStarted, Event, LoggedEvent, StateChanged, WorkerEnded, WorkersStopped
+from hpcelastic.protocol.state import Phase
+
+STARTED = AgentStarted(address="h", pid=7)
+ENDED = WorkerEnded(round=1, rank=0, exit_code=1)
+STOPPED = WorkersStopped(round=1, reason="")
 
 
-def state(time: float, phase: str, round: int) -> dict[str, Any]:
-    return {"time": time, "event": "state", "phase": phase, "round": round}
+def state(time: float, phase: str, round: int) -> LoggedEvent:
+    return event(time, StateChanged(version=1, phase=Phase(phase), round=round, restarts=0, reason=""))
 
 
-def event(time: float, name: str) -> dict[str, Any]:
-    return {"time": time, "event": name}
+def event(time: float, event: Event) -> LoggedEvent:
+    return LoggedEvent(time, "n1", event)
 
 
 FAILURE = [
     state(1.0, "running", 1),
-    event(10.1, "worker ended"),
+    event(10.1, ENDED),
     state(10.5, "joining", 1),
     state(10.6, "joining", 1),
-    event(11.0, "workers stopped"),
+    event(11.0, STOPPED),
     state(12.0, "running", 2),
     state(12.5, "running", 2),
-    event(99.0, "workers stopped"),
+    event(99.0, STOPPED),
 ]
 
-START = [event(0.5, "agent started"), event(0.7, "agent started"), state(0.8, "joining", 0), state(1.7, "running", 1)]
+START = [event(0.5, STARTED), event(0.7, STARTED), state(0.8, "joining", 0), state(1.7, "running", 1)]
 
 
 @pytest.mark.parametrize(
@@ -34,14 +38,14 @@ START = [event(0.5, "agent started"), event(0.7, "agent started"), state(0.8, "j
     [
         pytest.param(FAILURE, 10.0, 16.0, [14.0, 15.0], (0, 0.5, 0.5, 1.5, 2.5, 1.0), id="a worker failed"),
         pytest.param(START, 0.0, 3.0, [2.0, 2.5], (0.7, 0, 0, 1.0, 0.8, 0.5), id="a start has no round to end"),
-        pytest.param([*FAILURE, event(11.5, "workers stopped")], 10.0, 16.0, [15.0], (0, 0.5, 1.0, 1.0, 2.5, 1.0),
+        pytest.param([*FAILURE, event(11.5, STOPPED)], 10.0, 16.0, [15.0], (0, 0.5, 1.0, 1.0, 2.5, 1.0),
                      id="the last that stops counts"),
         pytest.param([state(10.2, "running", 2), state(10.9, "joining", 1)], 10.0, 12.0, [11.0],
                      (0, 0.9, 0, 0, 0.1, 1.0), id="what ended before its predecessor has length 0"),
     ],
 )  # fmt: skip
 def test_lengths(
-    events: list[dict[str, Any]], since: float, until: float, ups: list[float], expected: tuple[float, ...]
+    events: list[LoggedEvent], since: float, until: float, ups: list[float], expected: tuple[float, ...]
 ) -> None:
     found = lengths(since, until, ups, events)
     assert found == pytest.approx(dict(zip(PHASES, expected, strict=True)))

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic import bootstrap
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.cli import agent
 from hpcelastic.cli import main as hpcelastic
 from hpcelastic.errors import NameTaken
 from hpcelastic.rendezvous.run import read_state
-from hpcelastic.slurm import entry
 from hpcelastic.slurm.restart import FIRST
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import Shell
@@ -60,7 +60,7 @@ def test_only_a_name_of_nobodys_choice_is_changed(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     machine = Taken(taken)
-    for module in (agent, entry):
+    for module in (agent, bootstrap):
         monkeypatch.setattr(module, "run_node_agent", machine.run_node_agent)
     monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the process of the tests
     command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]

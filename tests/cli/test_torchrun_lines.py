@@ -52,7 +52,7 @@ def by_rank(notes: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda note: int(note["RANK"]))
 
 
-@pytest.mark.parametrize("preload", ["", "json"], ids=["fresh", "warm"])
+@pytest.mark.parametrize("preload", ["", "json"], ids=["fresh", "forked"])
 def test_nodes_differ_in_size_and_role(preload: str, notes: Path, shell: Shell) -> None:
     sizes, roles = ("1", "3", "2"), ("reader", "trainer", "reader")
     for name in ("PET_NPROC_PER_NODE", "PET_ROLE"):

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.bootstrap import Task
 from hpcelastic.cli import agent
 from hpcelastic.cli.parser import Parser
 from hpcelastic.config.keys import kind_at, split
 from hpcelastic.errors import ConfigError
-from hpcelastic.slurm.entry import Task
 
 run = pytest.importorskip("torch.distributed.run")
 argparse_util = pytest.importorskip("torch.distributed.argparse_util")

@@ -1,4 +1,4 @@
-"""Whether this machine can hold a test cluster."""
+"""Check of whether this machine can run a test cluster."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class SlurmCluster:
         return self.run("sbatch", "--parsable", *output, *options, stdin=f"#!/bin/bash\n{script}\n")
 
     def output(self, job: str) -> str:
-        """What a job of `submit` has printed so far, over all its starts."""
+        """Return the output of a job of `submit`, over all its starts."""
         path = self.path / f"job-{job}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 

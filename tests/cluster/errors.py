@@ -1,4 +1,4 @@
-"""What a test cluster raises."""
+"""Errors of a test cluster."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Host:
         assert holder.stdin
         holder.stdin.write("plugged\n")
         holder.stdin.flush()
-        # Who asks for an address too early asks again only after a second, the interval of ARP.
+        # A request for an address that comes too early is repeated only after a second, the interval of ARP.
         self._hear()
 
     def _hear(self) -> str:

@@ -20,7 +20,7 @@ _FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCE
 
 @dataclass(frozen=True)
 class Shape:
-    """What the user of a cluster asks for: nodes, and per node processors and GPUs."""
+    """The user's settings of a cluster: nodes, and processors and GPUs of each node."""
 
     nodes: int
     cpus: int

@@ -73,7 +73,7 @@ class Switch:
 
     @property
     def inside(self) -> list[str]:
-        """What to put before a command for it to run in the switch's network namespace."""
+        """Command prefix that runs a command in the switch's network namespace."""
         return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net"]
 
     def _ip(self, *lines: str) -> None:

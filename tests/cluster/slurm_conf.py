@@ -44,7 +44,7 @@ PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 
 @dataclass(frozen=True)
 class Site:
-    """What the files of one cluster depend on; `nodes` maps host names to addresses."""
+    """Input of a cluster's configuration files. `nodes` maps host names to addresses."""
 
     name: str
     directory: Path

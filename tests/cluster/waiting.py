@@ -15,11 +15,11 @@ POLL_INTERVAL = 0.05  # s
 
 
 def wait_until(
-    what: str, look: Callable[[], T], good: Callable[[T], object], timeout: float, evidence: Callable[[], str]
+    what: str, poll: Callable[[], T], good: Callable[[T], object], timeout: float, evidence: Callable[[], str]
 ) -> T:
-    """Look until what is seen is good, and return it; ClusterTimeout after `timeout` seconds."""
+    """Call `poll` until `good` accepts its result and return it; ClusterTimeout after `timeout` seconds."""
     deadline = time.monotonic() + timeout
-    while not good(seen := look()):
+    while not good(seen := poll()):
         if time.monotonic() > deadline:
             raise ClusterTimeout(f"waited {timeout:g} s for {what}; last seen: {seen!r}\n{evidence()}")
         time.sleep(POLL_INTERVAL)

@@ -1,4 +1,4 @@
-"""What the notes of `steady.py` prove."""
+"""Checks of the notes of `steady.py`."""
 
 import json
 from collections import defaultdict

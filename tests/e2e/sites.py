@@ -1,7 +1,7 @@
-"""Filesystems that a test mounts, and what can befall the directory that a run has on them.
+"""Filesystems that a test mounts, and faults of a run's directory on them.
 
-A disk is an image of its own, mounted in a mount namespace of its own: whoever is started with `Disk.prefix` sees it,
-and once those and the test have ended, however they did, no mount is left.
+A disk is an image that is mounted in a separate mount namespace. Only processes that are started with `Disk.prefix` see
+it. Once these processes and the test have ended, even by SIGKILL, no mount is left.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ def why_unavailable() -> str | None:
 
 
 class Site(Protocol):
-    """Where the directory of a run may be."""
+    """A place for the directory of a run."""
 
     @property
     def root(self) -> Path:
@@ -46,7 +46,7 @@ class Site(Protocol):
 
     @property
     def behind(self) -> Path:
-        """What is there, for the eyes of the test, whatever has become of `root`."""
+        """The same directory as the test sees it, independent of faults of `root`."""
 
     @property
     def seen(self) -> Path:
@@ -148,7 +148,7 @@ def mounted_share(directory: Path) -> Iterator[Share]:
 
 @contextlib.contextmanager
 def full(disk: Disk) -> Iterator[None]:
-    """Not a byte is free, and whatever is freed is taken again, as by somebody's runaway job."""
+    """Keep the disk full: every byte that is freed is used again, as by a runaway job of another user."""
     filler = disk.behind / "filler"
     with _again_and_again(lambda: _fill(filler)):
         yield
@@ -191,7 +191,7 @@ def forbidden(disk: Disk) -> Iterator[None]:
 
 @contextlib.contextmanager
 def over_quota(share: Share) -> Iterator[None]:
-    """Whoever changes something is told that his quota is used up."""
+    """Let every change fail with the error of an exceeded quota."""
     share.mount.fail(Fault(CHANGES, error="EDQUOT"))
     yield
     share.mount.fail()

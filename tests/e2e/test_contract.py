@@ -1,4 +1,4 @@
-"""What workers may rely on: torchrun's contract, whole, and torchrun's command line."""
+"""The interface of workers: torchrun's whole contract, and torchrun's command line."""
 
 import json
 import os
@@ -124,14 +124,14 @@ def test_defaults_of_openmp_and_nccl(
 
 
 ABORTED_AT_EXIT = "terminate called without an active exception"
-"""What threads of torch cause now and then when a process ends on a busy machine, whoever started it."""
+"""Failures that threads of torch sometimes cause at the exit of a process on a busy machine, under any launcher."""
 
 
 PRINTED = re.compile(r"rank \d of 2: sum 3, weight -?\d+\.\d{6}")  # two ranks' lines may run into each other
 
 
 def printed(start: "Callable[[int], subprocess.Popen[str]]") -> list[str]:
-    """What the ranks print if none is aborted at its exit, which is tried more than once."""
+    """Return the output of ranks of which none is aborted at its exit. Aborted attempts are repeated."""
     for attempt in range(3):
         process = start(attempt)
         stdout, stderr = process.communicate(timeout=2 * TIMEOUT)

@@ -1,4 +1,4 @@
-"""What befalls the run's directory under a running job: the run stops in time, says so, and goes on by itself."""
+"""Faults of the run's directory under a running job: the run stops in time, reports the fault, and continues."""
 
 import contextlib
 import json
@@ -50,7 +50,7 @@ prepare(resolve("job.yaml", []))
 
 @dataclass(frozen=True)
 class Case:
-    """What befalls a run's directory, where, and what an agent says of it."""
+    """A fault of a run's directory, its site, and the message of an agent."""
 
     site: Callable[[Path], AbstractContextManager[Site]]
     fault: Callable[[Any], AbstractContextManager[None]]
@@ -63,7 +63,7 @@ class Case:
 FULL = Case(mounted_disk, sites.full, "No space left on device; the filesystem is full")
 CHATTY = Case(mounted_disk, sites.full, "No space left on device; the filesystem is full", chatty=True)
 NO_INODES = Case(mounted_disk, sites.without_inodes, "No space left on device; the filesystem is full")
-# Linux lets nobody take the right to write from a filesystem while a log is open for writing.
+# Linux refuses to remount a filesystem read-only while a log is open for writing.
 READ_ONLY = Case(mounted_disk, sites.read_only, "Read-only file system; the filesystem is mounted", redirect="none")
 UNMOUNTED = Case(mounted_disk, sites.unmounted, "check that the shared filesystem is mounted")
 FORBIDDEN = Case(mounted_disk, sites.forbidden, "Permission denied; access is denied")
@@ -104,7 +104,7 @@ class Job:
         assert done.returncode == 0, done.stderr
 
     def start_agents(self) -> None:
-        """As SLURM does it: their output goes elsewhere."""
+        """Start the agents like SLURM, with their output in another directory."""
         self.prepare()
         self.processes = [self._agent(f"n{index}") for index in range(2)]
         self.await_round(1)
@@ -115,7 +115,7 @@ class Job:
 
     @contextlib.contextmanager
     def stricken(self) -> Iterator[None]:
-        """While its directory has what befalls it; the workers have ended by then, in time."""
+        """Apply the fault until the end of the context. The workers must end in time before the context begins."""
         with self.case.fault(self.site):
             eventually(lambda: not self.workers())
             self.check_in_time()
@@ -125,7 +125,7 @@ class Job:
         eventually(lambda: len(self.notes(number)) == 2)
 
     def notes(self, round: int) -> list[dict[str, Any]]:
-        """What the workers of a round have noted."""
+        """Return the notes of the workers of a round."""
         found = (self.here / "proof").glob(f"{round}.*.json")
         return [json.loads(path.read_text()) for path in found]
 

@@ -1,4 +1,4 @@
-"""A worker that was forked from the warm parent is what a fresh interpreter is: everything here is run both ways."""
+"""A worker forked by the fork server behaves like a new interpreter: every test runs with both start methods."""
 
 import json
 import os
@@ -20,16 +20,16 @@ from hpcelastic.agent.workers import can_be_forked
 from tests.agent.starting import node
 
 FRESH: tuple[str, ...] = ()
-WARM = ("json",)
+FORKED = ("json",)
 TORCH = ("torch",)
-WAYS = pytest.mark.parametrize("preload", [FRESH, WARM], ids=["fresh", "warm"])
-TORCH_WAYS = pytest.mark.parametrize("preload", [FRESH, TORCH], ids=["fresh", "warm"])
+WAYS = pytest.mark.parametrize("preload", [FRESH, FORKED], ids=["fresh", "forked"])
+TORCH_WAYS = pytest.mark.parametrize("preload", [FRESH, TORCH], ids=["fresh", "forked"])
 
 ADDRESS = re.compile("0x[0-9a-f]+|started [0-9]+")
-"""What differs between any two processes."""
+"""Attributes that differ between any two processes."""
 
 Ended = tuple[int, str, str]
-"""How a worker has ended: exit status, standard output, standard error."""
+"""The end of a worker: exit status, standard output, standard error."""
 
 
 def ended(
@@ -56,7 +56,7 @@ def ended(
 
 
 def said(*arguments: Any, **more: Any) -> Any:
-    """What a script that must succeed has printed, as JSON."""
+    """Run a script that must succeed and return its output, decoded from JSON."""
     code, out, err = ended(*arguments, **more)
     assert (code, err) == (0, ""), err
     return json.loads(out)
@@ -201,7 +201,7 @@ def test_same_as_in_a_fresh_interpreter(tmp_path: Path, script: str) -> None:
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     expected = ended(tmp_path, FRESH, script, environ=environ, PYTHONWARNINGS="default", EXTRA="x")
     assert expected[1] or expected[2] or expected[0], "it must do something"
-    assert ended(tmp_path, WARM, script, environ=environ, PYTHONWARNINGS="default", EXTRA="x") == expected
+    assert ended(tmp_path, FORKED, script, environ=environ, PYTHONWARNINGS="default", EXTRA="x") == expected
 
 
 MODULE = """
@@ -237,7 +237,7 @@ def test_modules_run_as_in_a_fresh_interpreter(
     monkeypatch.chdir(tmp_path)
     entrypoint = Entrypoint(module=module, args=args)
     expected = ended(tmp_path, FRESH, "", entrypoint=entrypoint)
-    assert ended(tmp_path, WARM, "", entrypoint=entrypoint) == expected
+    assert ended(tmp_path, FORKED, "", entrypoint=entrypoint) == expected
 
 
 SCRIPTS = {
@@ -260,14 +260,14 @@ def test_scripts_are_found_as_by_a_fresh_interpreter(
     entrypoint = Entrypoint(script=path)
     assert can_be_forked(entrypoint)
     expected = ended(tmp_path, FRESH, "", entrypoint=entrypoint)
-    assert ended(tmp_path, WARM, "", entrypoint=entrypoint) == expected
+    assert ended(tmp_path, FORKED, "", entrypoint=entrypoint) == expected
 
 
 def test_a_script_that_has_gone_is_missed_as_by_a_fresh_interpreter(tmp_path: Path) -> None:
     entrypoint = Entrypoint(script=str(tmp_path / "gone.py"))
     expected = ended(tmp_path, FRESH, "", entrypoint=entrypoint)
     assert expected[0] == 2
-    assert ended(tmp_path, WARM, "", entrypoint=entrypoint) == expected
+    assert ended(tmp_path, FORKED, "", entrypoint=entrypoint) == expected
 
 
 @pytest.mark.parametrize("name", ["directory", "archive.pyz", "bytecode.pyc", "none.py", "no_suffix"])
@@ -333,7 +333,7 @@ def test_what_imports_write_is_in_every_workers_log(tmp_path: Path, monkeypatch:
 
 def test_ps_shows_the_users_command(tmp_path: Path) -> None:
     script = "print(open('/proc/self/cmdline').read().rstrip('\\0').split('\\0'))"
-    code, out, _ = ended(tmp_path, WARM, script, ("--lr", "0.1"))
+    code, out, _ = ended(tmp_path, FORKED, script, ("--lr", "0.1"))
     assert code == 0
     assert out == f"{[sys.executable, '-u', str(tmp_path / 'work' / 'train.py'), '--lr', '0.1']}\n"
 
@@ -344,14 +344,14 @@ def test_no_frame_of_ours_but_the_lowest(tmp_path: Path) -> None:
         def f(): return [frame.filename for frame in traceback.extract_stack()]
         print(json.dumps(f()))
         """
-    frames = said(tmp_path, WARM, script)
+    frames = said(tmp_path, FORKED, script)
     assert frames[1:] == [str(tmp_path / "work" / "train.py")] * 2
     assert frames[0].endswith("worker/fork_server_main.py")
 
 
 def test_nothing_of_this_package_is_imported(tmp_path: Path) -> None:
     script = "import json, sys; print(json.dumps([name for name in sys.modules if name.startswith('hpcelastic')]))"
-    assert said(tmp_path, WARM, script) == []
+    assert said(tmp_path, FORKED, script) == []
 
 
 @WAYS

@@ -1,4 +1,4 @@
-"""Nodes that must go while workers train: a common last step, and what may befall it."""
+"""Nodes that must leave while workers train: a common last step, and faults during it."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.protocol.events import StopRequested
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import JOB, TIMEOUT, Shell, eventually, shell_in
@@ -64,7 +65,7 @@ def tell_to_go(shell: Shell, node: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preload", ["[argparse]", "[]"], ids=["warm", "fresh"])
+@pytest.mark.parametrize("preload", ["[argparse]", "[]"], ids=["forked", "fresh"])
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_node_that_must_go_costs_no_step(node: int, preload: str, shell: Shell) -> None:
     arguments = f"entrypoint.args={PLAN.arguments}"
@@ -148,9 +149,7 @@ while not finished():
 
 def asked(local: LocalRun) -> bool:
     """All agents have asked their workers to stop."""
-    return (
-        sum(event["event"] == "workers asked to stop" for event in read_events(RunPaths(local.directory).events)) == 2
-    )
+    return sum(isinstance(one.event, StopRequested) for one in read_events(RunPaths(local.directory).events)) == 2
 
 
 @pytest.mark.slow

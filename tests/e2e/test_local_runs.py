@@ -58,7 +58,7 @@ class LocalRun:
         eventually(lambda: len(list((self.directory / "proof").glob(f"{number}.*.json"))) == nodes)
 
     def await_hello(self, count: int) -> None:
-        """Wait until so many workers have said hello."""
+        """Wait until ``count`` workers have printed their greeting."""
         eventually(lambda: sum("hello" in line for line in self.run.logs()) >= count)
 
     def finish(self) -> None:
@@ -188,7 +188,7 @@ def test_other_signals_stop_everything_too(signum: signal.Signals, status: int, 
 
 @pytest.mark.slow
 def test_second_interrupt_stops_at_once(shell: Shell) -> None:
-    local = LocalRun(shell, "workers.stop_grace=600", "entrypoint.args=[deaf]")
+    local = LocalRun(shell, "workers.stop_grace=600", "entrypoint.args=[ignore-sigterm]")
     local.await_hello(2)
     local.process.send_signal(signal.SIGINT)
     eventually(lambda: all("stopping the workers" in log.read_text() for log in local.directory.glob("agent-*.log")))

@@ -202,7 +202,7 @@ def test_node_frozen_in_the_middle_of_a_publication_publishes_nothing_when_it_th
 
 
 def refusals_of(nodes: Nodes, pid: int, at_least: int) -> list[str]:
-    """What the worker ``pid`` was told, once it was refused so often; empty before."""
+    """Return the errors of the worker ``pid`` once it has been refused ``at_least`` times; empty before."""
     told = [note["refused"] for note in nodes.publications() if note["pid"] == pid and note["refused"]]
     return told if len(told) >= at_least else []
 

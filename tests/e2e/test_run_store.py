@@ -30,7 +30,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.fixture(autouse=True)
 def in_the_run(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test asks of a worker's surroundings, it finds as a worker does."""
+    """Set the environment of a worker for the test."""
     monkeypatch.setenv("HPCELASTIC_RUN_DIR", str(shell.directory / "runs" / "r"))
 
 

@@ -77,7 +77,7 @@ def test_a_store_host_that_was_killed_costs_a_round_and_no_restart(shell: Shell)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("flags", [(), ("--preload=",)], ids=["warm", "fresh"])
+@pytest.mark.parametrize("flags", [(), ("--preload=",)], ids=["forked", "fresh"])
 def test_the_store_outlives_the_workers_of_its_node(shell: Shell, flags: tuple[str, ...]) -> None:
     agents = nodes(shell, "early.py", *flags)
     eventually(lambda: bool(events(shell, "worker ended")))

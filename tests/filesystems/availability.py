@@ -1,4 +1,4 @@
-"""Whether this machine can hold the test filesystems that need root, packages or devices."""
+"""Checks of whether this machine can run the test filesystems that need root, packages or devices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _missing(programs: tuple[str, ...]) -> str | None:
 
 
 def _no_rights(probe: str) -> str | None:
-    """Whether namespaces, links and mounts can be made, tried in namespaces that end at once."""
+    """Return whether namespaces, links and mounts can be created, by a trial in namespaces that end at once."""
     if os.geteuid() != 0:
         return "machines and networks of their own need root: run pytest as root"
     if "tuntap" in probe and not _is_device(Path("/dev/net/tun")):

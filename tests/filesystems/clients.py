@@ -29,7 +29,7 @@ class Process(Protocol):
         ...
 
     def output(self) -> str:
-        """What it has written to stdout and stderr so far."""
+        """Return its output so far, from stdout and stderr."""
         ...
 
     def kill(self, signum: int = signal.SIGKILL) -> None:

@@ -1,4 +1,4 @@
-"""What the store promises, tried by one of several processes at once: ``contract DIRECTORY PLACE COUNT``."""
+"""Test the promises of the store, as one of several concurrent processes: ``contract DIRECTORY PLACE COUNT``."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def await_sign(root: Path, *signs: str) -> str:
 
 
 def stubborn(call: Callable[[], Value]) -> Value:
-    """What ``call`` returns when the filesystem lets it be."""
+    """Return the result of ``call`` once the filesystem permits it."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:

@@ -296,7 +296,7 @@ def _patiently(attempt: Callable[[], object], wait: bool) -> None:
 
 
 def _pause() -> None:
-    """Wait a little; EINTR if the caller was killed, who could not end before the answer otherwise."""
+    """Wait briefly. EINTR if the caller was killed, because it could not end before the answer otherwise."""
     _, _, caller = mfusepy.fuse_get_context()
     if caller and _killed(caller):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))

@@ -29,7 +29,7 @@ LIMIT = 40.0
 
 @dataclass(frozen=True)
 class Observation:
-    """What all processes together did to a counter."""
+    """The effect of all processes together on a counter."""
 
     wanted: int
     """Increments that were to be made."""
@@ -81,7 +81,7 @@ def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: i
 
 @dataclass(frozen=True)
 class _Report:
-    """What one process has told of before it ended, or was found to hang."""
+    """Return the reports of one process until it ended or was found to hang."""
 
     returned: list[int]
     errors: dict[str, int]
@@ -104,7 +104,7 @@ def _report(process: Process, deadline: float) -> _Report:
 
 
 def plain_lock(directory: Path, who: str) -> Increment:
-    """What most programs do: read and replace the file while they hold a lock."""
+    """Read and replace the file while holding a lock, like most programs."""
     import filelock
 
     lock, rename = filelock.FileLock(directory / "lock", timeout=LIMIT), plain_rename(directory, who)
@@ -189,7 +189,7 @@ def main(kind: str, directory: str, increments: int, who: str, processes: int) -
     made, errors, start = 0, Counter[str](), time.monotonic()
     while made < increments and time.monotonic() - start < LIMIT:
         try:
-            print(increment(), flush=True)  # at once: who hangs later has told what it did
+            print(increment(), flush=True)  # at once: a process that hangs later has reported its work
             made += 1
         except Exception as error:
             errors[_brief(error)] += 1

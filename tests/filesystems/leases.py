@@ -1,4 +1,4 @@
-"""A node's lease, and who watches it: ``leases own|watch DIRECTORY WHO SECONDS``, all of them let go at once."""
+"""The owner of a node's lease and its observers: ``leases own|watch DIRECTORY NAME SECONDS``, started together."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PROCESSES = 3
 
 
 def own(directory: Path, seconds: float) -> None:
-    """Renew the lease for so long, then fall silent."""
+    """Renew the lease for ``seconds``, then stop."""
     lease, end = OwnLease(directory, NODE), time.monotonic() + seconds
     while time.monotonic() < end:
         with suppress(StoreError):
@@ -32,7 +32,7 @@ def own(directory: Path, seconds: float) -> None:
 
 
 def watch(directory: Path, expiry: float) -> dict[str, float | bool]:
-    """Watch until the node is seen to be dead: for how many seconds it was not, and whether it was seen to live."""
+    """Observe the lease until the node is dead. Report the seconds until then, and whether the node was seen alive."""
     observer, begin, proved = LeaseObserver(directory, expiry, time.monotonic), time.monotonic(), False
     while time.monotonic() < begin + TIMEOUT:
         with suppress(StoreError):

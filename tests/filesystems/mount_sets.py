@@ -37,11 +37,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Source:
-    """Where to get a mount set."""
+    """The source of a mount set."""
 
     name: str
     lie: str
-    """What is unusual about it, in a few words."""
+    """Its unusual properties, in a few words."""
 
     group: Group
     staleness: float = 0.0

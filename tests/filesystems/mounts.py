@@ -94,7 +94,7 @@ class FaultyMount:
             time.sleep(0.01)
 
     def unmount(self) -> None:
-        """End the mount at once, under whoever uses it. Who waits for an answer gets ENOTCONN: nothing stays in D."""
+        """End the mount at once, even if it is in use. A waiting call gets ENOTCONN: no process stays in state D."""
         if self._daemon is not None:
             self._daemon.send_signal(signal.SIGKILL)
             self._daemon.wait()
@@ -124,6 +124,6 @@ def faulty_mounts(
 
 
 def _mounted(path: Path) -> bool:
-    """Whether something is mounted at ``path``, without a look at the mount itself, which may hang."""
+    """Return whether a filesystem is mounted at ``path``, without access to the mount itself, which may hang."""
     place = str(path.absolute()).replace("\\", "\\134").replace(" ", "\\040")
     return any(line.split()[4] == place for line in Path("/proc/self/mountinfo").read_text().splitlines())

@@ -160,7 +160,7 @@ def _run_on(guests: Sequence[Guest], script: str) -> None:
 
 
 def _offered(guest: Guest, mount: Mount) -> bool:
-    """Whether the kernel knows that version of NFS; asked where it may not."""
+    """Return whether the kernel supports that version of NFS. It is only called for versions that it may lack."""
     if "vers=4.0" not in mount.options:
         return True
     said = guest.run(f"({mounting(mount)} && umount {directory_of(mount)}) 2>&1 || true")
@@ -180,5 +180,5 @@ def mounting(mount: Mount, options: str = "") -> str:
 
 
 def directory_of(mount: Mount) -> Path:
-    """Where clients see it."""
+    """The directory on the clients."""
     return Path("/mnt") / mount.slug

@@ -1,4 +1,4 @@
-"""What RunStore promises, tried by one of several processes at once: ``run_store DIRECTORY PLACE COUNT``.
+"""Test the promises of RunStore, as one of several concurrent processes: ``run_store DIRECTORY PLACE COUNT``.
 
 Each tells what its operations returned. On a filesystem that fails, an operation that raised may have happened or not.
 """
@@ -35,7 +35,7 @@ class Crowd:
         self.failed: dict[str, int] = {}
 
     def once(self, what: str, operation: Callable[[], T]) -> list[T]:
-        """What the operation returned; nothing if the filesystem has failed it."""
+        """Return the result of the operation; an empty list if the filesystem has failed it."""
         try:
             return [operation()]
         except StoreError:
@@ -56,7 +56,7 @@ class Crowd:
             self.once("append", lambda number=number: self.store.append("log", f"{self.place}.{number} "))
 
     def race(self) -> list[str]:
-        """Who has set each key first, as we see it."""
+        """Return the first writer of each key, as this process sees it."""
         return [
             persistently(lambda race=race: self.store.compare_set(f"first/{race}", "", str(self.place))).decode()
             for race in range(RACES)

@@ -22,7 +22,7 @@ PROCESSES = 2
 
 
 def cell(observation: Observation) -> str:
-    """What became of the counter, in a few words."""
+    """Return the result of the counter, in a few words."""
     made, hung = len(observation.returned), dict(observation.errors).get("hung", 0)
     parts = [
         f"**lost {observation.lost}**" if observation.lost else "",

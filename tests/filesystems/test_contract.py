@@ -25,7 +25,7 @@ _RESULTS: dict[str, list[dict[str, Any]]] = {}
 
 @pytest.fixture
 def results(shared: Shared) -> list[dict[str, Any]]:
-    """What all processes found on that filesystem; they run once for all tests."""
+    """The results of all processes on that filesystem. They run once for all tests."""
     name = shared.source.name
     if name not in _RESULTS:
         places = len(shared.mounts.clients)

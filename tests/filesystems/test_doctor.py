@@ -30,7 +30,7 @@ HANDLED, WARNING = Severity.HANDLED, Severity.WARNING
 
 @dataclass(frozen=True)
 class Expected:
-    """What doctor must say of a filesystem."""
+    """The expected findings of doctor about a filesystem."""
 
     severities: dict[str, Severity]
     lock: LockKind = LockKind.NATIVE

@@ -59,7 +59,7 @@ def test_without_lies_all_is_seen_at_once(ours: Ours) -> None:
 
 
 def locked(lock: Callable[[int, int], None], here: Path, there: Path) -> bool:
-    """Whether a lock that is held there keeps us out here."""
+    """Return whether a lock that is held there excludes this process."""
     with open(there / "lock", "w") as held, open(here / "lock", "w") as wanted:
         lock(held.fileno(), fcntl.LOCK_EX)
         try:

@@ -18,7 +18,7 @@ TIMEOUT = 60.0
 
 
 def output(client: MooseClient, script: str) -> str:
-    """What shell commands print in the shared directory."""
+    """Return the output of shell commands in the shared directory."""
     process = client.start(["bash", "-ec", f"cd {client.directory}\n{script}"])
     assert process.wait(TIMEOUT) == 0, process.output()
     return process.output()
@@ -56,7 +56,7 @@ def test_with_local_locks_they_do_not() -> None:
     ("argv", "status"),
     [
         pytest.param(["sh", "-c", "exit 3"], 3, id="failure"),
-        pytest.param(["sh", "-c", f"test $PWD = {CHECKOUT} && test $WORD = word"], 0, id="surroundings"),
+        pytest.param(["sh", "-c", f"test $PWD = {CHECKOUT} && test $WORD = word"], 0, id="directory and environment"),
     ],
 )
 def test_a_program_runs_in_the_checkout_and_ends_with_its_status(

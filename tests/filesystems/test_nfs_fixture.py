@@ -24,7 +24,7 @@ NAMES = [mount.name for mount in MOUNTS]
 
 
 def output(client: NfsClient, script: str) -> str:
-    """What shell commands print in the shared directory."""
+    """Return the output of shell commands in the shared directory."""
     return client.guest.run(f"cd {client.directory}\n{script}", TIMEOUT)
 
 

@@ -27,7 +27,7 @@ _RESULTS: dict[str, Found] = {}
 
 @pytest.fixture
 def results(shared: Shared) -> Found:
-    """What all processes found on that filesystem; they run once for all tests."""
+    """The results of all processes on that filesystem. They run once for all tests."""
     name = shared.source.name
     if name not in _RESULTS:
         places = len(shared.mounts.clients)
@@ -42,7 +42,7 @@ def results(shared: Shared) -> Found:
 
 
 def failures(results: Found) -> Counter[str]:
-    """How many operations of each kind the filesystem has failed."""
+    """Return the number of failed operations of each kind."""
     return sum((Counter(result["failed"]) for result in results), Counter[str]())
 
 
@@ -79,7 +79,7 @@ def test_no_item_of_a_queue_is_lost_or_taken_twice(results: Found) -> None:
 
 
 def in_order(items: list[str]) -> bool:
-    """Whether each process's items come in the order in which it gave them."""
+    """Return whether each process's items are in the order in which it pushed them."""
     return all([item for item in items if item[0] == who] == sorted(i for i in items if i[0] == who) for who in "0123")
 
 

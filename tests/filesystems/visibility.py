@@ -1,4 +1,4 @@
-"""Whether the listings of one client show what another publishes: ``visibility DIRECTORY PLACE COUNT``.
+"""Measure whether the listings of one client show the names of another: ``visibility DIRECTORY PLACE COUNT``.
 
 The writer (place 0) publishes name after name, each once the reader has answered the one before or has had its time.
 The reader lists all the time. A name that it first sees together with the next was missing until the directory changed
@@ -26,7 +26,7 @@ def publish(names: Path, answers: Path, count: int) -> None:
 
 
 def watch(names: Path, answers: Path, count: int) -> list[int]:
-    """The numbers of the names that were not seen before their successors."""
+    """Return the numbers of the names that were not seen before the next name."""
     known, late = 0, []
     while known < count:
         found = await_names(names, known + 1, 3 * TIMEOUT)
@@ -41,9 +41,9 @@ def publish_name(directory: Path, number: int) -> None:
     persistently(lambda: files.publish_new(directory / str(number), b"\n"))
 
 
-def await_names(directory: Path, count: int, patience: float) -> int:
-    """How many names there are once there are ``count``; 0 if there are fewer after ``patience`` seconds."""
-    deadline = time.monotonic() + patience
+def await_names(directory: Path, count: int, timeout: float) -> int:
+    """Wait for ``count`` names and return their number; 0 if there are fewer after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if (found := len(persistently(lambda: files.names(directory)))) >= count:
             return found

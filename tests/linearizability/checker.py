@@ -1,4 +1,4 @@
-"""Pure: whether a concurrent history could have been made by one process that does one operation after the other.
+"""A check of whether a concurrent history is equivalent to a sequential one. Pure functions.
 
 Source: Wing and Gong, Testing and Verifying Concurrent Objects (1993), with the memory of Lowe, Testing for
 Linearizability (2017): a set of operations together with the state that they lead to is explored once. No Python
@@ -20,7 +20,7 @@ UNKNOWN: Final = "unknown"
 """The result of an operation that was never answered; it may have happened, at any time since, or not at all."""
 
 IMPOSSIBLE: Final = "impossible"
-"""What a model answers if no operation can have this result in this state."""
+"""The answer of a model if no operation can have this result in this state."""
 
 Model: TypeAlias = "Callable[[State, Call, Any], State]"
 """``(state, call, result)`` to the state after it, or `IMPOSSIBLE`; the result may be `UNKNOWN`."""
@@ -42,7 +42,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a history is linearizable; if not, the operations of which none can come next, at the furthest point."""
+    """The result of a check. ``stuck`` has the operations of which none can come next, at the furthest point."""
 
     linearizable: bool
     stuck: tuple[Operation, ...] = ()

@@ -1,4 +1,4 @@
-"""Pure: what the store's operations mean when nobody else is there."""
+"""The sequential semantics of the store's operations. Pure functions."""
 
 from __future__ import annotations
 

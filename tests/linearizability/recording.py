@@ -28,7 +28,7 @@ class Recording:
     count: int = 40
     processes: int = 2
     killed: bool = False
-    """Whether the first process is killed on its way."""
+    """Whether the first process is killed during the recording."""
 
 
 def record(shared: MountSet, recording: Recording) -> list[Operation]:

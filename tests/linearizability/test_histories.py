@@ -1,4 +1,4 @@
-"""What concurrent clients see of the store, on every filesystem, is what one client after the other could have seen."""
+"""Histories of concurrent clients of the store are linearizable, on every filesystem."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_operations_on_keys(shared: Shared) -> None:
 
 
 def changed(operation: Operation) -> bool:
-    """Whether it has changed its key, or may have: then it has seen the newest version, however late listings are."""
+    """Return whether it has, or may have, changed its key. If so, its process has seen the newest version."""
     _, name, *arguments = operation.call
     if operation.result == UNKNOWN or name in ("set", "add"):
         return True

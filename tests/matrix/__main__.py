@@ -1,9 +1,9 @@
 """Runs the tests on other SLURMs, Pythons and PyTorchs: ``python -m tests.matrix [--only TEST ...] [SUITE ...]``.
 
 A suite is a Debian release (``bookworm``, ``trixie``, ``sid``), an interpreter of this machine (``python3.10``) or a
-PyTorch (``torch2.6``). Each is built, or brought up to date, and runs its pieces one after the other. What was found is
-kept in results.json, from which the table of docs/compatibility.md is made; with ``--only`` nothing is kept. Needs
-nothing but Python's own library; a Debian release needs root.
+PyTorch (``torch2.6``). Each is built or updated, and runs its pieces in turn. Results are kept in results.json, from
+which the table of docs/compatibility.md is made; with ``--only`` no results are kept. It needs only Python's standard
+library; a Debian release needs root.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ CHECKOUT = HERE.parents[1]
 _LINKS = ("--find-links", "/wheels")
 
 Pieces = Mapping[str, Sequence[str]]
-"""What is run: its name, and pytest's arguments; without arguments it is `make demo`."""
+"""A command: its name, and pytest's arguments; without arguments it is `make demo`."""
 
 DEBIAN_PIECES: Pieces = {
     "SLURM": ("tests/slurm",),
@@ -31,7 +31,7 @@ TORCH_PIECES: Pieces = {
 
 @dataclass(frozen=True)
 class Versions:
-    """What an environment consists of; empty where it has none of it."""
+    """The versions in an environment; empty for parts that it does not have."""
 
     python: str
     torch: str
@@ -135,7 +135,7 @@ def environment(name: str, directory: Path, torch: str) -> Environment:
 
 
 def _copy_checkout(to: Path) -> None:
-    """What git tracks here and what is new, as it stands; nothing that an earlier copy has left."""
+    """Copy the files that git tracks and new files, in their present state. Files of an earlier copy are removed."""
     shutil.rmtree(to, ignore_errors=True)
     to.mkdir(parents=True)
     listed = subprocess.run(

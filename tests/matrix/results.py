@@ -1,4 +1,4 @@
-"""Pure: what the matrix has found, kept as JSON, and the table of ``docs/compatibility.md`` that is made from it."""
+"""The results of the matrix, kept as JSON, and the table of ``docs/compatibility.md`` from them. Pure functions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BEGIN, END = "<!-- table: begin, by make matrix -->\n", "<!-- table: end -->\n"
 
 _NAMES = {"bookworm": "Debian 12 (bookworm)", "trixie": "Debian 13 (trixie)", "sid": "Debian unstable (sid)"}
 _NAMED = 3
-"""How many failed tests the table names."""
+"""Maximum number of failed tests in the table."""
 
 _HEAD = ("environment", "SLURM", "Python", "PyTorch", "what was run", "result", "date", "commit")
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What came of one piece in one environment."""
+    """The result of one piece in one environment."""
 
     date: str
     commit: str
@@ -31,7 +31,7 @@ class Piece:
     """The ids of tests, failed or with an error."""
 
     skipped: Mapping[str, int] = field(default_factory=dict)
-    """How many, by reason."""
+    """Number of skipped tests, by reason."""
 
     def __str__(self) -> str:
         parts = [f"{self.passed} passed" if self.passed or not self.failed else ""]
@@ -79,7 +79,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def read() -> dict[str, Any]:
-    """What was found so far."""
+    """Return the results so far."""
     return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 

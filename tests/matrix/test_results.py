@@ -1,4 +1,4 @@
-"""What is kept of the matrix, and the table that is made from it."""
+"""The kept results of the matrix, and the table that is made from them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Runs every mutant and prints a table: which, and what finds it. ``python -m tests.mutants``"""
+"""Run every mutant and print a table of the mutants and their finders: ``python -m tests.mutants``."""
 
 import multiprocessing
 import sys

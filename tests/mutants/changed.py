@@ -1,4 +1,4 @@
-"""Which modules a change touches: their mutants run with the change, all others at night."""
+"""The modules that a change modifies. Their mutants run with the change, all others at night."""
 
 from __future__ import annotations
 

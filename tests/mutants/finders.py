@@ -1,4 +1,4 @@
-"""Who can find a fault: tables of cases, the simulator, and test files run on a copy of the code."""
+"""The finders of faults: tables of cases, the simulator, and test files that run on a copy of the code."""
 
 import shutil
 import subprocess

@@ -1,6 +1,16 @@
 """Faults that somebody might put into the protocol some day: each one edit of the source."""
 
-from tests.protocol.under_test import ASSIGNMENT, DECIDE, LEASE_KEEPER, LEASES, RANKING, REGISTER, RENDEZVOUS, Patch
+from tests.protocol.under_test import (
+    ASSIGNMENT,
+    DECIDE,
+    LEASE_KEEPER,
+    LEASES,
+    LIVENESS,
+    RANKING,
+    REGISTER,
+    RENDEZVOUS,
+    Patch,
+)
 
 _READY = "return m.node_state is NodeState.READY and m.round == state.round and _alive(view, m.node)"
 _STOPPED = (
@@ -20,7 +30,7 @@ _FENCED = (
     "if member is not None and member.node_state is NodeState.READY and member.round >= state.round:\n"
     "            return Cause"
 )
-_GOODBYE = """        if member is not None and member.node_state is NodeState.LEFT:
+_DEPARTURE = """        if member is not None and member.node_state is NodeState.LEFT:
             return Cause.LEAVE, f"{p.name} left"
 """
 _LOSS = """        if not _alive(view, p.node):
@@ -49,11 +59,11 @@ MUTANTS = {
     "a lost member is waited for": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
     "a lost member is not missed": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
     "a fenced member is not missed": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
-    "a loss goes before a goodbye": Patch(DECIDE, _GOODBYE + _LOSS, _LOSS + _GOODBYE),
+    "a loss takes precedence over a departure": Patch(DECIDE, _DEPARTURE + _LOSS, _LOSS + _DEPARTURE),
     "a dead incarnation counts as alive": Patch(
         DECIDE, _ALIVE, "return not any(s.member and node in s.member.dead for s in view.nodes.values())"
     ),
-    "nobody believes a successor": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
+    "the report of a newer incarnation is ignored": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
     "min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
     "max is ignored as a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
     "max is ignored as a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
@@ -79,7 +89,7 @@ MUTANTS = {
     "a success that is final is waited for": Patch(
         DECIDE, "return member.final and member.round == state.round", "return False"
     ),
-    "a goodbye closes the run": Patch(
+    "a departure closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
     "survivors are ranked anew": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.max_nodes)"),
@@ -141,10 +151,12 @@ MUTANTS = {
         ASSIGNMENT, "master_port=state.participants[0].port", "master_port=state.participants[group_rank].port"
     ),
     "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
-    "a lease runs out too early": Patch(LEASES, "> self._expiry and ", "> self._expiry / 3 and "),
-    "a lease never runs out": Patch(LEASES, "alive = not expired and ", "alive = True or "),
-    "a beat is no sign of life": Patch(LEASES, "or name.follows(last))", "or name.revision > last.revision)"),
-    "a lease has no beat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
+    "a lease runs out too early": Patch(LIVENESS, "> self._expiry and ", "> self._expiry / 3 and "),
+    "a lease never runs out": Patch(LIVENESS, "alive = not expired and ", "alive = True or "),
+    "a heartbeat does not prove life": Patch(
+        LEASES, "Liveness(expiry, LeaseName.follows)", "Liveness(expiry, lambda new, old: new.revision > old.revision)"
+    ),
+    "a lease has no heartbeat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
     "a lease is renewed with news only": Patch(
         LEASE_KEEPER,
         "return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()",
@@ -162,8 +174,8 @@ MUTANTS = {
         "            self._renew(member)\n        self._lease.renewed_at = self._clock()\n"
         "        return self._lease.renewed_at",
     ),
-    "any lease proves life": Patch(LEASES, "proved=proved)", "proved=True)"),
-    "no lease proves life": Patch(LEASES, "proved=proved)", "proved=False)"),
+    "any lease proves life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"),
+    "no lease proves life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
     "a version may be written over": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
     "a version is read once": Patch(REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"),
 }
@@ -172,7 +184,7 @@ UNSEEN = {
     "a change of size ends a round that has to be the last",
     "a success that is final is waited for",
     "who has succeeded counts as lost when it goes",
-    "nobody believes a successor",
+    "the report of a newer incarnation is ignored",
     "standbys are forgotten",
     "names go before switches",
     "jobs are mixed by their own orders",
@@ -183,7 +195,7 @@ UNSEEN = {
     "newcomers go last",
     "switches are not kept together",
     "of twins the one that was in the round is taken in",
-    "a loss goes before a goodbye",
+    "a loss takes precedence over a departure",
     "there is no last call",
     "a newcomer interrupts a round that succeeds",
     "a loss does not end the grace",
@@ -193,5 +205,5 @@ UNSEEN = {
     "a drained node is taken in",
     "of two warnings the later counts",
 }
-"""Those that break no promise that the referee knows: a run only takes longer, counts a goodbye as a
+"""Those that break no promise that the referee knows: a run only takes longer, counts a departure as a
 loss, or has ranks that suit the machine room less. The tables must catch them."""

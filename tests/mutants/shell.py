@@ -11,6 +11,7 @@ from tests.protocol.under_test import (
     LEASE_KEEPER,
     LEASE_NAMES,
     LEASES,
+    LIVENESS,
     NODE,
     PUBLISH,
     REGISTER,
@@ -68,17 +69,17 @@ MUTANTS = {
         "self.published, self.renewed_at, self.requested = member, now, False",
         "self.published, self.renewed_at, self.requested = member, self._clock(), False",
     ),
-    # doorbell
+    # notifications
     "a refusal is believed though the lease moves": Patch(
         SUSPICION, "if self._observer.lease_version(node) != before:", "if False:"
     ),
     "a refusal is believed before the lease can move": Patch(SUSPICION, "self._clock() - since >= _STANDSTILL", "True"),
-    "who was called gone stays so": Patch(SUSPICION, "        self.gone &= set(members)\n", ""),
-    "nobody is told of a version": Patch(
+    "a node that was declared gone stays gone": Patch(SUSPICION, "        self.gone &= set(members)\n", ""),
+    "no node is notified of a version": Patch(
         RENDEZVOUS, "self._notifier.notify([*members.values(), *self._others(set(members))]", "self._notifier.notify([]"
     ),
-    "leaders are not told of a word": Patch(RENDEZVOUS, "            self._leaders_notified = False\n", ""),
-    "who is shaken does not show that it lives": Patch(
+    "leaders are not notified of a publication": Patch(RENDEZVOUS, "            self._leaders_notified = False\n", ""),
+    "a node with a lost link does not renew its lease": Patch(
         RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
     "a silent neighbour's end is found by chance": Patch(
@@ -86,45 +87,47 @@ MUTANTS = {
     ),
     "a silent neighbour is not watched": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
     "a dead node leads": Patch(LEADERS, " if p.node not in view.dead)", ")"),
-    "who is told of a version waits": Patch(ATTENTION, "if newer or result is None:", "if result is None:"),
-    "all look whenever somebody has something to say": Patch(
+    "a notified node waits": Patch(ATTENTION, "if newer or result is None:", "if result is None:"),
+    "all nodes poll at every publication": Patch(
         ATTENTION, "max(now, self._polled + self._shared_read_interval(result))", "now"
     ),
-    "looks put the reading off": Patch(ATTENTION, 'float("inf") if read else self._next_read', 'float("inf")'),
-    "who ends a round leaves it to the leaders": Patch(RENDEZVOUS, " or self._ends_the_round(state)", ""),
-    "the first word reaches nobody": Patch(
+    "polls postpone the reading": Patch(ATTENTION, 'float("inf") if read else self._next_read', 'float("inf")'),
+    "the node that ends a round leaves the decision to the leaders": Patch(
+        RENDEZVOUS, " or self._ends_the_round(state)", ""
+    ),
+    "no node is notified of the first publication": Patch(
         RENDEZVOUS,
         "            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet\n",
         "",
     ),
-    "a node that can hear nobody trusts the doorbell": Patch(ATTENTION, " or not result.network_healthy:", ":"),
+    "a node without network relies on notifications": Patch(ATTENTION, " or not result.network_healthy:", ":"),
     # leases
-    "a lease ages while it is read": Patch(LEASES, "expired = before - ", "expired = self._clock() - "),
+    "a lease ages while it is read": Patch(LIVENESS, "expired = before - ", "expired = after - "),
     "a lease is known from before it was read": Patch(
-        LEASES,
-        "watched.since, watched.missing_listings = name, after, 0",
-        "watched.since, watched.missing_listings = name, before, 0",
+        LIVENESS,
+        "age.version, age.since, age.missing_listings = version, after, 0",
+        "age.version, age.since, age.missing_listings = version, before, 0",
     ),
     "what moved during a long sleep proves life": Patch(
-        LEASES, "proved = before - self._last_listing_end <= self._expiry", "proved = self._last_listing_end >= 0"
+        LIVENESS, "proved = before - self._last_listing_end <= self._expiry", "proved = self._last_listing_end >= 0"
     ),
     "who is missed by a listing ages as if it were shown": Patch(
-        LEASES, "return self.missing_since if self.missing_listings else self.since", "return self.since"
+        LIVENESS, "return self.missing_since if self.missing_listings else self.since", "return self.since"
     ),
-    "who is missed twice is dead": Patch(LEASES, " and not missing_by_chance", ""),
+    "who is missed twice is dead": Patch(LIVENESS, " and not missing_by_chance", ""),
     "who is missed by a listing is forgotten": Patch(
-        LEASES, "{*listed, *expected, *self._missing_nodes(listed)}", "{*listed, *expected}"
+        LIVENESS, "{*listed, *expected, *self._missing(listed)}", "{*listed, *expected}"
     ),
-    "an older name is a sign of life": Patch(LEASE_NAMES, "return self > other if self.revision >= 0 else", "return"),
+    "an older name proves life": Patch(LEASE_NAMES, "return self > other if self.revision >= 0 else", "return"),
     "any name of a node counts": Patch(LEASE_NAMES, "if name is not other and name > other:", "if name is not other:"),
-    "a beat whose reply was lost is made anew": Patch(LEASES, "if not self._is_listed(name):", "if True:"),
-    "a word is said twice under its number": Patch(
+    "a heartbeat whose reply was lost is repeated": Patch(LEASES, "if not self._is_listed(name):", "if True:"),
+    "two publications have the same revision": Patch(
         LEASES,
         "        self._revision += 1  #",
         "        self._revision += self._published is not None or not self._revision  #",
     ),
     "a failure is told without its report": Patch(
-        LEASES, "if not new and watched.read_failures <= _MAX_READ_FAILURES:", "if False:"
+        LEASES, "if not new and content.read_failures <= _MAX_READ_FAILURES:", "if False:"
     ),
     # guard
     "the guard ignores the lease": Patch(GUARD, "if boottime() >= self._deadline:", "if False:"),
@@ -158,7 +161,9 @@ MUTANTS = {
     "who succeeds in a round that is to end begins anew": Patch(
         NODE, "if published == (NodeState.SUCCEEDED, state.round) and state.grace:", "if False:"
     ),
-    "a goodbye takes a success back": Patch(NODE, "if self.member.node_state is not NodeState.SUCCEEDED:", "if True:"),
+    "a departure overwrites a success": Patch(
+        NODE, "if self.member.node_state is not NodeState.SUCCEEDED:", "if True:"
+    ),
     "who leaves says nothing": Patch(NODE, "yield self._publish(NodeState.LEFT, self.member.round)", "yield from ()"),
     "a worker's failure is kept quiet": Patch(
         NODE, "        yield self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)\n", ""
@@ -175,7 +180,7 @@ MUTANTS = {
     "who leaves does not say so": Patch(
         NODE, "            yield self._publish(self.member.node_state, self.member.round, leaving=notice)\n", ""
     ),
-    "workers that do not heed it are waited for": Patch(
+    "workers that ignore the request are waited for": Patch(
         NODE,
         "if seconds > 0 and (yield RequestStop(reason, seconds)):",
         "if (yield RequestStop(reason, seconds)) or True:",
@@ -229,36 +234,36 @@ PROFILE_OF = {
     "a round that has drafts is not shut out": "publishers",
     "drafts lie where they are published": "publishers",
 }
-"""Where the simulator finds a fault soonest, for those that take long."""
+"""The profile in which the simulator finds a fault soonest, for faults that take long."""
 
 BY_TESTS = {
     "a lease runs from the end of its renewal": "tests/rendezvous/test_rendezvous.py",
     "news wait for the next renewal": "tests/rendezvous/test_rendezvous.py::test_news_are_published_at_once",
-    "a refusal is believed though the lease moves": "tests/rendezvous/test_doorbell.py",
-    "a refusal is believed before the lease can move": "tests/rendezvous/test_doorbell.py",
-    "who was called gone stays so": "tests/rendezvous/test_doorbell.py",
-    "nobody is told of a version": "tests/rendezvous/test_doorbell.py",
-    "leaders are not told of a word": "tests/rendezvous/test_doorbell.py",
-    "who is shaken does not show that it lives": "tests/rendezvous/test_doorbell.py",
-    "a silent neighbour's end is found by chance": "tests/rendezvous/test_doorbell.py",
-    "a silent neighbour is not watched": "tests/rendezvous/test_doorbell.py",
+    "a refusal is believed though the lease moves": "tests/rendezvous/test_notifications.py",
+    "a refusal is believed before the lease can move": "tests/rendezvous/test_notifications.py",
+    "a node that was declared gone stays gone": "tests/rendezvous/test_notifications.py",
+    "no node is notified of a version": "tests/rendezvous/test_notifications.py",
+    "leaders are not notified of a publication": "tests/rendezvous/test_notifications.py",
+    "a node with a lost link does not renew its lease": "tests/rendezvous/test_notifications.py",
+    "a silent neighbour's end is found by chance": "tests/rendezvous/test_notifications.py",
+    "a silent neighbour is not watched": "tests/rendezvous/test_notifications.py",
     "a dead node leads": "tests/protocol/test_leaders.py",
-    "who is told of a version waits": "tests/protocol/test_polling.py",
-    "all look whenever somebody has something to say": "tests/protocol/test_polling.py",
-    "looks put the reading off": "tests/protocol/test_polling.py",
-    "who ends a round leaves it to the leaders": "tests/rendezvous/test_doorbell.py",
-    "the first word reaches nobody": "tests/rendezvous/test_doorbell.py",
-    "a node that can hear nobody trusts the doorbell": "tests/protocol/test_polling.py",
+    "a notified node waits": "tests/protocol/test_polling.py",
+    "all nodes poll at every publication": "tests/protocol/test_polling.py",
+    "polls postpone the reading": "tests/protocol/test_polling.py",
+    "the node that ends a round leaves the decision to the leaders": "tests/rendezvous/test_notifications.py",
+    "no node is notified of the first publication": "tests/rendezvous/test_notifications.py",
+    "a node without network relies on notifications": "tests/protocol/test_polling.py",
     "a lease ages while it is read": "tests/storage/test_leases.py",
     "a lease is known from before it was read": "tests/storage/test_leases.py",
     "what moved during a long sleep proves life": "tests/storage/test_leases.py",
     "who is missed by a listing ages as if it were shown": "tests/storage/test_leases.py",
     "who is missed by a listing is forgotten": "tests/storage/test_leases.py",
     "who is missed twice is dead": "tests/storage/test_leases.py",
-    "an older name is a sign of life": "tests/storage/test_leases.py",
+    "an older name proves life": "tests/storage/test_leases.py",
     "any name of a node counts": "tests/storage/test_lease_names.py",
-    "a beat whose reply was lost is made anew": "tests/storage/test_leases.py",
-    "a word is said twice under its number": "tests/storage/test_leases.py",
+    "a heartbeat whose reply was lost is repeated": "tests/storage/test_leases.py",
+    "two publications have the same revision": "tests/storage/test_leases.py",
     "a failure is told without its report": "tests/storage/test_leases.py",
     "the sweep is left out where versions are removed": "tests/storage/test_history.py",
     "who removes versions does not let them settle": "tests/storage/test_history.py",
@@ -286,7 +291,7 @@ UNSEEN = {
     "who leaves takes part again",
     "who succeeds in a round that is to end begins anew",
     "who leaves does not say so",
-    "workers that do not heed it are waited for",
+    "workers that ignore the request are waited for",
 }
 """Those that the simulator does not see: the guard makes up for them, or a run only takes longer, or the moment is too
 rare."""

@@ -1,1 +1,1 @@
-"""Checks that take too long for every change: what runs each night, what runs each week, and what became of it."""
+"""Checks that take too long for every change: the nightly and the weekly check, and their results."""

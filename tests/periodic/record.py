@@ -1,4 +1,4 @@
-"""What became of the parts of a check: one JSON line for each run of a part."""
+"""Results of the parts of a check: one JSON line for each run of a part."""
 
 from __future__ import annotations
 

@@ -352,3 +352,17 @@ def test_a_node_that_is_too_many_leaves(state: State, leaves: bool) -> None:
 
 def test_a_success_is_left_standing() -> None:
     assert brief(state_machine(NodeState.SUCCEEDED, 1).depart()) == []
+
+
+@pytest.mark.parametrize("node_state", [NodeState.FAILED, NodeState.READY], ids=lambda state: state.value)
+def test_a_description_that_comes_late_is_published(node_state: NodeState) -> None:
+    agent = state_machine(node_state, 1)
+    agent.member = replace(agent.member, failure=failure("a", 1))
+    described = replace(failure("a", 1), message="ValueError: described")
+    assert brief(agent.failure_described(described)) == [f"say {node_state.value} 1"]
+    assert agent.member.failure == described
+
+
+def test_the_description_of_a_failure_that_nobody_waits_for_any_more_is_dropped() -> None:
+    agent = state_machine(NodeState.RUNNING, 2, RUNS_2)
+    assert brief(agent.failure_described(failure("a", 1))) == []

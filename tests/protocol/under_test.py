@@ -13,6 +13,7 @@ from tests.simulation.system import System
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
 RANKING = "hpcelastic.protocol.ranking"
 LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
+LIVENESS = "hpcelastic.protocol.liveness"
 FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
 LEASE_NAMES = "hpcelastic.storage.lease_names"
 REGISTER, KEYVALUE = "hpcelastic.storage.register", "hpcelastic.storage.keyvalue"

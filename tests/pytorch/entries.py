@@ -19,7 +19,7 @@ def echoes(*args: Any) -> tuple[Any, ...]:
 
 
 def raises_on(failing: int, notes: str = "") -> int:
-    """Fails on one rank; the others wait to be ended. Each start leaves a file in the directory ``notes``."""
+    """Fail on one rank. The other ranks wait until they are stopped. Each start creates a file in ``notes``."""
     if notes:
         Path(notes, f"{os.environ['TORCHELASTIC_RESTART_COUNT']}.{rank()}").touch()
     if rank() == failing:
@@ -33,7 +33,7 @@ def is_killed(_: str) -> None:
 
 
 def works_at_last(starts: int) -> int:
-    """Fails until it is started for so many times."""
+    """Fail until it has been started ``starts`` times."""
     count = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) + 1
     if count < starts:
         sys.exit(9)
@@ -45,7 +45,7 @@ def environment(*names: str) -> list[str | None]:
 
 
 def arguments() -> list[str]:
-    """What a parser of arguments would see, as this module is loaded and as the function runs."""
+    """Return sys.argv at the import of this module, and sys.argv now."""
     return [*WHEN_LOADED, *sys.argv]
 
 

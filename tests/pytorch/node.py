@@ -1,6 +1,6 @@
 """One node of a launch, as a process: ``python -m tests.pytorch.node SIDE DIRECTORY ENTRY FIELDS ARGS``.
 
-FIELDS are those of LaunchConfig in JSON, ARGS a list. Prints, in JSON, the results, or what was raised.
+FIELDS are those of LaunchConfig in JSON, ARGS a list. Prints the results or the error in JSON.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The two sides that a launch is tried on: torch's own, and ours. Both are given the same LaunchConfig."""
+"""The two implementations under test: torch's launch and hpcelastic's. Both get the same LaunchConfig."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from hpcelastic.pytorch import launch as ours
 
 
 class Side:
-    """A launch with ``fields`` in a LaunchConfig, on one node unless they say otherwise; times are short."""
+    """A launch with ``fields`` in a LaunchConfig. The defaults are one node and short times."""
 
     name = ""
 

@@ -1,4 +1,4 @@
-"""What a rendezvous handler leaves in the process that uses it, and what it takes away again."""
+"""Side effects of a rendezvous handler on its process: threads, environment and child processes."""
 
 import gc
 import os
@@ -37,7 +37,7 @@ def handler(tmp_path: Path) -> Iterator[FileRendezvousHandler]:
 
 @pytest.fixture
 def children() -> Iterator[Any]:
-    """Starts programs that sleep; those that are left are killed."""
+    """Start programs that sleep. Those that are left at the end are killed."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start() -> "subprocess.Popen[bytes]":
@@ -51,15 +51,15 @@ def children() -> Iterator[Any]:
 
 
 def ours() -> dict[str, str]:
-    """What is in this process's environment for workers."""
+    """Return the workers' variables in this process's environment."""
     return {name: value for name, value in os.environ.items() if name.startswith("HPCELASTIC_")}
 
 
 def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()} & {"delegate", "rendezvous"}
+    return {thread.name for thread in threading.enumerate()} & {"session", "rendezvous"}
 
 
-def stands(directory: Path) -> list[NodeState]:
+def node_states(directory: Path) -> list[NodeState]:
     return [lease.member.node_state for lease in read_leases(RunPaths(directory / "r").leases).values()]
 
 
@@ -108,7 +108,7 @@ def test_a_run_that_cannot_be_ended_is_left_all_the_same(
     with monkeypatch.context() as patched:
         patched.setattr(torchrun, "fail_run", broken)
         assert not handler.shutdown()
-    assert (threads(), stands(tmp_path)) == (set(), [NodeState.LEFT])
+    assert (threads(), node_states(tmp_path)) == (set(), [NodeState.LEFT])
 
 
 def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
@@ -118,4 +118,4 @@ def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
     del handler
     gc.collect()
     eventually(lambda: not threads())
-    assert stands(tmp_path) == [NodeState.LEFT]
+    assert node_states(tmp_path) == [NodeState.LEFT]

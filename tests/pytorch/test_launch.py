@@ -1,4 +1,4 @@
-"""torch's `elastic_launch` and ours, given the same: what they return, raise, and tell torch's events and metrics."""
+"""torch's `elastic_launch` and hpcelastic's with the same input: results, errors, and torch's events and metrics."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ from torch.numa.binding import AffinityMode, NumaOptions
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
-from hpcelastic.pytorch.launch_config import translated
+from hpcelastic.pytorch.launch_config import launch_spec
 from tests.pytorch import entries
 from tests.pytorch.sides import SIDES, Ours, Side
 
@@ -41,7 +41,7 @@ Make = Callable[..., Side]
 
 @pytest.fixture(autouse=True)
 def temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Every LaunchConfig makes a directory among the temporary files, which nobody removes."""
+    """Remove temporary files: every LaunchConfig creates a directory that torch does not remove."""
     with tempfile.TemporaryDirectory(prefix="launch-") as directory:
         monkeypatch.setenv("TMPDIR", directory)
         monkeypatch.setattr(tempfile, "tempdir", directory)
@@ -50,7 +50,7 @@ def temporary_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def signals_put_back() -> Iterator[None]:
-    """torch's own agent leaves its handlers behind."""
+    """Restore signal handlers, because torch's own agent does not."""
     before = {
         signum: signal.getsignal(signum) for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     }
@@ -61,7 +61,7 @@ def signals_put_back() -> Iterator[None]:
 
 @pytest.fixture(params=SIDES)
 def side(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
-    """Makes a launch, of torch's and of ours."""
+    """Return a function that creates a launch, of torch's and of hpcelastic's."""
     return lambda **fields: SIDES[request.param](tmp_path, **fields)
 
 
@@ -160,8 +160,8 @@ def test_a_launcher_under_record_passes_the_root_cause_on(
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     with pytest.raises(ChildFailedError):
         record(side().launch)(entries.raises_on, 0)
-    told = json.loads((tmp_path / "error.json").read_text())["message"]
-    assert (told["message"], told["errorCode"]) == ("ArithmeticError: rank 0 has diverged", 1)
+    report = json.loads((tmp_path / "error.json").read_text())["message"]
+    assert (report["message"], report["errorCode"]) == ("ArithmeticError: rank 0 has diverged", 1)
 
 
 def test_workers_are_started_again_as_often_as_allowed(side: Make, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def node(side: str, directory: Path, entry: str, args: list[Any], **fields: Any)
     )
 
 
-def told(process: "subprocess.Popen[str]") -> Any:
+def report(process: "subprocess.Popen[str]") -> Any:
     out, _ = process.communicate(timeout=TIMEOUT)
     return json.loads(out.splitlines()[-1])
 
@@ -244,7 +244,7 @@ def test_two_nodes_on_a_machine_have_a_part_of_the_ranks_each(name: str, tmp_pat
     if name == "torch":
         fields["rdzv_endpoint"] = f"localhost:{free_port()}"
     nodes = [node(name, tmp_path, "echoes", [f"from {i}"], **fields) for i in range(2)]
-    found = [told(each)["results"] for each in nodes]
+    found = [report(each)["results"] for each in nodes]
     assert sorted(rank for part in found for rank in part) == ["0", "1", "2", "3"]
     for i, part in enumerate(found):  # each node calls the function that it was given itself
         assert part == {rank: [int(rank), f"from {i}"] for rank in part}
@@ -253,7 +253,7 @@ def test_two_nodes_on_a_machine_have_a_part_of_the_ranks_each(name: str, tmp_pat
 
 def test_every_node_raises_the_root_cause(tmp_path: Path) -> None:
     nodes = [node("hpcelastic", tmp_path, "raises_on", [3], min_nodes=2, max_nodes=2) for _ in range(2)]
-    assert [told(each) for each in nodes] == [{"root": 3, "message": "ArithmeticError: rank 3 has diverged"}] * 2
+    assert [report(each) for each in nodes] == [{"root": 3, "message": "ArithmeticError: rank 3 has diverged"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_signal_ends_the_workers_and_is_raised(name: str, signum: signal.Signa
         assert process.poll() is None and time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(signum)
-    assert told(process) == {"signal": signum.name}
+    assert report(process) == {"signal": signum.name}
     assert [file.read_text() for file in files if Path("/proc", file.read_text()).exists()] == []
 
 
@@ -345,7 +345,7 @@ def test_lines_that_are_picked_go_to_a_file_of_their_own(ours: Make, tmp_path: P
 
 
 class Kept(logging.Handler):
-    """A handler of events as a dashboard would register it."""
+    """A handler of events, such as a dashboard registers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -357,7 +357,7 @@ class Kept(logging.Handler):
 
 @pytest.fixture
 def registered(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Kept]]:
-    """Registers a handler under a name; all are gone afterwards."""
+    """Register a handler under a name. All are removed at the end."""
     before = dict(handlers._log_handlers)
 
     def register(name: str) -> Kept:
@@ -404,7 +404,7 @@ def test_a_handler_of_events_is_told_what_torch_tells_it(
 
 
 def summary(event: dict[str, Any]) -> dict[str, Any]:
-    """What of an event is the same on both sides: all but times, processes, directories."""
+    """Return the part of an event that is the same in both implementations: all but times, processes, directories."""
     data = event["metadata"]
     error = json.loads(data["raw_error"])["message"] if data["raw_error"] and data["global_rank"] is not None else None
     return {
@@ -430,7 +430,7 @@ def test_the_rendezvous_is_told_as_torch_tells_its_own(ours: Make, registered: C
 
 
 class Numbers(metrics.MetricHandler):
-    """A handler of metrics as a dashboard would configure it; ``broken`` if it raises at each."""
+    """A handler of metrics, such as a dashboard configures. If ``broken``, it raises an error for each metric."""
 
     def __init__(self, broken: bool = False) -> None:
         self.all: list[metrics.MetricData] = []
@@ -512,7 +512,7 @@ LOCK = threading.Lock()
         (
             {"max_nodes": 2, "rdzv_endpoint": "n1:1", "rdzv_backend": "mine"},
             entries.echoes,
-            "LaunchConfig.rdzv_backend is 'mine'; there are",
+            "LaunchConfig.rdzv_backend is 'mine'; use one of",
         ),
         ({"run_id": "a/b"}, entries.echoes, "LaunchConfig.run_id is 'a/b'"),
         ({"rdzv_endpoint": __file__}, entries.echoes, "which is a file"),
@@ -525,8 +525,8 @@ LOCK = threading.Lock()
         ({"rdzv_configs": {"timeout": "soon"}}, entries.echoes, "timeout is 'soon'; write seconds"),
         ({"rdzv_configs": {"rank": "first"}}, entries.echoes, "rank is the node's number"),
         ({"event_log_handler": "none"}, entries.echoes, "LaunchConfig.event_log_handler is 'none'"),
-        ({"signals_to_handle": "SIGTERM,SIGUSR1"}, entries.echoes, "has 'SIGUSR1': hpcelastic takes it for a warning"),
-        ({"signals_to_handle": "SIGKILL"}, entries.echoes, "has 'SIGKILL': nothing can handle it"),
+        ({"signals_to_handle": "SIGTERM,SIGUSR1"}, entries.echoes, "has 'SIGUSR1': hpcelastic handles it as a warning"),
+        ({"signals_to_handle": "SIGKILL"}, entries.echoes, "has 'SIGKILL': no process can handle it"),
         ({"signals_to_handle": "SIGFOO"}, entries.echoes, "has 'SIGFOO': there is no such signal"),
     ],
 )
@@ -558,7 +558,7 @@ def test_a_run_is_kept_where_the_backend_says(
     monkeypatch.chdir(tmp_path)
     endpoint = endpoint.replace("DIR", str(tmp_path / "runs"))
     config = LaunchConfig(2, 2, 1, run_id="r", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs={"rank": 1})
-    task = translated(config, entries.echoes, []).task
+    task = launch_spec(config, entries.echoes, []).task
     assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == expected
     assert task.paths.root == tmp_path / "runs" / "r"
 
@@ -577,19 +577,19 @@ def test_tls_and_the_prefix_of_a_server_are_honoured(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = LaunchConfig(2, 2, 1, run_id="r", rdzv_backend=backend, rdzv_endpoint=endpoint, rdzv_configs=conf)
-    rendezvous = translated(config, entries.echoes, []).task.settings.rendezvous
+    rendezvous = launch_spec(config, entries.echoes, []).task.settings.rendezvous
     assert {name: getattr(rendezvous, name) for name in expected} == expected
 
 
 def test_who_serves_a_store_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"run_id": "r", "rdzv_backend": "c10d", "rdzv_endpoint": "n1:29400", "rdzv_configs": {"is_host": "0"}}
-    assert translated(LaunchConfig(2, 2, 1, **given), entries.echoes, []).task.is_host is False
+    assert launch_spec(LaunchConfig(2, 2, 1, **given), entries.echoes, []).task.is_host is False
 
 
 @dataclass
 class Newest(LaunchConfig):
-    """That of a newer torch."""
+    """The LaunchConfig of a newer torch."""
 
     teleport: bool = False
     speed: float | None = None
@@ -605,20 +605,20 @@ class Newest(LaunchConfig):
     ("field", "value"), [("teleport", True), ("speed", 5.0)], ids=["set", "other than what it becomes by itself"]
 )
 def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"LaunchConfig.{field} is not known"):
-        translated(Newest(1, 1, 1, **{field: value}), entries.echoes, [])
+    with pytest.raises(ConfigError, match=rf"LaunchConfig.{field} is not supported"):
+        launch_spec(Newest(1, 1, 1, **{field: value}), entries.echoes, [])
 
 
 @pytest.mark.parametrize("fields", [{}, {"exit_barrier_timeout": 5.0}], ids=["none is set", "its exit barrier"])
 def test_a_launch_config_of_a_newer_torch_is_understood(fields: dict[str, Any]) -> None:
-    assert translated(Newest(1, 1, 1, **fields), entries.echoes, []).about.entrypoint == "echoes"
+    assert launch_spec(Newest(1, 1, 1, **fields), entries.echoes, []).about.entrypoint == "echoes"
 
 
 def test_a_run_without_a_name_is_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     config = LaunchConfig(1, 2, 1, rdzv_endpoint=str(tmp_path))
-    names = {translated(config, entries.echoes, []).task.run_id for _ in range(2)}
+    names = {launch_spec(config, entries.echoes, []).task.run_id for _ in range(2)}
     assert len(names) == 2 and all(re.fullmatch(r"[0-9]+", name) for name in names)
 
 

@@ -65,7 +65,7 @@ THREADS, EACH = 8, 20
 
 
 def test_threads_share_one_exactly(tmp_path: Path) -> None:
-    """torch's watchdogs call it from threads of their own."""
+    """torch's watchdogs call the store from their own threads."""
     store, sums = RunStore(tmp_path), [list[int]() for _ in range(THREADS)]
 
     def add(mine: list[int]) -> None:

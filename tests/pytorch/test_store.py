@@ -1,4 +1,4 @@
-"""One contract for TCPStore, torch's FileStore and ours; each difference is listed, with its reason."""
+"""One contract for TCPStore, torch's FileStore and `RunStore`. Each difference is listed with its reason."""
 
 import gc
 import multiprocessing
@@ -130,11 +130,11 @@ OTHERWISE = {
     ("ours_with_a_prefix", "a queue beside a key"): "the same",
     ("ours_with_a_prefix", "which keys"): "the same of list_keys",
 }
-"""Where a store does not keep the contract, and why."""
+"""The exceptions of each store from the contract, with reasons."""
 
 
 IN_OTHER_WORDS = {"the same", "the same of list_keys", "it names one of its own as well"}
-"""What the page puts in other words."""
+"""Rows that the documentation words differently."""
 
 
 def test_the_page_tells_every_difference() -> None:
@@ -143,7 +143,7 @@ def test_the_page_tells_every_difference() -> None:
 
 
 def answer(store: dist.Store, call: Call) -> Any:
-    """What the call returns, or the type of what it raises."""
+    """Return the result of the call, or the type of its error."""
     name, *arguments = call
     try:
         found = getattr(store, name)(*arguments)
@@ -153,7 +153,7 @@ def answer(store: dist.Store, call: Call) -> Any:
 
 
 def kept(store: dist.Store, name: str) -> bool:
-    """Whether the store keeps this part of the contract; of FileStore a plain RuntimeError is taken for a time-out."""
+    """Return whether the store keeps this part of the contract. A plain RuntimeError of FileStore is a time-out."""
     for call, expected in CONTRACT[name]:
         found = answer(store, call)
         if isinstance(store, dist.FileStore) and found is RuntimeError:
@@ -180,7 +180,7 @@ def test_who_waited_in_vain_is_told_for_what_and_how_long(make: Callable[[Path],
 
 
 def test_a_prefix_keeps_the_store_alive_that_it_stands_before(tmp_path: Path) -> None:
-    """torch keeps the C++ half only."""
+    """torch keeps only the C++ part of a store alive."""
     prefixed = dist.PrefixStore("p", RunStore(tmp_path, SHORT))
     gc.collect()
     prefixed.set("a", "1")
@@ -212,7 +212,7 @@ def test_a_value_that_comes_late_is_waited_for(tmp_path: Path) -> None:
 
 
 def turn(store: RunStore, number: int) -> None:
-    """Every operation that changes something, on keys that are always the same."""
+    """Execute every operation that changes the store, always on the same keys."""
     store.add("number", 1)
     store.set("word", f"{number:06}")
     store.multi_set(["one", "two"], [f"{number:06}", b"\xff"])

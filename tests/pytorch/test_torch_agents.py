@@ -1,4 +1,4 @@
-"""torch's own agents over the plug-in for torchrun: how they end, and what becomes of the run."""
+"""torch's own agents with the plug-in for torchrun: exit statuses, and the final state of the run."""
 
 import re
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def pair(tmp_path: Path) -> Iterator[TorchAgents]:
 
 
 def running(run: RunPaths) -> State:
-    """The state of the run once a round runs."""
+    """Wait until a round runs and return the state of the run."""
     eventually(lambda: any(run.register.glob("v*.json")) and read_state(run).phase is Phase.RUNNING)
     return read_state(run)
 
@@ -46,7 +46,7 @@ def test_the_agent_of_a_drained_node_ends_with_status_0(alone: TorchAgents, run:
 
 
 def waits(file: Path, then: str) -> tuple[str, ...]:
-    """A program that does ``then`` once the file is there."""
+    """Return a program that executes ``then`` once the file exists."""
     return "sh", "-c", f"until [ -e {file} ]; do sleep 0.05; done; {then}"
 
 

@@ -1,4 +1,4 @@
-"""The plug-in for torchrun: its agents as they are, their rendezvous in our files."""
+"""The plug-in for torchrun: unmodified agents of torchrun with a rendezvous in files."""
 
 import json
 import os
@@ -43,7 +43,7 @@ while not pathlib.Path("finish").exists():
     time.sleep(0.05)
 os.kill(facts["child"], signal.SIGKILL)
 """
-"""A worker that says where it is, and waits; what it has started hides in a session of its own."""
+"""A worker that writes its environment to a file and waits. Its child process is in a session of its own."""
 
 ASKED = ["RANK", "WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "HPCELASTIC_ROUND"]
 
@@ -53,8 +53,8 @@ class Torchruns:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        self.said = shell.directory / "said"
-        self.said.mkdir()
+        self.reports = shell.directory / "said"
+        self.reports.mkdir()
         self.paths = RunPaths(shell.directory / "runs" / "r")
         shell.write({"waiting.py": WAITING})
 
@@ -64,16 +64,16 @@ class Torchruns:
         return self.shell.start("-m", "torch.distributed.run", *line.split(), *options, "waiting.py", *ASKED)
 
     def round(self, number: int, workers: int) -> list[dict[str, Any]]:
-        """What the workers of a round say, by rank, once all have said it."""
-        said: list[dict[str, Any]] = []
+        """Wait until all workers of a round have written their reports. Return these, ordered by rank."""
+        reports: list[dict[str, Any]] = []
 
         def look() -> bool:
-            found = [json.loads(path.read_text()) for path in self.said.glob("*[0-9]")]
-            said[:] = [one for one in found if one["HPCELASTIC_ROUND"] == str(number)]
-            return len(said) == workers
+            found = [json.loads(path.read_text()) for path in self.reports.glob("*[0-9]")]
+            reports[:] = [one for one in found if one["HPCELASTIC_ROUND"] == str(number)]
+            return len(reports) == workers
 
         eventually(look)
-        return sorted(said, key=lambda one: int(one["RANK"]))
+        return sorted(reports, key=lambda one: int(one["RANK"]))
 
     def finish(self) -> None:
         (self.shell.directory / "finish").touch()
@@ -95,62 +95,62 @@ def is_alive(pid: int) -> bool:
 def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     agents = [torchruns.start() for _ in range(2)]
     agents.append(torchruns.start("--nproc-per-node", "2"))
-    said = torchruns.round(read_round(torchruns, nodes=3), workers=4)
-    assert [one["RANK"] for one in said] == list("0123")
-    assert {one["WORLD_SIZE"] for one in said} == {"4"} and {one["GROUP_WORLD_SIZE"] for one in said} == {"3"}
-    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in said}) == 1
+    reports = torchruns.round(read_round(torchruns, nodes=3), workers=4)
+    assert [one["RANK"] for one in reports] == list("0123")
+    assert {one["WORLD_SIZE"] for one in reports} == {"4"} and {one["GROUP_WORLD_SIZE"] for one in reports} == {"3"}
+    assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in reports}) == 1
 
-    # A worker dies: all start anew, and nothing of the round before is left.
-    before, number = said, int(said[0]["HPCELASTIC_ROUND"])
-    os.kill(said[0]["pid"], signal.SIGKILL)
-    said = torchruns.round(number + 1, workers=4)
+    # A worker dies: all workers restart, and no process of the previous round is left.
+    before, number = reports, int(reports[0]["HPCELASTIC_ROUND"])
+    os.kill(reports[0]["pid"], signal.SIGKILL)
+    reports = torchruns.round(number + 1, workers=4)
     assert not any(is_alive(one["pid"]) or is_alive(one["child"]) for one in before)
-    assert said[0]["MASTER_PORT"] != before[0]["MASTER_PORT"]
+    assert reports[0]["MASTER_PORT"] != before[0]["MASTER_PORT"]
 
-    # An agent dies, and only that: its workers and their children are killed before the others go on.
-    lost = [one for one in said if one["GROUP_RANK"] == "0"]
+    # Only an agent dies: its workers and their children are killed before the other nodes continue.
+    lost = [one for one in reports if one["GROUP_RANK"] == "0"]
     os.kill(lost[0]["agent"], signal.SIGKILL)
     rest = torchruns.round(number + 2, workers=4 - len(lost))
     assert not any(is_alive(one["pid"]) or is_alive(one["child"]) for one in lost)
-    assert {one["agent"] for one in rest} == {one["agent"] for one in said} - {lost[0]["agent"]}
+    assert {one["agent"] for one in rest} == {one["agent"] for one in reports} - {lost[0]["agent"]}
 
-    # One is told to go, and says so: nobody waits for its lease. The other waits for a second node, and gets it.
+    # One agent gets SIGTERM and publishes its departure, so no node waits for its lease. A new second node joins.
     leaver = rest[-1]["agent"]
     os.kill(leaver, signal.SIGTERM)
     agents.append(torchruns.start())
-    said = torchruns.round(number + 3, workers=len([one for one in rest if one["agent"] != leaver]) + 1)
-    stands = {lease.member.process.split(":")[2]: lease.member.node_state for lease in leases(torchruns).values()}
-    assert stands[str(leaver)].value == "left"
+    reports = torchruns.round(number + 3, workers=len([one for one in rest if one["agent"] != leaver]) + 1)
+    node_states = {lease.member.process.split(":")[2]: lease.member.node_state for lease in leases(torchruns).values()}
+    assert node_states[str(leaver)].value == "left"
 
     torchruns.finish()
     ends = {agent.pid: agent.wait(30) for agent in agents}
-    assert {ends[one["agent"]] for one in said} == {0}
+    assert {ends[one["agent"]] for one in reports} == {0}
     assert read_state(torchruns.paths).phase is Phase.SUCCEEDED
 
     late = torchruns.start()
     assert late.wait(30) == 1
     assert late.stderr is not None and "RendezvousClosedError" in (text := late.stderr.read())
-    assert "give another --rdzv-id" in text
+    assert "use another --rdzv-id" in text
 
 
 def test_who_stands_still_is_fenced_and_comes_back(torchruns: Torchruns) -> None:
     agents = [torchruns.start(nodes="1:2") for _ in range(2)]
     number = read_round(torchruns, nodes=2)
-    said = torchruns.round(number, workers=2)
-    still, other = said
-    os.kill(still["agent"], signal.SIGSTOP)
+    reports = torchruns.round(number, workers=2)
+    hung, other = reports
+    os.kill(hung["agent"], signal.SIGSTOP)
     (alone,) = torchruns.round(number + 1, workers=1)
     assert alone["agent"] == other["agent"]
-    assert not is_alive(still["pid"]) and not is_alive(still["child"])
-    os.kill(still["agent"], signal.SIGCONT)
+    assert not is_alive(hung["pid"]) and not is_alive(hung["child"])
+    os.kill(hung["agent"], signal.SIGCONT)
     both = torchruns.round(number + 2, workers=2)
-    assert {one["agent"] for one in both} == {still["agent"], other["agent"]}
+    assert {one["agent"] for one in both} == {hung["agent"], other["agent"]}
     torchruns.finish()
     assert [agent.wait(30) for agent in agents] == [0, 0]
 
 
 def read_round(torchruns: Torchruns, nodes: int) -> int:
-    """The number of the round that has so many nodes, once it has formed."""
+    """Wait until a round with ``nodes`` nodes has formed and return its number."""
     number = [0]
 
     def look() -> bool:
@@ -200,7 +200,7 @@ def test_the_life_of_a_handler(tmp_path: Path) -> None:
     with pytest.raises(RendezvousClosedError, match="the run has ended"):
         handler.next_rendezvous()
     assert handler.shutdown()
-    assert handler.shutdown()  # as torch's, it may be asked twice
+    assert handler.shutdown()  # like torch's handler, it accepts a second call
     assert local_pid(next(iter(read_leases(RunPaths(tmp_path / "r").leases).values())).member.process) == os.getpid()
 
 
@@ -267,7 +267,7 @@ def test_the_state_follows_its_tokens(tmp_path: Path) -> None:
     assert (state, won) == (b"two", True) and second != first
     for token in (first, second + 1, "no token of ours", b"", True, -1):
         assert ours.set_state(b"three", token) == (b"two", second, False)
-    for number in range(40):  # what is old is removed
+    for number in range(40):  # old versions are removed
         _, second, won = ours.set_state(str(number).encode(), second) or ()
         assert won
     assert theirs.get_state() == (b"39", second)

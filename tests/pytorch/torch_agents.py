@@ -1,4 +1,4 @@
-"""Agents of torch that run programs, each in a process of its own, which is a fork of this one and has torch loaded."""
+"""Agents of torch that run programs. Each agent is a fork of this process, so that torch is already imported."""
 
 import contextlib
 import multiprocessing
@@ -25,26 +25,26 @@ _forked = multiprocessing.get_context("fork")
 
 @dataclass(frozen=True)
 class Nodes:
-    """How many nodes the run ``r`` in ``directory`` has."""
+    """The numbers of nodes of the run ``r`` in ``directory``."""
 
     directory: Path
-    least: int
+    min_nodes: int
     max_nodes: int
 
 
 class TorchAgents:
-    """Agents of one run; what is left of them at the end is killed."""
+    """Agents of one run. Those that are left at the end are killed."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self._started: list[BaseProcess] = []
 
     def launch(self, *command: str, max_restarts: int = 0) -> BaseProcess:
-        """Start ``command`` as `launch_agent` does, which is what torchrun calls."""
+        """Start ``command`` with `launch_agent`, like torchrun."""
         return self._start(_launch, self._nodes, command, max_restarts)
 
     def run(self, *command: str, exit_barrier: float) -> BaseProcess:
-        """Start ``command`` under an agent alone, as torch's own tests do."""
+        """Start ``command`` with an agent and without a launcher, like torch's own tests."""
         return self._start(_run, self._nodes, command, exit_barrier)
 
     def _start(self, target: Any, *args: Any) -> BaseProcess:
@@ -69,13 +69,13 @@ def torch_agents(nodes: Nodes) -> Iterator[TorchAgents]:
 
 
 def status(process: BaseProcess) -> int | None:
-    """The exit status of an agent, once it has ended."""
+    """Wait for the end of an agent and return its exit status."""
     process.join(60)
     return process.exitcode
 
 
 def _reported(target: Any, *args: Any) -> None:
-    """Print what ``target`` raises, as Python does at its end; SystemExit says the status."""
+    """Call ``target``. Print its error and exit with 1, like Python. SystemExit passes through with its status."""
     try:
         target(*args)
     except Exception:
@@ -85,7 +85,7 @@ def _reported(target: Any, *args: Any) -> None:
 
 def _launch(nodes: Nodes, command: tuple[str, ...], max_restarts: int) -> None:
     config = LaunchConfig(
-        nodes.least,
+        nodes.min_nodes,
         nodes.max_nodes,
         1,
         logs_specs=DefaultLogsSpecs(),
@@ -114,5 +114,5 @@ def _run(nodes: Nodes, command: tuple[str, ...], exit_barrier: float) -> None:
 
 def _parameters(nodes: Nodes, times: Mapping[str, Any]) -> RendezvousParameters:
     return RendezvousParameters(
-        "hpcelastic", str(nodes.directory), "r", nodes.least, nodes.max_nodes, "127.0.0.1", **dict(times)
+        "hpcelastic", str(nodes.directory), "r", nodes.min_nodes, nodes.max_nodes, "127.0.0.1", **dict(times)
     )

@@ -28,7 +28,7 @@ _BATCH = 50
 
 @dataclass
 class Tally:
-    """What some histories came to."""
+    """The summary of some histories."""
 
     histories: int = 0
     rounds: int = 0

@@ -16,7 +16,7 @@ Action = Callable[[], None]
 
 
 class Process:
-    """What is frozen, thawed and killed as one."""
+    """A process, which is frozen, continued and killed as a whole."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
@@ -28,7 +28,7 @@ class Process:
         self.frozen = True
 
     def thaw(self) -> None:
-        """What was due meanwhile happens now, in any order."""
+        """Continue. Events that became due meanwhile happen now, in any order."""
         self.frozen = False
         held, self._held = self._held, []
         for action in held:
@@ -116,7 +116,7 @@ class Task:
         self._away()
 
     def park(self, timeout: float | None) -> Action:
-        """What wakes this task, once, from the next `wait` on; it wakes by itself after ``timeout``."""
+        """Return a function that wakes this task once, from the next `wait` on. ``timeout`` wakes it, too."""
         self._ticket += 1
         ticket = self._ticket
 

@@ -1,7 +1,7 @@
-"""What goes wrong in a simulated run, as data: drawn up front from the seed, so that a history can be cut down.
+"""The faults of a simulated run, as data. They are drawn in advance from the seed, so that a history can be shrunk.
 
-A `Scenario` is all that a history depends on, but for the code under test. Faults and settings come from one stream of
-random numbers, the simulated delays from another: to leave a fault out does not draw the others anew.
+A history depends only on its `Scenario` and on the code under test. Faults and settings come from one stream of random
+numbers, the simulated delays from another, so the removal of a fault does not change the others.
 """
 
 from collections.abc import Mapping
@@ -13,10 +13,10 @@ from tests.simulation.filesystem import Traits
 
 LEASE, MARGIN, POLL = 10.0, 2.0, 2.0
 STALENESS = 1.5
-"""How far a reader of a file's content may lag."""
+"""Maximum delay in seconds until a reader sees a file's new content."""
 
 LATENESS = 0.95
-"""How far a listing may lag; of the leases and of the register together, that must stay below MARGIN."""
+"""Maximum delay of a listing. The sum for leases and register must stay below MARGIN."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Profile:
-    """What may go wrong, how often, and on what filesystem."""
+    """Kinds of faults, their rates, and kinds of filesystems."""
 
     name: str
     faults: Mapping[str, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ class Profile:
     """No fault comes later than this."""
 
     echo: float = 0.7
-    """How likely a worker fails because a peer is gone; otherwise it hangs until it is stopped."""
+    """Probability that a worker fails because a peer is gone; otherwise it hangs until it is stopped."""
 
     poll: float = POLL
     """Seconds between two turns of a rendezvous; the fewer, the dearer the simulation."""

@@ -27,7 +27,7 @@ _AMID = 0.1
 """Seconds within which a listing and the renaming of a file can be at the same time."""
 
 _MISSED = 0.05
-"""How likely such a listing misses the file, or shows both its names."""
+"""Probability that such a listing misses the file, or shows both its names."""
 
 _REMEMBERED = 60.0
 """Seconds for which it can matter that a name was once there."""
@@ -35,29 +35,29 @@ _REMEMBERED = 60.0
 
 @dataclass(frozen=True)
 class Traits:
-    """What kind of filesystem it is. Seconds; 0 where it is as quick as the truth."""
+    """The kind of a filesystem. Times are in seconds; 0 means without delay."""
 
     staleness: float = 0.0
-    """How late a reader sees that a name has another content."""
+    """Delay until a reader sees the new content of a name."""
 
     listing: float = 0.0
-    """How late another client's new name shows up, and its removed name goes."""
+    """Delay until another client's new name appears, and until its removed name disappears."""
 
     negative: float = 0.0
     """For how long a client remembers that a name was absent when it asked for it."""
 
     stale_handles: float = 0.0
-    """How likely it is ESTALE that a reader sees in place of the content that was replaced."""
+    """Probability that a reader gets ESTALE instead of replaced content."""
 
     locks: str = "exclusive"
-    """``exclusive``, ``local`` (to one client), ``never`` (all get it), ``absent`` (ENOLCK), ``kept`` (by whoever
-    dies or freezes with it)."""
+    """``exclusive``, ``local`` (to one client), ``never`` (all get it), ``absent`` (ENOLCK), ``kept`` (by a
+    process that dies or freezes with it)."""
 
     links: str = "hard"
     """``hard``, or ``symbolic`` where there are no hard links."""
 
     pace: float = 0.12
-    """How likely an operation takes time."""
+    """Probability that an operation takes time."""
 
 
 class Inode:
@@ -70,7 +70,7 @@ class Inode:
 
 
 _Change = tuple[float, Inode | None, Any]
-"""When a name came to mean what, by which mount."""
+"""The meanings of a name, with the time and the mount of each change."""
 
 
 class Directory:
@@ -109,7 +109,7 @@ class Server:
         """The errno of every write for now; 0 for none."""
 
         self.locks: dict[str, Mount] = {}
-        """Who holds the lock on a path."""
+        """The holder of the lock on each path."""
 
         self.inodes = 0
         self.mounts = 0
@@ -125,7 +125,7 @@ class Server:
         return found
 
     def entry(self, path: str) -> Inode | None:
-        """What a path truly means."""
+        """Return the true meaning of a path."""
         directory, _, name = path.rpartition("/")
         changes = self.directory(directory or "/").names.get(name)
         return changes[-1][1] if changes else None
@@ -168,7 +168,7 @@ class Server:
 _LATE = {"link", "replace", "unlink", "mkdir", "symlink"}
 _LOST = {"link": errno.EEXIST, "symlink": errno.EEXIST, "mkdir": errno.EEXIST, "create": errno.EEXIST}
 _LOST |= {"replace": errno.ENOENT, "unlink": errno.ENOENT}
-"""What a client hears when it asks again for what was done already."""
+"""Errors that a client gets if it repeats an operation that has succeeded."""
 
 _TRANSIENT = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 
@@ -207,7 +207,7 @@ class Mount:
         self._armed = None
 
     def trouble(self, likely: float) -> None:
-        """How likely an operation fails, from now on."""
+        """Set the probability that an operation fails, from now on."""
         self._trouble = likely
 
     def slow_down(self, factor: float) -> None:
@@ -534,7 +534,7 @@ class Mount:
     # What this mount shows of the truth
 
     def _seen(self, path: str) -> Inode | None:
-        """What a name means to this client, now."""
+        """Return the meaning of a name for this client, now."""
         parent, _, name = path.rpartition("/")
         changes = self.server.directory(parent or "/").names.get(name)
         traits, now = self._traits, self.clock.now
@@ -556,7 +556,7 @@ class Mount:
         return seen
 
     def _as_of(self, changes: list[_Change], until: float) -> Inode | None:
-        """What a name meant then; its own doings a client knows at once."""
+        """Return an earlier meaning of a name. A client knows its own changes at once."""
         for when, inode, by in reversed(changes):
             if when <= until or by is self:
                 return inode
@@ -587,7 +587,7 @@ def _nothing() -> None:
 
 
 def _ignored(apply: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """What a server does long after its client has given up."""
+    """Apply a late change on the server, after its client has given up. Errors are ignored."""
     try:
         apply(*args)
     except OSError:

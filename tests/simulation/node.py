@@ -16,9 +16,9 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase
 from tests.protocol.under_test import GUARD, NODE, RENDEZVOUS, RUN, THREAD
 from tests.simulation.clock import Event, Process, Task
-from tests.simulation.doorbell import Notifier
 from tests.simulation.faults import LEASE, MARGIN
 from tests.simulation.filesystem import Mount
+from tests.simulation.notifier import Notifier
 from tests.simulation.workers import Group
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Node:
         self._part()
 
     def _turn(self) -> None:
-        """What the guard has to say goes first: what it has killed is no failure of a worker."""
+        """Handle the guard's reports first: a worker that the guard has killed has not failed."""
         if self._fence_told:
             self._fence_told = False
             self._carry_out(self._state_machine.lease_expired())
@@ -211,10 +211,10 @@ class Node:
         self.guard.tell("disarm")
 
     def _ask(self, action: Any) -> int:
-        heeds = self._group is not None and not self.world.scenario.profile.final and self._group.ask()
-        if heeds:
+        answers_requests = self._group is not None and not self.world.scenario.profile.final and self._group.ask()
+        if answers_requests:
             self.world.clock.after(action.seconds / 0.99 + 0.01, self._notifier.set, self._agent)
-        return int(heeds)
+        return int(answers_requests)
 
     def _end(self, _: Any) -> None:
         self._over = True
@@ -360,7 +360,7 @@ class Node:
         self.guard.agent_died()
 
     def kill_marked_processes(self) -> None:
-        """All that is left of it is killed, by its successor on the same machine."""
+        """Kill all that is left of the node. The node's next incarnation on the same machine does this."""
         for group in self.groups:
             group.end()
 
@@ -381,7 +381,7 @@ class Node:
         for node in self.world.live():
             if node is not self:
                 node.notifier.lost(self)
-        # Its goodbye may be missing from a listing by which others look for a node whose connection has broken.
+        # Its departure may be missing from a listing that other nodes read after the connection has broken.
         unseen = self.world.scenario.traits.listing if self.member.node_state is NodeState.LEFT else float("inf")
         self.world.referee.disturbed(self.id, self.world.clock.now + unseen)
 

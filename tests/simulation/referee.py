@@ -1,7 +1,7 @@
-"""The referee of a simulation: it knows what really happened, and judges by that, not by what the state says.
+"""The referee of a simulation: it judges by the real events, not by the state of the run.
 
-Its books are kept by the simulated nodes as they act: which worker groups run, which failed by themselves, which node
-was disturbed until when. It calls no code under test beyond the values of `hpcelastic.protocol.state`.
+The simulated nodes report each action: running worker groups, groups that failed by themselves, and disturbances of
+nodes with their ends. The referee calls no code under test beyond the values of `hpcelastic.protocol.state`.
 """
 
 from collections import defaultdict
@@ -173,7 +173,7 @@ class Referee:
     # Judgements
 
     def _judge_round(self, old: State, new: State) -> None:
-        # Who was lost before it said so may have been missed.
+        # A node that was lost before it published this may have been missed.
         last = [p.node for p in old.participants if not self._disturbed(p.node, old.round) and self._is_final(p, old)]
         _demand(not last, f"round {new.round} followed the success of {last}, which was final")
         nodes, least, max_nodes = [p.node for p in new.participants], new.settings.nodes.min, new.max_nodes
@@ -198,7 +198,7 @@ class Referee:
         _demand(not left_out or not fresh, f"{left_out} must stand by for a newcomer")
 
     def _judge_cause(self, state: State) -> None:
-        """What is said to have ended the round did happen."""
+        """Check that the published reason for the end of the round is true."""
         cause, inside = state.cause, {p.node for p in state.participants}
         if cause is Cause.WORKER:
             true = any((node, state.round) in self.reported for node in inside)

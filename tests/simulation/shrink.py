@@ -15,7 +15,7 @@ _TRIES = 400
 
 
 def violation_of(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> AssertionError | None:
-    """What is broken in a scenario, with its history; None if nothing is."""
+    """Return the violation in a scenario, with its history; None if there is none."""
     try:
         Simulation(scenario, patches).run()
     except AssertionError as violation:  # a Violation, or a check of the code itself
@@ -70,7 +70,7 @@ def _with_size(scenario: Scenario, size: int) -> Scenario:
 
 
 def story(scenario: Scenario, violation: AssertionError) -> str:
-    """What went wrong, for a person: the promise, the scenario, the history, and the command that repeats it."""
+    """Return a description of a violation: the promise, the scenario, the history, and the command that repeats it."""
     broken, _, history = str(violation).partition("\n")
     faults = "\n".join(f"  {fault}" for fault in scenario.faults) or "  no faults"
     head = f"seed {scenario.seed}, profile {scenario.profile.name!r}, {scenario.size} nodes, {scenario.traits}"

@@ -33,7 +33,7 @@ _THAW = 0.6
 sooner, and what they publish is what the fence is for."""
 
 _LOOK = 1.0
-"""Seconds within which the look that follows a renewal is over."""
+"""Seconds within which the poll that follows a renewal is over."""
 
 
 class Simulation:
@@ -55,7 +55,7 @@ class Simulation:
         self.nodes: list[Node] = []
         self.rounds: dict[int, Round] = {}
         self._at_renewal: dict[str, Callable[[float], None]] = {}
-        """What shall happen, by node, once its guard is told of a new lease, of so many seconds."""
+        """Faults by node. Each happens once the node's guard gets a new lease with the given number of seconds."""
 
         self.struck: Counter[str] = Counter()
         self.versions = 0
@@ -87,7 +87,7 @@ class Simulation:
             directory.mkdir()
 
     def _guard_acts(self) -> None:
-        """What the guard does to processes, it does to simulated ones."""
+        """Replace the guard's operations on processes by simulated ones."""
         system = self.code.system
         vars(self.code.module(GUARD)).update(
             boottime=lambda: system.guarded.boottime(),
@@ -129,7 +129,7 @@ class Simulation:
             node.trouble(0.0)
             node.slow_down(1.0)
             self._release(node)
-        self.advance(self.now + 10)  # who is about to leave has left
+        self.advance(self.now + 10)  # nodes that were about to leave have left
         for name in self._names:
             if sum(not node.leaving for node in self.live()) < self.state.settings.nodes.min:
                 self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
@@ -393,8 +393,8 @@ class Simulation:
         for node in self.live():
             if node.member.name == name:
                 self._disturb(node, "is drained")
-        wish = partial(drain, nodes=(name,), undo=undo)
-        done = self._user(lambda: module.steer_run(self.paths, "user", wish))
+        request = partial(drain, nodes=(name,), undo=undo)
+        done = self._user(lambda: module.steer_run(self.paths, "user", request))
         if not undo:
             self.clock.after(fault.lasts, partial(self._undo_drain, replace(fault, lasts=0.0)))
         return done
@@ -404,11 +404,11 @@ class Simulation:
             self.clock.after(1.0, partial(self._undo_drain, fault))
 
     def scale(self, fault: Fault) -> bool:
-        """The user wants another number of nodes."""
-        least = self.scenario.settings.nodes.min
+        """The user requests another number of nodes."""
+        min_nodes = self.scenario.settings.nodes.min
         module, scale = self.code.module(RUN), self.code.module(DECIDE).scale
-        wish = partial(scale, nodes=least + fault.who % 3)
-        return self._user(lambda: module.steer_run(self.paths, "user", wish))
+        request = partial(scale, nodes=min_nodes + fault.who % 3)
+        return self._user(lambda: module.steer_run(self.paths, "user", request))
 
     def reopen(self, _: Fault) -> bool:
         """The user lets a run go on that has ended, and starts agents for it."""
@@ -424,7 +424,7 @@ class Simulation:
         return self._user(work)
 
     def _user(self, work: Callable[[], object]) -> bool:
-        """What a person does at the command line, one thing at a time; who repeats it if it fails."""
+        """Execute a user's command, one at a time. It is repeated if it fails."""
         if self._user_works:
             return False
         system, process = self.code.system, Process(self.clock)

@@ -1,6 +1,6 @@
-"""What the code under test imports, simulated: ``os``, ``pathlib.Path``, ``filelock``, ``threading``, ``time``.
+"""Simulated modules for the code under test: ``os``, ``pathlib.Path``, ``filelock``, ``threading``, ``time``.
 
-All of it acts for whoever runs at this moment, `System.mount`, and for the clock of its simulation.
+All of it acts for the process that runs at this moment, `System.mount`, and for the clock of its simulation.
 """
 
 import errno
@@ -83,7 +83,7 @@ class Place(str):
 
 
 class System:
-    """The machine that the code under test believes to run on: ``mount`` is that of whoever runs now."""
+    """The machine of the code under test. ``mount`` is that of the process that runs now."""
 
     def __init__(self) -> None:
         self.mount: Mount = None  # type: ignore[assignment]  # set before anything runs
@@ -101,7 +101,7 @@ class System:
         return self.mount.clock
 
     def modules(self) -> dict[str, Any]:
-        """What takes the place of the modules that the code under test imports."""
+        """Simulated replacements of the modules that the code under test imports."""
         return {
             "os": _Os(self),
             "pathlib": SimpleNamespace(Path=self.path),
@@ -220,8 +220,8 @@ class _FileLock:
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         if self._kind == "never":
             return self
-        locks, patience = mount.server.locks, self._timeout if timeout is None else timeout
-        deadline = mount.clock.now + patience
+        locks, limit = mount.server.locks, self._timeout if timeout is None else timeout
+        deadline = mount.clock.now + limit
         while self._path in locks:
             if mount.clock.now >= deadline >= 0:
                 raise _LockTimeout
@@ -244,7 +244,7 @@ class _FileLock:
 
 
 class _Os:
-    """Module `os`, over the mount of whoever runs."""
+    """Module `os`, over the mount of the process that runs now."""
 
     def __init__(self, system: System) -> None:
         self._system = system

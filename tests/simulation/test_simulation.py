@@ -20,7 +20,7 @@ from tests.simulation.shrink import shrunk, story, to_text, violation_of
 from tests.simulation.simulation import Simulation
 
 SEEDS = range(45)
-FOUND = {"a goodbye that a listing does not show yet": 8817}
+FOUND = {"a departure that a listing does not show yet": 8817}
 """Seeds that have found something, in the protocol or in the referee."""
 
 FRESH = 5

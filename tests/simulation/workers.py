@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 class Round:
     """All groups of a round: what one does in a collective, the others wait for."""
 
-    def __init__(self, size: int, heeds: bool) -> None:
+    def __init__(self, size: int, answers_requests: bool) -> None:
         self.size = size
-        self.heeds = heeds
+        self.answers_requests = answers_requests
         """The workers ask in every step whether to stop."""
 
         self.stops_at: float | None = None
-        """When all of them come to a step's end, having been asked to."""
+        """Time at which all of them reach the end of a step, after a request."""
 
         self.started: set[int] = set()
         self.broken = False
@@ -63,9 +63,9 @@ class Group:
         self.process.end()
 
     def ask(self) -> bool:
-        """Ask the workers to come to a step's end, all groups of the round at the same; whether they heed that."""
+        """Request a stop at the end of a step, the same step for all groups. Return whether the workers comply."""
         world = self.node.world
-        if not (self.round.heeds and self.alive):
+        if not (self.round.answers_requests and self.alive):
             return False
         if self.round.stops_at is None:
             self.round.stops_at = world.clock.now + world.random.uniform(0.1, 6)

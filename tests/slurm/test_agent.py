@@ -10,7 +10,7 @@ __all__ = ["busy_desk", "desk"]
 
 AGENT = "hpcelastic agent --rdzv-endpoint ./runs"
 OVER = ("FAILED", "PREEMPTED")
-"""How SLURM calls a preempted job that is not requeued: up to 24.04, and since."""
+"""SLURM's states of a preempted job that is not requeued: up to 24.04, and since."""
 
 PREEMPTED = {
     "as it is": ("", ("PENDING",), "requeueing job {job}: SLURM preempts the job"),

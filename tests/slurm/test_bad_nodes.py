@@ -56,7 +56,7 @@ def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluste
 
 
 def said(run: Run) -> list[str]:
-    """What the workers of the run have printed since the last call, once it has succeeded."""
+    """Wait for the success of the run and return the output of its workers since the last call."""
     assert run.wait(timeout=ENDED).phase == "succeeded", run
     last = run.status().round
     return sorted(line.partition("] ")[2] for line in run.logs(round=last))

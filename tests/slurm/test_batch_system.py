@@ -1,4 +1,4 @@
-"""How an agent under SLURM resolves signals."""
+"""Resolution of signals by an agent under SLURM."""
 
 import signal
 from pathlib import Path

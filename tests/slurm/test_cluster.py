@@ -195,7 +195,7 @@ def test_two_clusters_live_side_by_side(fresh_cluster: FreshCluster) -> None:
 
 
 def left_of(path: str, uplink: str) -> list[str]:
-    """What a cluster has on this machine: processes, told by the name of its directory, the directory and the link."""
+    """Return all that a cluster has left on this machine: processes, by the name of its directory, directory, link."""
     pids = [entry for entry in Path("/proc").glob("[0-9]*") if path in said_at_start(entry)]
     files = [Path(path), Path("/sys/class/net", uplink)]
     return [f"process {entry.name}" for entry in pids] + [str(file) for file in files if file.exists()]

@@ -20,7 +20,7 @@ srun --mpi=pmi2 --no-kill --kill-on-bad-exit=0 --wait=0 \\
     --preload torch,lightning.pytorch {SCRIPT} --output output --epochs 10 --step-time 0.1 || \\
     [ -e "runs/job-$SLURM_JOB_ID/slurm/succeeded-$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}" ]
 """
-"""What SLURM's variables say, two tasks on two nodes, is true of the agents, and of no worker."""
+"""A job in which SLURM's variables describe the agents (two tasks on two nodes), not the workers."""
 
 
 @pytest.mark.slow
@@ -46,6 +46,6 @@ def test_lightning_neither_starts_processes_nor_requeues(fresh_cluster: Callable
 
 
 def runs_the_script(pid: int) -> bool:
-    """Whether an interpreter was started for the script alone, be it by an agent or by anybody else."""
+    """Return whether the process is an interpreter that was started for the script."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
     return SCRIPT in [word.removeprefix(f"{Path.cwd()}/") for word in words[1:3]]

@@ -31,7 +31,7 @@ def world_sizes(run: Run) -> set[int]:
 
 
 def grown(run: Run, ranks: int) -> Callable[[], bool]:
-    """Whether a round of so many ranks trains."""
+    """Return whether a round with ``world`` ranks trains."""
     return lambda: run.status().world_size == ranks and bool(trained(run, run.status().round))
 
 
@@ -123,7 +123,7 @@ def test_cancel_ends_elements_that_wait_too(
 ) -> None:
     run = pool(cluster := fresh_cluster(nodes=2), monkeypatch, entrypoint__args=LONG)
     until("training on 2 nodes", grown(run, 2), run)
-    with pytest.raises(hpcelastic.ConfigError, match=r"SLURM job 1 \(3 elements: 2 RUNNING, 1 PENDING\) serves it"):
+    with pytest.raises(hpcelastic.ConfigError, match=r"SLURM job 1 \(3 elements: 2 RUNNING, 1 PENDING\) belongs to it"):
         start(cluster, monkeypatch, resume=True)
     run.cancel()
     until("the end of the elements", lambda: set(elements(cluster, run).values()) == {"CANCELLED"}, run)

@@ -17,13 +17,13 @@ WARNED = f"{CONF}\n{presets.USER_SIGNAL}"
 SELDOM = Plan(save_every=1000)
 """Saves where it is asked to stop, and nowhere else."""
 
-DEAF = """
+NEVER_ASKS = """
 import os, time
 open(os.environ["HPCELASTIC_RUN_DIR"] + "/up", "w").close()
 while not os.path.exists(os.environ["HPCELASTIC_RUN_DIR"] + "/finish"):
     time.sleep(0.1)
 """
-"""Asks nobody whether to stop."""
+"""A script that never calls should_stop()."""
 
 
 def take_the_nodes(stage: Stage) -> str:
@@ -102,8 +102,8 @@ def test_a_job_that_must_not_be_requeued_says_how_its_run_may_go_on(fresh_cluste
 
 def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
-    script = cluster.path / "deaf.py"
-    script.write_text(DEAF)
+    script = cluster.path / "never_asks.py"
+    script.write_text(NEVER_ASKS)
     with Stage(cluster, Setting(nodes="2", script=script, slurm={"partition": "graceful"})) as stage:
         stage.until("workers", (stage.run.directory / "up").exists)
         jobs = list(cluster.jobs())
@@ -130,12 +130,12 @@ def test_who_was_asked_first_may_die_of_it(fresh_cluster: FreshCluster) -> None:
 
 
 def said(stage: Stage) -> str:
-    """What the agents have said."""
+    """Return the output of the agents."""
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
 
 def test_agents_that_cannot_ask_leave_it_to_the_batch_script(fresh_cluster: FreshCluster) -> None:
-    """As in a container."""
+    """Hide SLURM's commands, as in a container."""
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     setup = without_scontrol(cluster)
     with Stage(cluster, Setting(nodes="2", slurm={"partition": "graceful", "setup": setup})) as stage:

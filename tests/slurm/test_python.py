@@ -99,7 +99,7 @@ def test_watching_tells_what_slurm_says_of_a_waiting_job(
     job = {"run": {"name": "r"}, "entrypoint": {"script": "train.py"}, "slurm": {"options": {"hold": True}}}
     run = hpcelastic.submit(job)
     stop = run.on_change(lambda _status: desk.run("scontrol", "release", "1"))
-    run.queue_watcher()
+    run.watch()
     stop()
     first, *_, last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("---")]
     assert "waits for nodes: 0 of at least 1 ready; SLURM job 1: " in first

@@ -22,7 +22,7 @@ def snippets(language: str) -> list[str]:
 
 
 async def execute(code: str, names: dict[str, Any]) -> None:
-    """As a notebook does, where `await` may stand outside of functions."""
+    """Execute code like a notebook, which allows `await` outside of functions."""
     done = eval(compile(code, PAGE.name, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT), names)  # noqa: S307  # our page
     if inspect.isawaitable(done):
         await done

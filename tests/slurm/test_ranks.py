@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_events
@@ -67,7 +68,7 @@ class Site:
         return self.until("a round", look)
 
     def told(self, round: int, world_size: int) -> list[dict[str, object]]:
-        """What all workers of a round have told, by rank."""
+        """Return the reports of all workers of a round, by rank."""
         paths = [self.work / "told" / f"{round}.{rank}.json" for rank in range(world_size)]
         self.until("all workers", lambda: all(path.exists() for path in paths))
         return [json.loads(path.read_text()) for path in paths]
@@ -113,7 +114,7 @@ def test_ranks_follow_the_switches_and_stay_when_a_node_is_replaced(
     site.finish()
 
 
-@pytest.mark.parametrize("preload", ["json", ""], ids=["warm", "fresh"])
+@pytest.mark.parametrize("preload", ["json", ""], ids=["forked", "fresh"])
 @pytest.mark.parametrize("array", [True, False], ids=["array", "jobs"])
 def test_two_jobs_on_one_node_share_nothing_else(
     array: bool, preload: str, fresh_cluster: Callable[..., SlurmCluster]
@@ -158,8 +159,12 @@ def check_shares(site: Site, state: State, workers: list[dict[str, object]]) -> 
     assert not set(cpus) & set(other_cpus)
     assert sorted(gpus + other_gpus) == ["0", "1", "2", "3"]
     assert [told["LOCAL_RANK"] for told in workers] == ["0", "1", "0", "1"]
-    events = [e for e in read_events(site.run.events) if e["event"] == "workers started" and e["round"] == state.round]
-    assert {e["node"]: (e["cpus"], e["gpus"]) for e in events} == {
+    found = {
+        logged.node: (logged.event.cpus, logged.event.gpus)
+        for logged in read_events(site.run.events)
+        if isinstance(logged.event, WorkersStarted) and logged.event.round == state.round
+    }
+    assert found == {
         str(told["HPCELASTIC_NODE"]): (",".join(map(str, shares[told["job"]][0])), ",".join(shares[told["job"]][1]))
         for told in workers
     }

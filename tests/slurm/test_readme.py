@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.supervisor import WORKERS_POLL
+from hpcelastic.protocol.events import WorkersPoll
 from tests.cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
@@ -81,7 +81,7 @@ class Terminal:
         (round,) = re.findall(r"^round +(\d+)", status, re.MULTILINE)
         self.until_says("hpcelastic logs digits", rf"\] round {round}, \d ranks: epoch")
         # Agents note with a renewal of their lease, seconds later, that workers ask should_stop(); commands rely on it.
-        asks = rf'"{WORKERS_POLL}".*"round": ?{round}\b'
+        asks = rf'"{WorkersPoll.kind}".*"round": ?{round}\b'
         self.until_says("cat runs/digits/events/*.jsonl", asks)
 
 

@@ -66,7 +66,7 @@ class Controller:
         self.info = JobInfo("RUNNING", None, preempted=False, requeue=True)
         self.requeues_preempted = False
         self.twice = False
-        """Whether it will start the job once more than it must."""
+        """Return whether SLURM starts the job once too often."""
 
         self.answer: Callable[[], object] = self.end_the_agent
         self.batch_script_ends = True

@@ -1,4 +1,4 @@
-"""The digits job on a real cluster of four nodes: trains, and survives whatever befalls a worker or a node."""
+"""The digits job on a real cluster of four nodes: it trains, and survives faults of workers and nodes."""
 
 import json
 import os
@@ -201,11 +201,11 @@ def test_function_gives_back_every_ranks_value(cluster: SlurmCluster, monkeypatc
 
 
 def is_worker(pid: int) -> bool:
-    """Whether it runs the script; the warm parent names it too, as the last of its own arguments."""
+    """Return whether the process runs the script. The fork server has the script as its last argument."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     return len(words) > 2 and words[2].endswith(b"digits/train.py")
 
 
 def command(cluster: SlurmCluster, *arguments: str) -> str:
-    """What ``hpcelastic`` prints, as a user sees it."""
+    """Return the output of ``hpcelastic`` for a user."""
     return cluster.run(sys.executable, "-m", "hpcelastic", *arguments)

@@ -1,4 +1,4 @@
-"""Whatever befalls a run under SLURM, it ends as if nothing had, was never two groups at once, and leaves nothing."""
+"""A run under SLURM ends like an undisturbed one after any fault, never has two groups, and leaves nothing behind."""
 
 from collections.abc import Callable
 

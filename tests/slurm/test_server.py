@@ -6,10 +6,10 @@ import pytest
 
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.backends.connect import backend_of
+from hpcelastic.bootstrap import enter_run
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
 from hpcelastic.slurm import server
-from hpcelastic.slurm.entry import enter_run
 from hpcelastic.slurm.server import server_of
 from hpcelastic.storage.paths import RunPaths
 

@@ -1,4 +1,4 @@
-"""What SLURM's signals mean."""
+"""Resolution of SLURM's signals."""
 
 import pytest
 

@@ -32,7 +32,7 @@ def staged(fresh_cluster: FreshCluster) -> Iterator[Callable[..., Stage]]:
 
 
 def command(stage: Stage, *arguments: str) -> str:
-    """What ``hpcelastic`` prints, as a user sees it."""
+    """Return the output of ``hpcelastic`` for a user."""
     return stage.cluster.run(sys.executable, "-m", "hpcelastic", *arguments)
 
 
@@ -123,7 +123,7 @@ def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stag
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_checkpoint_is_saved_when_it_is_asked_for(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
-    stage.until("a sign that workers heed wishes", lambda: _asked(stage, "workers ask should_stop"))
+    stage.until("workers that answer requests", lambda: _asked(stage, "workers ask should_stop"))
     assert "round 1 ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))
     stage.until_world(3, after_round=1)
     assert any(note.kind == "saved" for note in stage.notes() if note.round == 1)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import hpcelastic
+from hpcelastic import bootstrap
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.api import liveness
 from hpcelastic.api.jobs import jobs_of, live_jobs, record_job
@@ -25,7 +26,7 @@ from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import NodeState
 from hpcelastic.rendezvous.run import close_run
-from hpcelastic.slurm import entry, scheduler
+from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask, identity_of, slurm_task
 from hpcelastic.slurm.job_cleanup import JobCleanup
 from hpcelastic.slurm.submission import minutes, remarks, sbatch_text, submit_job
@@ -393,7 +394,7 @@ def test_the_script_is_printed_without_slurm(
 def test_submitting_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(SlurmError, match="sbatch: not found; submit from a login node, or use `hpcelastic run`"):
-        submit_job(resolve("job.yaml", ()), RunPaths(Path("run").absolute()))
+        submit_job(resolve("job.yaml", ()), RunPaths(Path("run").absolute()), bootstrap.run_agent)
     assert not Path("run").exists()
 
 
@@ -438,12 +439,12 @@ def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
 
 def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert entry.local_identity() == NodeIdentity(os.uname().nodename.partition(".")[0])
+    assert bootstrap.local_identity() == NodeIdentity(os.uname().nodename.partition(".")[0])
 
 
 def test_a_directory_without_a_run_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"config\.json: no such file; name a directory made by hpcelastic submit"):
-        entry.run_agent("nothing")
+        bootstrap.run_agent("nothing")
     assert not Path("nothing").exists()
 
 
@@ -451,7 +452,7 @@ def test_a_task_of_a_run_that_is_closed_does_not_count_as_a_success() -> None:
     paths = prepare(resolve("job.yaml", ()))
     close_run(paths, "test", "enough")
     with pytest.raises(SystemExit) as ended:
-        entry.run_agent(str(paths.root))
+        bootstrap.run_agent(str(paths.root))
     assert ended.value.code == 1
 
 
@@ -462,9 +463,9 @@ def test_a_mistake_of_ours_ends_a_task_with_a_status_of_its_own(
         raise KeyError("a mistake")
 
     paths = prepare(resolve("job.yaml", ()))
-    monkeypatch.setattr(entry, "Agent", fail)
+    monkeypatch.setattr(bootstrap, "Agent", fail)
     with pytest.raises(SystemExit) as ended:
-        entry.run_agent(str(paths.root))
+        bootstrap.run_agent(str(paths.root))
     assert ended.value.code == InternalError.exit_code
     assert "hpcelastic agent: internal error: Traceback (most recent call last)" in capsys.readouterr().err
 
@@ -580,7 +581,7 @@ def test_a_command_that_fails(script: str, message: str, command: Command, monke
 
 
 def wait_succeeded(run: Run) -> list[str]:
-    """What the ranks have printed, in order."""
+    """Wait for the success of the run and return the output of its ranks, sorted."""
     assert run.wait(timeout=ENDED).phase == "succeeded", run
     return sorted(line.partition("] ")[2] for line in run.logs())
 

@@ -36,7 +36,7 @@ import os, pathlib, time
 from hpcelastic.training import should_stop, why_stop
 saved, rank = pathlib.Path("saved"), os.environ["RANK"]
 step = int(saved.read_text()) if saved.exists() else 0
-should_stop()  # who has asked once is asked from then on
+should_stop()  # from the first call on, the agent sends requests to this worker
 print("round", os.environ["HPCELASTIC_ROUND"], "rank", rank, "of", os.environ["WORLD_SIZE"], "from", step, flush=True)
 while not pathlib.Path("finish").exists():
     step += 1
@@ -68,7 +68,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class Desk:
-    """Where a person works: a directory that all nodes share, with copies of the templates; hpcelastic is in PATH."""
+    """A user's directory that all nodes share, with copies of the templates; hpcelastic is in PATH."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
@@ -95,7 +95,7 @@ class Desk:
         return name
 
     def run(self, *command: str, **environ: str) -> str:
-        """What a command prints, on both streams."""
+        """Return the output of a command, from both streams."""
         done = subprocess.run(
             command, cwd=self.path, env={**self._environ, **environ}, capture_output=True, text=True, timeout=ENDED
         )
@@ -106,7 +106,7 @@ class Desk:
         return self.run("sbatch", "--parsable", *words, **environ).strip()
 
     def log(self, job: str) -> str:
-        """What a job has printed, or all jobs of an array."""
+        """Return the output of a job, or of all jobs of an array."""
         logs = [path for form in (f"*-{job}.log", f"*-{job}_*.log") for path in sorted(self.path.glob(form))]
         return "\n".join(path.read_text(errors="replace") for path in logs)
 
@@ -139,7 +139,7 @@ def desk(cluster: SlurmCluster) -> Desk:
 
 @pytest.fixture
 def busy_desk(fresh_cluster: Callable[..., SlurmCluster]) -> Desk:
-    """Where others have jobs that are more urgent."""
+    """A user's directory on a cluster that has a partition for more urgent jobs."""
     return Desk(fresh_cluster(nodes=4, extra_conf=PREEMPTION))
 
 

@@ -58,7 +58,7 @@ def check_success(stage: Stage, job: str, restarts: int = 1) -> None:
 
 
 def said(stage: Stage) -> str:
-    """What the agents have said."""
+    """Return the output of the agents."""
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.events import EventsDropped, Fenced, LoggedEvent, UnknownEvent, WorkersStarted
 from hpcelastic.storage import events as event_log
-from hpcelastic.storage.events import EventLog, read_events
+from hpcelastic.storage.events import EventLog, read_event_lines, read_events
 from tests.storage.forking import TIMEOUT, in_processes
 
 
@@ -27,30 +28,61 @@ def log(path: Path, node: str = "n1") -> Iterator[EventLog]:
 
 
 def names(directory: Path) -> list[str]:
-    return [event["event"] for event in read_events(directory)]
+    return [logged.event.kind for logged in read_events(directory)]
+
+
+def named(name: str, **fields: Any) -> UnknownEvent:
+    """An event of a kind that is not known."""
+    return UnknownEvent(name, fields)
 
 
 def test_an_event_tells_when_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1234.56789)
     with log(tmp_path / "a.jsonl") as events:
-        events.write("started", pids={0: 7}, reason="ü\n", nothing=None)
-    assert read_events(tmp_path) == [
-        {"time": 1234.568, "node": "n1", "event": "started", "pids": {"0": 7}, "reason": "ü\n", "nothing": None}
-    ]
+        events.write(named("started", pids={0: 7}, reason="ü\n", nothing=None))
+    fields = {"pids": {"0": 7}, "reason": "ü\n", "nothing": None}
+    assert read_event_lines(tmp_path) == [{"time": 1234.568, "node": "n1", "event": "started", **fields}]
+    assert read_events(tmp_path) == [LoggedEvent(1234.568, "n1", UnknownEvent("started", fields))]
     assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_known_event_comes_back_typed(tmp_path: Path) -> None:
+    started = WorkersStarted(
+        round=1,
+        world_size=2,
+        group_rank=0,
+        group_world_size=1,
+        role_rank=0,
+        role_world_size=2,
+        pids={0: 7, 1: 8},
+        cpus="0-3",
+    )
+    with log(tmp_path / "a.jsonl") as events:
+        events.write(started)
+        events.write(Fenced(round=1))
+    assert [logged.event for logged in read_events(tmp_path)] == [started, Fenced(round=1)]
+    (line, _) = read_event_lines(tmp_path)
+    assert line["event"] == "workers started"
+    assert line["pids"] == {"0": 7, "1": 8}
+    assert "gpus" not in line
+
+
+def test_an_event_that_lost_a_field_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"time":1,"node":"n1","event":"fenced","why":"?"}\n')
+    assert read_events(tmp_path) == [LoggedEvent(1.0, "n1", UnknownEvent("fenced", {"why": "?"}))]
 
 
 def test_events_of_all_agents_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with log(tmp_path / "a.jsonl") as a, log(tmp_path / "b.jsonl") as b:
         for when, events in ((3.0, a), (1.0, b), (4.0, b), (2.0, a)):
             monkeypatch.setattr(time, "time", lambda when=when: when)
-            events.write(f"{when:g}")
+            events.write(named(f"{when:g}"))
     assert names(tmp_path) == ["1", "2", "3", "4"]
 
 
 def test_a_line_that_was_cut_off_by_a_death_is_left_out(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
-        events.write("first")
+        events.write(named("first"))
     line = (tmp_path / "a.jsonl").read_bytes()
     for cut in range(1, len(line) - 1):
         (tmp_path / "a.jsonl").write_bytes(line + line[:cut])
@@ -59,7 +91,7 @@ def test_a_line_that_was_cut_off_by_a_death_is_left_out(tmp_path: Path) -> None:
 
 def test_a_line_of_no_event_is_left_out(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
-        events.write("first")
+        events.write(named("first"))
     line = (tmp_path / "a.jsonl").read_bytes()
     (tmp_path / "a.jsonl").write_bytes(b'7\n"text"\n[]\nnull\n{}\n{"time":"noon"}\n\xff\xfe\n\n{"time":1,"ev\n' + line)
     assert names(tmp_path) == ["first"]
@@ -78,7 +110,7 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_opened_is_ignored(tmp_path: Path) -> None:
     for path in (tmp_path / "missing" / "a.jsonl", tmp_path):
         with log(path) as events:
-            events.write("lost")
+            events.write(named("lost"))
     assert os.listdir(tmp_path) == []
 
 
@@ -105,10 +137,10 @@ def test_a_full_disk_stops_no_run_and_spoils_no_later_line(
     with log(tmp_path / "a.jsonl") as events:
         with monkeypatch.context() as patch:
             patch.setattr(os, "write", full_after(room))
-            events.write("lost")
+            events.write(named("lost"))
             idle(events)
-        events.write("kept")
-        events.write("kept too")
+        events.write(named("kept"))
+        events.write(named("kept too"))
     assert names(tmp_path) == ["kept", "kept too"]
     assert len(os.listdir("/proc/self/fd")) == open_files
 
@@ -125,10 +157,10 @@ def test_lines_of_processes_that_share_a_log_stay_whole(tmp_path: Path) -> None:
     def write(index: int) -> Any:
         with log(tmp_path / "a.jsonl", str(index)) as events:
             for i in range(100):
-                events.write("line", number=i, padding="x" * 500)
+                events.write(named("line", number=i, padding="x" * 500))
 
     in_processes(4, write)
-    events = read_events(tmp_path)
+    events = read_event_lines(tmp_path)
     assert sorted((event["node"], event["number"]) for event in events) == [
         (str(n), i) for n in range(4) for i in range(100)
     ]
@@ -160,7 +192,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
 def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Path, hung: Hung) -> None:
     with log(tmp_path / "a.jsonl") as events:
         for i in range(50):
-            events.write("line", number=i)
+            events.write(named("line", number=i))
         assert hung.reached.wait(TIMEOUT)
         assert not (tmp_path / "a.jsonl").exists()
         hung.released.set()
@@ -171,15 +203,15 @@ def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Pa
 def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung) -> None:
     monkeypatch.setattr(event_log, "MAX_QUEUED", 10)
     with log(tmp_path / "a.jsonl") as events:
-        events.write("taken out")
+        events.write(named("taken out"))
         assert hung.reached.wait(TIMEOUT)
         for i in range(25):
-            events.write(f"{i}")
+            events.write(named(f"{i}"))
         hung.released.set()
         idle(events)
-        events.write("after")
+        events.write(named("after"))
     assert names(tmp_path) == ["taken out", *(f"{i}" for i in range(10)), "events dropped", "after"]
-    assert [event["count"] for event in read_events(tmp_path) if "count" in event] == [15]
+    assert EventsDropped(count=15) in [logged.event for logged in read_events(tmp_path)]
 
 
 @pytest.mark.parametrize("waiting", [1, 2], ids=["room in the queue", "a full queue"])
@@ -188,10 +220,10 @@ def test_closing_waits_for_a_bounded_time(
 ) -> None:
     monkeypatch.setattr(event_log, "MAX_QUEUED", 1)
     events = EventLog(tmp_path / "a.jsonl", "n1")
-    events.write("taken out")
+    events.write(named("taken out"))
     assert hung.reached.wait(TIMEOUT)
     for _ in range(waiting - 1):
-        events.write("waits")
+        events.write(named("waits"))
     assert not events.close(0.01)
     hung.released.set()
     assert events.close(TIMEOUT)

@@ -1,4 +1,4 @@
-"""A worker that says hello, then waits until it is told to finish; ``deaf``: to SIGTERM."""
+"""A worker that prints a greeting and waits for the file ``finish``. With ``ignore-sigterm`` it ignores SIGTERM."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ import sys
 import time
 from pathlib import Path
 
-if "deaf" in sys.argv:
+if "ignore-sigterm" in sys.argv:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 print(f"hello from rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} on {os.environ['HPCELASTIC_NODE']}")
 while not Path(os.environ["HPCELASTIC_RUN_DIR"], "finish").exists():

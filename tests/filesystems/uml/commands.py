@@ -59,7 +59,7 @@ class Program:
         return self._popen.wait()
 
     def read(self) -> bytes | None:
-        """What can be read now; nothing at the end, when the last process that holds the pipe has closed it."""
+        """Return the output that can be read now; nothing at the end, when the last holder has closed the pipe."""
         with contextlib.suppress(BlockingIOError):
             return os.read(self.output, _CHUNK)
         return None

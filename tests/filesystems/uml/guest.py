@@ -47,7 +47,7 @@ class Guest:
             raise ClusterError(f"guest {self.name} did not boot: {error}\n{self.console()}") from error
 
     def console(self) -> str:
-        """What its kernel and process 1 have written since it was booted."""
+        """The output of its kernel and process 1 since it was booted."""
         return self._kernel.console() if self._kernel else ""
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str] = NOTHING) -> GuestProcess:

@@ -49,7 +49,7 @@ read -r _
 
 
 def needs_shim() -> bool:
-    """Whether this processor's XSAVE area is larger than such a kernel knows."""
+    """Return whether this processor's XSAVE area is larger than such a kernel supports."""
     auxiliary = ctypes.CDLL(None).getauxval
     auxiliary.restype = ctypes.c_ulong
     return bool(auxiliary(_AT_MINSIGSTKSZ) > _LARGEST_FRAME)
@@ -57,7 +57,7 @@ def needs_shim() -> bool:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a kernel is started with; ``arguments`` reach its process 1 as environment."""
+    """The parameters of a kernel. ``arguments`` reach its process 1 as environment."""
 
     port: str
     """The switch's port that its network interface is plugged into."""
@@ -90,7 +90,7 @@ class Kernel:
         self._process = ProcessHandle(int(pid))
 
     def console(self) -> str:
-        """What the kernel and its process 1 have written."""
+        """The output of the kernel and its process 1."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:

@@ -1,1 +1,1 @@
-"""Runs that faults befall on the test cluster, and the judge of what they did."""
+"""Runs with faults on the test cluster, and the judge of their records."""

@@ -1,4 +1,4 @@
-"""What can befall a run under SLURM, one case each, for tests and for the table of the documentation."""
+"""Faults of a run under SLURM, one case each, for tests and for the table of the documentation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ COMPLETED = frozenset({"COMPLETED"})
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that befalls a run, and what is to come of it."""
+    """A fault of a run, and the expected result."""
 
-    befall: Callable[[Stage], None]
+    cause: Callable[[Stage], None]
     restarts: int = 0
     """Spent of the budget at the end."""
 
@@ -24,7 +24,7 @@ class Case:
     """Ranks at the end, one on each node."""
 
     lost: int = 0
-    """How many ranks fewer there may be, as SLURM ends tasks of its own accord."""
+    """Maximum number of missing ranks, because SLURM may end tasks by itself."""
 
     jobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """By shape, how jobs of the run end, where not all of them are COMPLETED."""
@@ -39,7 +39,7 @@ class Case:
     """A job is left that SLURM holds, and a person cancels it once the run has succeeded."""
 
     early: bool = False
-    """It befalls the run before it trains."""
+    """Whether the fault occurs before the run trains."""
 
     total_time: str | None = None
     """`run.total_time`."""
@@ -52,15 +52,15 @@ class Case:
 
     @property
     def first_world(self) -> int:
-        """Ranks when it befalls."""
+        """Number of ranks at the time of the fault."""
         return int(self.nodes.rpartition(".")[2])
 
     def play(self, stage: Stage) -> None:
-        """Let it befall a run that has begun to train on all of its nodes."""
+        """Cause the fault in a run that has begun to train on all of its nodes."""
         if not self.early:
             stage.until_world(self.first_world)
             stage.until_step(STARTED)
-        self.befall(stage)
+        self.cause(stage)
 
     def end(self, stage: Stage) -> Verdict:
         """Wait for the end of the run, and of all that is left of it."""

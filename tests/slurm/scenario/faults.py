@@ -1,27 +1,27 @@
-"""What can befall a run under SLURM: each is done to a stage whose run trains, and waits for what must come of it."""
+"""Faults of a run under SLURM. Each function causes one in a run that trains and waits for the expected result."""
 
 import time
 from collections.abc import Iterable
 
-from hpcelastic.agent.supervisor import WORKERS_POLL
+from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import read_leases
 from tests.slurm.scenario.stage import Stage
 
 STARTED = 3
-"""The step that a run has done when something befalls it."""
+"""The step that a run has completed at the time of a fault."""
 
 
 # ------------------------------------------------------------------------------------------------ workers and agents
 
 
 def worker_crash(stage: Stage) -> None:
-    stage.befall("a worker is killed")
+    stage.record_fault("a worker is killed")
     stage.kill_worker(rank=2)
 
 
 def agent_crash(stage: Stage) -> None:
-    stage.befall("an agent is killed")
+    stage.record_fault("an agent is killed")
     stage.kill_agent(3)
 
 
@@ -29,31 +29,31 @@ def agent_crash(stage: Stage) -> None:
 
 
 def node_killed(stage: Stage) -> None:
-    stage.befall("a node dies, SLURM knows")
+    stage.record_fault("a node dies, SLURM knows")
     stage.cluster.fail_node(3)
 
 
 def power_loss(stage: Stage) -> None:
-    stage.befall("a node loses its power")
+    stage.record_fault("a node loses its power")
     stage.cluster.power_off(3)
 
 
 def batch_host_lost(stage: Stage) -> None:
     node = Stage.number(stage.cluster.job(stage.job_on(1))["BatchHost"])
-    stage.befall("the node of the batch script dies")
+    stage.record_fault("the node of the batch script dies")
     stage.cluster.fail_node(node)
 
 
 def first_rank_lost(stage: Stage) -> None:
     node = stage.node_of(rank=0)
-    stage.befall("the node of rank 0 loses its power")
+    stage.record_fault("the node of rank 0 loses its power")
     stage.cluster.power_off(node)
 
 
 def node_returns(stage: Stage) -> None:
     node_killed(stage)
     stage.until_world(3)
-    stage.befall("a node returns")
+    stage.record_fault("a node returns")
     stage.cluster.start_node(3)
     stage.until_world(4)
 
@@ -63,7 +63,7 @@ def node_returns(stage: Stage) -> None:
 
 def cable_cut(stage: Stage) -> None:
     """The leases of the node, which all can see, say that it lives: nobody goes on without it."""
-    stage.befall("the network of a node is cut for 2 s")
+    stage.record_fault("the network of a node is cut for 2 s")
     stage.cluster.cut(3)
     time.sleep(2.0)
     stage.cluster.heal(3)
@@ -72,11 +72,11 @@ def cable_cut(stage: Stage) -> None:
 def cut_off(stage: Stage) -> None:
     """The node can reach neither others nor the filesystem, as it stands still; and then goes on, as an orphan."""
     before = stage.newest()[-1].round
-    stage.befall("a node loses network and filesystem for a while")
+    stage.record_fault("a node loses network and filesystem for a while")
     stage.cluster.cut(3)
     stage.cluster.freeze_node(3)
     stage.until_step(0, after_round=before)
-    stage.befall("and has them again")
+    stage.record_fault("and has them again")
     stage.cluster.heal(3)
     stage.cluster.thaw_node(3)
     stage.until_world(4)
@@ -87,7 +87,7 @@ def cut_off(stage: Stage) -> None:
 
 def requeue_by_hand(stage: Stage) -> None:
     job, before = stage.job_on(3), stage.newest()[-1].round
-    stage.befall("scontrol requeue")
+    stage.record_fault("scontrol requeue")
     stage.cluster.run("scontrol", "requeue", job)
     stage.cluster.start_now(job)
     stage.until_world(4, after_round=before)
@@ -97,13 +97,13 @@ def requeue_by_slurm(stage: Stage) -> None:
     """A job that has lost all of its nodes is SLURM's to start again."""
     node = stage.node_of(rank=0)
     job = stage.job_on(node)
-    stage.befall("the only node of a job dies")
+    stage.record_fault("the only node of a job dies")
     stage.cluster.fail_node(node)
     stage.cluster.start_now(job)
 
 
 def controller_restart(stage: Stage) -> None:
-    stage.befall("the controller is restarted")
+    stage.record_fault("the controller is restarted")
     stage.cluster.stop_controller()
     stage.cluster.start_controller()
 
@@ -112,11 +112,11 @@ def controller_away(stage: Stage) -> None:
     """Nothing that a run needs to go on is asked of SLURM."""
     before = stage.newest()[-1].round
     stage.cluster.stop_controller()
-    stage.befall("a node loses its power while the controller is away")
+    stage.record_fault("a node loses its power while the controller is away")
     stage.cluster.power_off(3)
     stage.until_step(0, after_round=before)
     time.sleep(1.0)
-    stage.befall("the controller comes back")
+    stage.record_fault("the controller comes back")
     stage.cluster.start_controller()
 
 
@@ -131,7 +131,7 @@ def controller_forgets(stage: Stage) -> None:
     (job,) = stage.run.status().jobs
     stage.cluster.kill_controller()
     stage.until_step(STARTED)
-    stage.befall("the controller forgets that the job runs")
+    stage.record_fault("the controller forgets that the job runs")
     stage.cluster.start_controller()
 
     def held() -> bool:
@@ -165,20 +165,20 @@ def preempted_for_good(stage: Stage) -> None:
     before = stage.newest()[-1].round
     _preempt(stage)
     stage.until("an empty queue", lambda: not stage.cluster.jobs())
-    stage.befall("hpcelastic submit --resume")
+    stage.record_fault("hpcelastic submit --resume")
     stage.resume()
     stage.until_world(4, after_round=before)
 
 
 def _preempt(stage: Stage) -> None:
-    stage.befall("preemption")
+    stage.record_fault("preemption")
     high = stage.cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", f"-N{len(stage.cluster.nodes)}")
     stage.cluster.wait_output(high, "high")
     stage.cluster.run("scancel", high)
 
 
 def _start_again(stage: Stage, jobs: Iterable[str]) -> None:
-    """Those of the ``jobs`` that wait, without the wait that SLURM lays on them; it may be over for some by then."""
+    """Return those of ``jobs`` that are pending, without SLURM's delay. For some, the delay may already be over."""
     time.sleep(1.1)  # see `SlurmCluster.start_now`
     for job in jobs:
         if stage.cluster.job_state(job) == "PENDING":
@@ -187,7 +187,7 @@ def _start_again(stage: Stage, jobs: Iterable[str]) -> None:
 
 def time_is_up(stage: Stage) -> None:
     before = stage.newest()[-1]
-    stage.befall("the time limit")
+    stage.record_fault("the time limit")
     for job in stage.cluster.jobs():
         stage.cluster.limit(job, 35)  # SLURM looks twice before: at the first time it warns
     stage.until_world(before.world_size, after_round=before.round)
@@ -198,14 +198,14 @@ def batch_host_lost_and_time_is_up(stage: Stage) -> None:
     stage.cluster.limit(stage.job_on(1), 50)
     batch_host_lost(stage)
     alone = stage.until_world(3)
-    stage.befall("the time limit")
+    stage.record_fault("the time limit")
     stage.until_world(3, after_round=alone)
 
 
 def too_few_left(stage: Stage) -> None:
     """An allocation starts anew, as SLURM gives it no node in place of a lost one; a pool gets its nodes back."""
     jobs, before = stage.cluster.jobs(), stage.newest()[-1].round
-    stage.befall("fewer nodes than nodes.min are left")
+    stage.record_fault("fewer nodes than nodes.min are left")
     for node in (3, 4):
         stage.cluster.fail_node(node)
     stage.until("a requeue", lambda: "PENDING" in stage.cluster.jobs().values())
@@ -219,7 +219,7 @@ def replaced(stage: Stage) -> None:
     """By a node that stands by, or that an allocation has asked for."""
     before = stage.newest()[-1].round
     node = stage.node_of(rank=1)
-    stage.befall("a node dies that can be replaced")
+    stage.record_fault("a node dies that can be replaced")
     stage.cluster.fail_node(node)
     stage.until_world(3, after_round=before)
 
@@ -228,7 +228,7 @@ def goes_bad(stage: Stage) -> None:
     """The job's agents start again, and find one of their nodes bad."""
     job, before = stage.job_on(3), stage.newest()[-1].round
     stage.make_bad(3)
-    stage.befall("a node goes bad, and its job is requeued")
+    stage.record_fault("a node goes bad, and its job is requeued")
     stage.cluster.run("scontrol", "requeue", job)
     stage.cluster.start_now(job)
     stage.until("the node's refusal", lambda: "n3" in stage.run.status().incidents)
@@ -236,7 +236,7 @@ def goes_bad(stage: Stage) -> None:
 
 
 def drained_by_slurm(stage: Stage) -> None:
-    stage.befall("SLURM drains a node")
+    stage.record_fault("SLURM drains a node")
     stage.cluster.drain(3)
     stage.until_world(3)
 
@@ -245,7 +245,7 @@ def resumed_by_slurm(stage: Stage) -> None:
     """A pool's element that a drain has sent elsewhere takes the node again once SLURM gives it."""
     drained_by_slurm(stage)
     stage.until("the requeue", lambda: "PENDING" in stage.cluster.jobs().values())
-    stage.befall("the node is resumed")
+    stage.record_fault("the node is resumed")
     stage.cluster.resume(3)
     stage.until_world(4)
 
@@ -254,29 +254,27 @@ def resumed_by_slurm(stage: Stage) -> None:
 
 
 def drained(stage: Stage) -> None:
-    stage.befall("hpcelastic drain")
+    stage.record_fault("hpcelastic drain")
     stage.run.drain("n3")
     stage.until_world(3)
 
 
 def scaled_down(stage: Stage) -> None:
-    stage.befall("hpcelastic scale, to one node less")
+    stage.record_fault("hpcelastic scale, to one node less")
     stage.run.scale(3)
     stage.until_world(3)
 
 
 def scaled_up(stage: Stage) -> None:
-    stage.befall("hpcelastic scale, to one node more")
+    stage.record_fault("hpcelastic scale, to one node more")
     stage.run.scale(4)
     stage.until_world(4)
 
 
 def checkpoint(stage: Stage) -> None:
     before = stage.newest()[-1].round
-    heeds = {"event": WORKERS_POLL, "round": before}
-    stage.until(
-        "workers that heed it", lambda: any(heeds.items() <= e.items() for e in read_events(stage.paths.events))
-    )
-    stage.befall("hpcelastic checkpoint")
+    polls = WorkersPoll(round=before)
+    stage.until("workers that poll", lambda: any(logged.event == polls for logged in read_events(stage.paths.events)))
+    stage.record_fault("hpcelastic checkpoint")
     stage.run.checkpoint()
     stage.until_world(4, after_round=before)

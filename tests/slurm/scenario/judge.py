@@ -1,4 +1,4 @@
-"""The judge of a run that faults befell: what its workers noted, what the register says, and how it ended.
+"""The judge of a run with faults, by the notes of its workers, the register, and the end of the run.
 
 Pure. A verdict is figures; what must never be is raised as `Refusal`, with the notes that show it.
 """
@@ -30,7 +30,7 @@ class Evidence:
 
     steps: int
     digest: str
-    """What an undisturbed run ends with."""
+    """The final digest of an undisturbed run."""
 
     starts: Mapping[int, float] = field(default_factory=dict)
     """By round, when an agent first said that it had started workers; seconds since the epoch."""
@@ -39,7 +39,7 @@ class Evidence:
     """The checkpoints that are left, and when each was; seconds since the epoch."""
 
     jobs: Sequence["Begin"] = ()
-    """When batch scripts began."""
+    """Times at which batch scripts began."""
 
     faults: Sequence["Fault"] = ()
 
@@ -57,7 +57,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done to the run, and when."""
+    """A fault of the run, with its time."""
 
     name: str
     monotonic: float
@@ -65,7 +65,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a fault cost."""
+    """The cost of a fault."""
 
     fault: str
     seconds: float
@@ -83,7 +83,7 @@ class Verdict:
     """Rounds that trained."""
 
     steps_lost: int
-    """How often any step was trained again."""
+    """Number of repetitions of steps."""
 
     costs: tuple[Cost, ...]
 
@@ -92,7 +92,7 @@ class Verdict:
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """What the run's faults cost; Refusal if it ever had two groups, or did not end as an undisturbed one."""
+    """Return the cost of the run's faults. Raises Refusal if two groups ran at once or the end is wrong."""
     rounds = _by_round(evidence.notes)
     for check in (_one_view, _as_registered, _one_group, _quiet_afterwards, _resumed, _no_gap, _right_end):
         check(evidence, rounds)
@@ -137,7 +137,7 @@ def _one_view(_: Evidence, rounds: Rounds) -> None:
 
 
 def _as_registered(evidence: Evidence, rounds: Rounds) -> None:
-    """Who trained in a round is in it, as the register has it."""
+    """Check that every node that trained in a round is in that round of the register."""
     for round, notes in rounds.items():
         members = evidence.members.get(round, ())
         strangers = [note for note in notes if note.node not in members[note.rank : note.rank + 1]]
@@ -183,7 +183,7 @@ def _resumed(_: Evidence, rounds: Rounds) -> None:
 
 
 def _unnoted(rounds: Rounds, before: int) -> set[int]:
-    """What a worker may have saved that was killed before it could note that: the state after its last step."""
+    """Return states that a worker may have saved and not noted because it was killed: that after its last step."""
     return {max(_steps(notes)) + 1 for round, notes in rounds.items() if round < before and _steps(notes)}
 
 
@@ -219,7 +219,7 @@ def _cost(fault: Fault, until: float, rounds: Rounds) -> Cost:
 
 
 def _repetitions(notes: Iterable[Note]) -> Iterator[float]:
-    """When a step was done again that an older round had done."""
+    """Yield the times at which a step of an older round was repeated."""
     done: dict[int, set[int]] = defaultdict(set)
     for note in (note for note in notes if note.kind == "step"):
         if done[note.step] - {note.round} and note.round not in done[note.step]:

@@ -1,4 +1,4 @@
-"""What a scenario's run computes, so that the end does not depend on who computed which part: whole numbers only.
+"""The computation of a scenario's run: integers only, so the result does not depend on the ranks of the parts.
 
 Pure. The state after a step depends on the state before it and on every sample of the step's batch; a step that was
 left out, done twice in a row, or shared wrongly among the ranks shows in the digest.
@@ -19,7 +19,7 @@ MODULUS = 2**31 - 1
 
 @dataclass(frozen=True)
 class Plan:
-    """How long a run is, and how often it saves; the digest of its end depends on the first two alone."""
+    """The length of a run and its interval of checkpoints. The final digest depends only on the first two fields."""
 
     steps: int = 30
     seed: int = 0
@@ -40,7 +40,7 @@ class Plan:
 
     @property
     def arguments(self) -> list[str]:
-        """What the training script is given."""
+        """Arguments of the training script."""
         return [json.dumps(vars(self))]
 
     @classmethod
@@ -59,7 +59,7 @@ def first_state() -> list[int]:
 
 
 def share(state: Sequence[int], step: int, samples: Sequence[int]) -> list[int]:
-    """What some samples of a step's batch add to the state; shares of a whole batch add up to the batch's."""
+    """Return the contribution of some samples of a step's batch. Those of a whole batch add up to the batch's."""
     return [sum((value * (sample + 2) + step) % MODULUS for sample in samples) % MODULUS for value in state]
 
 
@@ -75,7 +75,7 @@ def digest(state: Sequence[int]) -> str:
 
 
 def undisturbed(plan: Plan) -> str:
-    """The digest of a run that nothing befell."""
+    """Return the digest of a run without faults."""
     state = first_state()
     for step in range(plan.steps):
         state = advance(state, share(state, step, plan.batches.indices(step)))

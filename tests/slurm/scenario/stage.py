@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import hpcelastic
 from hpcelastic.api.run import Run
 from hpcelastic.config.job import node_range
+from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import read_leases
@@ -38,7 +39,7 @@ _QUICK = {"lease": 2, "margin": 0.5, "poll": 0.1, "last_call": 1, "join_timeout"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is submitted, and how."""
+    """The parameters of a submission."""
 
     shape: str = "allocation"
     nodes: str = "2..4"
@@ -97,7 +98,7 @@ class Stage:
         return self.cluster.run("squeue", "-h", "-r", "-n", self.setting.name, "-w", f"n{node}", "-o", "%i").split()[0]
 
     def job_states(self) -> set[str]:
-        """How the run's jobs, or the elements of its pool, stand."""
+        """Return the states of the run's jobs, or of the elements of its pool."""
         shown = (self.cluster.run("scontrol", "show", "job", "-o", job) for job in self.run.status().jobs)
         return {state for text in shown for state in re.findall(r"\bJobState=(\w+)", text)}
 
@@ -105,7 +106,7 @@ class Stage:
         return read_trace(self.run.directory / "trace")
 
     def newest(self) -> list[Note]:
-        """What the newest round has noted, by time."""
+        """Return the notes of the newest round, ordered by time."""
         return read_trace(self.run.directory / "trace", newest=True)
 
     def node_of(self, rank: int) -> int:
@@ -122,10 +123,10 @@ class Stage:
         """The numbers of the nodes that have power."""
         return [number for number in range(1, len(self.cluster.nodes) + 1) if self.cluster.node_running(number)]
 
-    def until(self, what: str, look: Callable[[], T], timeout: float = TIMEOUT) -> T:
-        """The first true value of ``look``."""
+    def until(self, what: str, poll: Callable[[], T], timeout: float = TIMEOUT) -> T:
+        """Call ``poll`` until its result is true and return the result."""
         deadline = time.monotonic() + timeout
-        while not (found := look()):
+        while not (found := poll()):
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {timeout:g} s for {what}\n{self.describe()}")
             time.sleep(0.05)
@@ -134,20 +135,20 @@ class Stage:
     def until_step(self, step: int, after_round: int = 0) -> int:
         """Until a round after ``after_round`` has come to the step, or a later one; the number of that round."""
 
-        def look() -> int:
+        def poll() -> int:
             done = (note for note in self.notes() if note.progress and note.round > after_round and note.step >= step)
             return max((note.round for note in done), default=0)
 
-        return self.until(f"step {step} of a round after {after_round}", look)
+        return self.until(f"step {step} of a round after {after_round}", poll)
 
     def until_world(self, size: int, after_round: int = 0) -> int:
         """Until a round of so many ranks, after ``after_round``, trains; its number."""
 
-        def look() -> int:
+        def poll() -> int:
             newest = [note for note in self.newest() if note.progress and note.world_size == size]
             return newest[0].round if newest and newest[0].round > after_round else 0
 
-        return self.until(f"a round of {size} ranks", look)
+        return self.until(f"a round of {size} ranks", poll)
 
     def describe(self) -> str:
         """For a failure's message: how the run stands, and what its agents have said last."""
@@ -160,8 +161,8 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ what is done
 
-    def befall(self, name: str) -> None:
-        """Note that from now on the run bears this."""
+    def record_fault(self, name: str) -> None:
+        """Record a fault of the run, with the present time."""
         self.faults.append(Fault(name, time.monotonic()))
 
     def make_bad(self, node: int) -> None:
@@ -185,10 +186,10 @@ class Stage:
 
     # ------------------------------------------------------------------------------------------------ how it ends
 
-    def verdict(self, patience: float = TIMEOUT) -> Verdict:
+    def verdict(self, timeout: float = TIMEOUT) -> Verdict:
         """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run."""
         (self.run.directory / "finish").touch()
-        status = self.until("the end of the run", self._ended, patience)
+        status = self.until("the end of the run", self._ended, timeout)
         if status.phase != Phase.SUCCEEDED.value:
             raise Refusal(f"the run has {status.phase}: {status.reason}\n{self.describe()}")
         try:
@@ -212,9 +213,9 @@ class Stage:
 
     def evidence(self) -> Evidence:
         starts: dict[int, float] = {}
-        for event in read_events(self.paths.events):
-            if event["event"] == "workers started":
-                starts.setdefault(event["round"], event["time"])
+        for logged in read_events(self.paths.events):
+            if isinstance(logged.event, WorkersStarted):
+                starts.setdefault(logged.event.round, logged.time)
         return Evidence(
             notes=self.notes(),
             result=json.loads((self.run.directory / "result.json").read_text()),

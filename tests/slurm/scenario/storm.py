@@ -1,7 +1,7 @@
 """Faults of every kind at random times, on a run whose nodes come from an allocation or a pool, and from single jobs.
 
 ``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``. When the storm is over everything is
-healed, and the run must end as if nothing had befallen it. A seed brings back the same dice; how quick the machine is
+healed, and the run must end as if there had been no fault. A seed brings back the same dice; how quick the machine is
 decides with them.
 """
 
@@ -37,12 +37,12 @@ JOIN = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 {python
 
 @dataclass
 class Storm:
-    """What goes on; ``dice`` decide on everything that is left to chance."""
+    """A storm. ``dice`` make all random decisions."""
 
     stage: Stage
     dice: random.Random
     healings: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
-    """When to undo what."""
+    """Functions that undo faults, with the times at which to call them."""
 
     broken: set[int] = field(default_factory=set)
     started: float = field(default_factory=time.monotonic)
@@ -64,9 +64,9 @@ class Storm:
     def say(self, what: str) -> None:
         print(f"{time.monotonic() - self.started:7.1f} s  {what}", flush=True)
 
-    def befall(self, what: str) -> None:
+    def record_fault(self, what: str) -> None:
         self.say(what)
-        self.stage.befall(what)
+        self.stage.record_fault(what)
 
     def later(self, what: str, undo: Callable[[], object], longest: float) -> None:
         self.healings.append((time.monotonic() + self.dice.uniform(0.5, longest), what, undo))
@@ -76,7 +76,7 @@ class Storm:
         due = sorted((each for each in self.healings if each[0] <= until), key=lambda each: each[0])
         self.healings = [each for each in self.healings if each not in due]
         for _, what, undo in due:
-            self.befall(what)
+            self.record_fault(what)
             undo()
 
     def node(self) -> int | None:
@@ -115,14 +115,14 @@ class Storm:
 
     @contextlib.contextmanager
     def steering(self) -> Iterator[None]:
-        """A wish of a person's, who is told where it can't be met just now."""
+        """Report a user's request that cannot be fulfilled now, and continue."""
         try:
             yield
         except (ConfigError, SlurmError) as error:
             self.say(f"  but {str(error).splitlines()[0]}")
 
     def release(self) -> None:
-        """What SLURM holds, as it has found a job started twice, a person cancels."""
+        """Cancel jobs that SLURM holds because it has found a job started twice."""
         for line in self.slurm("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines():
             job, _, reason = line.partition(" ")
             if "held" in reason.lower():
@@ -136,7 +136,7 @@ class Storm:
 def kill_worker(storm: Storm) -> None:
     if ranks := sorted({note.rank for note in storm.stage.newest()}):
         rank = storm.dice.choice(ranks)
-        storm.befall(f"the worker of rank {rank} is killed")
+        storm.record_fault(f"the worker of rank {rank} is killed")
         storm.stage.kill_worker(rank)
 
 
@@ -144,7 +144,7 @@ def kill_agent(storm: Storm) -> None:
     names = read_leases(storm.stage.paths.leases)
     if nodes := sorted({storm.stage.number(name) for name in names}):
         node = storm.dice.choice(nodes)
-        storm.befall(f"the agent of n{node} is killed")
+        storm.record_fault(f"the agent of n{node} is killed")
         storm.stage.kill_agent(node)
 
 
@@ -152,7 +152,7 @@ def kill_node(storm: Storm) -> None:
     cluster = storm.stage.cluster
     if node := storm.node():
         how, what = storm.dice.choice([(cluster.kill_node, "is killed"), (cluster.power_off, "loses its power")])
-        storm.befall(f"n{node} {what}")
+        storm.record_fault(f"n{node} {what}")
         how(node)
         storm.later(f"n{node} is started", lambda: storm.mend(node, cluster.start_node), 12.0)
 
@@ -160,7 +160,7 @@ def kill_node(storm: Storm) -> None:
 def cut(storm: Storm) -> None:
     cluster = storm.stage.cluster
     if node := storm.node():
-        storm.befall(f"the cable of n{node} is cut")
+        storm.record_fault(f"the cable of n{node} is cut")
         cluster.cut(node)
         storm.later(f"the cable of n{node} is healed", lambda: storm.mend(node, cluster.heal), 8.0)
 
@@ -169,7 +169,7 @@ def freeze(storm: Storm) -> None:
     """Never the whole group: a worker that is alone in its round needs nobody to do a step more when it wakes up."""
     cluster = storm.stage.cluster
     if len({note.node for note in storm.stage.newest()}) > 2 and (node := storm.node()):
-        storm.befall(f"n{node} stands still, without network and filesystem")
+        storm.record_fault(f"n{node} stands still, without network and filesystem")
         cluster.cut(node)
         cluster.freeze_node(node)
         storm.later(f"n{node} goes on", lambda: storm.mend(node, thaw(cluster)), 8.0)
@@ -186,7 +186,7 @@ def thaw(cluster: SlurmCluster) -> Callable[[int], None]:
 def down(storm: Storm) -> None:
     if storm.stage.cluster.controller_running and (node := storm.node()):
         state = storm.dice.choice(["down", "drain"])
-        storm.befall(f"n{node} is set to {state}")
+        storm.record_fault(f"n{node} is set to {state}")
         storm.slurm("scontrol", "update", f"nodename=n{node}", f"state={state}", "reason=storm")
         storm.later(f"n{node} is resumed", lambda: storm.mend(node, lambda it: resume(storm, it)), 6.0)
 
@@ -200,13 +200,13 @@ def limit(storm: Storm) -> None:
     jobs = storm.slurm("squeue", "-h", "-r", "-t", "R", "-n", storm.stage.setting.name, "-o", "%i").split()
     if jobs and not any(note.kind == "waiting" for note in storm.stage.newest()):
         job, seconds = storm.dice.choice(jobs), storm.dice.randint(5, 60)
-        storm.befall(f"the time of job {job} ends in {seconds} s")
+        storm.record_fault(f"the time of job {job} ends in {seconds} s")
         storm.slurm("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
 
 
 def drain(storm: Storm) -> None:
     node = f"n{storm.dice.randint(1, NODES)}"
-    storm.befall(f"{node} is drained")
+    storm.record_fault(f"{node} is drained")
     with storm.steering():
         storm.stage.run.drain(node)
         storm.later(f"{node} is let in again", lambda: undrain(storm, node), 6.0)
@@ -220,13 +220,13 @@ def undrain(storm: Storm, node: str) -> None:
 def scale(storm: Storm) -> None:
     nodes = storm.dice.randint(1, NODES)
     if storm.stage.cluster.controller_running:
-        storm.befall(f"the run is scaled to {nodes}")
+        storm.record_fault(f"the run is scaled to {nodes}")
         with storm.steering():
             storm.stage.run.scale(nodes)
 
 
 def checkpoint(storm: Storm) -> None:
-    storm.befall("a checkpoint is asked for")
+    storm.record_fault("a checkpoint is asked for")
     with storm.steering():
         storm.stage.run.checkpoint(anyway=storm.dice.random() < 0.2)
 
@@ -234,21 +234,21 @@ def checkpoint(storm: Storm) -> None:
 def requeue(storm: Storm) -> None:
     if jobs := storm.jobs():
         job = storm.dice.choice(jobs)
-        storm.befall(f"job {job} is requeued")
+        storm.record_fault(f"job {job} is requeued")
         storm.slurm("scontrol", "requeue", job)
 
 
 def cancel(storm: Storm) -> None:
     if jobs := storm.jobs():
         job = storm.dice.choice(jobs)
-        storm.befall(f"job {job} is cancelled")
+        storm.record_fault(f"job {job} is cancelled")
         storm.slurm("scancel", job)
 
 
 def preempt(storm: Storm) -> None:
     nodes = storm.dice.choice([1, 2])
     if storm.stage.cluster.controller_running:
-        storm.befall(f"{nodes} nodes are wanted by another job")
+        storm.record_fault(f"{nodes} nodes are wanted by another job")
         seconds = storm.dice.uniform(1, 6)
         storm.stage.cluster.submit(f"sleep {seconds}", "-p", "high", "--exclusive", f"-N{nodes}", "-J", "high")
 
@@ -257,7 +257,7 @@ def controller(storm: Storm) -> None:
     cluster = storm.stage.cluster
     if cluster.controller_running:
         how, what = storm.dice.choice([(cluster.kill_controller, "killed"), (cluster.stop_controller, "ended")])
-        storm.befall(f"the controller is {what}")
+        storm.record_fault(f"the controller is {what}")
         how()
         storm.later("the controller is started", cluster.start_controller, 6.0)
 
@@ -282,7 +282,7 @@ def weather(seconds: float, seed: int, shape: str) -> Verdict:
         storm.blow(seconds)
         with storm.steering():
             stage.run.scale(NODES)
-        verdict = stage.verdict(patience=TIMEOUT + seconds)
+        verdict = stage.verdict(timeout=TIMEOUT + seconds)
         storm.release()
         with contextlib.suppress(TimeoutError):  # what comes late finds that the run is over, and ends
             stage.until("an empty queue", lambda: not cluster.jobs(), timeout=30.0)

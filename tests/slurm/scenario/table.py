@@ -1,4 +1,4 @@
-"""Lets everything befall a run under SLURM, and writes what it costs to the table of ``docs/slurm.md``.
+"""Causes every fault in a run under SLURM, and writes its cost to the table of ``docs/slurm.md``.
 
 ``python -m tests.slurm.scenario.table [CASE ...]``: all cases if none is given; the others keep the rows they have.
 """

@@ -1,4 +1,4 @@
-"""What the workers of a scenario noted of themselves, one JSON line each: the evidence that the judge goes by.
+"""The notes of a scenario's workers, one JSON line each. They are the evidence for the judge.
 
 All nodes of a test cluster share this machine's clocks, so times of different nodes can be compared.
 """

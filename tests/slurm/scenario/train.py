@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from hpcelastic.training import Checkpoints, Context, context, publish, should_stop
 
-sys.path.insert(0, str(Path(__file__).parents[3]))  # whoever starts it, and with what environment
+sys.path.insert(0, str(Path(__file__).parents[3]))  # for any starter and any environment
 from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share  # found by that path
 from tests.slurm.scenario.trace import Trace  # the same
 
@@ -39,7 +39,7 @@ def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
             trace.note("saved", done)
 
     def leave(done: int) -> bool:
-        """Whether the round is to end here; then the state is saved."""
+        """Return whether the round must end here. If so, save the state."""
         if stopping := should_stop():
             save(done)
             trace.note("stopped", done)
@@ -52,7 +52,7 @@ def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
             if leave(step):
                 return
         state = advance(state, total(share(state, step, plan.batches.indices(step)[here.rank :: here.world_size])))
-        trace.note("step", step)  # before any pause: who was frozen in it must not say later that it does now
+        trace.note("step", step)  # before any pause, so that a frozen process does not report an old step as new
         time.sleep(plan.step_time)
         if (step + 1) % plan.save_every == 0:
             save(step + 1)
@@ -74,7 +74,7 @@ def total(mine: list[int]) -> list[int]:
 
 
 def agreed(mine: bool) -> bool:
-    """Whether every rank says so."""
+    """Return whether the value is true on every rank."""
     return total([int(not mine)]) == [0]
 
 

@@ -1,6 +1,6 @@
-"""The network between simulated nodes, as `hpcelastic.network` makes it look: rings, and news of neighbours.
+"""The simulated network between nodes, with the interface of `hpcelastic.network`: notifications and peer events.
 
-A machine refuses a connection once no process of the node's agent, guard and workers is left there, and not before.
+A machine refuses connections only once no process of the node's agent, guard and workers is left on it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from tests.simulation.node import Node
 
 _SILENCE = 1.5
-"""Seconds after which a neighbour that sends nothing is called silent."""
+"""Seconds after which a neighbour that sends nothing is reported as silent."""
 
-_REFUSED, _AGAIN = 0.2, 0.5
-"""Seconds until a neighbour has been refused often enough, and between two times that this is told."""
+_REFUSED_DELAY, _REFUSED_INTERVAL = 0.2, 0.5
+"""Seconds until a refused connection is reported for the first time, and between two reports."""
 
 
 class Notifier:
-    """One node's side; `hpcelastic.rendezvous.notifier.Notifier`. ``loss`` is the share of messages that get lost,
-    and with 1 the network can't be used."""
+    """One node's side of the network, a `hpcelastic.rendezvous.notifier.Notifier`. ``loss`` is the fraction of messages
+    that are lost; with 1 the network cannot be used."""
 
     def __init__(self, node: "Node", loss: float) -> None:
         self._node = node
@@ -41,7 +41,9 @@ class Notifier:
     def notify(self, nodes: Iterable[Any], version: int) -> None:
         for target in list(nodes):
             if self._world.random.random() >= self._loss:
-                self._tell(self._world.node(target.node), lambda rendezvous: rendezvous.receive(Notification(version)))
+                self._deliver(
+                    self._world.node(target.node), lambda rendezvous: rendezvous.receive(Notification(version))
+                )
 
     def watch(self, members: Sequence[Any], version: int) -> None:
         ids = [p.node for p in members]
@@ -54,34 +56,34 @@ class Notifier:
                 self.lost(node) if node.gone else self.silent(node)
 
     def lost(self, node: "Node") -> None:
-        """A neighbour's agent has died, and its connections with it."""
+        """Report the loss of the connections to a neighbour whose agent has died."""
         if node.id not in self._watched:
             return
         if self._loss == 1:
             self.silent(node)
             return
-        self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerLinkLost(node.id)))
-        self._world.clock.after(_REFUSED, partial(self._refused, node), self._node.process)
+        self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerLinkLost(node.id)))
+        self._world.clock.after(_REFUSED_DELAY, partial(self._refused, node), self._node.process)
 
     def silent(self, node: "Node") -> None:
-        """A neighbour does not send pulses any more."""
+        """Report, after the silence time-out, a neighbour that sends no more heartbeats."""
         self._world.clock.after(_SILENCE, partial(self._still_silent, node), self._node.process)
 
     def heard(self, node: "Node") -> None:
         if node.id in self._watched and self._loss < 1:
-            self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerHeard(node.id)))
+            self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerHeard(node.id)))
 
     def _still_silent(self, node: "Node") -> None:
         if node.id in self._watched and (node.gone or node.frozen or self._loss == 1):
-            self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerSilent(node.id)))
+            self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerSilent(node.id)))
 
     def _refused(self, node: "Node") -> None:
         if node.id in self._watched and not self._node.gone:
             if not node.present:
-                self._tell(self._node, lambda rendezvous: rendezvous.receive(PeerRefused(node.id)))
-            self._world.clock.after(_AGAIN, partial(self._refused, node), self._node.process)
+                self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerRefused(node.id)))
+            self._world.clock.after(_REFUSED_INTERVAL, partial(self._refused, node), self._node.process)
 
-    def _tell(self, node: "Node", news: Callable[[Any], None]) -> None:
+    def _deliver(self, node: "Node", news: Callable[[Any], None]) -> None:
         if not node.gone:
             delay = self._world.random.uniform(0.0005, 0.05)
             self._world.clock.after(delay, lambda: node.hear(news), node.process)

@@ -1,4 +1,4 @@
-"""Workers that are forked from a warm parent, under a real agent."""
+"""Workers that are forked by the fork server of a real agent."""
 
 import json
 import os
@@ -30,13 +30,13 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def notes(shell: Shell, round: int) -> list[dict[str, object]]:
-    """What the two workers of a round have noted, once both have."""
+    """Wait for the notes of both workers of a round and return them."""
     eventually(lambda: len(list(shell.directory.glob(f"{round}.*.json"))) == 2)
     return [json.loads(path.read_text()) for path in sorted(shell.directory.glob(f"{round}.*.json"))]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("preload", "parents"), [("numpy", 1), ("", 0)], ids=["warm", "fresh"])
+@pytest.mark.parametrize(("preload", "parents"), [("numpy", 1), ("", 0)], ids=["forked", "fresh"])
 def test_restarts_are_forked_from_one_parent(shell: Shell, preload: str, parents: int) -> None:
     agent = shell.agent("--preload", preload, "--nproc-per-node=2", "--max-restarts=2", "train.py")
     seen: set[object] = set()
@@ -64,7 +64,7 @@ def test_a_killed_agent_takes_its_parent_and_its_workers_along(shell: Shell) -> 
     eventually(lambda: shell.processes() == {})
 
 
-def test_an_agent_that_is_told_to_go_while_workers_are_being_born_leaves_nothing(shell: Shell) -> None:
+def test_an_agent_that_is_told_to_go_while_workers_start_leaves_nothing(shell: Shell) -> None:
     os.mkfifo(shell.directory / "gate")
     shell.write({"slow.py": "open('gate').read()"})
     agent = shell.agent("--preload", "slow", "--nproc-per-node=2", "train.py")

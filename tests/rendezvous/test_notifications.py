@@ -1,4 +1,4 @@
-"""What a rendezvous makes of a doorbell: whom it rings, and what it does when it is rung."""
+"""Notifications of a rendezvous: the nodes that it notifies, and its reaction to notifications."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,30 +14,30 @@ from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, n
 
 
 @dataclass
-class Bells:
-    """The doorbell of one node: what it was told to ring and to watch; the network delivers nothing by itself."""
+class RecordingNotifier:
+    """A notifier of one node that records its calls. It delivers nothing."""
 
     healthy: bool = True
-    rung: list[tuple[set[str], int]] = field(default_factory=list)
+    notified: list[tuple[set[str], int]] = field(default_factory=list)
     watched: tuple[str, ...] = ()
 
     def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
-        self.rung.append(({node.name for node in nodes}, version))
+        self.notified.append(({node.name for node in nodes}, version))
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
         self.watched = tuple(member.name for member in members)
 
 
-class Bellman(Node):
-    """A node with a doorbell, whose turns are those of the agent's thread."""
+class NotifiedNode(Node):
+    """A node with a notifier. Its turns are those of the agent's thread."""
 
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
-        self.bells = Bells()
-        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, notifier=self.bells)
+        self.notifier = RecordingNotifier()
+        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, notifier=self.notifier)
 
     def turn(self) -> State | None:
-        """Renew and look, if it is time for them, then do as the state says."""
+        """Renew the lease and poll if they are due, then follow the state."""
         self.rendezvous.renew(self.member)
         observation = self.rendezvous.poll()
         return self.follow(observation) if observation else None
@@ -52,16 +52,18 @@ class Bellman(Node):
         return state
 
     @property
-    def told(self) -> list[tuple[set[str], int]]:
-        """Whom it has rung since this was asked last, and with which version."""
-        rung, self.bells.rung = self.bells.rung, []
-        return rung
+    def new_notifications(self) -> list[tuple[set[str], int]]:
+        """The notified nodes and versions since the last access."""
+        notified, self.notifier.notified = self.notifier.notified, []
+        return notified
 
 
-def running(root: Path, count: int) -> tuple[World, list[Bellman]]:
-    """A round that runs on ``count`` nodes, all of which know it and are quiet."""
+def running(root: Path, count: int) -> tuple[World, list[NotifiedNode]]:
+    """Return a round that runs on ``count`` nodes. All nodes know it, and no notification is pending."""
     world = make_world(root, 1, count)
-    nodes = [Bellman(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)]
+    nodes = [
+        NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=count).member) for i, name in named(count)
+    ]
     for _ in range(4):
         for node in nodes:
             world.now += 0.05
@@ -70,8 +72,8 @@ def running(root: Path, count: int) -> tuple[World, list[Bellman]]:
             node.follow(node.step())
     for node in nodes:
         node.turn()
-        node.told  # noqa: B018  # forgets
-        assert node.member.node_state is NodeState.RUNNING and len(node.bells.watched) == count
+        node.new_notifications  # noqa: B018  # clears them
+        assert node.member.node_state is NodeState.RUNNING and len(node.notifier.watched) == count
     world.now += 0.05
     return world, nodes
 
@@ -80,18 +82,18 @@ def named(count: int) -> list[tuple[int, str]]:
     return list(enumerate("abcdefgh"[:count]))
 
 
-def test_who_commits_rings_everybody(tmp_path: Path) -> None:
+def test_a_commit_notifies_all_nodes(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     b.fail(1)
     state = b.turn()
     assert state is not None and state.phase is Phase.JOINING
-    ((rung, version),) = b.told
-    assert rung == {"a", "b", "c"}
+    ((notified, version),) = b.new_notifications
+    assert notified == {"a", "b", "c"}
     for node in (a, c):
         node.rendezvous.receive(Notification(version))
         world.now += 0.02
         assert node.turn() == state, "the new version is looked at in the next turn"
-        assert node.told == []
+        assert node.new_notifications == []
 
 
 def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
@@ -117,32 +119,32 @@ def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
 
 def test_who_begins_among_many_glances_at_the_leases_and_leaves_them_to_the_first(tmp_path: Path) -> None:
     world = make_world(tmp_path, 6, 6)
-    nodes = [Bellman(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
+    nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
     for node in nodes:
         node.turn()
     assert [node.rendezvous._leases is not None for node in nodes] == [True] * 3 + [False] * 3
-    assert nodes[5].told == [({"a", "b", "c"}, 1)]
+    assert nodes[5].new_notifications == [({"a", "b", "c"}, 1)]
 
 
-def test_who_says_something_new_rings_the_leaders_and_they_form_the_round(tmp_path: Path) -> None:
+def test_a_publication_notifies_the_leaders_and_they_form_the_round(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     nodes[4].fail(1)
     nodes[4].turn()
-    version = nodes[4].told[0][1]
+    version = nodes[4].new_notifications[0][1]
     for node in nodes[:4]:
         node.rendezvous.receive(Notification(version))
         world.now += 0.02
         node.turn()
     states = [node.turn() for node in nodes[1:]]
     assert states == [None] * 4, "nobody but the first leader looks because it has said that it is ready"
-    assert [node.told for node in nodes[1:]] == [
+    assert [node.new_notifications for node in nodes[1:]] == [
         [({"a", "b", "c"} - {node.member.name}, version)] for node in nodes[1:]
     ]
     nodes[0].rendezvous.receive(Notification(version))
     world.now += 0.02
     state = nodes[0].turn()
     assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
-    assert nodes[0].told[-1][0] == {"a", "b", "c", "d", "e"}
+    assert nodes[0].new_notifications[-1][0] == {"a", "b", "c", "d", "e"}
 
 
 def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
@@ -166,30 +168,30 @@ def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
 
 def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
-    quiet, looks, beats = nodes[4], 0, set()
+    quiet, polls, beats = nodes[4], 0, set()
     for node in nodes:
         node.rendezvous.receive(Notification(99))
         world.now += 0.02
         node.turn()
     for _ in range(int(4 * LEASE)):
         world.now += 1.0
-        looks += quiet.turn() is not None
+        polls += quiet.turn() is not None
         beats.add(read_leases(world.paths.leases)[quiet.member.node].heartbeat)
         for node in nodes[:4]:
             node.turn()
-    assert looks == 2, "twice in four leases"
+    assert polls == 2, "twice in four leases"
     assert len(beats) in (12, 13), "three times in each"
 
 
-def test_who_can_not_hear_its_neighbours_looks_as_often_as_without_a_doorbell(tmp_path: Path) -> None:
+def test_a_node_that_cannot_hear_its_neighbours_polls_as_often_as_without_notifications(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
-    nodes[4].bells.healthy = False
+    nodes[4].notifier.healthy = False
     nodes[4].rendezvous.receive(Notification(99))
-    looks = []
+    polls = []
     for _ in range(4):
         world.now += 0.5
-        looks.append(nodes[4].turn() is not None)
-    assert looks == [True] * 4
+        polls.append(nodes[4].turn() is not None)
+    assert polls == [True] * 4
 
 
 # Neighbours that are gone, or silent
@@ -205,7 +207,7 @@ def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_onc
     assert state is not None
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
     assert read_leases(world.paths.leases)[a.member.node].member.dead == (b.member.node,)
-    version = a.told[-1][1]
+    version = a.new_notifications[-1][1]
     for node in (a, c):
         node.rendezvous.receive(Notification(version))
         world.now += 0.02
@@ -225,7 +227,7 @@ def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path
         a.rendezvous.receive(PeerLinkLost(b.member.node))
         b.rendezvous.receive(PeerLinkLost(a.member.node))
         world.now += 0.1
-        b.turn()  # who is shaken itself shows that it lives
+        b.turn()  # a node with a lost link renews its lease
         world.now += 0.1
         a.rendezvous.receive(PeerRefused(b.member.node))
         a.turn()
@@ -274,7 +276,7 @@ def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) 
     world, (a, b, c) = running(tmp_path, 3)
     a.step()
     a.rendezvous.receive(PeerSilent(b.member.node))
-    a.bells.healthy = False
+    a.notifier.healthy = False
     began, state = world.now, a.step().state
     while state.phase is Phase.RUNNING:
         world.now += 0.5
@@ -293,7 +295,7 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: P
     seen = world.now
     world.now += 0.2
     a.rendezvous.receive(PeerSilent(b.member.node))
-    a.bells.healthy = False
+    a.notifier.healthy = False
     state = a.turn()
     while state is None or state.phase is Phase.RUNNING:
         world.now += max(0.001, a.rendezvous.pause())

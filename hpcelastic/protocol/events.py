@@ -1,0 +1,299 @@
+"""The events of the agents' event logs: one dataclass for each kind of event.
+
+Pure. In the file, an event is one line with a JSON object: ``time`` in seconds since the epoch, ``node`` with the name
+of the node, ``event`` with the ``kind`` of the event, and the fields of its dataclass. A field that is None is left
+out. All versions share this format, so a field that is added to a kind must have a default. docs/events.md lists all
+kinds.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, Union, get_args
+
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.state import Again, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentStarted:
+    """The agent of a node takes part in the run from now on."""
+
+    kind: ClassVar[str] = "agent started"
+    address: str
+    """The address at which other nodes reach this node."""
+
+    pid: int
+    """Process id of the agent."""
+
+    workers: int | None = None
+    """Number of workers on this node. None if another program starts the workers, for example torchrun."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentRestarted:
+    """The agent was started again on its node because the previous agent had died. It follows `AgentStarted`."""
+
+    kind: ClassVar[str] = "agent restarted"
+    number: int
+    """Number of restarts in a row."""
+
+    reason: str
+    """The cause of death of the previous agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentEnded:
+    """The agent has stopped its workers and has published its departure, or tried to."""
+
+    kind: ClassVar[str] = "agent ended"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateChanged:
+    """The agent has read a new version of the register."""
+
+    kind: ClassVar[str] = "state"
+    version: int
+    """The version of the register."""
+
+    phase: Phase
+    round: int
+    restarts: int
+    """The spent part of the restart budget, in restarts."""
+
+    reason: str
+    """The reason for this version, for people."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalReceived:
+    """The agent has received a signal."""
+
+    kind: ClassVar[str] = "signal"
+    signal: str
+    """Name of the signal, for example SIGTERM."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaving:
+    """The node begins to leave the run."""
+
+    kind: ClassVar[str] = "leaving"
+    reason: str
+    seconds: float
+    """Seconds that the workers of the node still have."""
+
+    again: Again = ""
+    """The event after which the agents of the node's job restart the job; see `hpcelastic.protocol.state.Notice`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersStarted:
+    """All workers of the node have started in a round."""
+
+    kind: ClassVar[str] = "workers started"
+    round: int
+    world_size: int
+    """Number of workers in the round."""
+
+    group_rank: int
+    """Rank of the node among the nodes of the round."""
+
+    group_world_size: int
+    """Number of nodes in the round."""
+
+    role_rank: int
+    """Rank of the node's first worker among the workers of the same role."""
+
+    role_world_size: int
+    """Number of workers of the same role."""
+
+    pids: Mapping[int, int]
+    """Process id of each worker of the node, by rank. In JSON the ranks are strings."""
+
+    cpus: str
+    """Numbers of the processors that the workers of the node may use, such as ``0-3,8``."""
+
+    gpus: str | None = None
+    """CUDA_VISIBLE_DEVICES of the agent; None if it is not set."""
+
+    bound: str | None = None
+    """The processors of each worker, by local rank, such as ``0-3;4-7``. None if workers are not bound separately."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerEnded:
+    """A worker has ended, well or not. Workers that the agent stops do not have this event."""
+
+    kind: ClassVar[str] = "worker ended"
+    round: int
+    rank: int
+    exit_code: int
+    """The exit status, or minus the number of the signal that ended the worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersStopped:
+    """The agent has stopped its workers, or they have stopped at the end of a step on request."""
+
+    kind: ClassVar[str] = "workers stopped"
+    round: int
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRequested:
+    """The agent has requested that its workers stop at the end of a step."""
+
+    kind: ClassVar[str] = "workers asked to stop"
+    round: int
+    seconds: float
+    """Seconds after which the workers are stopped."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersPoll:
+    """The workers of the node poll for stop requests: they have called ``should_stop()``. Logged once in each round."""
+
+    kind: ClassVar[str] = "workers ask should_stop"
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fenced:
+    """The lease of the node has expired, and the guard has killed the workers."""
+
+    kind: ClassVar[str] = "fenced"
+    round: int
+    """The round of the workers that were killed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreServed:
+    """The node serves the store of a round. The first client has connected."""
+
+    kind: ClassVar[str] = "store served"
+    round: int
+    port: int
+    """TCP port of the store."""
+
+    pid: int
+    """Process id of the store server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreLost:
+    """The store server of a round has ended although the round goes on."""
+
+    kind: ClassVar[str] = "store lost"
+    round: int
+    exit_code: int
+    """The exit status, or minus the number of the signal that ended the store server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreFailed:
+    """The run's directory, or the server of its backend, has failed. The agent tries again."""
+
+    kind: ClassVar[str] = "trouble"
+    error: str
+    """The message of the error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunEnded:
+    """The agent has read that the run has ended."""
+
+    kind: ClassVar[str] = "run ended"
+    phase: Phase
+    """The final phase."""
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsDropped:
+    """Events before this one are missing in the log, because the filesystem was too slow."""
+
+    kind: ClassVar[str] = "events dropped"
+    count: int
+    """Number of missing events."""
+
+
+@dataclass(frozen=True)
+class UnknownEvent:
+    """An event of a kind that this version does not know, or with fields that do not match its kind."""
+
+    name: str
+    """The kind of the event."""
+
+    fields: Mapping[str, Any]
+    """The fields as they are in JSON."""
+
+    @property
+    def kind(self) -> str:
+        """The same as ``name``."""
+        return self.name
+
+
+KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
+    AgentStarted,
+    AgentRestarted,
+    AgentEnded,
+    StateChanged,
+    SignalReceived,
+    Leaving,
+    WorkersStarted,
+    WorkerEnded,
+    WorkersStopped,
+    StopRequested,
+    WorkersPoll,
+    Fenced,
+    StoreServed,
+    StoreLost,
+    StoreFailed,
+    RunEnded,
+    EventsDropped,
+]
+
+Event: TypeAlias = KnownEvent | UnknownEvent
+
+KINDS: Mapping[str, type[KnownEvent]] = {event.kind: event for event in get_args(KnownEvent)}
+"""The class of each kind of event."""
+
+
+@dataclass(frozen=True)
+class LoggedEvent:
+    """An event with its time and node, as it is in an event log."""
+
+    time: float
+    """Seconds since the epoch, on the clock of the node."""
+
+    node: str
+    """Name of the node, without the incarnation."""
+
+    event: Event
+
+
+def to_fields(event: Event) -> dict[str, Any]:
+    """Return the fields of ``event`` in their JSON form."""
+    if isinstance(event, UnknownEvent):
+        return dict(event.fields)
+    return {name: value for name, value in encode(event).items() if value is not None}
+
+
+def parse(kind: str, fields: Mapping[str, Any]) -> Event:
+    """Return the event of ``kind`` with ``fields`` in their JSON form. Unknown additional fields are ignored.
+
+    The result is an `UnknownEvent` if the kind is unknown, a field without a default is missing, or a field has a wrong
+    type.
+    """
+    known = KINDS.get(kind)
+    if known is not None:
+        try:
+            return decode(known, dict(fields))
+        except DecodeError:
+            pass
+    return UnknownEvent(kind, dict(fields))

@@ -1,0 +1,117 @@
+"""Liveness: when a lease that does not change proves that its owner is dead.
+
+Pure: listings and the times at which they began and ended are passed in. Every observer of leases uses this rule,
+whatever the leases are kept in. All times are on one monotonic clock, in seconds.
+
+- A lease ages from the *end* of the listing that first showed its newest version, and has expired at the *start* of a
+  listing that begins more than ``expiry`` later. Its owner measures from the start of the renewal, so that the owner's
+  guard always acts first.
+- A listing may miss a lease that is renewed at the same time, and a filesystem may show an older version. A lease that
+  is missing ages from the first of consecutive such listings, and expires after at least `MIN_MISSING_LISTINGS`.
+- A lease that is seen for the first time may be the last one of a node that has died. A renewal proves that the owner
+  lived if the listing before it is not older than ``expiry``.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+MIN_MISSING_LISTINGS = 5
+"""Consecutive listings that must miss a lease before it can expire."""
+
+
+@dataclass(frozen=True)
+class Verdict(Generic[V]):
+    """What a listing says about one node."""
+
+    alive: bool
+    """False once the lease has expired, until it is renewed."""
+
+    proved: bool
+    """True once a renewal has proved that the owner was alive."""
+
+    renewed: bool
+    """Whether this listing shows a version newer than `before`."""
+
+    before: V | None
+    """The newest version that earlier listings have shown; None if none has."""
+
+
+@dataclass
+class _Age(Generic[V]):
+    since: float
+    """The end of the listing that first showed ``version``; the end of the first listing if none has shown one."""
+
+    version: V | None = None
+    missing_since: float = 0.0
+    """The end of the first of the latest consecutive listings that did not show ``version``."""
+
+    missing_listings: int = 0
+    """The number of these listings."""
+
+    alive: bool = True
+    proved: bool = False
+
+    @property
+    def unchanged_since(self) -> float:
+        return self.missing_since if self.missing_listings else self.since
+
+
+class Liveness(Generic[V]):
+    """The ages of all leases of a run, as one observer sees them.
+
+    ``expiry`` is in seconds. ``follows(new, old)`` returns whether version ``new`` of a lease is newer than ``old``.
+    """
+
+    def __init__(self, expiry: float, follows: Callable[[V, V], bool]) -> None:
+        self._expiry, self._follows = expiry, follows
+        self._ages: dict[str, _Age[V]] = {}
+        self._last_listing_end = float("-inf")
+        """The end of the last listing. A lease that was renewed since then proves that its owner lived, unless the last
+        listing is so long ago that the owner may have died again."""
+
+    def observe(
+        self, listed: Mapping[str, V], expected: Iterable[str], before: float, after: float
+    ) -> dict[str, Verdict[V]]:
+        """Judge all nodes that have a lease or are ``expected`` to have one, by a listing from ``before`` to ``after``.
+
+        ``listed`` has the newest version of each lease in the listing, by node.
+        """
+        nodes = sorted({*listed, *expected, *self._missing(listed)})
+        found = {node: self._judge(node, listed.get(node), before, after) for node in nodes}
+        self._last_listing_end = after
+        return found
+
+    def expires(self, node: str) -> float:
+        """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
+        age = self._ages.get(node)
+        return age.unchanged_since + self._expiry if age and age.version is not None else float("inf")
+
+    def version(self, node: str) -> V | None:
+        """Return the newest version of the node's lease that was seen; None if there is none."""
+        age = self._ages.get(node)
+        return age.version if age else None
+
+    def _missing(self, listed: Mapping[str, V]) -> list[str]:
+        """Return the living nodes whose lease was seen before and is not in this listing."""
+        gone = self._ages.keys() - listed.keys()
+        return [node for node in gone if self._ages[node].version is not None and self._ages[node].alive]
+
+    def _judge(self, node: str, version: V | None, before: float, after: float) -> Verdict[V]:
+        age = self._ages.setdefault(node, _Age(after))
+        last = age.version
+        renewed = version is not None and (last is None or self._follows(version, last))
+        if renewed:
+            age.proved = before - self._last_listing_end <= self._expiry
+            age.version, age.since, age.missing_listings = version, after, 0
+        elif version is not None and version == last:
+            age.missing_listings = 0
+        else:
+            age.missing_since = age.missing_since if age.missing_listings else after
+            age.missing_listings += 1
+        missing_by_chance = age.missing_listings in range(1, MIN_MISSING_LISTINGS)
+        expired = before - age.unchanged_since > self._expiry and not missing_by_chance
+        age.alive = not expired and (renewed or age.alive)
+        return Verdict(age.alive, age.proved, renewed, last)

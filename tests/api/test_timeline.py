@@ -1,0 +1,72 @@
+"""The history of a run as text."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api.run import Run
+from hpcelastic.api.timeline import timeline
+from hpcelastic.protocol.events import (
+    AgentEnded,
+    AgentRestarted,
+    AgentStarted,
+    Event,
+    Fenced,
+    RunEnded,
+    StateChanged,
+    UnknownEvent,
+    WorkerEnded,
+    WorkersStarted,
+)
+from hpcelastic.protocol.state import Phase
+from hpcelastic.storage.events import EventLog
+from hpcelastic.storage.paths import RunPaths
+
+STATE = StateChanged(version=2, phase=Phase.RUNNING, round=1, restarts=0, reason="all are there")
+WORKERS = WorkersStarted(
+    round=1,
+    world_size=12,
+    group_rank=0,
+    group_world_size=1,
+    role_rank=0,
+    role_world_size=12,
+    pids={10: 7, 9: 8},
+    cpus="0",
+)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([AgentStarted(address="h", pid=7)], ["n1 starts"], id="a start"),
+        pytest.param(
+            [AgentRestarted(number=1, reason="killed")],
+            ["n1: its agent died (killed) and was restarted"],
+            id="a restart",
+        ),
+        pytest.param([STATE, STATE], ["running   round 1: all are there"], id="a version is shown once"),
+        pytest.param([WORKERS], ["n1 runs rank 9, 10 of 12 in round 1"], id="workers"),
+        pytest.param(
+            [WorkerEnded(round=1, rank=9, exit_code=0), WorkerEnded(round=1, rank=10, exit_code=-9)],
+            ["n1: rank 10 ended with -9"],
+            id="only a failure is shown",
+        ),
+        pytest.param([Fenced(round=1), AgentEnded()], ["n1: fenced", "n1: agent ended"], id="ends"),
+        pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="others are left out"),
+        pytest.param(
+            [UnknownEvent("node painted", {"colour": "green", "layers": [1]})],
+            ["n1: node painted (colour: green, layers: [1])"],
+            id="an unknown event",
+        ),
+        pytest.param([UnknownEvent("slept", {})], ["n1: slept"], id="an unknown event without fields"),
+    ],
+)
+def test_a_line_for_each_event(tmp_path: Path, events: list[Event], expected: list[str]) -> None:
+    paths = RunPaths(tmp_path)
+    for directory in (paths.register, paths.events):
+        directory.mkdir(parents=True)
+    log = EventLog(paths.event_log("n1@0"), "n1")
+    for event in events:
+        log.write(event)
+    assert log.close(10)
+    assert [line.partition(" s  ")[2] for line in timeline(Run(tmp_path))] == expected

@@ -1,0 +1,137 @@
+"""Each kind of event keeps its form in JSON, and what is unknown is kept."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hpcelastic.protocol import events
+from hpcelastic.protocol.events import KINDS, Event, KnownEvent, UnknownEvent, parse, to_fields
+from hpcelastic.protocol.state import Phase
+
+WORKERS = {
+    "round": 2,
+    "world_size": 4,
+    "group_rank": 1,
+    "group_world_size": 2,
+    "role_rank": 2,
+    "role_world_size": 4,
+    "pids": {"2": 70, "10": 71},
+    "cpus": "0-3,8",
+}
+
+EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
+    (
+        events.AgentStarted(address="n1", pid=7, workers=2),
+        "agent started",
+        {"address": "n1", "pid": 7, "workers": 2},
+    ),
+    (events.AgentStarted(address="n1", pid=7), "agent started", {"address": "n1", "pid": 7}),
+    (
+        events.AgentRestarted(number=1, reason="killed by SIGKILL"),
+        "agent restarted",
+        {"number": 1, "reason": "killed by SIGKILL"},
+    ),
+    (events.AgentEnded(), "agent ended", {}),
+    (
+        events.StateChanged(version=3, phase=Phase.RUNNING, round=1, restarts=0, reason="ü\n"),
+        "state",
+        {"version": 3, "phase": "running", "round": 1, "restarts": 0, "reason": "ü\n"},
+    ),
+    (events.SignalReceived(signal="SIGTERM"), "signal", {"signal": "SIGTERM"}),
+    (
+        events.Leaving(reason="preempted", seconds=12.5, again="preemption"),
+        "leaving",
+        {"reason": "preempted", "seconds": 12.5, "again": "preemption"},
+    ),
+    (
+        events.WorkersStarted(**{**WORKERS, "pids": {2: 70, 10: 71}}, gpus="0,1", bound="0-3;8"),  # type: ignore[arg-type]
+        "workers started",
+        {**WORKERS, "gpus": "0,1", "bound": "0-3;8"},
+    ),
+    (events.WorkersStarted(**{**WORKERS, "pids": {2: 70, 10: 71}}), "workers started", WORKERS),  # type: ignore[arg-type]
+    (
+        events.WorkerEnded(round=1, rank=3, exit_code=-9),
+        "worker ended",
+        {"round": 1, "rank": 3, "exit_code": -9},
+    ),
+    (events.WorkersStopped(round=1, reason="n2 joins"), "workers stopped", {"round": 1, "reason": "n2 joins"}),
+    (
+        events.StopRequested(round=1, seconds=120.0, reason="n2 joins"),
+        "workers asked to stop",
+        {"round": 1, "seconds": 120.0, "reason": "n2 joins"},
+    ),
+    (events.WorkersPoll(round=1), "workers ask should_stop", {"round": 1}),
+    (events.Fenced(round=1), "fenced", {"round": 1}),
+    (events.StoreServed(round=1, port=29500, pid=7), "store served", {"round": 1, "port": 29500, "pid": 7}),
+    (events.StoreLost(round=1, exit_code=1), "store lost", {"round": 1, "exit_code": 1}),
+    (events.StoreFailed(error="no space"), "trouble", {"error": "no space"}),
+    (events.RunEnded(phase=Phase.FAILED, reason="x"), "run ended", {"phase": "failed", "reason": "x"}),
+    (events.EventsDropped(count=15), "events dropped", {"count": 15}),
+]
+
+IDS = [f"{kind} {index}" for index, (_, kind, _) in enumerate(EVENTS)]
+
+
+@pytest.mark.parametrize(("event", "kind", "fields"), EVENTS, ids=IDS)
+def test_a_kind_keeps_its_form(event: KnownEvent, kind: str, fields: dict[str, Any]) -> None:
+    """The same strings and names as in the logs of all versions."""
+    assert event.kind == kind
+    assert to_fields(event) == fields
+
+
+@pytest.mark.parametrize(("event", "kind", "fields"), EVENTS, ids=IDS)
+def test_parse_inverts_to_fields_through_json(event: KnownEvent, kind: str, fields: dict[str, Any]) -> None:
+    again = parse(kind, json.loads(json.dumps(to_fields(event))))
+    assert again == event
+    assert repr(again) == repr(event)  # types too: the ranks of processes are numbers
+
+
+def test_the_table_has_every_kind() -> None:
+    assert {type(event) for event, _, _ in EVENTS} == set(KINDS.values())
+
+
+def test_each_kind_has_a_string_of_its_own() -> None:
+    classes = [value for value in vars(events).values() if isinstance(value, type)]
+    kinds = [(kind, value) for value in classes if isinstance(kind := vars(value).get("kind"), str)]
+    assert dict(kinds) == KINDS
+    assert len(kinds) == len(KINDS)
+
+
+def test_an_unknown_kind_is_kept() -> None:
+    event: Event = parse("node painted", {"colour": "green", "layers": [1, None]})
+    assert event == UnknownEvent("node painted", {"colour": "green", "layers": [1, None]})
+    assert event.kind == "node painted"
+    assert to_fields(event) == {"colour": "green", "layers": [1, None]}
+
+
+@pytest.mark.parametrize(("event", "kind", "fields"), EVENTS, ids=IDS)
+def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[str, Any]) -> None:
+    assert parse(kind, {**fields, "newer": {"than": ["this"]}}) == event
+
+
+OPTIONAL = {"workers", "again", "gpus", "bound"}
+SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
+
+
+@pytest.mark.parametrize(("kind", "fields", "name"), SHAPES, ids=[f"{kind} {name}" for kind, _, name in SHAPES])
+def test_without_a_field_an_event_is_unknown_unless_there_is_a_default(
+    kind: str, fields: dict[str, Any], name: str
+) -> None:
+    left = {key: value for key, value in fields.items() if key != name}
+    assert (parse(kind, left) == UnknownEvent(kind, left)) is (name not in OPTIONAL)
+
+
+@pytest.mark.parametrize(("kind", "fields", "name"), SHAPES, ids=[f"{kind} {name}" for kind, _, name in SHAPES])
+def test_with_a_field_of_a_wrong_type_an_event_is_unknown(kind: str, fields: dict[str, Any], name: str) -> None:
+    wrong = {**fields, name: ["?"]}
+    assert parse(kind, wrong) == UnknownEvent(kind, wrong)
+
+
+@pytest.mark.parametrize("pids", [{"two": 70}, {"2": "70"}, {"2": True}, {"": 70}, [70]], ids=str)
+def test_a_rank_is_a_whole_number(pids: Any) -> None:
+    assert isinstance(parse("workers started", {**WORKERS, "pids": pids}), UnknownEvent)
+
+
+def test_a_phase_of_a_newer_version_makes_an_event_unknown() -> None:
+    assert isinstance(parse("run ended", {"phase": "paused", "reason": ""}), UnknownEvent)

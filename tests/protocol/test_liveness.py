@@ -1,0 +1,100 @@
+"""When an unchanged lease proves a death: listings and times in, verdicts out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcelastic.protocol.liveness import MIN_MISSING_LISTINGS, Liveness
+
+EXPIRY = 10.0
+
+
+def liveness() -> Liveness[int]:
+    return Liveness(EXPIRY, lambda new, old: new > old)
+
+
+def listing(one: Liveness[int], version: int | None, at: float, took: float = 0.0) -> bool:
+    """Whether node ``a`` is alive by a listing that ends at ``at``."""
+    listed = {} if version is None else {"a": version}
+    return one.observe(listed, ["a"], at - took, at)["a"].alive
+
+
+def test_a_lease_expires_only_when_a_listing_begins_later_than_its_expiry() -> None:
+    one = liveness()
+    assert listing(one, 1, 0.0)
+    assert listing(one, 1, EXPIRY)
+    assert listing(one, 1, EXPIRY + 5, took=5)
+    assert not listing(one, 1, EXPIRY + 0.1)
+
+
+def test_a_lease_ages_from_the_end_of_the_listing_that_first_showed_it() -> None:
+    one = liveness()
+    listing(one, 1, 5.0, took=5.0)
+    assert one.expires("a") == 5.0 + EXPIRY
+    assert listing(one, 1, 15.0)
+
+
+@pytest.mark.parametrize("older", [True, False], ids=["an older version", "no version"])
+def test_a_listing_that_does_not_show_the_lease_begins_a_new_age(older: bool) -> None:
+    one = liveness()
+    listing(one, 2, 0.0)
+    for step in range(MIN_MISSING_LISTINGS - 1):
+        assert listing(one, 1 if older else None, 9.0 + step)
+    assert listing(one, 1 if older else None, 19.0), "10 s after the first listing without it"
+    assert not listing(one, 1 if older else None, 19.1)
+
+
+def test_few_listings_without_the_lease_prove_nothing() -> None:
+    one = liveness()
+    listing(one, 1, 0.0)
+    assert all(listing(one, None, 100.0 * step) for step in range(1, MIN_MISSING_LISTINGS))
+    assert not listing(one, None, 100.0 * MIN_MISSING_LISTINGS)
+
+
+def test_a_lease_that_is_shown_again_keeps_its_age() -> None:
+    one = liveness()
+    listing(one, 1, 0.0), listing(one, None, 5.0), listing(one, 1, 9.0)
+    assert not listing(one, 1, 10.1)
+
+
+def test_a_renewal_ends_a_death_and_no_other_listing_does() -> None:
+    one = liveness()
+    listing(one, 1, 0.0)
+    assert not listing(one, 1, 11.0) and not listing(one, 1, 12.0)
+    assert listing(one, 2, 13.0)
+
+
+@pytest.mark.parametrize(
+    ("at", "proved"), [(EXPIRY, True), (EXPIRY + 0.1, False)], ids=["in time", "after a long sleep"]
+)
+def test_a_renewal_proves_life_if_the_listing_before_is_recent(at: float, proved: bool) -> None:
+    one = liveness()
+    assert not one.observe({"a": 1}, [], 0.0, 0.0)["a"].proved
+    assert one.observe({"a": 2}, [], at, at)["a"].proved is proved
+
+
+def test_a_node_that_was_never_listed_expires_as_one_that_was() -> None:
+    one = liveness()
+    assert listing(one, None, 0.0)
+    assert one.expires("a") == float("inf") and one.version("a") is None
+    assert all(listing(one, None, 3.0 * step) for step in range(1, MIN_MISSING_LISTINGS - 1))
+    assert not listing(one, None, 20.0)
+
+
+def test_a_living_node_that_is_missing_is_judged_though_nobody_expects_it() -> None:
+    one = liveness()
+    one.observe({"a": 1}, [], 0.0, 0.0)
+    assert set(one.observe({}, [], 1.0, 1.0)) == {"a"}
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 6.0), st.floats(0.0, 2.0), st.booleans()), max_size=40))
+def test_a_node_that_renews_in_time_is_never_dead(turns: list[tuple[float, float, bool]]) -> None:
+    """It renews every EXPIRY / 3 seconds, however long listings take, whichever miss its lease now and then."""
+    one, now, missed = liveness(), 0.0, 0
+    for pause, took, miss in turns:
+        begin = now + pause
+        missed = missed + 1 if miss and missed < MIN_MISSING_LISTINGS - 1 else 0
+        version = None if missed else int(begin / (EXPIRY / 3))
+        now = begin + took
+        listed = {} if version is None else {"a": version}
+        assert one.observe(listed, ["a"], begin, now)["a"].alive
