@@ -28,7 +28,7 @@ while not os.path.exists(os.environ["HPCELASTIC_RUN_DIR"] + "/finish"):
 
 def take_the_nodes(stage: Stage) -> str:
     """A job of a higher partition wants all nodes; its id."""
-    stage.befall("preemption")
+    stage.record_fault("preemption")
     return stage.cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-N2")
 
 
@@ -66,7 +66,7 @@ def test_of_a_pool_only_the_element_that_is_preempted_is_requeued(fresh_cluster:
         stage.until_world(2)
         fields = {job: cluster.job(job) for job in cluster.jobs()}
         taken = next(job for job, said in fields.items() if said["JobId"] == said["ArrayJobId"])
-        stage.befall("preemption of one element")
+        stage.record_fault("preemption of one element")
         high = cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-w", fields[taken]["NodeList"])
         alone = stage.until_world(1)
         give_them_back(stage, high, [taken])
