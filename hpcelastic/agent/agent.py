@@ -47,12 +47,12 @@ from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 
 Message: TypeAlias = Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | int
-"""What other threads deliver to the main thread; the number is that of a signal."""
+"""A message from another thread to the main thread. A number is the number of a signal."""
 
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What an agent is started with."""
+    """The arguments of an agent."""
 
     paths: RunPaths
     run_id: str

@@ -2,7 +2,6 @@
 
 import json
 import os
-import queue
 import re
 import signal
 import threading
@@ -51,25 +50,18 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
 
 def within(seconds: float, function: Callable[[], T], late: Callable[[T], None]) -> T | None:
     """Call ``function`` in a thread. Return its result, or None after ``seconds``; ``late`` is then called with it."""
-    done: queue.SimpleQueue[T] = queue.SimpleQueue()
-    expired = threading.Event()
-    lock = threading.Lock()
+    results: list[T] = []
+    first = threading.Lock()  # acquired by the result or by the time-out, and never released
 
     def run() -> None:
-        result = function()
-        with lock:
-            if not expired.is_set():
-                done.put(result)
-                return
-        late(result)
+        results.append(function())
+        if not first.acquire(blocking=False):
+            late(results[0])
 
-    threading.Thread(target=run, name="failure", daemon=True).start()
-    try:
-        return done.get(timeout=seconds)
-    except queue.Empty:
-        with lock:
-            expired.set()
-        return done.get() if not done.empty() else None
+    thread = threading.Thread(target=run, name="failure", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return None if first.acquire(blocking=False) else results[0]
 
 
 def _truncate(line: str) -> str:

@@ -41,7 +41,7 @@ DEPARTURE_TIMEOUT = 5.0
 
 @dataclass(frozen=True)
 class SessionSpec:
-    """What a session is started with."""
+    """The arguments of a session."""
 
     paths: RunPaths
     settings: Settings
@@ -141,7 +141,7 @@ class Session:
         if self.spec.observe is not None:
             self.spec.observe(event)
 
-    # What the owner passes on
+    # Events that the owner passes on
 
     def record(self, observation: Observation) -> None:
         """Log and report how the run stands. The owner then passes the state to the node state machine."""

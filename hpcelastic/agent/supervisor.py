@@ -26,7 +26,7 @@ _DESCRIPTION_DELAY = 0.2
 
 @dataclass(frozen=True)
 class Launch:
-    """What the workers of a node are started with, in every round."""
+    """The settings and resources with which a node starts its workers, in every round."""
 
     settings: AgentSettings
     run: RunFacts
@@ -87,8 +87,8 @@ class Supervisor:
             return False
         round = group.part.round
         self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason))
-        within = f"asking the workers to stop within {request.seconds:.0f} s"
-        self._session.report(f"round {round}: {within}: {request.reason}")
+        limit = f"within {request.seconds:.0f} s"
+        self._session.report(f"round {round}: asking the workers to stop {limit}: {request.reason}")
         self._session.log(StopRequested(round=round, seconds=request.seconds, reason=request.reason))
         return True
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol, runtime_checkable
 from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import Liveness, Verdict
+from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
 from hpcelastic.storage.locks import LockKind
@@ -210,14 +210,13 @@ class RecordObserver:
         return self._liveness.version(node)
 
     def _read(self, node: str, text: str, verdict: Verdict[str]) -> Seen:
-        seen = self._seen.get(node)
-        member = seen.member if seen else None
+        seen = self._seen.get(node, NOT_SEEN)
+        member = seen.member
         parsed_lease = _parse_lease(text) if verdict.renewed else None
         if parsed_lease is not None and parsed_lease[1] != member:
             member = parsed_lease[1]
-        if seen is None or (verdict.alive, verdict.proved) != (seen.alive, seen.proved) or member is not seen.member:
-            seen = self._seen[node] = Seen(member, alive=verdict.alive, proved=verdict.proved)
-        return seen
+        self._seen[node] = verdict.update(seen, member)
+        return self._seen[node]
 
 
 def _parse_lease(text: str) -> tuple[int, Member] | None:

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     found = find_runs(directory)
     rows = [(run.name, f"{_line(run)}  {run.directory}" if args.all else _line(run)) for run in found]
     if args.all:
-        rows += _runs_elsewhere({run.directory for run in found})
+        rows += _other_runs({run.directory for run in found})
     width = max((len(name) for name, _ in rows), default=0)
     for name, line in rows:
         print(f"{name:{width}}  {line}")
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _runs_elsewhere(known: set[Path]) -> Iterator[Row]:
+def _other_runs(known: set[Path]) -> Iterator[Row]:
     registry = user_registry()
     for name in registry.names():
         directory = registry.directory(name)

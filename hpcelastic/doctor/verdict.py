@@ -51,7 +51,7 @@ class Conclusion:
     result: str
     meaning: str = ""
     remedy: str = ""
-    """What hpcelastic does about it, or what the administrator should do."""
+    """The measure that hpcelastic takes, or that the administrator should take."""
 
 
 @dataclass(frozen=True)

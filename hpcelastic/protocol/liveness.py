@@ -16,7 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from hpcelastic.protocol.state import Member, Seen
+
 V = TypeVar("V")
+
+NOT_SEEN = Seen(None, alive=True, proved=False)
+"""The knowledge about a node before the first listing."""
 
 MIN_MISSING_LISTINGS = 5
 """Consecutive listings that must miss a lease before it can expire."""
@@ -37,6 +42,12 @@ class Verdict(Generic[V]):
 
     before: V | None
     """The newest version that earlier listings have shown; None if none has."""
+
+    def update(self, seen: Seen, member: Member | None) -> Seen:
+        """Return ``seen`` with this verdict and ``member``; the same object if that changes nothing."""
+        if (self.alive, self.proved) == (seen.alive, seen.proved) and member is seen.member:
+            return seen
+        return Seen(member, alive=self.alive, proved=self.proved)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.liveness import Liveness, Verdict
+from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import may_have_succeeded, retry
@@ -112,7 +112,7 @@ class _Content:
     read_failures: int = 0
     """The number of polls in which the content had to be read and could not be."""
 
-    seen: Seen = field(default_factory=lambda: Seen(None, alive=True, proved=False))
+    seen: Seen = NOT_SEEN
 
 
 class LeaseObserver:
@@ -147,10 +147,8 @@ class LeaseObserver:
             self._update_member(content, verdict.before)
         elif content.read_failures:
             self._read_content(content)
-        seen = content.seen
-        if (verdict.alive, verdict.proved) != (seen.alive, seen.proved) or content.member is not seen.member:
-            content.seen = seen = Seen(content.member, alive=verdict.alive, proved=verdict.proved)
-        return seen
+        content.seen = verdict.update(content.seen, content.member)
+        return content.seen
 
     def _update_member(self, content: _Content, last: LeaseName | None) -> None:
         """Update the member of a renewed lease if its revision may differ from that of ``last``."""
