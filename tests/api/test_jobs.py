@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.api.jobs import LocalNodes, local_agents
+from hpcelastic.api.jobs import LocalNodes, jobs_of, local_agents, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
@@ -30,6 +30,19 @@ def processes_of(shell: Shell, node: str) -> list[int]:
 def stands(run: Run) -> list[tuple[str, str]]:
     status = run.status()
     return [(node.name, node.node_state) for node in status.nodes if status.phase == "running"]
+
+
+def test_a_record_that_is_still_being_written_is_left_out(shell: Shell) -> None:
+    shell.write({"train.py": WAITS})
+    paths = prepare(resolve(job(), []))
+    paths.jobs.parent.mkdir()
+    record_job(paths, "11")
+    record_job(paths, "12", elements=3)
+    content = paths.jobs.read_text()
+    paths.jobs.write_text(content[:-1])
+    assert jobs_of(paths) == ["11"]
+    paths.jobs.write_text(content)
+    assert jobs_of(paths) == ["11", "12"]
 
 
 @pytest.mark.slow

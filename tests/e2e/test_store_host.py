@@ -1,6 +1,5 @@
 """The round's store is served by the agent of rank 0's node, for as long as the round needs it."""
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hpcelastic.storage.events import read_event_lines
 from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 
 CONNECT = """
@@ -48,9 +48,8 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def events(shell: Shell, name: str) -> list[dict[str, Any]]:
-    logs = (shell.directory / "runs/r/events").glob("*.jsonl")
-    found = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
-    return [event for event in found if event["event"] == name]
+    lines = read_event_lines(shell.directory / "runs/r/events")
+    return [event for event in lines if event["event"] == name]
 
 
 def nodes(shell: Shell, script: str, *flags: str) -> list[Any]:

@@ -38,8 +38,10 @@ def result(directory: Path) -> dict[str, Any]:
 
 
 def trace(directory: Path) -> list[dict[str, int]]:
+    """Return the lines of the trace, except a last one that is still being written."""
     path = directory / "trace"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def torchrun(directory: Path, ranks: int, *options: str) -> list[str]:
