@@ -1,6 +1,5 @@
 """One agent's rendezvous, connected as in `hpcelastic.agent.agent`, without workers."""
 
-import contextlib
 import queue
 import secrets
 
@@ -10,7 +9,7 @@ from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network import Network, News, shared_key
 from hpcelastic.protocol.codec import decode, encode
-from hpcelastic.protocol.node import Action, Actions, NodeStateMachine, Publish, ReservePort, StartWorkers
+from hpcelastic.protocol.node import NodeStateMachine, Publish, ReservePort, StartWorkers, Transition
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
@@ -58,20 +57,25 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         if isinstance(message, HpcElasticError):
             joined.put(message)
         else:
-            perform(state_machine.observe(message.state, message.lease_from, message.settled))
+            follow(message)
 
-    def perform(actions: Actions) -> None:
-        answer: int | None = None
-        with contextlib.suppress(StopIteration):
-            while True:
-                answer = perform_action(actions.send(answer))
+    def follow(observation: Observation) -> None:
+        transition = None
+        while transition is None or transition.actions:
+            state, lease_from = observation.state, observation.lease_from
+            transition = machine.observe(state, lease_from, boottime(), settled=observation.settled)
+            perform(transition)
 
-    def perform_action(action: Action) -> int | None:
-        if isinstance(action, Publish):
-            thread.publish(action.member)
-        elif isinstance(action, StartWorkers):
-            joined.put(None)
-        return _PORT if isinstance(action, ReservePort) else None
+    def perform(transition: Transition) -> None:
+        nonlocal machine
+        machine = transition.machine
+        for action in transition.actions:
+            if isinstance(action, Publish):
+                thread.publish(machine.member)
+            elif isinstance(action, ReservePort):
+                machine = machine.with_port(_PORT)
+            elif isinstance(action, StartWorkers):
+                joined.put(None)
 
     state = open_run(paths, RUN, settings(nodes), node)
     network = Network(shared_key(paths.key), node, _ADDRESS, on_news)
@@ -87,10 +91,10 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         job_nodes=nodes,
         notification_port=network.port,
     )
-    state_machine = NodeStateMachine(member, settings(nodes).rendezvous.lease, boottime)
+    machine = NodeStateMachine(member, settings(nodes).rendezvous.lease)
     rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
-    perform(state_machine.begin(state))
+    perform(machine.begin(state))
     thread.start()
     network.start()
     if error := joined.get():

@@ -25,6 +25,7 @@ from hpcelastic.agent.batch_system import (
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
+from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.output import make_logs
@@ -39,7 +40,15 @@ from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
-from hpcelastic.protocol.node import Action, Finish, RequestStop, ReservePort, StartWorkers, StopWorkers
+from hpcelastic.protocol.node import (
+    Action,
+    Finish,
+    NodeStateMachine,
+    RequestStop,
+    ReservePort,
+    StartWorkers,
+    StopWorkers,
+)
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
@@ -91,7 +100,6 @@ class Agent:
         notifications, member = spec.agent.network.notifications, spec.member
         session = SessionSpec(spec.paths, spec.settings, member, spec.state, spec.lock, notifications, spec.observe)
         self._session = Session(session, self._inbox, self._perform, report, self._renewed)
-        self._state_machine = self._session.state_machine
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
         self._incident_recorder = IncidentRecorder(spec.paths, member, enabled=spec.agent.health.exclude)
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
@@ -103,12 +111,16 @@ class Agent:
     @property
     def notice(self) -> Notice | None:
         """Why this node leaves, and the seconds that remain; None if it does not leave."""
-        return self._state_machine.notice
+        return self._machine.notice_at(boottime())
 
     @property
     def member(self) -> Member:
         """The newest content of this node's lease."""
         return self._session.member
+
+    @property
+    def _machine(self) -> NodeStateMachine:
+        return self._session.state_machine
 
     def run(self) -> int:
         """Take part until the run ends or this node leaves, and return the exit status.
@@ -170,9 +182,9 @@ class Agent:
             if select.select([session.guard], [], [], 0)[0]:  # it may have reported since
                 self._guard_reported()
             self._handle(self._inbox.take(), supervisor)
-        if self._state_machine.seconds_to_stop == 0.0:
-            session.apply(self._state_machine.stop_timed_out())
-        if self._state_machine.leaving and self._state_machine.part is None and self._exit_code is None:
+        if self._machine.seconds_to_stop(boottime()) == 0.0:
+            session.apply(self._machine.stop_timed_out())
+        if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
             if session.timeouts.failing or not self._batch_system.expects_nodes():
@@ -199,13 +211,14 @@ class Agent:
         state = observation.state
         self._incident_recorder.observe(state)
         self._batch_system.observe(state, observation.first)
-        self._state_machine.prepared = self._fork_server is None or not self._fork_server.loading
+        prepared = self._fork_server is None or not self._fork_server.loading
+        self._session.state_machine = self._machine.with_prepared(prepared)
         notice = self._signal_resolver.resolved_by_others(state)
         if notice is not None:
             self._leave(notice)
         supervisor.others_left = not observation.last
-        stays = not self._state_machine.leaving
-        self._session.apply(self._state_machine.observe(state, observation.lease_from, observation.settled))
+        stays = not self._machine.leaving
+        self._session.follow(observation, supervisor.polls)
         if stays and self.notice is not None:
             self._announce_leaving(self.notice)
         supervisor.finish_early_stop()
@@ -215,10 +228,10 @@ class Agent:
         self._session.log(SignalReceived(signal=name))
         if name in self._spec.agent.workers.forward_signals:
             supervisor.signal(signum)
-        elif signum in STOP_SIGNALS and self._state_machine.leaving and not self._batch_system.repeats_signals:
-            if self._state_machine.seconds_to_stop is not None:  # requested twice: no more grace
-                self._session.apply(self._state_machine.stop_timed_out())
-        elif signum in WARNING_SIGNALS and not self._state_machine.leaving:
+        elif signum in STOP_SIGNALS and self._machine.leaving and not self._batch_system.repeats_signals:
+            if self._machine.stop_deadline is not None:  # requested twice: no more grace
+                self._session.apply(self._machine.stop_timed_out())
+        elif signum in WARNING_SIGNALS and not self._machine.leaving:
             self._signal_resolver.resolve(signum)
 
     def _capacity_changed(self, capacity: PendingCapacity) -> None:
@@ -237,7 +250,7 @@ class Agent:
         if cause is IncidentKind.HARDWARE and self._incident_recorder.enough_others(self._spec.settings.nodes.min):
             self._report("that is this machine's fault: this node leaves, the others go on")
             self._leaving_code = EXIT_UNFIT
-            self._session.apply(self._state_machine.leave(Notice(f"broken: {failure.message}", 0.0)))
+            self._session.leave(Notice(f"broken: {failure.message}", 0.0), polls=False)
 
     def _guard_reported(self) -> None:
         self._loop.unwatch(self._session.guard)
@@ -258,26 +271,24 @@ class Agent:
 
     # Actions
 
-    def _perform(self, action: Action) -> int | None:
+    def _perform(self, action: Action) -> None:
         supervisor = self._supervisor
         assert supervisor is not None
         if isinstance(action, ReservePort):
-            return self._reserve_port()
-        if isinstance(action, StartWorkers):
+            self._reserve_port()
+        elif isinstance(action, StartWorkers):
             supervisor.start(action.part, action.lease_from)
         elif isinstance(action, StopWorkers):
             supervisor.stop(action.reason)
         elif isinstance(action, RequestStop):
-            return int(supervisor.request_stop(action))
+            supervisor.request_stop(action)
         elif isinstance(action, Finish):
             self._finish(action.state)
-        return None  # the session executes the others
 
-    def _reserve_port(self) -> int:
-        port = self._store.reserve()
+    def _reserve_port(self) -> None:
+        self._session.state_machine = self._machine.with_port(self._store.reserve())
         if self._fork_server is not None:
             self._fork_server.prefork(self._spec.member.local_world_size + 1)  # one may serve the store
-        return port
 
     def _finish(self, state: State) -> None:
         self._session.log(RunEnded(phase=state.phase, reason=state.reason))
@@ -290,9 +301,9 @@ class Agent:
         signum, self._signal_resolver.signum = self._signal_resolver.signum, None
         if signum in STOP_SIGNALS:
             self._leaving_code = 128 + signum
-        if not self._state_machine.leaving:
+        if not self._machine.leaving:
             self._announce_leaving(notice)
-            self._session.apply(self._state_machine.leave(notice))
+            self._session.leave(notice, self._supervisor is not None and self._supervisor.polls())
 
     def _announce_leaving(self, notice: Notice) -> None:
         self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
@@ -320,7 +331,7 @@ class Agent:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def _caught(self, signum: int, _frame: object) -> None:
-        repeated = signum in STOP_SIGNALS and self._state_machine.leaving and not self._batch_system.repeats_signals
+        repeated = signum in STOP_SIGNALS and self._machine.leaving and not self._batch_system.repeats_signals
         if repeated and self._supervisor is not None:
             self._supervisor.kill_stopping(signal.SIGKILL)  # requested twice: no more grace
         self._inbox.deliver(signum)
@@ -349,5 +360,5 @@ class Agent:
 
     def _seconds_to_next(self) -> float | None:
         """Return the seconds until something is due without an event; None if nothing is."""
-        due = [self._session.seconds_left(), self._state_machine.seconds_to_stop]
+        due = [self._session.seconds_left(), self._machine.seconds_to_stop(boottime())]
         return min((seconds for seconds in due if seconds is not None), default=None)

@@ -21,9 +21,9 @@ from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
-from hpcelastic.protocol.node import Action, Actions, NodeStateMachine, Publish, execute
+from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, State
+from hpcelastic.protocol.state import Member, Notice, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
@@ -70,7 +70,7 @@ class Session:
         self,
         spec: SessionSpec,
         inbox: Inbox[Any],
-        perform: Callable[[Action], int | None],
+        perform: Callable[[Action], None],
         report: Callable[[str], None],
         renewed: Callable[[], None] | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Session:
         """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
 
         member = replace(spec.member, notification_port=self._network.port if self._network else 0)
-        self.state_machine = NodeStateMachine(member, spec.settings.rendezvous.lease, boottime)
+        self.state_machine = NodeStateMachine(member, spec.settings.rendezvous.lease)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self._network) if self._network else None
@@ -127,9 +127,27 @@ class Session:
         self.log(AgentEnded())
         self._events.close(DEPARTURE_TIMEOUT)
 
-    def apply(self, actions: Actions) -> None:
-        """Execute actions of the node state machine."""
-        execute(actions, self._execute)
+    def apply(self, transition: Transition) -> None:
+        """Take the next value of the node state machine, and execute its actions."""
+        self.state_machine = transition.machine
+        for action in transition.actions:
+            if isinstance(action, Publish):
+                self._rendezvous.publish(self.member)
+            else:
+                self._perform(action)
+
+    def follow(self, observation: Observation, polls: Callable[[], bool]) -> None:
+        """Do what follows from an observation. ``polls`` tells whether the workers poll for requests to stop."""
+        transition = None
+        while transition is None or transition.actions:
+            transition = self.state_machine.observe(
+                observation.state, observation.lease_from, boottime(), settled=observation.settled, polls=polls()
+            )
+            self.apply(transition)
+
+    def leave(self, notice: Notice, polls: bool) -> None:
+        """Leave the run. ``polls`` tells whether the workers poll for requests to stop."""
+        self.apply(self.state_machine.leave(notice, boottime(), polls))
 
     def call_rendezvous(self, change: Callable[[Rendezvous], None]) -> None:
         """Call ``change`` in the rendezvous thread before its next turn, which comes at once."""
@@ -199,12 +217,6 @@ class Session:
             # In a daemon thread: there may be many files, on a filesystem that may hang.
             until = part.round - 2
             threading.Thread(target=remove_stores, args=(self.spec.paths, until), name="sweep", daemon=True).start()
-
-    def _execute(self, action: Action) -> int | None:
-        if isinstance(action, Publish):
-            self._rendezvous.publish(action.member)
-            return None
-        return self._perform(action)
 
     # In other threads
 

@@ -80,17 +80,18 @@ class Supervisor:
             self._watch_spawn_request(line)
         self._log_started(group)
 
-    def request_stop(self, request: RequestStop) -> bool:
-        """Request that the workers stop at the end of a step; False if they do not poll for requests."""
-        group = self._group
-        if group is None or not self._control_page.polled(group.part.round):
-            return False
-        round = group.part.round
+    def polls(self) -> bool:
+        """Return whether the workers poll for requests to stop."""
+        return self._group is not None and self._control_page.polled(self._group.part.round)
+
+    def request_stop(self, request: RequestStop) -> None:
+        """Request that the workers stop at the end of a step."""
+        assert self._group is not None
+        round = self._group.part.round
         self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason))
         limit = f"within {request.seconds:.0f} s"
         self._session.report(f"round {round}: asking the workers to stop {limit}: {request.reason}")
         self._session.log(StopRequested(round=round, seconds=request.seconds, reason=request.reason))
-        return True
 
     def stop(self, why: str) -> None:
         """Stop the group, if one runs, and the store. On return, no process of theirs runs any more."""
@@ -126,7 +127,7 @@ class Supervisor:
         """Pass the progress that workers have reported to the node state machine."""
         progress = self._control_page.progress()
         if progress is not None:
-            self._session.state_machine.report_progress(progress)
+            self._session.state_machine = self._session.state_machine.with_progress(progress)
 
     def finish_early_stop(self) -> None:
         """Report workers that stopped on request, once no other node needs the store that this node serves."""

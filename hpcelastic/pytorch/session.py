@@ -20,7 +20,7 @@ from hpcelastic.agent.store_server import StoreListener
 from hpcelastic.bootstrap import EnteredRun
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.node import Action, RequestStop, ReservePort, StartWorkers, StopWorkers
+from hpcelastic.protocol.node import Action, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
 from hpcelastic.pytorch.marking import ExportedEnvironment
 from hpcelastic.rendezvous.rendezvous import Observation
@@ -54,7 +54,6 @@ class ExternalAgentSession:
         self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
         spec = SessionSpec(paths, here.settings, here.member, here.state, here.lock, notifications)
         self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
-        self._state_machine = self._session.state_machine
         self._port: StoreListener | None = None
         self._changed = threading.Condition()
         """Notified of each change of the attributes below."""
@@ -206,7 +205,7 @@ class ExternalAgentSession:
             self._fail(HpcElasticError(f"internal error: {error!r}"))
 
     def _turn(self) -> None:
-        session, machine = self._session, self._state_machine
+        session = self._session
         ready, _, _ = select.select([self._inbox.fileno(), session.guard.fileno()], [], [], session.seconds_left())
         if session.guard.fileno() in ready:
             session.guard_reported()
@@ -214,7 +213,8 @@ class ExternalAgentSession:
             self._inbox.clear_wakeups()
         while self._inbox and not self._closing:
             self._handle(self._inbox.take())
-        if machine.leaving and machine.part is None:
+        machine = session.state_machine
+        if machine.left:
             reason = machine.notice.reason if machine.notice else ""
             raise SessionEnded(f"this node takes no part any more: {reason}")
         if session.seconds_left() == 0.0:
@@ -228,33 +228,32 @@ class ExternalAgentSession:
             with self._changed:
                 self._state = message.state
                 self._changed.notify_all()
-            self._session.apply(self._state_machine.observe(message.state, message.lease_from, message.settled))
+            # The agent cannot pass a request to stop on: its workers are stopped at once.
+            self._session.follow(message, polls=lambda: False)
         else:
             self._session.store_failed(message)
 
     def _workers_ended(self, ended: WorkersEnded) -> None:
-        part = self._state_machine.part
+        part = self._session.state_machine.part
         if part is not None and part.round == ended.round:
             if ended.succeeded:
-                self._session.apply(self._state_machine.workers_succeeded(final=True))
+                self._session.apply(self._session.state_machine.workers_succeeded(final=True))
                 with self._changed:
                     self._changed.notify_all()
             else:
-                self._session.apply(self._state_machine.stop_timed_out("the agent has stopped them"))
+                self._session.apply(self._session.state_machine.stop_timed_out("the agent has stopped them"))
         elif ended.succeeded:  # other nodes had ended the round before they learned of the success
-            self._session.apply(self._state_machine.depart())
+            self._session.apply(self._session.state_machine.depart())
             raise SessionEnded(f"the workers have succeeded after round {ended.round} had ended")
 
-    def _perform(self, action: Action) -> int | None:
+    def _perform(self, action: Action) -> None:
+        """Execute an action. The end of the run is in the state."""
         if isinstance(action, ReservePort):
-            return self._reserve_port()
-        if isinstance(action, StartWorkers):
+            self._reserve_port()
+        elif isinstance(action, StartWorkers):
             self._hand_over(action)
         elif isinstance(action, StopWorkers):
             self._wait_until_stopped(action.reason)
-        elif isinstance(action, RequestStop):
-            return 0  # the agent cannot pass a request on: its workers are stopped at once
-        return None  # the end of the run is in the state
 
     def _hand_over(self, start: StartWorkers) -> None:
         self._session.guard.arm(start.lease_from)
@@ -273,13 +272,13 @@ class ExternalAgentSession:
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._idle)
 
-    def _reserve_port(self) -> int:
+    def _reserve_port(self) -> None:
         self._release_port()
         try:
             self._port = StoreListener.open()
         except OSError as error:
             raise HpcElasticError(f"{self._node}: no port for the workers' store: {error}") from error
-        return self._port.port
+        self._session.state_machine = self._session.state_machine.with_port(self._port.port)
 
     def _release_port(self) -> None:
         port, self._port = self._port, None

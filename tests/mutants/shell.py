@@ -33,10 +33,7 @@ _POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
 _EXPIRY = "self._backend.observer(times.lease + times.margin, clock)"
-_STOP_FIRST = """            else:
-                yield from self._stop(state.reason)
-        if self.part is not None or self.leaving:
-            return"""
+_STOP_FIRST = "return machine._stop(state.reason)"
 _ADD = "self.update(key, lambda old: str(_parse_number(key, old) + amount))"
 
 MUTANTS = {
@@ -136,55 +133,65 @@ MUTANTS = {
     ),
     "a lapse is forgotten": Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:"),
     "the guard tells nobody": Patch(GUARD, '        _send("killed")', '        _send("")'),
-    # conduct
-    "workers start on old news": Patch(NODE, "self._lease_holds(lease_from):", "True:"),
+    # node state machine
+    "workers start on old news": Patch(NODE, "now < lease_from + self.lease:", "True:"),
+    "workers start though the lease ran out while others were stopped": Patch(
+        NODE,
+        _STOP_FIRST,
+        f"{_STOP_FIRST}.then(lambda machine: machine.observe(state, lease_from, now, settled=settled, polls=polls))",
+    ),
     "workers start though others may be going on": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
         NODE, "part.round > self.member.round", "part.round >= self.member.round"
     ),
     "a node is ready before its workers are stopped": Patch(
-        NODE,
-        _STOP_FIRST,
-        _STOP_FIRST.replace("else:\n", "else:\n                yield from self._ready(state.round)\n"),
+        NODE, _STOP_FIRST, "return machine._ready(state.round).then(lambda machine: machine._stop(state.reason))"
     ),
     "workers are not stopped for a new round": Patch(
         NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
     ),
     "a fence is not told": Patch(
         NODE,
-        "yield self._publish(self.member.node_state, self.member.round, fenced=self.member.round)",
-        "yield self._publish(self.member.node_state, self.member.round)",
+        "            return self._publish(self.member.node_state, self.member.round, fenced=self.member.round)\n"
+        "        round = self.part.round",
+        "            return self._publish(self.member.node_state, self.member.round)\n        round = self.part.round",
     ),
     "who is fenced does not ask for the next round": Patch(
-        NODE, "            yield from self._ready(round, fenced=round)\n", ""
+        NODE, ".then(lambda machine: machine._ready(round, fenced=round))", ""
     ),
     "who succeeds in a round that is to end begins anew": Patch(
         NODE, "if published == (NodeState.SUCCEEDED, state.round) and state.grace:", "if False:"
     ),
     "a departure overwrites a success": Patch(
-        NODE, "if self.member.node_state is not NodeState.SUCCEEDED:", "if True:"
+        NODE,
+        "if self.member.node_state is NodeState.SUCCEEDED:\n            return Transition(self)\n",
+        "if False:\n            pass\n",
     ),
-    "who leaves says nothing": Patch(NODE, "yield self._publish(NodeState.LEFT, self.member.round)", "yield from ()"),
+    "who leaves says nothing": Patch(
+        NODE, "return self._publish(NodeState.LEFT, self.member.round)", "return Transition(self)"
+    ),
     "a worker's failure is kept quiet": Patch(
-        NODE, "        yield self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)\n", ""
+        NODE,
+        "published = self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)",
+        "published = Transition(self)",
     ),
     "workers that were asked to stop have succeeded": Patch(NODE, "        if not early:\n", "        if True:\n"),
     "of two deadlines the later counts": Patch(
         NODE,
-        "if self._stop_deadline is not None and deadline >= self._stop_deadline:",
-        "if self._asked is not None and until < self._asked:",
+        "if self.stop_deadline is not None and deadline >= self.stop_deadline:",
+        "if self.stop_deadline is not None and deadline < self.stop_deadline:",
     ),
     "who leaves takes part again": Patch(
-        NODE, "if self.part is not None or self.leaving:", "if self.part is not None:"
+        NODE,
+        "if self.part is not None or self.leaving or self.member.final:",
+        "if self.part is not None or self.member.final:",
     ),
     "who leaves does not say so": Patch(
-        NODE, "            yield self._publish(self.member.node_state, self.member.round, leaving=notice)\n", ""
-    ),
-    "workers that ignore the request are waited for": Patch(
         NODE,
-        "if seconds > 0 and (yield RequestStop(reason, seconds)):",
-        "if (yield RequestStop(reason, seconds)) or True:",
+        "published = machine._publish(self.member.node_state, self.member.round, leaving=notice)",
+        "published = Transition(machine)",
     ),
+    "workers that ignore the request are waited for": Patch(NODE, "if seconds > 0 and polls:", "if True:"),
     # requeue
     "another agent's claim is judged again": Patch(REQUEUE, "None if _claimed(agent) else refusal", "refusal"),
     "the claim of a dead agent never times out": Patch(
@@ -283,6 +290,7 @@ BY_TESTS = {
 UNSEEN = {
     *BY_TESTS,
     "workers start on old news",
+    "workers start though the lease ran out while others were stopped",
     "workers start though others may be going on",
     "a fence is not told",
     "who leaves says nothing",

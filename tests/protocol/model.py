@@ -1,11 +1,11 @@
-"""An abstract model of a run around the real `decide`, `close` and `assignment`, small enough to be searched whole.
+"""An abstract model of a run around the real `decide`, `close` and `NodeStateMachine`, small enough for a whole search.
 
-A state of the model is a tuple of small numbers, each standing for an interned value: what the register holds, what may
-still go wrong, what has happened, and one `Slot` for each node. Time is absent: what takes time may take any, so each
-step below may come at any moment when it is possible at all. What the time in the leases is good for is one rule: a
-node may be called dead only after its guard has killed its workers, and for as long as it has not renewed its lease.
+A state of the model is a tuple of small numbers, each of which stands for an interned value: the register, the faults
+that are left, the history, and one `Slot` for each node. Time is absent: an action may take any time, so each step
+below may come at any moment when it is possible at all. The leases contribute one rule: a node may be declared dead
+only after its guard has killed its workers, and only while it has not renewed its lease.
 
-What a node does is what `hpcelastic.agent` does; one step is what no other node can look into.
+One step of a node is what no other node can observe in part.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -13,17 +13,18 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from itertools import product
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View
-from hpcelastic.protocol.transitions import may_publish
-from tests.protocol.under_test import Code, Patch, load
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Phase, Seen, State, View
+from tests.protocol.under_test import NODE, Code, Patch, load
 
 Value = TypeVar("Value", bound=Hashable)
 Global = tuple[int, ...]
 """Register, faults left, history, then the slots; all interned."""
+
+_LEASE = 1.0
+"""The duration of a lease; only fresh and old observations are distinguished."""
 
 
 class Broken(AssertionError):
@@ -59,40 +60,44 @@ class LeaseIs(Enum):
     """It was renewed after it had run out; who reads late still calls the node dead."""
 
 
-class Ended(NamedTuple):
-    """News that the run has ended."""
+class News(NamedTuple):
+    """What the agent has read and has not acted upon yet."""
 
+    state: int
+    """The state of the run, interned, without what no action of this node depends on."""
 
-class Between(NamedTuple):
-    """News that ``round`` has ended, or that this node is not in the round that runs."""
-
-    round: int
-    well: bool = False
-    """Nothing is wrong with it: who has succeeded in it waits for what the others say."""
-
-
-News = Assignment | Ended | Between | None
+    settled: bool
+    fresh: bool
+    """Whether the lease of the observation still holds."""
 
 
 class Slot(NamedTuple):
     """One incarnation of a node."""
 
     up: bool
-    said: Member
-    """What the agent wants to be known."""
+    machine: Any
+    """The node state machine of its agent. Its ``member`` is what the agent publishes next."""
 
     published: Member
     """What its lease file holds."""
 
     lease: LeaseIs = LeaseIs.HELD
-    news: News = None
-    """What the agent has read and has not acted upon yet."""
-
+    news: News | None = None
     pending: int | None = None
     """What it has decided to commit and has not yet, an interned state; decided on the newest version, else None."""
 
-    part: Assignment | None = None
-    """Its workers that run."""
+    running: Any = None
+    """The assignment of its workers that run, also while they are being stopped."""
+
+    @property
+    def member(self) -> Member:
+        member: Member = self.machine.member
+        return member
+
+    @property
+    def stopping(self) -> bool:
+        """Whether its agent has still to stop the workers."""
+        return self.running is not None and self.machine.part is None
 
 
 class Step(NamedTuple):
@@ -121,36 +126,39 @@ class History(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which run, and which of the rules hold that the proof needs; those dropped must be missed."""
+    """Which run, and which of the rules hold that the proof needs. The search finds a history for each missing rule."""
 
     nodes: int = 3
     min_nodes: int = 1
     max_nodes: int = 3
     restarts: int = 1
     faults: tuple[tuple[str, int], ...] = ()
-    """How often each may happen: fail, crash, lapse, leave, come, close, give up."""
+    """How often each may happen: fail, crash, lapse, leave, warn, come, close, give up."""
 
     rounds: int = 3
-    """Where the search ends: who reads late may end one round after the other."""
+    """Where the search ends: a node that reads late may end one round after the other."""
 
     patches: tuple[Patch, ...] = ()
     compare: bool = True
     """A commit succeeds on the version only that it was decided on."""
 
     guard: bool = True
-    """The guard kills the workers before anybody can call the node dead."""
+    """The guard kills the workers before any node can declare this one dead."""
 
     lag: bool = False
-    """Who reads a lease may miss its last renewal."""
+    """A reader of a lease may miss its last renewal."""
 
     settled: bool = True
-    """Who has lost its lease starts workers only on news from when no reader can have missed the renewal."""
+    """A node whose lease had expired starts workers only on news from when no reader can have missed the renewal."""
 
     fresh: bool = True
     """Workers start only on news younger than the lease."""
 
     final: bool = False
     """A node that has succeeded starts no workers again, and may end before the run does: torch's agents."""
+
+    polls: bool = False
+    """The workers poll for requests to stop at the end of a step."""
 
 
 @dataclass
@@ -180,7 +188,7 @@ class Model:
         settings = Settings(
             NodeRange(self.rules.min_nodes, self.rules.max_nodes), restarts=RestartSettings(self.rules.restarts)
         )
-        slots: list[Slot | None] = [_newcomer(f"n{i}", 0, i) for i in range(self.rules.nodes)]
+        slots: list[Slot | None] = [self._newcomer(f"n{i}", 0, i) for i in range(self.rules.nodes)]
         spare = dict(self.rules.faults).get("come", 0)
         return (
             self._registers.number(_bare(State("run", settings))),
@@ -231,7 +239,7 @@ class Model:
         """What the slot may become by itself, by which fault, in which round workers may fail for it or did."""
         if number not in self._own:
             slot = self._slots[number]
-            steps = _own_steps(slot, self.rules) if slot else ()
+            steps = self._steps_of(slot) if slot is not None and slot.up else ()
             self._own[number] = [(self._slots.number(step.slot), *step[1:]) for step in steps]
         return self._own[number]
 
@@ -263,7 +271,7 @@ class Model:
         left = self._spend(state[1], "come")
         if left is not None:
             place = next(i for i in range(3, len(state)) if self._slots[state[i]] is None)
-            for comer in _comers(self.slots(state), place):
+            for comer in self._comers(self.slots(state), place):
                 yield (state[0], left, *state[2:place], self._slots.number(comer), *state[place + 1 :]), True
 
     def _readings(self, register: int, place: int, slots: list[int]) -> list[int]:
@@ -289,15 +297,25 @@ class Model:
         return self._seen[number]
 
     def _decisions(self, register: State, reader: Slot, others: list[Slot]) -> Iterator[Slot]:
-        """The reader after it has read what the register and the leases of ``others`` hold."""
-        news = _news(self.code, register, reader)
-        for alive in product(*(_verdicts(slot, self.rules) for slot in others)):
+        """The reader after it has read the register and the leases of ``others``."""
+        informed = self._without_idle_news(reader._replace(news=self._news(register, reader)))
+        for alive in product(*(_liveness(slot, self.rules) for slot in others)):
             seen = {s.published.node: Seen(s.published, a) for s, a in zip(others, alive, strict=True)}
             seen[reader.published.node] = Seen(reader.published, alive=True)
             decision = self.code.decide.decide(register, View(seen, quorum_for=1e9))
             _judge_decision(register, decision.next, seen)
             pending = self._registers.number(_bare(decision.next)) if decision.next is not None else None
-            yield _settled(reader._replace(news=news, pending=pending), self.rules)
+            yield informed._replace(pending=pending)
+
+    def _news(self, register: State, reader: Slot) -> News:
+        """What the reader makes of the register. A lease that has expired again makes its observation too old."""
+        known = _known(register, reader.member.node)
+        transition, same = (
+            reader.machine.observe(state, 0.0, 0.0, settled=True, polls=self.rules.polls) for state in (register, known)
+        )
+        assert register.phase.final or transition == same, f"{transition} != {same}"
+        settled = reader.lease is LeaseIs.HELD or not self.rules.settled
+        return News(self._registers.number(known), settled, reader.lease is not LeaseIs.LAPSED or not self.rules.fresh)
 
     def _changed(self, state: Global, new: int) -> Global:
         """The register changes: who had decided on the version before will find the next one taken."""
@@ -323,7 +341,7 @@ class Model:
         for a, b in zip(before[3:], after[3:], strict=True):
             one, two = self._slots[a], self._slots[b]
             if two is not None and a != b:
-                changes.append(f"{two.said.node} {_change(one, two)}")
+                changes.append(f"{two.member.node} {_change(one, two)}")
         return "; ".join(changes) if old is not new or changes else "nothing"
 
     # Promises
@@ -331,67 +349,102 @@ class Model:
     def judge(self, state: Global) -> None:
         """Broken if what runs at this moment must not."""
         if state[3:] not in self._judged:
-            _judge_groups([slot for slot in self.slots(state) if slot.part is not None])
+            _judge_groups([slot for slot in self.slots(state) if slot.running is not None])
             self._judged.add(state[3:])
 
+    # What a node does by itself
 
-# What a node does by itself
+    def _steps_of(self, slot: Slot) -> Iterator[Step]:
+        for step in (*self._agent_steps(slot), *self._worker_steps(slot), *self._mishaps(slot)):
+            yield step._replace(slot=self._without_idle_news(step.slot))
 
+    def _agent_steps(self, slot: Slot) -> Iterator[Step]:
+        """The agent executes what is left of its actions, ends, or acts upon its news."""
+        machine = slot.machine
+        if slot.stopping:
+            yield Step(slot._replace(running=None), breaks=slot.running.round)
+        elif (machine.leaving and machine.part is None) or machine.member.final:
+            yield Step(_departed(slot, machine))
+        elif slot.news is not None:
+            yield self._execute(slot, self._observe(slot, slot.news))
+        if machine.stop_deadline is not None:
+            yield self._execute(slot, machine.stop_timed_out())
 
-def _own_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
-    if not slot.up:
-        return
-    for step in (*_duties(slot), *_workers_steps(slot, rules), *_mishaps(slot, rules)):
-        if step.fault != "crash" and not may_publish(slot.said.node_state, step.slot.said.node_state):
-            raise Broken(f"{slot.said.node} went from {slot.said.node_state} to {step.slot.said.node_state}")
-        yield step._replace(slot=_settled(step.slot, rules))
+    def _observe(self, slot: Slot, news: News) -> Any:
+        now = 0.0 if news.fresh else _LEASE
+        state = self._registers[news.state]
+        return slot.machine.observe(state, 0.0, now, settled=news.settled, polls=self.rules.polls)
 
+    def _execute(self, slot: Slot, transition: Any, **changes: Any) -> Step:
+        """Execute the actions of an event. Workers that are stopped after a publication are stopped in another step."""
+        names = [type(action).__name__ for action in transition.actions]
+        machine = replace(transition.machine, started=False, leaves_by=0.0)  # on which no action depends here
+        running, breaks = slot.running, 0
+        if "StartWorkers" in names:
+            running = machine.part
+        if "StopWorkers" in names and "Publish" not in names[: names.index("StopWorkers")]:
+            running, breaks = None, slot.running.round
+        after = slot._replace(**{"machine": machine, "running": running, **changes})
+        if "Finish" in names:
+            return Step(_departed(after, machine), breaks=breaks)
+        return Step(after, breaks=breaks)
 
-def _duties(slot: Slot) -> Iterator[Step]:
-    """What the agent does about its news."""
-    if slot.part is not None:
-        if slot.news is not None or slot.said.node_state is NodeState.FAILED:
-            yield Step(slot._replace(part=None), breaks=slot.part.round)
-    elif isinstance(slot.news, Ended):
-        last = (
-            slot.said if slot.said.node_state is NodeState.SUCCEEDED else replace(slot.said, node_state=NodeState.LEFT)
+    def _worker_steps(self, slot: Slot) -> Iterator[Step]:
+        """The workers end."""
+        machine = slot.machine
+        if machine.part is None:
+            return
+        round = machine.part.round
+        yield self._execute(slot, machine.workers_succeeded(final=self.rules.final), running=None)
+        if machine.stop_deadline is not None:
+            yield self._execute(slot, machine.workers_succeeded(early=True), running=None)
+        report = Failure(round, slot.member.node, machine.part.first_rank, 0, 1, "")
+        failed = self._execute(slot, machine.worker_failed(report)).slot
+        yield Step(failed, "fail", breaks=round, crashed=round)
+        yield Step(failed, "echo", breaks=round)
+
+    def _mishaps(self, slot: Slot) -> Iterator[Step]:
+        machine, round = slot.machine, slot.running.round if slot.running else 0
+        if slot.lease is LeaseIs.REGAINED:  # time passes, and each node that read late has read again
+            yield Step(slot._replace(lease=LeaseIs.HELD))
+        yield Step(self._gone(slot._replace(lease=LeaseIs.LAPSED), slot.published), "crash", breaks=round)
+        if slot.member.node_state is not NodeState.SUCCEEDED:
+            yield Step(_departed(slot, machine), "leave", breaks=round)
+            if not machine.leaving:
+                yield self._execute(slot, machine.leave(Notice("", 1.0), 0.0, self.rules.polls))._replace(fault="warn")
+        if slot.lease is not LeaseIs.LAPSED:
+            news = slot.news and slot.news._replace(fresh=not self.rules.fresh)
+            changes = {"running": None, "news": news, "lease": LeaseIs.LAPSED}
+            yield self._execute(slot, machine.lease_expired(), **changes)._replace(fault="lapse", breaks=round)
+
+    def _gone(self, slot: Slot, last: Member) -> Slot:
+        """The slot once its node is gone; ``last`` is its last publication."""
+        return slot._replace(
+            up=False, machine=self._machine(last), published=last, news=None, pending=None, running=None
         )
-        yield Step(slot._replace(up=False, said=last, published=last, news=None, pending=None))
-    elif slot.said.final:
-        yield Step(slot._replace(up=False, published=slot.said, news=None, pending=None))
-    elif isinstance(slot.news, Assignment):
-        said = replace(slot.said, node_state=NodeState.RUNNING, round=slot.news.round, failure=None, fenced=-1)
-        yield Step(slot._replace(said=said, part=slot.news, news=None))
-    elif isinstance(slot.news, Between):
-        done = slot.news.well and (slot.said.node_state, slot.said.round) == (NodeState.SUCCEEDED, slot.news.round)
-        yield Step(slot._replace(said=slot.said if done else _ready(slot.said, slot.news.round), news=None))
 
+    def _without_idle_news(self, slot: Slot) -> Slot:
+        """The slot without news that no action follows from."""
+        if slot.news is None or (slot.up and self._observe(slot, slot.news).actions):
+            return slot
+        return slot._replace(news=None)
 
-def _workers_steps(slot: Slot, rules: Rules) -> Iterator[Step]:
-    if slot.part is None or slot.said.node_state is not NodeState.RUNNING:
-        return
-    round = slot.part.round
-    yield Step(slot._replace(said=replace(slot.said, node_state=NodeState.SUCCEEDED, final=rules.final), part=None))
-    report = Failure(round, slot.said.node, slot.part.first_rank, 0, 1, "")
-    failed = slot._replace(said=replace(slot.said, node_state=NodeState.FAILED, failure=report))
-    yield Step(failed, "fail", breaks=round, crashed=round)
-    yield Step(failed, "echo", breaks=round)
+    def _machine(self, member: Member) -> Any:
+        return self.code.module(NODE).NodeStateMachine(member, _LEASE)
 
+    def _newcomer(self, name: str, incarnation: int, order: int) -> Slot:
+        member = Member(f"{name}@{incarnation}", NodeState.READY, -1, order + 1, name, 0, order)
+        return Slot(True, self._machine(member), member)
 
-def _mishaps(slot: Slot, rules: Rules) -> Iterator[Step]:
-    round = slot.part.round if slot.part else 0
-    if slot.lease is LeaseIs.REGAINED:  # time passes, and whoever read late has read again
-        yield Step(slot._replace(lease=LeaseIs.HELD))
-    gone = slot._replace(up=False, news=None, pending=None, part=None)
-    yield Step(gone._replace(said=slot.published, lease=LeaseIs.LAPSED), "crash", breaks=round)
-    if slot.said.node_state is not NodeState.SUCCEEDED:
-        left = replace(slot.said, node_state=NodeState.LEFT)
-        yield Step(gone._replace(said=left, published=left), "leave", breaks=round)
-    if slot.lease is not LeaseIs.LAPSED:
-        said = _ready(slot.said, round) if slot.part is not None else slot.said
-        old_news = None if rules.fresh and isinstance(slot.news, Assignment) else slot.news
-        lapsed = slot._replace(said=replace(said, fenced=said.round), part=None, news=old_news)
-        yield Step(lapsed._replace(lease=LeaseIs.LAPSED), "lapse", breaks=round)
+    def _comers(self, slots: list[Slot], place: int) -> Iterator[Slot]:
+        """The nodes that may come: a new one, or one that is gone, with or without proof that its predecessor is
+        dead."""
+        yield self._newcomer(f"n{place - 3}", 0, place - 3)
+        for before in [slot.published for slot in slots if not slot.up]:
+            again = self._newcomer(before.name, place, before.order)
+            yield again
+            knowing = replace(again.published, dead=(before.node,))
+            yield again._replace(machine=self._machine(knowing), published=knowing)
 
 
 def _renewed(slot: Slot, rules: Rules) -> Iterator[Slot]:
@@ -399,55 +452,28 @@ def _renewed(slot: Slot, rules: Rules) -> Iterator[Slot]:
     if slot.lease is LeaseIs.LAPSED:
         yield slot
     lag = slot.lease is LeaseIs.REGAINED or (rules.lag and slot.lease is LeaseIs.LAPSED)
-    yield slot._replace(published=slot.said, lease=LeaseIs.REGAINED if lag else LeaseIs.HELD)
+    yield slot._replace(published=slot.member, lease=LeaseIs.REGAINED if lag else LeaseIs.HELD)
 
 
-def _settled(slot: Slot, rules: Rules) -> Slot:
-    """The slot without news that ask nothing of it."""
-    news = slot.news
-    if isinstance(news, Assignment):
-        if slot.part is not None:
-            idle = news.round == slot.part.round
-        else:
-            may = slot.lease is LeaseIs.HELD or (slot.lease is LeaseIs.REGAINED and not rules.settled)
-            idle = news.round <= slot.said.round or (rules.fresh and not may)
-    elif isinstance(news, Between):
-        idle = slot.part is None and (slot.said.node_state, slot.said.round) == (NodeState.READY, news.round)
-    else:
-        idle = False
-    return slot._replace(news=None) if idle else slot
+def _departed(slot: Slot, machine: Any) -> Slot:
+    """The slot once its agent has published its departure, or has a success published, and has ended."""
+    machine = machine.depart().machine
+    ended = slot._replace(up=False, machine=machine, published=machine.member, lease=LeaseIs.LAPSED)
+    return ended._replace(news=None, pending=None, running=None)
 
 
-def _newcomer(name: str, incarnation: int, order: int) -> Slot:
-    member = Member(f"{name}@{incarnation}", NodeState.READY, -1, order + 1, name, 0, order)
-    return Slot(True, member, member)
+def _known(state: State, node: str) -> State:
+    """What the actions of ``node`` depend on."""
+    if state.phase.final:
+        return state
+    known = replace(state, spent=_Spent(), cause=None)
+    if any(p.node == node for p in state.participants) and state.phase is Phase.RUNNING:
+        return known
+    grace = state.grace if state.phase is Phase.JOINING else 0.0
+    return replace(known, phase=Phase.JOINING, participants=(), grace=grace)
 
 
-def _ready(member: Member, round: int) -> Member:
-    return replace(member, node_state=NodeState.READY, round=round)
-
-
-def _comers(slots: list[Slot], place: int) -> Iterator[Slot]:
-    """Who may come: a node that was never here, or one that is gone, knowing that its predecessor is dead or not."""
-    yield _newcomer(f"n{place - 3}", 0, place - 3)
-    for before in [slot.said for slot in slots if not slot.up]:
-        again = _newcomer(before.name, place, before.order)
-        yield again
-        knowing = replace(again.said, dead=(before.node,))
-        yield again._replace(said=knowing, published=knowing)
-
-
-# What a node sees
-
-
-def _news(code: Code, register: State, reader: Slot) -> News:
-    if register.phase.final:
-        return Ended()
-    part = code.assignment.assignment(register, reader.said.node)
-    return Assignment(**vars(part)) if part else Between(register.round, register.grace > 0)
-
-
-def _verdicts(slot: Slot, rules: Rules) -> tuple[bool, ...]:
+def _liveness(slot: Slot, rules: Rules) -> tuple[bool, ...]:
     """Whether an observer may take a node for alive, for dead, or for either."""
     return (True,) if slot.lease is LeaseIs.HELD and rules.guard else (True, False)
 
@@ -468,12 +494,12 @@ def _change(before: Slot | None, after: Slot) -> str:
     """What has become of a slot, for people."""
     if before is None:
         return "comes"
-    said = f"says {after.said.node_state.value} {after.said.round}" if before.said != after.said else ""
-    runs = f"runs round {after.part.round}" if after.part else "has no workers any more"
+    says = f"says {after.member.node_state.value} {after.member.round}" if before.member != after.member else ""
+    runs = f"runs round {after.running.round}" if after.running else "has no workers any more"
     changes = {
         "has gone": not after.up,
-        said: bool(said),
-        runs: before.part != after.part,
+        says: bool(says),
+        runs: before.running != after.running,
         f"has its lease {after.lease.value}": before.lease != after.lease,
         "publishes": before.published != after.published,
         f"has read {after.news}": before.news != after.news and after.news is not None,
@@ -486,7 +512,7 @@ def _change(before: Slot | None, after: Slot) -> str:
 
 
 def _judge_groups(running: list[Slot]) -> None:
-    parts = [slot.part for slot in running if slot.part is not None]
+    parts = [slot.running for slot in running if slot.running is not None]
     rounds = {part.round for part in parts}
     _demand(len(rounds) <= 1, lambda: f"workers of rounds {sorted(rounds)} run at the same time")
     alike = {(p.round, p.world_size, p.group_world_size, p.master_addr, p.master_port) for p in parts}
@@ -503,7 +529,7 @@ def _judge_decision(old: State, new: State | None, seen: Mapping[str, Seen]) -> 
 
 
 def _judge_change(old: State, new: State, slots: Iterable[Slot], history: History) -> None:
-    by_node = {slot.said.node: slot for slot in slots}
+    by_node = {slot.member.node: slot for slot in slots}
     formed = new.phase is Phase.RUNNING
     _demand(not old.phase.final, lambda: f"a run that has {old.phase.value} went on")
     _demand(new.round == old.round + formed, lambda: f"round {old.round} was followed by {new.round}")
@@ -523,7 +549,7 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
     else:
         _demand(new.participants == old.participants, lambda: "the members changed within a round")
     if new.phase is Phase.SUCCEEDED:
-        done = [by_node[n].said for n in nodes]
+        done = [by_node[n].member for n in nodes]
         succeeded = all((m.node_state, m.round) == (NodeState.SUCCEEDED, new.round) for m in done)
         _demand(succeeded, lambda: f"success without all: {done}")
         well = old.phase is Phase.RUNNING or old.grace > 0

@@ -7,7 +7,7 @@ import pytest
 
 from tests.protocol.exhaustive import Search
 from tests.protocol.model import Rules
-from tests.protocol.under_test import ASSIGNMENT, DECIDE, Patch
+from tests.protocol.under_test import ASSIGNMENT, DECIDE, NODE, Patch
 
 EACH_ONCE = (("crash", 1), ("fail", 1), ("lapse", 1), ("leave", 1), ("come", 1), ("close", 1))
 TWO = Rules(nodes=2, max_nodes=2)
@@ -31,6 +31,8 @@ class Count(UserWarning):
         ),
         pytest.param(replace(FINAL, faults=(("crash", 1), ("give up", 1))), None, id="two once, a loss"),
         pytest.param(replace(FINAL, faults=(("fail", 1), ("come", 1))), 18, id="two once, a newcomer"),
+        pytest.param(replace(TWO, faults=(("warn", 1), ("fail", 1)), polls=True), None, id="two, a warning, a failure"),
+        pytest.param(replace(TWO, faults=(("warn", 1), ("come", 1)), polls=True), 15, id="two, a warning, a newcomer"),
         pytest.param(Rules(nodes=3), None, id="three"),
         pytest.param(
             Rules(nodes=3, min_nodes=2, max_nodes=2, faults=(("fail", 1),)), None, id="three for two, a failure"
@@ -139,6 +141,22 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             "first_rank=0",
             "the group disagrees",
             id="two nodes get the same ranks",
+        ),
+        pytest.param(
+            replace(TWO, faults=(("fail", 1),)),
+            NODE,
+            "return machine._stop(state.reason)",
+            "return machine._ready(state.round).then(lambda machine: machine._stop(state.reason))",
+            "run at the same time",
+            id="a node is ready before its workers are stopped",
+        ),
+        pytest.param(
+            LATE,
+            NODE,
+            "now < lease_from + self.lease",
+            "True",
+            "run at the same time",
+            id="workers start on an old observation",
         ),
     ],
 )

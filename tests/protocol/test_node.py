@@ -1,24 +1,21 @@
-"""What an agent decides, without an agent: events in, actions out."""
+"""The node state machine alone: events in, actions out."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.node import (
     Action,
-    Actions,
-    Finish,
     NodeStateMachine,
     Publish,
     RequestStop,
     ReservePort,
     StartWorkers,
     StopWorkers,
+    Transition,
 )
-from hpcelastic.protocol.state import Cause, NodeState, Notice, Phase, State
+from hpcelastic.protocol.state import Cause, Member, NodeState, Notice, Phase, State
 from tests.protocol.builders import created, failure, joining, member, running, settings
 
 LEASE = 10.0
@@ -31,33 +28,59 @@ def state_machine(
     node_state: NodeState = NodeState.READY, round: int = 0, runs: State | None = None
 ) -> NodeStateMachine:
     """Node ``a``; with ``runs`` its workers of that state's round are running."""
-    found = NodeStateMachine(member("a", node_state, round), LEASE, lambda: NOW)
-    found.part = assignment(runs, "a@0") if runs else None
-    return found
+    return NodeStateMachine(member("a", node_state, round), LEASE, assignment(runs, "a@0") if runs else None)
 
 
-def carried_out(actions: Actions, heeds: bool = False) -> list[Action]:
-    done: list[Action] = []
-    answer: int | None = None
-    while True:
-        try:
-            done.append(actions.send(answer))
-        except StopIteration:
-            return done
-        answer = PORT if isinstance(done[-1], ReservePort) else int(heeds)
+@dataclass
+class Agent:
+    """The shell of a node state machine: executes its actions and notes them in ``done``, in words."""
+
+    machine: NodeStateMachine
+    polls: bool = False
+    now: float = NOW
+    stop_takes: float = 0.0
+    done: list[str] = field(default_factory=list)
+
+    def observe(self, state: State, lease_from: float = FRESH, settled: bool = True) -> list[str]:
+        """What follows from an observation."""
+        before = len(self.done)
+        while self.apply(self.machine.observe(state, lease_from, self.now, settled=settled, polls=self.polls)):
+            assert len(self.done) < 100
+        return self.done[before:]
+
+    def apply(self, transition: Transition) -> list[str]:
+        """Execute the actions and return them in words, such as ``publish ready 1`` or ``end failed``."""
+        before = len(self.done)
+        self.machine = transition.machine
+        for action in transition.actions:
+            self.done.append(self._execute(action))
+        return self.done[before:]
+
+    def leave(self, notice: Notice) -> list[str]:
+        return self.apply(self.machine.leave(notice, self.now, self.polls))
+
+    def _execute(self, action: Action) -> str:
+        if isinstance(action, Publish):
+            return f"publish {self.member.node_state.value} {self.member.round}"
+        if isinstance(action, StartWorkers):
+            return f"start {action.part.round}"
+        if isinstance(action, StopWorkers):
+            self.now += self.stop_takes
+            return "stop"
+        if isinstance(action, ReservePort):
+            self.machine = self.machine.with_port(PORT)
+            return "reserve"
+        return "request" if isinstance(action, RequestStop) else f"end {action.state.phase.value}"
+
+    @property
+    def member(self) -> Member:
+        return self.machine.member
 
 
-def brief(actions: Actions, heeds: bool = False) -> list[str]:
-    """The actions in words: ``say ready 1``, ``start 1``, ``stop``, ``reserve``, ``end failed``."""
-    words: dict[type, Callable[[Any], str]] = {
-        Publish: lambda a: f"say {a.member.node_state.value} {a.member.round}",
-        StartWorkers: lambda a: f"start {a.part.round}",
-        StopWorkers: lambda _: "stop",
-        RequestStop: lambda _: "ask",
-        ReservePort: lambda _: "reserve",
-        Finish: lambda a: f"end {a.state.phase.value}",
-    }
-    return [words[type(action)](action) for action in carried_out(actions, heeds)]
+def agent_of(
+    node_state: NodeState = NodeState.READY, round: int = 0, runs: State | None = None, polls: bool = False
+) -> Agent:
+    return Agent(state_machine(node_state, round, runs), polls)
 
 
 ENDED = joining("ab", Cause.NODE, round=1)
@@ -65,67 +88,78 @@ RUNS_1, RUNS_2 = running("ab", round=1), running("ab", round=2)
 WITHOUT_US = running("bc", round=2)
 
 
+def unprepared(round: int) -> Agent:
+    agent = agent_of(round=round)
+    agent.machine = agent.machine.with_prepared(False)
+    return agent
+
+
+def test_it_is_a_value() -> None:
+    agent = agent_of()
+    before = agent.machine
+    agent.observe(RUNS_1)
+    assert agent.machine != before == state_machine()
+    assert hash(before) == hash(state_machine())
+
+
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
         pytest.param(WITHOUT_US, [], id="others train meanwhile"),
-        pytest.param(ENDED, ["reserve", "say ready 1"], id="nobody trains"),
-        pytest.param(RUNS_1, ["start 1", "say running 1"], id="it is awaited"),
+        pytest.param(ENDED, ["reserve", "publish ready 1"], id="no round runs"),
+        pytest.param(RUNS_1, ["start 1", "publish running 1"], id="the round needs it"),
     ],
 )
 def test_a_newcomer_asks_for_a_place_once_it_is_prepared(state: State, expected: list[str]) -> None:
-    newcomer = state_machine(round=-1)
-    newcomer.prepared = False
-    assert brief(newcomer.observe(state, FRESH)) == expected
-    newcomer.prepared = True
+    newcomer = unprepared(round=-1)
+    assert newcomer.observe(state) == expected
+    newcomer.machine = newcomer.machine.with_prepared(True)
     if not expected:
-        assert brief(newcomer.observe(state, FRESH)) == ["reserve", "say ready 2"]
+        assert newcomer.observe(state) == ["reserve", "publish ready 2"]
 
 
-def test_the_first_word_asks_for_a_place_where_a_round_forms() -> None:
-    assert brief(state_machine(round=-1).begin(ENDED)) == ["reserve", "say ready 1"]
-    assert brief(state_machine(round=-1).begin(RUNS_1)) == []
+def test_the_first_publication_asks_for_a_place_where_a_round_forms() -> None:
+    assert agent_of(round=-1).apply(state_machine(round=-1).begin(ENDED)) == ["reserve", "publish ready 1"]
+    assert agent_of(round=-1).apply(state_machine(round=-1).begin(RUNS_1)) == []
 
 
-def test_who_asked_for_a_place_and_got_none_asks_again_once_it_is_prepared() -> None:
-    late = state_machine(round=-1)
-    late.prepared = False
-    assert brief(late.begin(ENDED)) == ["reserve", "say ready 1"]
-    assert brief(late.observe(WITHOUT_US, FRESH)) == []
+def test_a_node_that_got_no_place_asks_again_once_it_is_prepared() -> None:
+    late = unprepared(round=-1)
+    assert late.apply(late.machine.begin(ENDED)) == ["reserve", "publish ready 1"]
+    assert late.observe(WITHOUT_US) == []
 
 
-def test_who_has_been_in_a_round_is_prepared() -> None:
-    known = state_machine(round=0)
-    known.prepared = False
-    assert brief(known.observe(RUNS_1, FRESH)) == ["start 1", "say running 1"]
-    assert brief(known.observe(WITHOUT_US, FRESH))[1:] == ["reserve", "say ready 2"]
+def test_a_node_that_has_been_in_a_round_is_prepared() -> None:
+    known = unprepared(round=0)
+    assert known.observe(RUNS_1) == ["start 1", "publish running 1"]
+    assert known.observe(WITHOUT_US)[1:] == ["reserve", "publish ready 2"]
 
 
 @pytest.mark.parametrize(
     ("before", "state", "lease_from", "expected"),
     [
-        pytest.param(state_machine(round=-1), created(), FRESH, ["reserve", "say ready 0"], id="asks for a place"),
+        pytest.param(state_machine(round=-1), created(), FRESH, ["reserve", "publish ready 0"], id="asks for a place"),
         pytest.param(state_machine(round=0), created(), FRESH, [], id="has asked"),
-        pytest.param(state_machine(), RUNS_1, FRESH, ["start 1", "say running 1"], id="is in the round"),
-        pytest.param(state_machine(), RUNS_1, OLD, [], id="starts nothing on old news"),
+        pytest.param(state_machine(), RUNS_1, FRESH, ["start 1", "publish running 1"], id="is in the round"),
+        pytest.param(state_machine(), RUNS_1, OLD, [], id="starts nothing on an old observation"),
         pytest.param(state_machine(NodeState.FAILED, 1), RUNS_1, FRESH, [], id="starts a round once, which failed"),
         pytest.param(
             state_machine(NodeState.SUCCEEDED, 1), RUNS_1, FRESH, [], id="starts a round once, which succeeded"
         ),
         pytest.param(state_machine(NodeState.READY, 1), RUNS_1, FRESH, [], id="starts a round once, which was fenced"),
-        pytest.param(state_machine(NodeState.RUNNING, 1, RUNS_1), RUNS_1, FRESH, [], id="goes on"),
+        pytest.param(state_machine(NodeState.RUNNING, 1, RUNS_1), RUNS_1, FRESH, [], id="its round continues"),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             ENDED,
             FRESH,
-            ["stop", "reserve", "say ready 1"],
+            ["stop", "reserve", "publish ready 1"],
             id="is ready only when its workers have stopped",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             RUNS_2,
             FRESH,
-            ["stop", "start 2", "say running 2"],
+            ["stop", "start 2", "publish running 2"],
             id="has slept through the end of its round",
         ),
         pytest.param(
@@ -133,17 +167,21 @@ def test_who_has_been_in_a_round_is_prepared() -> None:
             RUNS_2,
             OLD,
             ["stop"],
-            id="has slept, and the lease has run out",
+            id="has slept, and the lease has expired",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             WITHOUT_US,
             FRESH,
-            ["stop", "reserve", "say ready 2"],
-            id="the others have gone on",
+            ["stop", "reserve", "publish ready 2"],
+            id="the others have continued",
         ),
         pytest.param(
-            state_machine(NodeState.SUCCEEDED, 1), ENDED, FRESH, ["reserve", "say ready 1"], id="had succeeded in vain"
+            state_machine(NodeState.SUCCEEDED, 1),
+            ENDED,
+            FRESH,
+            ["reserve", "publish ready 1"],
+            id="has succeeded in vain",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
@@ -164,90 +202,101 @@ def test_who_has_been_in_a_round_is_prepared() -> None:
 def test_what_follows_from_the_register(
     before: NodeStateMachine, state: State, lease_from: float, expected: list[str]
 ) -> None:
-    fresh = NodeStateMachine(before.member, LEASE, lambda: NOW)
-    fresh.part = before.part
-    assert brief(fresh.observe(state, lease_from)) == expected
+    assert Agent(before).observe(state, lease_from) == expected
+
+
+def test_no_worker_starts_if_the_lease_expires_while_others_are_stopped() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.stop_takes = LEASE
+    assert agent.observe(RUNS_2) == ["stop"]
+    assert agent.observe(RUNS_2, agent.now) == ["start 2", "publish running 2"]
 
 
 def test_a_lease_regained_is_not_trusted_at_once() -> None:
-    agent = state_machine()
-    assert brief(agent.observe(RUNS_1, FRESH, settled=False)) == []
-    assert brief(agent.observe(RUNS_1, FRESH, settled=True)) == ["start 1", "say running 1"]
+    agent = agent_of()
+    assert agent.observe(RUNS_1, settled=False) == []
+    assert agent.observe(RUNS_1, settled=True) == ["start 1", "publish running 1"]
 
 
-def test_a_failure_is_told_before_the_others_are_stopped() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    said, stopped = carried_out(agent.worker_failed(failure("a", 1)))
-    assert isinstance(said, Publish) and said.member.failure == failure("a", 1)
-    assert stopped == StopWorkers("rank 0 failed")
-    assert agent.part is None
+def test_a_failure_is_published_before_the_other_workers_are_stopped() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    transition = agent.machine.worker_failed(failure("a", 1))
+    assert transition.actions == (Publish(), StopWorkers("rank 0 failed"))
+    assert (transition.machine.member.failure, transition.machine.part) == (failure("a", 1), None)
 
 
 def test_the_next_round_forgets_the_failure() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    carried_out(agent.worker_failed(failure("a", 1)))
-    carried_out(agent.observe(ENDED, FRESH))
-    carried_out(agent.observe(RUNS_2, FRESH))
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.apply(agent.machine.worker_failed(failure("a", 1)))
+    agent.observe(ENDED)
+    agent.observe(RUNS_2)
     assert (agent.member.node_state, agent.member.failure, agent.member.port) == (NodeState.RUNNING, None, PORT)
 
 
-def test_a_success_is_told_once_all_workers_have_ended() -> None:
-    assert brief(state_machine(NodeState.RUNNING, 1, RUNS_1).workers_succeeded()) == ["say succeeded 1"]
-
-
-@pytest.mark.parametrize("state", [ENDED, WITHOUT_US, RUNS_2], ids=["it ended", "others have gone on", "it is named"])
-def test_an_agent_whose_success_is_final_follows_no_other_round(state: State) -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    carried_out(agent.workers_succeeded(final=True))
-    assert agent.member.final
-    assert brief(agent.observe(state, FRESH)) == []
+def test_a_success_is_published_once_all_workers_have_ended() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    assert agent.apply(agent.machine.workers_succeeded()) == ["publish succeeded 1"]
 
 
 @pytest.mark.parametrize(
-    ("agent", "expected"),
+    "state", [ENDED, WITHOUT_US, RUNS_2], ids=["it ended", "others have continued", "it is a member"]
+)
+def test_an_agent_whose_success_is_final_follows_no_other_round(state: State) -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.apply(agent.machine.workers_succeeded(final=True))
+    assert agent.member.final
+    assert agent.observe(state) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "expected"),
     [
-        pytest.param(state_machine(NodeState.RUNNING, 1, RUNS_1), ["stop", "reserve", "say ready 1"], id="workers ran"),
-        pytest.param(state_machine(NodeState.FAILED, 1), ["say failed 1"], id="they had just failed"),
+        pytest.param(
+            state_machine(NodeState.RUNNING, 1, RUNS_1), ["stop", "reserve", "publish ready 1"], id="workers ran"
+        ),
+        pytest.param(state_machine(NodeState.FAILED, 1), ["publish failed 1"], id="they had just failed"),
     ],
 )
-def test_a_fence_is_told_with_the_round_that_it_fell_in(agent: NodeStateMachine, expected: list[str]) -> None:
-    assert brief(agent.lease_expired()) == expected
+def test_an_expired_lease_is_published_with_its_round(machine: NodeStateMachine, expected: list[str]) -> None:
+    agent = Agent(machine)
+    assert agent.apply(machine.lease_expired()) == expected
     assert agent.member.fenced == 1
 
 
-def test_a_store_that_was_lost_ends_the_round_as_a_fence_does() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    actions = carried_out(agent.lease_expired("the store was lost"))
-    assert actions[0] == StopWorkers("the store was lost")
+def test_a_store_that_was_lost_ends_the_round_as_an_expired_lease_does() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    transition = agent.machine.lease_expired("the store was lost")
+    assert transition.actions[0] == StopWorkers("the store was lost")
+    agent.apply(transition)
     assert (agent.member.node_state, agent.member.fenced, agent.member.port) == (NodeState.READY, 1, PORT)
 
 
-def test_a_store_that_is_lost_after_our_workers_success_leaves_it_standing() -> None:
-    agent = state_machine(NodeState.SUCCEEDED, 1)
-    assert brief(agent.lease_expired("the store was lost")) == ["say succeeded 1"]
+def test_a_success_stays_published_when_the_store_is_lost() -> None:
+    agent = agent_of(NodeState.SUCCEEDED, 1)
+    assert agent.apply(agent.machine.lease_expired("the store was lost")) == ["publish succeeded 1"]
     assert agent.member.fenced == 1
 
 
-def test_a_failure_that_the_directory_does_not_take_in_is_not_held_against_the_worker() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    carried_out(agent.worker_failed(failure("a", 1)))
-    assert brief(agent.store_failed()) == ["say failed 1"]
+def test_a_failure_that_the_directory_does_not_take_in_spends_no_restart() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.apply(agent.machine.worker_failed(failure("a", 1)))
+    assert agent.apply(agent.machine.store_failed()) == ["publish failed 1"]
     assert (agent.member.fenced, agent.member.failure) == (1, failure("a", 1))
-    assert brief(agent.store_failed()) == []
+    assert agent.apply(agent.machine.store_failed()) == []
 
 
-def test_a_failure_while_the_directory_fails_is_not_held_against_the_worker() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    assert brief(agent.store_failed()) == []
-    assert brief(agent.worker_failed(failure("a", 1))) == ["say failed 1", "stop"]
+def test_a_failure_while_the_directory_fails_spends_no_restart() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    assert agent.apply(agent.machine.store_failed()) == []
+    assert agent.apply(agent.machine.worker_failed(failure("a", 1))) == ["publish failed 1", "stop"]
     assert agent.member.fenced == 1
 
 
-def test_a_failure_once_the_directory_works_again_is_one() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    carried_out(agent.store_failed())
-    carried_out(agent.observe(RUNS_1, FRESH))
-    carried_out(agent.worker_failed(failure("a", 1)))
+def test_a_failure_once_the_directory_works_again_spends_one() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.apply(agent.machine.store_failed())
+    agent.observe(RUNS_1)
+    agent.apply(agent.machine.worker_failed(failure("a", 1)))
     assert agent.member.fenced == -1
 
 
@@ -256,78 +305,81 @@ ENDS_WELL = joining("ab", Cause.JOIN, round=1, grace=120.0)
 
 
 def test_a_node_that_leaves_starts_nothing_more() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    assert brief(agent.leave(WARNING)) == ["say running 1", "ask", "stop"]
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    assert agent.leave(WARNING) == ["publish running 1", "stop"]
     assert agent.member.leaving == WARNING
-    assert brief(agent.observe(RUNS_2, FRESH)) == []
-    assert brief(agent.depart()) == ["say left 1"]
+    assert agent.observe(RUNS_2) == []
+    assert agent.apply(agent.machine.depart()) == ["publish left 1"]
 
 
 def test_a_node_without_workers_leaves_at_once() -> None:
-    agent = state_machine()
-    assert brief(agent.leave(WARNING)) == []
-    assert agent.leaving and agent.part is None
+    agent = agent_of()
+    assert agent.leave(WARNING) == []
+    assert agent.machine.leaving and agent.machine.part is None
 
 
-def test_workers_that_heed_it_come_to_a_steps_end_before_the_node_leaves() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    assert brief(agent.leave(WARNING), heeds=True) == ["say running 1", "ask"]
-    assert agent.seconds_to_stop == 20.0
-    assert brief(agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0), FRESH), heeds=True) == []
-    assert brief(agent.workers_succeeded(early=True)) == []
-    assert (agent.part, agent.seconds_to_stop) == (None, None)
+def test_workers_that_poll_end_their_step_before_the_node_leaves() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    assert agent.leave(WARNING) == ["publish running 1", "request"]
+    assert agent.machine.seconds_to_stop(NOW + 5) == 15.0
+    assert agent.machine.notice_at(NOW + 5) == replace(WARNING, seconds=15.0)
+    assert agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0)) == []
+    assert agent.apply(agent.machine.workers_succeeded(early=True)) == []
+    assert (agent.machine.part, agent.machine.stop_deadline) == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("state", "heeds", "expected"),
+    ("state", "polls", "expected"),
     [
-        pytest.param(ENDS_WELL, True, ["ask"], id="nothing is wrong"),
-        pytest.param(ENDS_WELL, False, ["ask", "stop", "reserve", "say ready 1"], id="they do not heed it"),
-        pytest.param(replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "say ready 1"], id="something is wrong"),
-        pytest.param(RUNS_2, True, ["stop", "start 2", "say running 2"], id="the others went on"),
+        pytest.param(ENDS_WELL, True, ["request"], id="nothing is wrong"),
+        pytest.param(ENDS_WELL, False, ["stop", "reserve", "publish ready 1"], id="they do not poll"),
+        pytest.param(
+            replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "publish ready 1"], id="something is wrong"
+        ),
+        pytest.param(RUNS_2, True, ["stop", "start 2", "publish running 2"], id="the others continued"),
     ],
 )
-def test_workers_are_asked_to_stop_where_nothing_is_wrong(state: State, heeds: bool, expected: list[str]) -> None:
-    assert brief(state_machine(NodeState.RUNNING, 1, RUNS_1).observe(state, FRESH), heeds=heeds) == expected
+def test_workers_are_requested_to_stop_where_nothing_is_wrong(state: State, polls: bool, expected: list[str]) -> None:
+    assert agent_of(NodeState.RUNNING, 1, RUNS_1, polls).observe(state) == expected
 
 
-def test_workers_that_have_come_to_a_steps_end_are_no_success() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    brief(agent.observe(ENDS_WELL, FRESH), heeds=True)
-    assert brief(agent.workers_succeeded(early=True)) == ["reserve", "say ready 1"]
+def test_workers_that_stopped_on_request_are_no_success() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(ENDS_WELL)
+    assert agent.apply(agent.machine.workers_succeeded(early=True)) == ["reserve", "publish ready 1"]
 
 
 def test_a_success_in_a_round_that_is_to_end_waits_for_the_others() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    brief(agent.observe(ENDS_WELL, FRESH), heeds=True)
-    assert brief(agent.workers_succeeded()) == ["say succeeded 1"]
-    assert brief(agent.observe(ENDS_WELL, FRESH)) == []
-    assert brief(agent.observe(replace(ENDS_WELL, grace=0.0), FRESH)) == ["reserve", "say ready 1"]
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(ENDS_WELL)
+    assert agent.apply(agent.machine.workers_succeeded()) == ["publish succeeded 1"]
+    assert agent.observe(ENDS_WELL) == []
+    assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["reserve", "publish ready 1"]
 
 
-def test_what_goes_wrong_while_they_are_asked_stops_them() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    brief(agent.observe(ENDS_WELL, FRESH), heeds=True)
-    assert brief(agent.observe(replace(ENDS_WELL, grace=0.0), FRESH)) == ["stop", "reserve", "say ready 1"]
+def test_workers_that_were_requested_to_stop_are_stopped_when_something_goes_wrong() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(ENDS_WELL)
+    assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["stop", "reserve", "publish ready 1"]
 
 
-def test_patience_with_a_step_ends() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    brief(agent.observe(ENDS_WELL, FRESH), heeds=True)
-    assert brief(agent.stop_timed_out()) == ["stop", "reserve", "say ready 1"]
+def test_workers_that_do_not_stop_in_time_are_stopped() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(ENDS_WELL)
+    assert agent.apply(agent.machine.stop_timed_out()) == ["stop", "reserve", "publish ready 1"]
 
 
 def test_of_two_deadlines_the_sooner_counts() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    brief(agent.leave(Notice("time limit", 90.0)), heeds=True)
-    assert brief(agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0), FRESH), heeds=True) == ["ask"]
-    assert agent.seconds_to_stop == 20.0
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.leave(Notice("time limit", 90.0))
+    assert agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0)) == ["request"]
+    assert agent.machine.seconds_to_stop(NOW) == 20.0
 
 
 def test_a_drained_node_leaves() -> None:
-    agent = state_machine(NodeState.RUNNING, 1, RUNS_1)
-    assert brief(agent.observe(replace(RUNS_1, drained=("a",)), FRESH)) == ["say running 1", "ask", "stop"]
-    assert agent.leaving
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    assert agent.observe(replace(RUNS_1, drained=("a",))) == ["publish running 1", "stop"]
+    assert agent.machine.leaving
 
 
 STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4, spares=1))
@@ -336,33 +388,39 @@ STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4,
 @pytest.mark.parametrize(
     ("state", "leaves"),
     [
-        pytest.param(STANDS_BY, False, id="nobody has scaled the run"),
+        pytest.param(STANDS_BY, False, id="the run was not scaled"),
         pytest.param(replace(STANDS_BY, target=2), True, id="there are spares enough"),
         pytest.param(replace(STANDS_BY, target=2, standbys=("a@0", "d@0")), False, id="it is a spare"),
         pytest.param(replace(STANDS_BY, target=2, standbys=("d@0",)), False, id="it has come since"),
         pytest.param(replace(STANDS_BY, target=2, participants=running("ab").participants), False, id="it takes part"),
     ],
 )
-def test_a_node_that_is_too_many_leaves(state: State, leaves: bool) -> None:
-    agent = state_machine(NodeState.READY, 1)
-    brief(agent.observe(state, FRESH))
-    assert agent.leaving is leaves
-    assert agent.notice is None or "scaled to 2" in agent.notice.reason
+def test_a_surplus_node_leaves(state: State, leaves: bool) -> None:
+    agent = agent_of(NodeState.READY, 1)
+    agent.observe(state)
+    assert agent.machine.leaving is leaves
+    assert agent.machine.notice is None or "scaled to 2" in agent.machine.notice.reason
 
 
-def test_a_success_is_left_standing() -> None:
-    assert brief(state_machine(NodeState.SUCCEEDED, 1).depart()) == []
+def test_a_success_stays_published_at_a_departure() -> None:
+    assert state_machine(NodeState.SUCCEEDED, 1).depart().actions == ()
 
 
 @pytest.mark.parametrize("node_state", [NodeState.FAILED, NodeState.READY], ids=lambda state: state.value)
 def test_a_description_that_comes_late_is_published(node_state: NodeState) -> None:
-    agent = state_machine(node_state, 1)
-    agent.member = replace(agent.member, failure=failure("a", 1))
+    agent = agent_of(node_state, 1)
+    agent.machine = replace(agent.machine, member=replace(agent.member, failure=failure("a", 1)))
     described = replace(failure("a", 1), message="ValueError: described")
-    assert brief(agent.failure_described(described)) == [f"say {node_state.value} 1"]
+    assert agent.apply(agent.machine.failure_described(described)) == [f"publish {node_state.value} 1"]
     assert agent.member.failure == described
 
 
-def test_the_description_of_a_failure_that_nobody_waits_for_any_more_is_dropped() -> None:
-    agent = state_machine(NodeState.RUNNING, 2, RUNS_2)
-    assert brief(agent.failure_described(failure("a", 1))) == []
+def test_the_description_of_a_failure_that_no_node_waits_for_is_dropped() -> None:
+    assert state_machine(NodeState.RUNNING, 2, RUNS_2).failure_described(failure("a", 1)).actions == ()
+
+
+def test_progress_that_is_reported_while_workers_are_stopped_is_published() -> None:
+    stopped = state_machine(NodeState.RUNNING, 1, RUNS_1).stop_timed_out()
+    assert stopped.actions[-1] == Publish()
+    assert stopped.machine.with_progress(7).member.progress == 7
+    assert stopped.machine.with_progress(7).with_progress(5).member.progress == 7

@@ -1,6 +1,6 @@
 """A simulated node: the shell of an agent, around the real decisions of all its parts.
 
-Its main thread carries out what `hpcelastic.protocol.node` yields, its rendezvous thread is
+Its main thread executes the actions of `hpcelastic.protocol.node`, its rendezvous thread is
 `hpcelastic.rendezvous.thread` with all under it, its guard is what `hpcelastic.agent.guard_main` watches with. What
 they do to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
 """
@@ -63,7 +63,7 @@ class Node:
         self.notifier = Notifier(self, world.scenario.loss)
         self._thread: Any = None
         code = world.code
-        self._state_machine = code.module(NODE).NodeStateMachine(member, LEASE, self.clock)
+        self._state_machine = code.module(NODE).NodeStateMachine(member, LEASE)
         self._main_task = Task(self._agent, self._main, lambda: setattr(code.system, "mount", self.mount))
         self._main_task.start(0.0)
 
@@ -136,17 +136,33 @@ class Node:
             self._carry_out(self._state_machine.lease_expired())
         while self._ended:
             self._worker_ended(*self._ended.popleft())
-        if self._state_machine.seconds_to_stop == 0.0:
+        if self._state_machine.seconds_to_stop(self.clock()) == 0.0:
             self._carry_out(self._state_machine.stop_timed_out())
         while self._inbox and not self._over:
             message = self._inbox.popleft()
             if isinstance(message, Notice):
-                self._carry_out(self._state_machine.leave(message))
+                self._carry_out(self._state_machine.leave(message, self.clock(), self._polls))
             elif isinstance(message, HpcElasticError):
                 self._troubled(message)
             else:
-                self._carry_out(self._state_machine.observe(message.state, message.lease_from, message.settled))
+                self._follow(message)
         self._over = self._over or (self._state_machine.leaving and self._state_machine.part is None)
+
+    @property
+    def _polls(self) -> bool:
+        return self._group is not None and not self.world.scenario.profile.final and self._group.polls
+
+    def _follow(self, observation: Any) -> None:
+        transition = None
+        while transition is None or transition.actions:
+            transition = self._state_machine.observe(
+                observation.state,
+                observation.lease_from,
+                self.clock(),
+                settled=observation.settled,
+                polls=self._polls,
+            )
+            self._carry_out(transition)
 
     def _troubled(self, error: HpcElasticError) -> None:
         self.world.log(f"{self.id}: {str(error).rsplit('/', 1)[-1][:150]}")
@@ -164,21 +180,17 @@ class Node:
         self._inbox.append(message)
         self.world.clock.after(self.world.random.uniform(0, 0.05), self._notifier.set, self._agent)
 
-    def _carry_out(self, actions: Any) -> None:
-        answer = None
-        while True:
-            try:
-                action = actions.send(answer)
-            except StopIteration:
-                return
-            answer = getattr(self, _EXECUTED_BY[type(action).__name__])(action)
+    def _carry_out(self, transition: Any) -> None:
+        self._state_machine = transition.machine
+        for action in transition.actions:
+            getattr(self, _EXECUTED_BY[type(action).__name__])(action)
 
-    def _publish(self, action: Any) -> None:
-        self.member = action.member
-        self._thread.publish(action.member)
+    def _publish(self, _: Any) -> None:
+        self.member = self._state_machine.member
+        self._thread.publish(self.member)
 
-    def _reserve(self, _: Any) -> int:
-        return self.world.random.randrange(1024, 65536)
+    def _reserve(self, _: Any) -> None:
+        self._state_machine = self._state_machine.with_port(self.world.random.randrange(1024, 65536))
 
     def _start(self, action: Any) -> None:
         world, part = self.world, action.part
@@ -210,11 +222,10 @@ class Node:
         self.guard.tell("gone", str(group.id))
         self.guard.tell("disarm")
 
-    def _ask(self, action: Any) -> int:
-        answers_requests = self._group is not None and not self.world.scenario.profile.final and self._group.ask()
-        if answers_requests:
-            self.world.clock.after(action.seconds / 0.99 + 0.01, self._notifier.set, self._agent)
-        return int(answers_requests)
+    def _ask(self, action: Any) -> None:
+        assert self._group is not None
+        self._group.ask()
+        self.world.clock.after(action.seconds / 0.99 + 0.01, self._notifier.set, self._agent)
 
     def _end(self, _: Any) -> None:
         self._over = True

@@ -62,18 +62,20 @@ class Group:
             self.round.broken = True
         self.process.end()
 
-    def ask(self) -> bool:
-        """Request a stop at the end of a step, the same step for all groups. Return whether the workers comply."""
+    @property
+    def polls(self) -> bool:
+        """Whether the workers poll for requests to stop."""
+        return self.round.answers_requests and bool(self.alive)
+
+    def ask(self) -> None:
+        """Request a stop at the end of a step, the same step for all groups."""
         world = self.node.world
-        if not (self.round.answers_requests and self.alive):
-            return False
         if self.round.stops_at is None:
             self.round.stops_at = world.clock.now + world.random.uniform(0.1, 6)
         for node in world.nodes:
             for group in node.groups:
                 if group.round is self.round:
                     group._later(group._stop_early, max(0.0, self.round.stops_at - world.clock.now))
-        return True
 
     def _stop_early(self) -> None:
         """Without one of the others they hang in a step."""
