@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "--dist", "loadgroup")
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.periodic.progress", "--dist", "loadgroup")
 _MUTANTS = "tests/mutants"
 _PROTOCOL = (
     "hpcelastic/protocol",
@@ -37,14 +37,14 @@ def nightly(day: int) -> list[Part]:
     """
     release = RELEASES[day % len(RELEASES)]
     return [
-        Part("code", ("make", "check"), 2),
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 38),
-        Part("simulation", simulate(day * 100_000, "--minutes", "4"), 5),
+        Part("code", ("make", "check"), 1),
+        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 44),
+        Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
-        *(storm(shape, day, minutes=2, budget=4.5) for shape in SHAPES),
-        Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 9),
-        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 8),
-        Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 8),
+        *(storm(shape, day, minutes=2, budget=4) for shape in SHAPES),
+        Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 7),
+        Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 7.5),
     ]
 
 
