@@ -14,7 +14,6 @@ MAX_LINES, MAX_METHODS, MAX_ATTRIBUTES = 400, 20, 15
 
 LARGE = {
     "agent/fork_server.py": "the client of the fork server, and the requests that it hands out",
-    "agent/workers.py": "one worker group: its start, its end and its logs",
     "protocol/decide.py": "the whole decision of the protocol, to be read at once",
     "Agent": "one method for each event and action of an agent",
     "ExternalAgentSession": "the methods that torchrun calls, and the thread that serves them",
@@ -25,7 +24,6 @@ LARGE = {
     "Run": "the public interface of a run",
     "RunPaths": "every path of a run directory",
     "RunStore": "the interface of torch.distributed.Store",
-    "WorkerGroup": "one worker group: its start, its end and its logs",
 }
 """Files and classes beyond the limits, and why they are one thing."""
 

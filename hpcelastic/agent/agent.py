@@ -22,6 +22,7 @@ from hpcelastic.agent.batch_system import (
     NoBatchSystem,
     PendingCapacity,
 )
+from hpcelastic.agent.commands import can_be_forked, worker_arguments
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
@@ -35,7 +36,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.supervisor import Launch, Supervisor
-from hpcelastic.agent.workers import WorkerResources, can_be_forked, worker_arguments
+from hpcelastic.agent.workers import WorkerResources
 from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
@@ -165,7 +166,7 @@ class Agent:
         fork_server = self._start_fork_server(stack, run)
         self._fork_server = fork_server
         session = self._session
-        resources = WorkerResources(session.guard, fork_server, session.inherited, control_page, spec.processors)
+        resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
         launch = Launch(spec.agent, run, resources, control_page, spec.environ)

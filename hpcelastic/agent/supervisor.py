@@ -105,13 +105,17 @@ class Supervisor:
         self._session.report(f"round {group.part.round}: stopping the workers: {why}")
         self._stopping = group
         self.report_progress()
-        blocked = group.stop(self._launch.settings.workers.stop_grace)
+        blocked = group.stop(self._launch.settings.workers.stop_grace, self._ignoring_sigterm(group.part))
         self._stopping = None
         self._store.close()  # last: workers may need it to end well
         if blocked:
             ranks = ", ".join(str(worker.rank) for worker in blocked)
             self._session.report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
         self._session.log(WorkersStopped(round=group.part.round, reason=why))
+
+    def _ignoring_sigterm(self, part: Assignment) -> list[int]:
+        """Return the local ranks that ignore SIGTERM, because they poll for stop requests; see `training.stop`."""
+        return [seat for seat in range(part.local_world_size) if self._control_page.ignores_sigterm(seat, part.round)]
 
     def signal(self, signum: int) -> None:
         """Forward a signal to the workers."""

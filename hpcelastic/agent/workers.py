@@ -1,50 +1,32 @@
 """The worker group of one node in one round. Its workers are started, watched and ended together."""
 
 import contextlib
-import json
 import os
 import select
-import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
-from typing import IO, Protocol, TypeAlias
+from typing import Protocol
 
 from hpcelastic.agent.binding import cpu_affinity
-from hpcelastic.agent.environment import ROLE, RunFacts, worker_environment
-from hpcelastic.agent.fork_server import ForkServer, SpawnRequest, WorkerCommand, shell_prefix
+from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
+from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.agent.fork_server import ForkServer, SpawnRequest, WorkerCommand
+from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
-from hpcelastic.agent.output import Tee
-from hpcelastic.agent.settings import AgentSettings, Entrypoint
-from hpcelastic.errors import StoreError
-from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.state import name_of
-from hpcelastic.storage import files
-from hpcelastic.storage.bounded import bounded
-
-FUNCTION_RUNNER = "hpcelastic.worker"
 
 _KILL_TIMEOUT = 5.0
 """Seconds in which a killed process ends, unless a filesystem that hangs blocks it."""
 
-_LOGS_TIMEOUT = 5.0
-"""Seconds that the shared filesystem may take to open a round's logs."""
-
 _SPAWN_TIMEOUT = 60.0
 """Seconds in which the fork server spawns a process, including its own start. Then fresh interpreters are started."""
-
-_DEV_NULL = Path(os.devnull)
-"""Destination of streams that are neither kept nor shown."""
-
-_Logs: TypeAlias = dict[Path, IO[bytes]]
 
 
 class Process(Protocol):
@@ -64,9 +46,6 @@ class WorkerResources:
     fork_server: ForkServer | None = None
     keep_fds: tuple[int, ...] = ()
     """Descriptors that every worker inherits."""
-
-    control_page: ControlPage | None = None
-    """Shared memory through which the agent asks the workers to stop at a step's end."""
 
     processors: Sequence[Collection[int]] = ()
     """Processors that each worker may use, by local rank; empty for all that the agent may use."""
@@ -88,73 +67,16 @@ class Worker:
     """The file of its standard error; None if that goes to no file."""
 
 
-def worker_arguments(entrypoint: Entrypoint, local_rank: int = 0) -> list[str]:
-    """Return the command line of a worker; a program's is complete, any other follows ``python -u``."""
-    args = [Template(str(arg)).safe_substitute(local_rank=local_rank) for arg in entrypoint.args]
-    if entrypoint.program:
-        return [entrypoint.program, *args]
-    if entrypoint.script:
-        return [entrypoint.script, *args]
-    if entrypoint.module:
-        return ["-m", entrypoint.module, *args]
-    return ["-m", FUNCTION_RUNNER, str(entrypoint.function), json.dumps(entrypoint.args)]
-
-
-def can_be_forked(entrypoint: Entrypoint) -> bool:
-    """Return whether a forked process can run ``entrypoint``.
-
-    It cannot run a program. It cannot run a directory, an archive or bytecode either: only a new interpreter can.
-    """
-    if entrypoint.program:
-        return False
-    return entrypoint.script is None or (entrypoint.script.endswith(".py") and Path(entrypoint.script).is_file())
-
-
-def program_problem(program: str, directory: Path) -> str:
-    """Return what is wrong with a program, or an empty text.
-
-    A path is relative to ``directory``. A name without a slash is searched in PATH.
-    """
-    if "/" not in program:
-        return "" if shutil.which(program) else "no such program in PATH; give its path"
-    path = directory / program
-    if not path.is_file():
-        return f"there is no program {path}; check its path"
-    return "" if os.access(path, os.X_OK) else f"{path} is not executable; chmod +x it"
-
-
-def ignored_signals(forwarded: Collection[str]) -> list[str]:
-    """Return the signals that workers ignore until the script installs a handler.
-
-    SLURM may signal every process of a job, not only the agent, and a user signal without a handler kills a process.
-    """
-    return [name for name in ("SIGUSR1", "SIGUSR2") if name not in forwarded]
-
-
-def command_line(entrypoint: Entrypoint, forwarded: Collection[str] = (), local_rank: int = 0) -> list[str]:
-    """Return the complete command line of a worker that runs in a fresh interpreter or needs none."""
-    python = [] if entrypoint.program else [sys.executable, "-u"]
-    return [*shell_prefix(ignored_signals(forwarded)), *python, *worker_arguments(entrypoint, local_rank)]
-
-
 class WorkerGroup:
     """The workers of the assignment ``part``. Some of them may not be spawned yet."""
 
     def __init__(self, part: Assignment, settings: AgentSettings, run: RunFacts, resources: WorkerResources) -> None:
         self.part = part
-        self._settings = settings
-        self._run = run
-        self._resources = resources
-        self._guard, self._fork_server, self._keep_fds, self._control_page = (
-            resources.guard,
-            resources.fork_server,
-            resources.keep_fds,
-            resources.control_page,
-        )
-        self._tee = Tee()
+        self._settings, self._run, self._resources = settings, run, resources
+        self._guard, self._fork_server = resources.guard, resources.fork_server
+        self._logs = GroupLogs(part, settings.logs, run)
         self._environ: Mapping[str, str] = {}
         self._lease_from = 0.0
-        self._logs: _Logs = {}
         self._timer: threading.Timer | None = None
         self.spawn_requests: dict[int, SpawnRequest] = {}
         """Workers that are not spawned yet, by the descriptor that turns readable when one is: see `complete_spawn`."""
@@ -179,9 +101,7 @@ class WorkerGroup:
         Workers that the fork server spawns are in ``spawn_requests`` afterwards, and the caller waits for them.
         """
         self._environ, self._lease_from = environ, lease_from
-        self._logs = self._prepare_logs()
-        if self._settings.logs.local_ranks:
-            self._logs[_DEV_NULL] = _DEV_NULL.open("ab")
+        self._logs.open()
         self._guard.arm(lease_from)
         try:
             for local_rank in range(self.part.local_world_size):
@@ -194,7 +114,7 @@ class WorkerGroup:
         except BaseException:
             self.stop(grace=0.0)
             raise
-        self._tee.start()
+        self._logs.start_copying()
         if self.spawn_requests:
             self._timer = threading.Timer(_SPAWN_TIMEOUT, self._expire_requests, (list(self.spawn_requests.values()),))
             self._timer.daemon = True
@@ -225,17 +145,22 @@ class WorkerGroup:
         self._guard.remove(worker.process.pid)
         return worker, exit_code
 
-    def stop(self, grace: float) -> list[Worker]:
+    def stop(self, grace: float, ignore_sigterm: Collection[int] = ()) -> list[Worker]:
         """End all workers and their children: SIGTERM, ``grace`` seconds, SIGKILL. Return once all have ended.
+
+        Workers with the local ranks ``ignore_sigterm`` do not end at SIGTERM, and are killed at once.
 
         Return the workers that are still blocked in kernel I/O, in a system call or in the kernel's clean-up, because a
         filesystem hangs. No user code of theirs runs again, so the caller need not wait for them.
         """
         self._cancel_spawn_requests()
         self.send(signal.SIGTERM)
-        self._kill_workers_that_ignore_sigterm()
+        for worker in list(self.running.values()):
+            if worker.local_rank in ignore_sigterm:
+                kill_group(worker.process.pid, signal.SIGKILL)
         self._wait_for_end(time.monotonic() + grace)
-        self.kill()
+        self.send(signal.SIGKILL)
+        self._kill_marked()
         blocked = [self.running.pop(pidfd) for pidfd in self._wait_for_end(time.monotonic() + _KILL_TIMEOUT)]
         for pidfd in list(self.running):
             self.reap(pidfd)
@@ -246,22 +171,6 @@ class WorkerGroup:
             ).start()
         self._clean_up(blocked)
         return blocked
-
-    def kill(self) -> None:
-        """SIGKILL all workers at once and all processes that they have started, in any session."""
-        self.send(signal.SIGKILL)
-        self._kill_marked()
-
-    def _kill_workers_that_ignore_sigterm(self) -> None:
-        """SIGKILL workers that ignore SIGTERM, because they poll for a stop request in every step.
-
-        See `training.stop`.
-        """
-        for worker in list(self.running.values()):
-            if self._control_page is not None and self._control_page.ignores_sigterm(
-                worker.local_rank, self.part.round
-            ):
-                kill_group(worker.process.pid, signal.SIGKILL)
 
     def send(self, signum: int) -> None:
         """Signal every worker's process group."""
@@ -274,12 +183,13 @@ class WorkerGroup:
         self._clean_up([], *spare)
 
     def _kill_marked(self, *spare: int) -> None:
+        """SIGKILL all processes that the workers have started, in any session, except ``spare``."""
         fork_server = self._fork_server.pid or 0 if self._fork_server is not None else 0
         kill_marked_processes(self._run.node, fork_server, *spare)
 
     def _clean_up(self, blocked: list[Worker], *others: int) -> None:
         self._guard.disarm()
-        self._tee.stop()
+        self._logs.stop_copying()
         if self._fork_server is not None:
             self._fork_server.reap_orphans([self._guard.pid, *others, *(worker.process.pid for worker in blocked)])
 
@@ -301,8 +211,7 @@ class WorkerGroup:
         """Release the resources that only the start of workers needs."""
         if self._timer is not None:
             self._timer.cancel()
-        for log in self._logs.values():
-            log.close()
+        self._logs.close()
 
     def _reap_blocked(self, worker: Worker) -> None:
         worker.process.wait()
@@ -338,7 +247,7 @@ class WorkerGroup:
         return None
 
     def _command(self, local_rank: int) -> WorkerCommand:
-        stdout, stderr = (self._stream(local_rank, stream) for stream in ("out", "err"))
+        stdout, stderr = (self._logs.stream(local_rank, stream) for stream in ("out", "err"))
         settings = self._settings
         return WorkerCommand(
             worker_arguments(settings.entrypoint, local_rank),
@@ -354,64 +263,21 @@ class WorkerGroup:
                 command_line(self._settings.entrypoint, self._settings.workers.forward_signals, local_rank),
                 env=self._environment(local_rank),
                 stdin=subprocess.DEVNULL,
-                stdout=self._stream(local_rank, "out"),
-                stderr=self._stream(local_rank, "err"),
+                stdout=self._logs.stream(local_rank, "out"),
+                stderr=self._logs.stream(local_rank, "err"),
                 start_new_session=True,
-                pass_fds=self._keep_fds,
+                pass_fds=self._resources.keep_fds,
             )
         self._guard.add(process.pid, self._lease_from)
         return self._register(local_rank, process, os.pidfd_open(process.pid))
 
     def _register(self, local_rank: int, process: Process, pidfd: int) -> Worker:
         rank = self.part.first_rank + local_rank
-        log = self._run.paths.log(self.part.round, rank, "err")
         error_file = self._run.paths.error_file(self.part.round, rank)
-        worker = Worker(rank, local_rank, process, pidfd, error_file, log if log in self._logs else None)
+        worker = Worker(rank, local_rank, process, pidfd, error_file, self._logs.error_log(local_rank))
         self.running[pidfd] = worker
         self.pids[rank] = process.pid
         return worker
 
     def _environment(self, local_rank: int) -> dict[str, str]:
         return worker_environment(self._environ, self.part, local_rank, self._run, self._settings.environment)
-
-    def _stream(self, local_rank: int, stream: str) -> IO[bytes] | None:
-        """Return the file of a stream; None if the worker shares the agent's own stream."""
-        log = self._logs.get(self._log_path(local_rank, stream))
-        return self._logs.get(_DEV_NULL) if log is None and self._settings.logs.hides(local_rank) else log
-
-    def _log_path(self, local_rank: int, stream: str) -> Path:
-        return self._run.paths.log(self.part.round, self.part.first_rank + local_rank, stream)
-
-    def _prepare_logs(self) -> _Logs:
-        """Open the files of all streams. If that fails return none, because workers start without logs as well."""
-        try:
-            logs = bounded(self._open_logs, _LOGS_TIMEOUT, f"{self._run.paths.logs}")
-        except (OSError, StoreError) as error:
-            print(f"no logs of round {self.part.round}: {error}; its workers' output appears here", file=sys.stderr)
-            return {}
-        for local_rank, stream in self._redirected_streams():
-            self._tee_stream(local_rank, stream)
-        return logs
-
-    def _tee_stream(self, local_rank: int, stream: str) -> None:
-        """Let the tee copy a log to the agent's output, or matching lines to a file, if the settings say so."""
-        logs, path, prefix = self._settings.logs, self._log_path(local_rank, stream), self._prefix(local_rank)
-        if logs.shown(local_rank, stream):
-            self._tee.follow(path, prefix, sys.stdout if stream == "out" else sys.stderr)
-        if texts := logs.matches(stream):
-            matches = self._run.paths.matches(self.part.round, name_of(self._run.node), stream)
-            self._tee.follow(path, prefix, matches, texts)
-
-    def _prefix(self, local_rank: int) -> str:
-        rank, role = self.part.first_rank + local_rank, self.part.role or ROLE
-        return Template(self._settings.logs.prefix).safe_substitute(rank=rank, local_rank=local_rank, role_name=role)
-
-    def _redirected_streams(self) -> list[tuple[int, str]]:
-        """Return the local rank and name of each stream that goes to a file."""
-        ranks, logs = range(self.part.local_world_size), self._settings.logs
-        return [(rank, stream) for rank in ranks for stream in ("out", "err") if logs.to_file(rank, stream)]
-
-    def _open_logs(self) -> _Logs:
-        files.make_directory(self._run.paths.round_logs(self.part.round))  # error files go there in any case
-        paths = [self._log_path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
-        return {path: path.open("ab") for path in paths}

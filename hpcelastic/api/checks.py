@@ -7,8 +7,8 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from hpcelastic.agent.commands import program_problem
 from hpcelastic.agent.settings import Entrypoint
-from hpcelastic.agent.workers import program_problem
 from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
+from hpcelastic.agent.commands import program_problem
 from hpcelastic.agent.member import count_gpus
 from hpcelastic.agent.settings import Entrypoint, LogSettings, Numa, RankStreams, Streams, WorkerSettings
-from hpcelastic.agent.workers import program_problem
 from hpcelastic.errors import ConfigError
 
 OPTIONS = (

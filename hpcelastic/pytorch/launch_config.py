@@ -19,10 +19,10 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic import values
 from hpcelastic.agent.batch_system import STOP_SIGNALS
+from hpcelastic.agent.commands import program_problem
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.numa import processors
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, Numa, WorkerSettings
-from hpcelastic.agent.workers import program_problem
 from hpcelastic.backends.connect import backend_names
 from hpcelastic.bootstrap import Task, local_identity
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name

@@ -8,12 +8,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hpcelastic.agent.commands import worker_arguments
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
-from hpcelastic.agent.workers import WorkerGroup, WorkerResources, worker_arguments
+from hpcelastic.agent.workers import WorkerGroup, WorkerResources
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 from tests.agent.processes import TIMEOUT

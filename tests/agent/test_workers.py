@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent import workers
+from hpcelastic.agent.commands import command_line
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
-from hpcelastic.agent.workers import WorkerGroup, WorkerResources, command_line
+from hpcelastic.agent.workers import WorkerGroup, WorkerResources
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 
@@ -128,7 +129,7 @@ def test_a_worker_that_is_killed_and_does_not_end_holds_nobody_up(
 ) -> None:
     group = start("time.sleep(1000)")
     pids = {worker.rank: worker.process.pid for worker in group.running.values()}
-    for way in ("send", "kill"):  # as if a filesystem that hangs held them
+    for way in ("send", "_kill_marked"):  # as if a filesystem that hangs held them
         monkeypatch.setattr(group, way, lambda *_: None)
     monkeypatch.setattr(workers, "_KILL_TIMEOUT", 0.1)
     assert {worker.rank: worker.process.pid for worker in group.stop(grace=0)} == pids

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from hpcelastic.agent.commands import can_be_forked
 from hpcelastic.agent.settings import Entrypoint
-from hpcelastic.agent.workers import can_be_forked
 from tests.agent.starting import node
 
 FRESH: tuple[str, ...] = ()
