@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import threading
+from typing import NamedTuple
 
 from hpcelastic import __version__
 from hpcelastic.cli.parser import Parser
@@ -14,35 +15,32 @@ from hpcelastic.errors import ConfigError, HpcElasticError
 from hpcelastic.storage.bounded import bounded
 from hpcelastic.storage.errnos import advice
 
-COMMANDS = {
-    "run": "run a job file on this machine",
-    "submit": "submit a job file to SLURM",
-    "sbatch": "print the batch script of submit",
-    "agent": "run one node of a run (with the options of torchrun)",
-    "status": "show the status of a run",
-    "logs": "show the workers' output",
-    "list": "list the runs in a directory",
-    "cancel": "end a run and cancel its SLURM jobs",
-    "scale": "change the number of nodes of a run",
-    "drain": "remove a node from a run",
-    "checkpoint": "let a run save a checkpoint now and continue",
-    "forgive": "allow nodes again after incidents",
-    "config": "check a job file and show the resolved configuration",
-    "doctor": "check nodes, and the filesystem of a directory",
-}
 
-_TIMEOUT = {
-    "status": 60.0,
-    "list": 60.0,
-    "cancel": 60.0,
-    "forgive": 60.0,
-    "scale": 120.0,
-    "drain": 60.0,
-    "checkpoint": 60.0,
-    "logs": threading.TIMEOUT_MAX,
+class Command(NamedTuple):
+    """A command. The module ``hpcelastic.cli.NAME`` has its ``add_arguments(parser)`` and its ``run(args) -> int``."""
+
+    summary: str
+    timeout: float | None = None
+    """Seconds for a command that reads a run; None if the command has time-outs of its own. Such a command runs in a
+    separate thread, because a call to a filesystem that hangs cannot be interrupted, and Ctrl-C must still work."""
+
+
+COMMANDS = {
+    "run": Command("run a job file on this machine"),
+    "submit": Command("submit a job file to SLURM"),
+    "sbatch": Command("print the batch script of submit"),
+    "agent": Command("run one node of a run (with the options of torchrun)"),
+    "status": Command("show the status of a run", timeout=60.0),
+    "logs": Command("show the workers' output", timeout=threading.TIMEOUT_MAX),
+    "list": Command("list the runs in a directory", timeout=60.0),
+    "cancel": Command("end a run and cancel its SLURM jobs", timeout=60.0),
+    "scale": Command("change the number of nodes of a run", timeout=120.0),
+    "drain": Command("remove a node from a run", timeout=60.0),
+    "checkpoint": Command("let a run save a checkpoint now and continue", timeout=60.0),
+    "forgive": Command("allow nodes again after incidents", timeout=60.0),
+    "config": Command("check a job file and show the resolved configuration"),
+    "doctor": Command("check nodes, and the filesystem of a directory"),
 }
-"""Seconds for a command to read a run. It runs in a separate thread, because a call to a filesystem that hangs cannot
-be interrupted, and Ctrl-C must still work."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,14 +68,15 @@ def _run(name: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"hpcelastic.cli.{name}")
     gc.freeze()
     gc.enable()
-    parser = Parser(prog=f"hpcelastic {name}", description=_as_sentence(COMMANDS[name]))
+    parser = Parser(prog=f"hpcelastic {name}", description=_as_sentence(COMMANDS[name].summary))
     module.add_arguments(parser)
     # Options are allowed between overrides. All that follows a script or an action belongs to it.
     parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
     args = parse(arguments)
-    if name not in _TIMEOUT:
+    timeout = COMMANDS[name].timeout
+    if timeout is None:
         return int(module.run(args))
-    return bounded(lambda: int(module.run(args)), _TIMEOUT[name], "the directory of the run")
+    return bounded(lambda: int(module.run(args)), timeout, "the directory of the run")
 
 
 def _no_command(arguments: list[str]) -> int:
@@ -85,8 +84,8 @@ def _no_command(arguments: list[str]) -> int:
     parser = Parser(prog="hpcelastic", description="Elastic, fault-tolerant PyTorch training on SLURM clusters.")
     parser.add_argument("--version", action="version", version=f"hpcelastic {__version__}")
     commands: argparse._SubParsersAction[Parser] = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name, summary in COMMANDS.items():
-        commands.add_parser(name, help=summary)
+    for name, command in COMMANDS.items():
+        commands.add_parser(name, help=command.summary)
     if arguments and not arguments[0].startswith("-"):
         close = difflib.get_close_matches(arguments[0], COMMANDS, 1)
         remedy = f"did you mean {close[0]}?" if close else f"the commands are {', '.join(COMMANDS)}"
