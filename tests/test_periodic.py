@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +10,6 @@ import pytest
 
 from tests.periodic import __main__ as periodic
 from tests.periodic.parts import Part, nightly, weekly
-from tests.periodic.progress import RESULTS
 from tests.periodic.record import CHECKOUT, Record, holds
 
 pytestmark = pytest.mark.nightly  # of no use to who changes the package
@@ -41,26 +38,6 @@ def logs_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_part_is_run_and_judged(code: str, budget: float, passed: bool, outcome: str) -> None:
     result = periodic.run(part(code, budget), "1/1 a")
     assert (result.passed, result.outcome) == (passed, outcome)
-
-
-def test_the_result_of_each_test_is_written_at_once(tmp_path: Path) -> None:
-    (tmp_path / "test_two.py").write_text("def test_a():\n    pass\n\n\ndef test_b():\n    assert not 'wrong'\n")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "tests.periodic.progress",
-        "-n",
-        "1",
-        str(tmp_path / "test_two.py"),
-    ]
-    environ = {**os.environ, RESULTS: str(tmp_path / "results"), "PYTHONPATH": str(CHECKOUT)}
-    subprocess.run(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL, check=False)
-    passed, failed, *report, last = (tmp_path / "results").read_text().splitlines()
-    assert passed.endswith("test_two.py::test_a")
-    assert failed.startswith("FAILED in call") and last.endswith("test_two.py::test_b")
-    assert "AssertionError: assert not 'wrong'" in "\n".join(report)
 
 
 def test_a_result_holds_until_a_source_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

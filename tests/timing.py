@@ -28,7 +28,7 @@ _PROCESSOR = "processor"
 class Timing:
     """The time of one test. All figures are seconds.
 
-    ``outcome`` is passed, skipped or failed, so that the file of a run that goes on shows what has failed so far.
+    ``outcome`` is passed, skipped or failed. The file shows what has failed so far, also if the run was ended early.
     """
 
     test: str
@@ -37,6 +37,8 @@ class Timing:
     teardown: float = 0.0
     processor: float = 0.0
     outcome: str = "passed"
+    failure: str = ""
+    """What a failed test shows."""
 
     @property
     def total(self) -> float:
@@ -55,6 +57,8 @@ class Recorder:
         setattr(timing, report.when or "call", report.duration)
         if report.outcome != "passed":
             timing.outcome = report.outcome
+        if report.failed:
+            timing.failure = report.longreprtext
         if report.when == "teardown":
             timing.processor = dict(report.user_properties)[_PROCESSOR]
             with self._path.open("a") as stream:

@@ -20,8 +20,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.periodic.parts import Part, nightly, weekly
-from tests.periodic.progress import RESULTS
+from tests.periodic.parts import TIMES, Part, nightly, weekly
 from tests.periodic.record import CHECKOUT, Record, Result, commit, content, holds
 
 LOGS = CHECKOUT / "build" / "periodic"
@@ -54,16 +53,11 @@ def run(part: Part, title: str) -> Result:
     path = LOGS / f"{part.name}.log"
     began, base, sources = time.monotonic(), commit(), content(part.sources)
     print(f"{title}: {' '.join(part.command)}\n    output: {path}", flush=True)
-    environ = {**os.environ, RESULTS: str(LOGS / f"{part.name}.tests.txt")}
+    if TIMES in part.command:
+        (CHECKOUT / TIMES).unlink(missing_ok=True)
     with path.open("wb") as log:
         process = subprocess.Popen(
-            part.command,
-            cwd=CHECKOUT,
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            part.command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         over = _await(process, part, began, title)
     seconds = time.monotonic() - began

@@ -5,7 +5,11 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "-p", "tests.periodic.progress", "--dist", "loadgroup")
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "--dist", "loadgroup")
+TIMES = "build/periodic/times.jsonl"
+"""The file with the result and the time of each test of the part ``tests``, also if the part was ended."""
+
+_TIMED = ("-p", "tests.timing", "--timing", TIMES)
 _MUTANTS = "tests/mutants"
 _PROTOCOL = (
     "hpcelastic/protocol",
@@ -38,7 +42,7 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 1),
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 44),
+        Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 44),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
         *(storm(shape, day, minutes=2, budget=4) for shape in SHAPES),
@@ -51,7 +55,7 @@ def nightly(day: int) -> list[Part]:
 def weekly() -> list[Part]:
     """Return the parts of the weekly check. Each is short enough to be repeated alone."""
     return [
-        Part("tests", (*_PYTEST, "-n", "3", "-m", "weekly"), 0),
+        Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "weekly"), 0),
         Part("busy", ("tests/periodic/beside_busy_loops.sh",), 0),
         *(
             Part(f"simulation-{first}", simulate(first, "--seeds", "10000"), 0, _PROTOCOL)
