@@ -22,6 +22,7 @@ from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.api.jobs import LocalNodes
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.protocol.events import LoggedEvent, WorkersStarted
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_events
@@ -256,7 +257,7 @@ class TorchrunPlugin(_Torch):
 
     def first(self) -> int:
         """The node of group rank 0."""
-        node = read_state(self._paths).participants[0].node
+        node = read_state(FileBackend(self._paths)).participants[0].node
         pid = next(local_pid(lease.member.process) for lease in self._leases() if lease.member.node == node)
         return next(index for index, agent in self._agents.items() if agent.pid == pid)
 

@@ -5,6 +5,7 @@ import secrets
 
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.notifier import NetworkNotifier
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network import Network, News, shared_key
@@ -77,7 +78,8 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
             elif isinstance(action, StartWorkers):
                 joined.put(None)
 
-    state = open_run(paths, RUN, settings(nodes), node)
+    backend = FileBackend(paths)
+    state = open_run(backend, RUN, settings(nodes), node)
     network = Network(shared_key(paths.key), node, _ADDRESS, on_news)
     member = Member(
         node=node,
@@ -92,7 +94,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         notification_port=network.port,
     )
     machine = NodeStateMachine(member, settings(nodes).rendezvous.lease)
-    rendezvous = Rendezvous(paths, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
+    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
     perform(machine.begin(state))
     thread.start()

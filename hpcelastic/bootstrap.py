@@ -1,6 +1,6 @@
 """The entry point of an agent on a node. SLURM, `hpcelastic run` or a user starts it.
 
-This module is the composition root: it reads the environment of the agent.
+This module is the composition root: it reads the environment of the agent, and opens the backend of the run.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ from hpcelastic.agent.numa import processors
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.session import Observe
 from hpcelastic.agent.settings import AgentSettings, WorkerSettings
-from hpcelastic.backends.connect import choose_backend, close_backend
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remarks
@@ -113,6 +114,9 @@ def local_identity() -> NodeIdentity:
 class EnteredRun:
     """A run, and a node that may join it and has not published anything there yet."""
 
+    backend: Backend
+    """The agent's backend. `enter_run` closes it."""
+
     member: Member
     settings: Settings
     """The settings of the run, with the times that its filesystem needs."""
@@ -146,16 +150,17 @@ def enter_run(
     report = reporter(safe_name(identity.name))
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(server_of(paths, settings, identity, report))
-        choose_backend(paths, run_id, settings.rendezvous, address, is_host)
-        stack.callback(close_backend, paths)
-        identity = stack.enter_context(node_name_lock(paths, identity))
+        backend = open_agent_backend(paths, run_id, settings.rendezvous, address, is_host)
+        stack.callback(backend.close)
+        identity = stack.enter_context(node_name_lock(backend, identity))
         verdict = ensure_verdict(paths)
         report = reporter(safe_name(identity.name))
         settings = _adjusted_settings(paths, settings, verdict, identity, report)
-        member = new_member(identity, workers, dead_incarnations(paths, identity), role)
+        member = new_member(identity, workers, dead_incarnations(backend, identity), role)
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
-        yield EnteredRun(member, settings, verdict.lock, open_run(paths, run_id, settings, member.node), report)
+        state = open_run(backend, run_id, settings, member.node)
+        yield EnteredRun(backend, member, settings, verdict.lock, state, report)
 
 
 def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None = None, restart: Restart = FIRST) -> int:
@@ -192,22 +197,23 @@ def _run_entered(
     task: Task, entered: EnteredRun, cpus: list[set[int]], start: float, observe: Observe | None, restart: Restart
 ) -> int:
     """Run the agent in a run that it has entered. ``cpus`` has the processors of each worker; empty if not bound."""
-    member, state, report = entered.member, entered.state, entered.report
+    backend, member, state, report = entered.backend, entered.member, entered.state, entered.report
     if state.phase.final:
         print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
         return 0 if state.phase is Phase.SUCCEEDED else 1
     slurm = slurm_task(os.environ)
     movable = task.slurm.requeue and can_relocate(slurm)
-    candidate = AdmissionRequest(task.paths, member, task.settings, task.agent.health, os.environ, movable)
+    candidate = AdmissionRequest(task.paths, backend, member, task.settings, task.agent.health, os.environ, movable)
     if (status := admit(candidate, report)) is not None:
         if status == EXIT_UNFIT and movable and slurm is not None:
-            relocate(slurm, _hosts_to_exclude(task, member), report)
+            relocate(slurm, _hosts_to_exclude(task, entered), report)
         return status
-    state = read_state(task.paths)  # the admission may have taken long
-    batch_system = _make_batch_system(task, slurm, member, report) if slurm else None
-    job_cleanup = JobCleanup(task.paths, slurm, member, task.settings.rendezvous) if slurm else None
+    state = read_state(backend)  # the admission may have taken long
+    batch_system = _make_batch_system(task, slurm, entered) if slurm else None
+    job_cleanup = JobCleanup(task.paths, backend, slurm, member, task.settings.rendezvous) if slurm else None
     spec = AgentSpec(
         task.paths,
+        backend,
         task.run_id,
         task.settings,
         task.agent,
@@ -226,9 +232,11 @@ def _run_entered(
             agent = Agent(spec, report)
             status = agent.run()
         if slurm is not None and agent.notice is not None:
-            limits = _limits(task)
             elapsed = time.monotonic() - start
-            requeue_if_needed(DepartedAgent(task.paths, slurm, agent.member, agent.notice, elapsed, limits, report))
+            departed = DepartedAgent(
+                task.paths, backend, slurm, agent.member, agent.notice, elapsed, _limits(task), report
+            )
+            requeue_if_needed(departed)
         return status
     except RunFailed as error:
         print_failures(error)
@@ -253,23 +261,24 @@ def _internal_errors() -> Iterator[None]:
         raise InternalError(f"internal error: {traceback.format_exc()}; {error}") from error
 
 
-def _hosts_to_exclude(task: Task, member: Member) -> set[str]:
-    bad = excluded_nodes(task.paths, task.agent.health.half_life)
-    return {member.machine, *bad, *([task.slurm.exclude] if task.slurm.exclude else [])}
+def _hosts_to_exclude(task: Task, entered: EnteredRun) -> set[str]:
+    bad = excluded_nodes(task.paths, entered.backend, task.agent.health.half_life)
+    return {entered.member.machine, *bad, *([task.slurm.exclude] if task.slurm.exclude else [])}
 
 
-def _make_batch_system(task: Task, slurm: SlurmTask, member: Member, report: Callable[[str], None]) -> SlurmBatchSystem:
+def _make_batch_system(task: Task, slurm: SlurmTask, entered: EnteredRun) -> SlurmBatchSystem:
+    backend, node = entered.backend, entered.member.node
     grace, beyond = task.agent.workers.stop_grace, task.total_time is not None
     policy = Policy(task.slurm.signal_delay, grace, task.slurm.requeue, beyond)
 
     def request_checkpoint() -> None:
-        with outside_notifier(task.paths, member.node) as notifier:
-            steer_run(task.paths, member.node, checkpoint, notifier)
+        with outside_notifier(task.paths, node) as notifier:
+            steer_run(backend, node, checkpoint, notifier)
 
     refill = task.slurm.refill if task.paths.config.exists() else 0.0  # else the options of a submission are unknown
     submit = partial(_submit_replacements, task.paths)
-    watched = WatchedRun(task.paths, member.node, task.slurm.poll, slurm.nodes == 1, refill, submit)
-    return SlurmBatchSystem(slurm, policy, request_checkpoint, QueueWatcher(watched, report))
+    watched = WatchedRun(task.paths, backend, node, task.slurm.poll, slurm.nodes == 1, refill, submit)
+    return SlurmBatchSystem(slurm, policy, request_checkpoint, QueueWatcher(watched, entered.report))
 
 
 def _submit_replacements(paths: RunPaths, count: int) -> str:

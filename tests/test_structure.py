@@ -28,7 +28,6 @@ LARGE = {
 """Files and classes beyond the limits, and why they are one thing."""
 
 STATE = {
-    "backends/connect.py": "backends that this process has opened, by run directory",
     "pytorch/store.py": "the store of a run is one object in a process",
     "training/stop.py": "a worker process has one control page, and callbacks of the user",
 }

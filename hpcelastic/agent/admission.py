@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.signals import Handler, signal_handlers
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
 from hpcelastic.health.checks import CheckContext, check_node
 from hpcelastic.health.incidents import Incident, IncidentKind, record
@@ -42,6 +42,7 @@ class AdmissionRequest:
     """A node that requests to join a run."""
 
     paths: RunPaths
+    backend: Backend
     member: Member
     settings: Settings
     health: HealthSettings
@@ -82,7 +83,7 @@ def _publish_absence(request: AdmissionRequest, incident: Incident | None) -> No
             record(request.paths, incident)
         # Under a name of its own: a node that has left never returns, and this node may still join.
         away = replace(request.member, node=f"{request.member.node}-away", node_state=NodeState.LEFT)
-        backend_of(request.paths).lease(away.node).renew(away)
+        request.backend.lease(away.node).renew(away)
 
     with contextlib.suppress(StoreError, OSError):  # the other nodes will notice by themselves, later
         bounded(publish, _PUBLISH_TIMEOUT, str(request.paths.root))
@@ -110,7 +111,7 @@ def _wait_until_admitted(request: AdmissionRequest, verdict: NodeVerdict, report
         while True:
             time.sleep(max(_POLL_INTERVAL, request.settings.rendezvous.poll))
             try:
-                state, exclusion = read_state(request.paths), _exclusion(request)
+                state, exclusion = read_state(request.backend), _exclusion(request)
             except StoreError:
                 continue  # the run's agents report the error
             if state.phase.final:

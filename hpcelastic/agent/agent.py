@@ -37,6 +37,7 @@ from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.supervisor import Launch, Supervisor
 from hpcelastic.agent.workers import WorkerResources
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
@@ -65,6 +66,7 @@ class AgentSpec:
     """The arguments of an agent."""
 
     paths: RunPaths
+    backend: Backend
     run_id: str
     settings: Settings
     agent: AgentSettings
@@ -99,10 +101,12 @@ class Agent:
         self._inbox: Inbox[Message] = Inbox()
         self._loop = EventLoop()
         notifications, member = spec.agent.network.notifications, spec.member
-        session = SessionSpec(spec.paths, spec.settings, member, spec.state, spec.lock, notifications, spec.observe)
+        session = SessionSpec(
+            spec.paths, spec.backend, spec.settings, member, spec.state, spec.lock, notifications, spec.observe
+        )
         self._session = Session(session, self._inbox, self._perform, report, self._renewed)
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
-        self._incident_recorder = IncidentRecorder(spec.paths, member, enabled=spec.agent.health.exclude)
+        self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, member, enabled=spec.agent.health.exclude)
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
         self._supervisor: Supervisor | None = None
         self._exit_code: int | None = None

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
 from hpcelastic.health.causes import classify_failure
 from hpcelastic.health.incidents import Incident, IncidentKind, record
@@ -19,8 +20,8 @@ class IncidentRecorder:
     An incident that cannot be written is lost. Unless ``enabled``, nothing is recorded.
     """
 
-    def __init__(self, paths: RunPaths, member: Member, *, enabled: bool) -> None:
-        self._paths = paths
+    def __init__(self, paths: RunPaths, backend: Backend, member: Member, *, enabled: bool) -> None:
+        self._paths, self._backend = paths, backend
         self._node, self._machine = member.node, member.machine
         self._enabled = enabled
         self._round = 0
@@ -39,7 +40,7 @@ class IncidentRecorder:
         before = self._members if state.round == self._round + 1 else ()
         self._round, self._members = state.round, state.participants
         if state.participants[0].node == self._node and any(p.node == self._node for p in before):
-            self._in_background(lambda: record_losses(self._paths, before, state))
+            self._in_background(lambda: record_losses(self._paths, self._backend, before, state))
 
     def record_failure(self, failure: Failure) -> IncidentKind | None:
         """Record the failure of a worker on this node if the machine caused it. Return the kind of the incident."""

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard_main import kill_marked_processes
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import NameTaken
 from hpcelastic.protocol.state import Member, NodeState
-from hpcelastic.storage.paths import RunPaths, safe_name
+from hpcelastic.storage.paths import safe_name
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ def new_member(identity: NodeIdentity, local_world_size: int, dead: tuple[str, .
     )
 
 
-def dead_incarnations(paths: RunPaths, identity: NodeIdentity) -> tuple[str, ...]:
+def dead_incarnations(backend: Backend, identity: NodeIdentity) -> tuple[str, ...]:
     """Return the earlier incarnations of this node that have no process left. Nobody waits for their leases.
 
     Raises NameTaken if one is still alive on this machine: two agents would use the same GPUs.
     """
     dead = []
-    for lease in backend_of(paths).leases(node_name=safe_name(identity.name)).values():
+    for lease in backend.leases(node_name=safe_name(identity.name)).values():
         same_machine, alive = process_status(lease.member.process)
         if alive and lease.member.node_state is not NodeState.LEFT:
             raise name_taken_error(identity.name, int(lease.member.process.split(":")[2]))

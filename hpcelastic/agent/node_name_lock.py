@@ -13,14 +13,15 @@ import socket
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 from hpcelastic.agent.member import NodeIdentity, name_taken_error
-from hpcelastic.backends.connect import backend_of
-from hpcelastic.storage.paths import RunPaths, safe_name
+from hpcelastic.backends.backend import Backend
+from hpcelastic.storage.paths import safe_name
 
 
 @contextlib.contextmanager
-def node_name_lock(paths: RunPaths, identity: NodeIdentity) -> Iterator[NodeIdentity]:
+def node_name_lock(backend: Backend, identity: NodeIdentity) -> Iterator[NodeIdentity]:
     """Lock a name of the node for the duration of the block. Return ``identity`` with that name.
 
     No other agent of this run on this machine has the same name. If another job's agent has the node's name, it is
@@ -28,11 +29,11 @@ def node_name_lock(paths: RunPaths, identity: NodeIdentity) -> Iterator[NodeIden
     would use the same GPUs.
     """
     with contextlib.ExitStack() as locks:
-        of_job, of_node = _address(paths, identity.name, identity.job), _address(paths, identity.name)
+        of_job, of_node = _address(backend.root, identity.name, identity.job), _address(backend.root, identity.name)
         if not _lock(locks, of_job):
             raise name_taken_error(identity.name, _owner_pid(of_job))
         own = f"{identity.name}.j{identity.job}"
-        if backend_of(paths).leases(node_name=safe_name(own)) or not _lock(locks, of_node):
+        if backend.leases(node_name=safe_name(own)) or not _lock(locks, of_node):
             if not identity.job:
                 raise name_taken_error(identity.name, _owner_pid(of_node))
             identity = replace(identity, name=own, host=identity.host or identity.name)
@@ -46,9 +47,8 @@ def numbered_identities(first: NodeIdentity) -> Iterator[NodeIdentity]:
         yield replace(first, name=f"{first.name}.{number}", host=first.host or first.name)
 
 
-def _address(paths: RunPaths, *names: str) -> bytes:
-    run = os.path.realpath(paths.root)
-    key = "\0".join((str(os.getuid()), run, *names))
+def _address(root: Path, *names: str) -> bytes:
+    key = "\0".join((str(os.getuid()), os.path.realpath(root), *names))
     return b"\0hpcelastic/" + hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest().encode()
 
 

@@ -17,6 +17,7 @@ from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.notifier import NetworkNotifier, open_network
 from hpcelastic.agent.timeouts import Timeouts
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News
 from hpcelastic.protocol.assignment import Assignment
@@ -44,6 +45,7 @@ class SessionSpec:
     """The arguments of a session."""
 
     paths: RunPaths
+    backend: Backend
     settings: Settings
     member: Member
     state: State
@@ -86,7 +88,7 @@ class Session:
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self._network) if self._network else None
-        rendezvous = Rendezvous(spec.paths, member.node, spec.settings, boottime, spec.lock, notifier)
+        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, spec.lock, notifier)
         poll = spec.settings.rendezvous.poll
         self._rendezvous = RendezvousThread(rendezvous, member, poll, inbox.deliver, self._renewed)
         self._version, self.reason = 0, ""

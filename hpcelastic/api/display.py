@@ -23,7 +23,6 @@ from hpcelastic.api.status import RunStatus, status_of
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.bounded import bounded
-from hpcelastic.storage.paths import RunPaths
 
 _LAST_LINES = 8
 _TIMEOUT = 5.0
@@ -43,7 +42,7 @@ Draw = Callable[[], RunStatus]
 
 def watch(run: Run, rank: int | None = None) -> None:
     """Show the run until it ends. An interrupt ends only the display. Raises RunFailed if no agent is left."""
-    view = _ProgressView(run, rank, LivenessMonitor(RunPaths(run.directory)))
+    view = _ProgressView(run, rank, LivenessMonitor(run.reader))
     shown = _in_notebook(view) if _is_notebook() else _in_console(view, sys.stdout)
     try:
         with shown as draw:
@@ -113,7 +112,7 @@ class _ProgressView:
     """
 
     def __init__(self, run: Run, rank: int | None = None, monitor: LivenessMonitor | None = None) -> None:
-        self._paths = RunPaths(run.directory)
+        self._run = run.reader
         self._monitor = monitor
         self._follower = LogFollower(run.directory, rank)
         self._headline = ""
@@ -131,7 +130,7 @@ class _ProgressView:
     def refresh(self) -> list[str]:
         """Return the new lines, with a line for each change of the status."""
         try:
-            lines, self.status = bounded(self._read, _TIMEOUT, str(self._paths.root))
+            lines, self.status = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
             self._job_state = self._query_slurm()
             waits = f"; waits for {self.waits_for}" if self.waits_for else ""
             headline = f"{_summary(self.status)}: {self.status.reason}{waits}"
@@ -144,11 +143,12 @@ class _ProgressView:
         return lines
 
     def _read(self) -> tuple[list[str], RunStatus]:
-        state = read_state(self._paths)
+        backend = self._run.backend()
+        state = read_state(backend)
         lines = self._follower.lines(rest=state.phase.final)
         if self._monitor:
             self._monitor.check(state)
-        return lines, status_of(self._paths, state)
+        return lines, status_of(self._run.paths, backend, state)
 
     def _query_slurm(self) -> str:
         """Return the state of the run's newest job while no node has joined; else an empty text."""
@@ -159,7 +159,7 @@ class _ProgressView:
             return self._job_state
         self._slurm_polled_at, job = time.monotonic(), status.jobs[-1]
         try:
-            state = bounded(lambda: live_jobs(self._paths), _TIMEOUT, "SLURM").get(job, "has ended")
+            state = bounded(lambda: live_jobs(self._run.paths), _TIMEOUT, "SLURM").get(job, "has ended")
         except (SlurmError, StoreError):
             state = "unknown: SLURM does not answer"
         return f"SLURM job {job}: {state}"

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.member import local_pid
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.connect import RunReader, open_backend
 from hpcelastic.bootstrap import run_agent
 from hpcelastic.config import JobConfig
 from hpcelastic.config.options import flags
@@ -88,13 +89,13 @@ def _unended(jobs: Iterable[str]) -> dict[str, list[str]]:
     return {job: states for job, states in job_states(jobs).items() if not _ENDED_STATES.issuperset(states)}
 
 
-def capacity(paths: RunPaths) -> Capacity:
+def capacity(run: RunReader) -> Capacity:
     """Count the nodes of all jobs that were submitted for the run. One query. Raises SlurmError."""
-    ours = {*jobs_of(paths)}
+    ours = {*jobs_of(run.paths)}
     jobs = [job for job in queue() if job.array in ours]
     there: dict[str, set[str]] = {}
     left: dict[str, set[str]] = {}
-    for member in (lease.member for lease in backend_of(paths).leases().values()):
+    for member in (lease.member for lease in run.backend().leases().values()):
         (left if member.node_state is NodeState.LEFT else there).setdefault(member.job, set()).add(member.name)
     return capacity_of(jobs, {job: len(names - there.get(job, set())) for job, names in left.items()})
 
@@ -112,24 +113,24 @@ def _describe_job(states: list[str], elements: int | None) -> str:
     return f"{elements} element{'s' * (elements != 1)}: {', '.join([*counts, f'{ended} ended'] if ended else counts)}"
 
 
-def local_agents(paths: RunPaths) -> list[int]:
+def local_agents(backend: Backend) -> list[int]:
     """Return the process ids of the run's agents on this machine."""
-    members = [lease.member for lease in backend_of(paths).leases().values()]
+    members = [lease.member for lease in backend.leases().values()]
     pids = (local_pid(m.process) for m in members if m.node_state is not NodeState.LEFT)
     return [pid for pid in pids if pid is not None]
 
 
-def all_local(paths: RunPaths) -> bool:
+def all_local(backend: Backend) -> bool:
     """True if `LocalNodes` has started all agents of the run. The user's own job script could start others later."""
-    return all(lease.member.job.startswith(_LOCAL_PREFIX) for lease in backend_of(paths).leases().values())
+    return all(lease.member.job.startswith(_LOCAL_PREFIX) for lease in backend.leases().values())
 
 
-def end_jobs(*runs: RunPaths) -> None:
+def end_jobs(*runs: RunReader) -> None:
     """Cancel the SLURM jobs of runs, and send SIGTERM to their agents on this machine. One query. Raises SlurmError."""
-    for pid in (pid for paths in runs for pid in local_agents(paths)):
+    for pid in (pid for run in runs for pid in local_agents(run.backend())):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    cancel_jobs(_unended(job for paths in runs for job in jobs_of(paths)))
+    cancel_jobs(_unended(job for run in runs for job in jobs_of(run.paths)))
 
 
 class LocalNodes:
@@ -180,7 +181,8 @@ class LocalNodes:
     def _members(self) -> list[Member]:
         """Return the members in the leases of the run, or nothing if the directory cannot be read."""
         try:
-            return [lease.member for lease in backend_of(self._paths).leases().values()]
+            with contextlib.closing(open_backend(self._paths)) as backend:
+                return [lease.member for lease in backend.leases().values()]
         except (OSError, StoreError):
             return []
 

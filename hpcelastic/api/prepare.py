@@ -15,6 +15,8 @@ from typing import Any
 from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
+from hpcelastic.backends.connect import open_backend
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.config import JobConfig, encode
 from hpcelastic.doctor.run_check import ensure_verdict
 from hpcelastic.doctor.verdict import advise
@@ -89,7 +91,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
             files.make_directory(draft.logs)
         settings = _settings(draft, config)
         if settings.rendezvous.backend == FILE:
-            open_run(draft, str(config.run.name), settings, whoami())
+            open_run(FileBackend(draft), str(config.run.name), settings, whoami())
         else:
             announce_run(draft, str(config.run.name), settings)
         os.rename(draft.root, paths.root)
@@ -108,8 +110,9 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
         )
     _write_inputs(paths, config, call)
     settings = _settings(paths, config)
-    with embedded_server(paths, settings) if settings.rendezvous.endpoint == EMBEDDED else contextlib.nullcontext():
-        reopen_run(paths, whoami(), settings)
+    server = embedded_server(paths, settings) if settings.rendezvous.endpoint == EMBEDDED else contextlib.nullcontext()
+    with server, contextlib.closing(open_backend(paths)) as backend:
+        reopen_run(backend, whoami(), settings)
 
 
 def _settings(paths: RunPaths, config: JobConfig) -> Settings:
@@ -119,11 +122,12 @@ def _settings(paths: RunPaths, config: JobConfig) -> Settings:
 
 def _active_process(paths: RunPaths) -> str:
     """Describe an active agent or SLURM job of the run; empty if there is none."""
-    pids = local_agents(paths)
-    if pids:
-        return f"process {pids[0]} on this machine"
-    if read_state(paths).phase.final or not jobs_of(paths):
-        return ""
+    with contextlib.closing(open_backend(paths)) as backend:
+        pids = local_agents(backend)
+        if pids:
+            return f"process {pids[0]} on this machine"
+        if read_state(backend).phase.final or not jobs_of(paths):
+            return ""
     with contextlib.suppress(SlurmError):  # without SLURM, no job will be submitted either
         return next((f"SLURM job {job} ({state})" for job, state in live_jobs(paths).items()), "")
     return ""
@@ -158,7 +162,8 @@ def _creation_problem(paths: RunPaths, error: OSError) -> str:
 
 def _status_suffix(paths: RunPaths) -> str:
     try:
-        state = read_state(paths)
+        with contextlib.closing(open_backend(paths)) as backend:
+            state = read_state(backend)
     except Exception:  # a damaged run: its directory exists nevertheless
         return ""
     return f" ({state.phase.value}, {state.reason})"

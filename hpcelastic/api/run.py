@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from os import PathLike
 from pathlib import Path
@@ -20,6 +21,7 @@ from hpcelastic.api.prepare import whoami
 from hpcelastic.api.registry import holds_run, locate
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
+from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
@@ -49,6 +51,8 @@ class Run:
             raise ConfigError(
                 f"{self._paths.root}: contains no run; `hpcelastic list DIRECTORY` lists the runs in a directory"
             )
+        self._reader = RunReader(self._paths)
+        weakref.finalize(self, self._reader.close)
 
     @classmethod
     def open(cls, run: str | PathLike[str], *, runs: str | PathLike[str] = "runs") -> "Run":
@@ -68,9 +72,14 @@ class Run:
     def name(self) -> str:
         return self._paths.root.name
 
+    @property
+    def reader(self) -> RunReader:
+        """The files and the backend of the run, for the commands and displays of this package."""
+        return self._reader
+
     def status(self) -> RunStatus:
         """Return the status of the run, from its directory only."""
-        return read_status(self._paths)
+        return read_status(self._reader)
 
     def wait(self, timeout: float | None = None) -> RunStatus:
         """Wait until the run has ended with any result. Raises TimeoutError after ``timeout`` seconds.
@@ -81,8 +90,8 @@ class Run:
 
     def _wait(self, timeout: float | None, cancelled: threading.Event) -> RunStatus:
         deadline = None if timeout is None else time.monotonic() + timeout
-        monitor = LivenessMonitor(self._paths)
-        while not (state := read_state(self._paths)).phase.final and not cancelled.is_set():
+        monitor = LivenessMonitor(self._reader)
+        while not (state := read_state(self._reader.backend())).phase.final and not cancelled.is_set():
             monitor.check(state)
             left = POLL if deadline is None else deadline - time.monotonic()
             if left <= 0:
@@ -101,7 +110,7 @@ class Run:
 
     def _result(self, timeout: float | None, cancelled: threading.Event) -> list[Any]:
         self._wait(timeout, cancelled)
-        state = read_state(self._paths)
+        state = read_state(self._reader.backend())
         if state.phase is not Phase.SUCCEEDED:
             raise_failure(self._paths, state)
         ranks = range(sum(p.local_world_size for p in state.participants))
@@ -149,9 +158,9 @@ class Run:
 
         With ``follow``, waits for new lines until the run ends. Raises RunFailed like `wait`, after all written lines.
         """
-        follower, monitor = LogFollower(self._paths.root, rank, round), LivenessMonitor(self._paths)
+        follower, monitor = LogFollower(self._paths.root, rank, round), LivenessMonitor(self._reader)
         while True:
-            state = read_state(self._paths)
+            state = read_state(self._reader.backend())
             final = not follow or state.phase.final
             yield from follower.lines(rest=final)
             if final:
@@ -173,7 +182,7 @@ class Run:
         Their workers complete a step, their agents leave, and the other nodes continue. Returns all drained nodes.
         Raises ConfigError for unknown nodes.
         """
-        return steering.drain(self._paths, nodes, undo=undo)
+        return steering.drain(self._reader, nodes, undo=undo)
 
     def checkpoint(self, *, anyway: bool = False) -> None:
         """End the current round at the end of a step, where workers save. The next round follows at once.
@@ -181,7 +190,7 @@ class Run:
         Raises ConfigError if no round runs. Raises ConfigError too if the workers do not call
         `hpcelastic.training.should_stop` and would stop without saving, unless ``anyway``.
         """
-        steering.checkpoint(self._paths, anyway=anyway)
+        steering.checkpoint(self._reader, anyway=anyway)
 
     def scale(self, nodes: int) -> "steering.ScaleResult":
         """Set the number of nodes of rounds. Returns the result, whose ``str()`` is one line of text.
@@ -190,12 +199,12 @@ class Run:
         ConfigError for fewer nodes than ``nodes.min``, and for more nodes than present if the run was not submitted to
         SLURM. Raises SlurmError.
         """
-        return steering.scale(self._paths, nodes)
+        return steering.scale(self._reader, nodes)
 
     def cancel(self) -> RunStatus:
         """End the run permanently: its workers, agents and SLURM jobs. Raises SlurmError if SLURM does not answer."""
-        close(self._paths)
-        end_jobs(self._paths)
+        close(self._reader)
+        end_jobs(self._reader)
         return self.status()
 
     def __repr__(self) -> str:
@@ -206,10 +215,10 @@ class Run:
         return as_html(self.status())
 
 
-def close(paths: RunPaths) -> None:
+def close(run: RunReader) -> None:
     """End the run permanently. Its agents and their jobs end, but pending jobs remain."""
-    with outside_notifier(paths, whoami()) as notifier:
-        close_run(paths, whoami(), f"cancelled by {whoami()}", notifier)
+    with outside_notifier(run.paths, whoami()) as notifier:
+        close_run(run.backend(), whoami(), f"cancelled by {whoami()}", notifier)
 
 
 def _return_value(paths: RunPaths, round: int, rank: int) -> Any:

@@ -76,10 +76,10 @@ class Runs(Sequence[Run]):
 
     def cancel(self) -> list[RunStatus]:
         """End all runs that have not ended, with their jobs. Raises SlurmError if SLURM does not answer."""
-        paths = [RunPaths(run.directory) for run in self._runs]
-        for each in paths:
+        readers = [run.reader for run in self._runs]
+        for each in readers:
             close(each)
-        end_jobs(*paths)
+        end_jobs(*readers)
         return self.status()
 
     def __await__(self) -> Generator[Any, None, list[RunStatus]]:

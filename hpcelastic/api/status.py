@@ -8,7 +8,8 @@ from pathlib import Path
 from hpcelastic.agent.member import process_status
 from hpcelastic.api.incidents import incidents
 from hpcelastic.api.jobs import jobs_of
-from hpcelastic.backends.connect import LastStateBackend, backend_of
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
@@ -82,14 +83,14 @@ class RunStatus:
         return f"round {self.round + 1} to form: {ready} nodes ready"
 
 
-def read_status(paths: RunPaths) -> RunStatus:
-    """Return the status of the run in a directory, from its files only. Raises StoreError if it cannot be read."""
-    return status_of(paths, read_state(paths))
+def read_status(run: RunReader) -> RunStatus:
+    """Return the status of a run, from its directory and its backend only. Raises StoreError if it cannot be read."""
+    backend = run.backend()
+    return status_of(run.paths, backend, read_state(backend))
 
 
-def status_of(paths: RunPaths, state: State) -> RunStatus:
-    """Return the status of a run whose state has been read already."""
-    backend = backend_of(paths)
+def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
+    """Return the status of a run whose ``state`` has been read from ``backend`` already."""
     leases = backend.leases()
     return RunStatus(
         name=state.run_id,

@@ -8,7 +8,7 @@ from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.status import read_status
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.connect import RunReader
 from hpcelastic.config import JobConfig
 from hpcelastic.config.codec import decode
 from hpcelastic.errors import ConfigError, SlurmError
@@ -20,7 +20,6 @@ from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.storage import files
 from hpcelastic.storage.events import read_events
-from hpcelastic.storage.paths import RunPaths
 
 
 @dataclass(frozen=True)
@@ -59,83 +58,83 @@ class ScaleResult:
         return f"{self.run}: {', '.join(parts)}"
 
 
-def scale(paths: RunPaths, nodes: int) -> ScaleResult:
+def scale(run: RunReader, nodes: int) -> ScaleResult:
     """Set the number of nodes of rounds, and submit or cancel jobs accordingly. Raises ConfigError, SlurmError."""
-    state = _read_open_state(paths)
+    state = _read_open_state(run)
     if nodes < state.settings.nodes.min:
         raise ConfigError(
             f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}: no round could form; write at least "
             "nodes.min, or end the run with hpcelastic cancel"
         )
-    if not jobs_of(paths):
-        return _scale_without_slurm(paths, state, nodes)
-    spares, current = state.settings.nodes.spares, capacity(paths)
-    _steer(paths, partial(decide.scale, nodes=nodes))
+    if not jobs_of(run.paths):
+        return _scale_without_slurm(run, state, nodes)
+    spares, current = state.settings.nodes.spares, capacity(run)
+    _steer(run, partial(decide.scale, nodes=nodes))
     missing = nodes + spares - current.running - current.waiting
     if missing > 0:
-        job = _submit(paths, nodes, missing)
-        return ScaleResult(paths.root.name, nodes, spares, current.running, current.waiting, missing, job)
+        job = _submit(run, nodes, missing)
+        return ScaleResult(run.name, nodes, spares, current.running, current.waiting, missing, job)
     cancelled = current.elements[max(0, len(current.elements) + missing) :]
     cancel_jobs(cancelled)
     waiting = current.waiting - len(cancelled)
-    return ScaleResult(paths.root.name, nodes, spares, current.running, waiting, cancelled=len(cancelled))
+    return ScaleResult(run.name, nodes, spares, current.running, waiting, cancelled=len(cancelled))
 
 
-def _on_other_nodes(paths: RunPaths, config: JobConfig) -> JobConfig:
+def _on_other_nodes(run: RunReader, config: JobConfig) -> JobConfig:
     """Return the configuration of jobs that add nodes to an allocation: it excludes the nodes of the run."""
-    members = [lease.member for lease in backend_of(paths).leases().values()]
+    members = [lease.member for lease in run.backend().leases().values()]
     taken = {member.machine for member in members if member.node_state is not NodeState.LEFT}
     exclude = ",".join([*([config.slurm.exclude] if config.slurm.exclude else []), *sorted(taken)])
     return replace(config, slurm=replace(config.slurm, exclude=exclude))
 
 
-def replace_nodes(paths: RunPaths, lost: int) -> str:
+def replace_nodes(run: RunReader, lost: int) -> str:
     """Submit a job of one node for each ``lost`` node, less the pending ones. Returns the result as text.
 
     Raises ConfigError, SlurmError.
     """
-    state, current = _read_open_state(paths), capacity(paths)
+    state, current = _read_open_state(run), capacity(run)
     missing = lost - current.waiting
     if missing <= 0:
-        return f"{paths.root.name}: {_nodes(current.waiting)} already pending"
-    return f"{paths.root.name}: {_nodes(missing)} submitted as job {_submit(paths, state.max_nodes, missing)}"
+        return f"{run.name}: {_nodes(current.waiting)} already pending"
+    return f"{run.name}: {_nodes(missing)} submitted as job {_submit(run, state.max_nodes, missing)}"
 
 
-def _scale_without_slurm(paths: RunPaths, state: State, nodes: int) -> ScaleResult:
+def _scale_without_slurm(run: RunReader, state: State, nodes: int) -> ScaleResult:
     """Scale a run whose agents were not submitted by hpcelastic: on this machine or in a batch script."""
-    running = len(_present_members(paths))
+    running = len(_present_members(run))
     if nodes > running:
         raise ConfigError(
-            f"{paths.root.name}: {_nodes(running)} running, and hpcelastic cannot add nodes, because it did not submit "
-            f"this run to SLURM; start more agents yourself: hpcelastic agent --run-dir {paths.root}"
+            f"{run.name}: {_nodes(running)} running, and hpcelastic cannot add nodes, because it did not submit "
+            f"this run to SLURM; start more agents yourself: hpcelastic agent --run-dir {run.paths.root}"
         )
-    _steer(paths, partial(decide.scale, nodes=nodes))
-    return ScaleResult(paths.root.name, nodes, state.settings.nodes.spares, running, 0)
+    _steer(run, partial(decide.scale, nodes=nodes))
+    return ScaleResult(run.name, nodes, state.settings.nodes.spares, running, 0)
 
 
-def _submit(paths: RunPaths, nodes: int, missing: int) -> str:
-    config = decode(files.read_json(paths.config))
+def _submit(run: RunReader, nodes: int, missing: int) -> str:
+    config = decode(files.read_json(run.paths.config))
     if config.slurm.shape == "allocation":
-        config = _on_other_nodes(paths, config)
+        config = _on_other_nodes(run, config)
     try:
-        return add_elements(paths, config, missing)
+        return add_elements(run.paths, config, missing)
     except SlurmError as error:
-        remedy = f"{paths.root.name} accepts up to {_nodes(nodes)} now, but no job was added; scale it again"
+        remedy = f"{run.name} accepts up to {_nodes(nodes)} now, but no job was added; scale it again"
         raise SlurmError(f"{error}; {remedy}") from error
 
 
-def drain(paths: RunPaths, nodes: Collection[str], *, undo: bool = False) -> tuple[str, ...]:
+def drain(run: RunReader, nodes: Collection[str], *, undo: bool = False) -> tuple[str, ...]:
     """Drain nodes of the run, or undo that. Returns all drained nodes. Raises ConfigError for unknown nodes."""
-    state = _read_open_state(paths)
-    members = [lease.member for lease in backend_of(paths).leases().values()]
+    state = _read_open_state(run)
+    members = [lease.member for lease in run.backend().leases().values()]
     machines = {member.name: member.machine for member in members}
     if undo:
         names = {one for one in state.drained if one in nodes or machines.get(one) in nodes}
         _refuse({*nodes} - names - {machines.get(one, one) for one in names}, state.drained, "is not drained")
     else:
         names = {*nodes}
-        _refuse(names - {*machines, *machines.values()}, {*_present_members(paths)}, "is not in this run")
-    return _steer(paths, partial(decide.drain, nodes=sorted(names), undo=undo)).drained
+        _refuse(names - {*machines, *machines.values()}, {*_present_members(run)}, "is not in this run")
+    return _steer(run, partial(decide.drain, nodes=sorted(names), undo=undo)).drained
 
 
 def _refuse(unknown: Collection[str], known: Collection[str], what: str) -> None:
@@ -144,61 +143,61 @@ def _refuse(unknown: Collection[str], known: Collection[str], what: str) -> None
         raise ConfigError(f"{', '.join(sorted(unknown))}: {what}; {known_nodes}")
 
 
-def shortage(paths: RunPaths) -> str:
+def shortage(run: RunReader) -> str:
     """Describe the missing nodes of a run after its drained nodes have left; empty if there are enough."""
-    state = read_state(paths)
-    left = sum(1 for member in _present_members(paths).values() if not state.drains(member))
+    state = read_state(run.backend())
+    left = sum(1 for member in _present_members(run).values() if not state.drains(member))
     minimum = state.settings.nodes.min
     return f"{_nodes(left)} left, fewer than nodes.min, {minimum}: the run waits for nodes" if left < minimum else ""
 
 
-def checkpoint(paths: RunPaths, *, anyway: bool = False) -> str:
+def checkpoint(run: RunReader, *, anyway: bool = False) -> str:
     """End the current round at the end of a step. The next round follows at once. Returns the result as text.
 
     Raises ConfigError if no round runs. Unless ``anyway``, raises it too if no worker has called should_stop().
     """
-    state = _read_open_state(paths)
+    state = _read_open_state(run)
     if state.phase is not Phase.RUNNING:
-        raise ConfigError(f"{paths.root.name}: no round runs ({state.reason}); try again when a round runs")
+        raise ConfigError(f"{run.name}: no round runs ({state.reason}); try again when a round runs")
     grace = state.settings.rendezvous.checkpoint_grace
-    problem = _checkpoint_problem(paths, state)
+    problem = _checkpoint_problem(run, state)
     if problem and not anyway:
         raise ConfigError(
-            f"{paths.root.name}: {problem}: workers would stop without saving, and continue from the last checkpoint; "
+            f"{run.name}: {problem}: workers would stop without saving, and continue from the last checkpoint; "
             "to stop them nevertheless: hpcelastic checkpoint --anyway"
         )
-    _steer(paths, decide.checkpoint)
+    _steer(run, decide.checkpoint)
     if problem:
-        return f"{paths.root.name}: round {state.round} stops, the next continues from the last checkpoint: {problem}"
-    return f"{paths.root.name}: round {state.round} ends at the end of a step, in {grace:g} s at most; the next follows"
+        return f"{run.name}: round {state.round} stops, the next continues from the last checkpoint: {problem}"
+    return f"{run.name}: round {state.round} ends at the end of a step, in {grace:g} s at most; the next follows"
 
 
-def _checkpoint_problem(paths: RunPaths, state: State) -> str:
+def _checkpoint_problem(run: RunReader, state: State) -> str:
     """Explain why the workers of the round would not complete a step; empty if they would."""
     if not state.settings.rendezvous.checkpoint_grace:
         return "rendezvous.checkpoint_grace is 0 s"
-    seen = any(logged.event == WorkersPoll(round=state.round) for logged in read_events(paths.events))
+    seen = any(logged.event == WorkersPoll(round=state.round) for logged in read_events(run.paths.events))
     return "" if seen else f"the workers of round {state.round} have not called should_stop() so far"
 
 
-def _read_open_state(paths: RunPaths) -> State:
-    state = read_state(paths)
+def _read_open_state(run: RunReader) -> State:
+    state = read_state(run.backend())
     if state.phase.final:
         raise ConfigError(
-            f"{paths.root.name} has {state.phase.value}: {state.reason}; continue with hpcelastic submit --resume"
+            f"{run.name} has {state.phase.value}: {state.reason}; continue with hpcelastic submit --resume"
         )
     return state
 
 
-def _steer(paths: RunPaths, change: Callable[[State], Decision]) -> State:
-    with outside_notifier(paths, whoami()) as notifier:
-        return steer_run(paths, whoami(), change, notifier)
+def _steer(run: RunReader, change: Callable[[State], Decision]) -> State:
+    with outside_notifier(run.paths, whoami()) as notifier:
+        return steer_run(run.backend(), whoami(), change, notifier)
 
 
-def _present_members(paths: RunPaths) -> dict[str, Member]:
+def _present_members(run: RunReader) -> dict[str, Member]:
     """Return the members of the run's present nodes by name."""
-    here = {node.name for node in read_status(paths).nodes if node.node_state not in (NodeState.LEFT.value, "silent")}
-    members = (lease.member for lease in backend_of(paths).leases().values())
+    here = {node.name for node in read_status(run).nodes if node.node_state not in (NodeState.LEFT.value, "silent")}
+    members = (lease.member for lease in run.backend().leases().values())
     return {
         member.name: member for member in members if member.name in here and member.node_state is not NodeState.LEFT
     }

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.status import RunStatus, status_of
+from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import RunFailed, StoreError
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.paths import RunPaths
@@ -58,8 +59,9 @@ def start_watcher(
     cancelled = threading.Event()
 
     def watch() -> None:
-        with contextlib.suppress(RunFailed):  # no agent is left: handled like the end of the run
-            for status in _changes(paths, cancelled):
+        reader = RunReader(paths)  # of this thread, which may outlive the `Run`
+        with contextlib.closing(reader), contextlib.suppress(RunFailed):  # no agent is left: like the end of the run
+            for status in _changes(reader, cancelled):
                 if changed and not cancelled.is_set():
                     _run_callback(paths, changed, status)
         if ended and not cancelled.is_set():
@@ -69,17 +71,18 @@ def start_watcher(
     return cancelled.set
 
 
-def _changes(paths: RunPaths, cancelled: threading.Event) -> Iterator[RunStatus]:
+def _changes(run: RunReader, cancelled: threading.Event) -> Iterator[RunStatus]:
     """Yield the run's status now and after each change, until its end. Raises RunFailed if no agent and job is left."""
-    monitor, last, last_error = LivenessMonitor(paths), None, ""
+    monitor, last, last_error = LivenessMonitor(run), None, ""
     while not cancelled.is_set():
         try:
-            state = read_state(paths)
-            status = status_of(paths, state)
+            backend = run.backend()
+            state = read_state(backend)
+            status = status_of(run.paths, backend, state)
             monitor.check(state)
         except (OSError, StoreError) as error:  # the run may survive this error
             if str(error) != last_error:
-                log.warning("cannot read the status of %s: %s", paths.root.name, error)
+                log.warning("cannot read the status of %s: %s", run.name, error)
             last_error = str(error)
         else:
             if status != last:

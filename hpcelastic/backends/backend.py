@@ -2,11 +2,15 @@
 
 A backend provides a register, leases and an observer of the leases. The rendezvous protocol is the same over all
 backends. `hpcelastic.backends.files` keeps a run in files of its directory. `hpcelastic.backends.records` keeps it in a
-server. `hpcelastic.backends.connect` chooses the backend of a run and opens it.
+server. `hpcelastic.backends.connect` opens the backend of a run.
+
+A process opens the backend where it enters the run or begins to read it, passes it to everything that uses it, and
+closes it at the end.
 """
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from hpcelastic.protocol.state import Member, Seen
@@ -53,7 +57,11 @@ class AnyObserver(Protocol):
 
 
 class Backend(Protocol):
-    """The place that keeps the rendezvous of one run."""
+    """The place that keeps the rendezvous of one run. Several threads of a process may use it."""
+
+    @property
+    def root(self) -> Path:
+        """The run's directory."""
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> AnyRegister:
         """Return the register of the run's state."""

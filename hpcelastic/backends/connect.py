@@ -1,7 +1,11 @@
 """The choice of a run's backend, and the connection to it.
 
-The backend of a run is recorded in the run's directory. Other processes read it there. The backend of a server is built
-from a few operations on records (`hpcelastic.backends.records`). An entry point adds a backend for another server:
+An agent opens the backend that its settings name (`open_agent_backend`). The first agent, or the program that prepares
+the run, records the backend in the run's directory. Readers open the recorded backend: once (`open_backend`), or again
+and again (`RunReader`). Each backend is closed by the object that opened it.
+
+The backend of a server is built from a few operations on records (`hpcelastic.backends.records`). An entry point adds a
+backend for another server:
 
     [project.entry-points."hpcelastic.backends"]
     mine = "my_package.module:connect"
@@ -50,8 +54,8 @@ _TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 class LastStateBackend:
     """A read-only backend: the newest copy of the state of a run that is kept in a server."""
 
-    def __init__(self, where: str, copy: Version) -> None:
-        self.where, self._version = where, copy
+    def __init__(self, copies: StateCopies, copy: Version) -> None:
+        self.root, self.where, self._version = copies.root, copies.where, copy
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "LastStateBackend":
         return self
@@ -88,44 +92,35 @@ class LastStateBackend:
 
 Connect = Callable[..., Records]
 
-_agent_backends: dict[str, Backend] = {}
-_reader_backends: dict[str, RecordsBackend] = {}
-"""Open backends by the run's directory: those of agents in this process, and those of readers. They are kept so that a
-process connects to a server once."""
 
-
-def backend_of(paths: RunPaths) -> Backend:
-    """Return the backend that a run's directory names.
+def open_backend(paths: RunPaths) -> Backend:
+    """Open the backend that a run's directory names, for a reader. The caller closes it.
 
     If the server can't be reached or has no record of the run, return the state that was copied to the directory.
     Raises StoreError if there is no copy.
     """
-    root = str(paths.root)
-    if root in _agent_backends:
-        return _agent_backends[root]
     if files.names(paths.register):  # a run in a server has no versions here
         return FileBackend(paths)
-    choice = _read_choice(paths)
-    copies = StateCopies(paths)
+    choice, copies = _read_choice(paths), StateCopies(paths)
     copy = copies.read()
     if choice is None:
-        return LastStateBackend(copies.where, copy) if copy else FileBackend(paths)
+        return LastStateBackend(copies, copy) if copy else FileBackend(paths)
     try:
-        backend = _reader_backends.pop(root, None) or _connect_reader(paths, choice)
-        if backend.register("").read().number == 0 and copy:
-            return LastStateBackend(copies.where, copy)
+        backend = _connect_reader(paths, choice)
     except StoreError:
-        if not copy:
+        if copy is None:
             raise
-        return LastStateBackend(copies.where, copy)
-    _reader_backends[root] = backend
-    return backend
+        return LastStateBackend(copies, copy)
+    if copy is None or _has_run(backend):
+        return backend
+    backend.close()
+    return LastStateBackend(copies, copy)
 
 
-def choose_backend(
+def open_agent_backend(
     paths: RunPaths, run_id: str, settings: RendezvousSettings, address: str = "", is_host: bool | None = None
 ) -> Backend:
-    """Open the backend that ``settings`` name for the run in ``paths``.
+    """Open the backend that ``settings`` name for the run in ``paths``, for an agent of the run, which closes it.
 
     ``address`` is the server's address if ``settings`` name none. ``is_host`` says whether this process serves torch's
     store; None lets torch decide. Raises ConfigError if there is no such backend or the run is kept in another one,
@@ -137,18 +132,52 @@ def choose_backend(
         record_backend(paths, run_id, settings)
         choice = files.read_json(paths.backend)
     if settings.backend == FILE and choice is None:
-        backend: Backend = FileBackend(paths)
-    elif choice is not None and {key: choice[key] for key in _CHOICE_KEYS if key in choice} == wanted:
+        return FileBackend(paths)
+    if choice is not None and {key: choice[key] for key in _CHOICE_KEYS if key in choice} == wanted:
         more = {} if is_host is None else {"is_host": is_host}
-        backend = _connect(paths, wanted, address or settings.endpoint, agent=True, **more)
-    else:
-        recorded, requested = (_describe_choice(choice) if choice else FILE), _describe_choice(wanted)
-        raise ConfigError(
-            f"{paths.root}: the rendezvous of this run is kept in {recorded}, not in {requested}; every agent of a run "
-            "must name the same backend and endpoint: use those, or use another run id"
-        )
-    _agent_backends[str(paths.root)] = backend
-    return backend
+        return _connect(paths, wanted, address or settings.endpoint, agent=True, **more)
+    recorded, requested = (_describe_choice(choice) if choice else FILE), _describe_choice(wanted)
+    raise ConfigError(
+        f"{paths.root}: the rendezvous of this run is kept in {recorded}, not in {requested}; every agent of a run "
+        "must name the same backend and endpoint: use those, or use another run id"
+    )
+
+
+class RunReader:
+    """A run for a process that reads it repeatedly and is no agent of it. It keeps the connection to the run's server.
+
+    Several threads may use it.
+    """
+
+    def __init__(self, paths: RunPaths) -> None:
+        self.paths = paths
+        self._server: RecordsBackend | None = None
+        """The open backend of a run in a server. Any other backend costs nothing to open."""
+
+    @property
+    def name(self) -> str:
+        """The name of the run's directory, for messages."""
+        return self.paths.root.name
+
+    def backend(self) -> Backend:
+        """Return the backend for one look at the run. The caller does not close it.
+
+        The backend of the last look is opened again if its server does not answer or has no record of the run: the
+        server may have moved to another address. Raises StoreError as `open_backend` does.
+        """
+        server = self._server
+        if server is not None and _has_run(server):
+            return server
+        backend = open_backend(self.paths)
+        # The previous connection is not closed, because another thread may be using it.
+        self._server = backend if isinstance(backend, RecordsBackend) else None
+        return backend
+
+    def close(self) -> None:
+        """Close the connection, which no thread uses any more. Another look opens it again."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
 
 def record_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -> None:
@@ -157,13 +186,6 @@ def record_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
     _connect_function(settings.backend, _options_of(choice))
     document = {**choice, "nonce": secrets.token_hex(8)}
     files.publish_new(paths.backend, files.to_json(document))
-
-
-def close_backend(paths: RunPaths) -> None:
-    """Close the backend that an agent in this process has opened for the run."""
-    backend = _agent_backends.pop(str(paths.root), None)
-    if backend is not None:
-        backend.close()
 
 
 def backend_names() -> list[str]:
@@ -178,6 +200,14 @@ def run_nonce(paths: RunPaths) -> str:
         raise StoreError(f"{paths.root}: holds no run; HPCELASTIC_RUN_DIR must name the directory of one")
     nonce: str = document["nonce"]
     return nonce
+
+
+def _has_run(backend: Backend) -> bool:
+    """Return whether the server of ``backend`` answers and has a record of the run."""
+    try:
+        return backend.register("").read().number > 0
+    except StoreError:
+        return False
 
 
 def _read_choice(paths: RunPaths) -> Any:

@@ -1,6 +1,7 @@
 """The backend that keeps a run in files of its directory."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
@@ -16,6 +17,10 @@ class FileBackend:
 
     def __init__(self, paths: RunPaths) -> None:
         self._paths = paths
+
+    @property
+    def root(self) -> Path:
+        return self._paths.root
 
     def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> Register:
         return Register(self._paths.register, writer, lock)

@@ -77,6 +77,7 @@ class RecordsBackend:
     """The rendezvous of one run in ``records``. ``where`` names their server; the state is copied to ``copies``."""
 
     def __init__(self, where: str, records: Records, copies: StateCopies) -> None:
+        self.root = copies.root
         self._where, self._records, self._copies = where, records, copies
         self._own_lease_keys: list[str] = []
         """The keys of this process's leases."""

@@ -25,7 +25,7 @@ class StateCopies:
     """The copies in the directory of one run."""
 
     def __init__(self, paths: RunPaths) -> None:
-        self.where = str(paths.known.parent)
+        self.root, self.where = paths.root, str(paths.known.parent)
         self._first_or_final_path, self._newest_path = paths.known, paths.newest
 
     def write_first(self, value: Any) -> None:

@@ -4,7 +4,6 @@ import argparse
 
 from hpcelastic.api.steering import checkpoint
 from hpcelastic.cli.find import add_run, find_run
-from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,5 +12,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    print(checkpoint(RunPaths(find_run(args).directory), anyway=args.anyway))
+    print(checkpoint(find_run(args).reader, anyway=args.anyway))
     return 0

@@ -4,7 +4,6 @@ import argparse
 
 from hpcelastic.api.steering import shortage
 from hpcelastic.cli.find import add_run, find_run
-from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,6 +17,6 @@ def run(args: argparse.Namespace) -> int:
     drained = found.drain(args.node, undo=args.undo)
     what = "is allowed again" if args.undo else "leaves at the end of a step"
     print(f"{found.name}: {args.node} {what}; drained: {', '.join(drained) or 'none'}")
-    if short := shortage(RunPaths(found.directory)):
+    if short := shortage(found.reader):
         print(short)
     return 0

@@ -4,7 +4,6 @@ import argparse
 
 from hpcelastic.api.steering import replace_nodes
 from hpcelastic.cli.find import add_run, find_run
-from hpcelastic.storage.paths import RunPaths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +18,5 @@ def run(args: argparse.Namespace) -> int:
     if args.replace is None:
         print(found.scale(args.nodes))
     else:
-        print(replace_nodes(RunPaths(found.directory), args.replace))
+        print(replace_nodes(found.reader, args.replace))
     return 0

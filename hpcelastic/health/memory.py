@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.health.incidents import IncidentKind, read_incidents, record_lost
 from hpcelastic.health.verdict import NodeVerdict, verdicts
 from hpcelastic.protocol.state import NodeState, Participant, State
@@ -15,7 +15,7 @@ def node_verdicts(paths: RunPaths, half_life: float, host: str | None = None) ->
     return verdicts(read_incidents(paths, host), time.time(), half_life)
 
 
-def excluded_nodes(paths: RunPaths, half_life: float) -> tuple[str, ...]:
+def excluded_nodes(paths: RunPaths, backend: Backend, half_life: float) -> tuple[str, ...]:
     """Return the nodes that the next job should exclude.
 
     The result is empty if all nodes that the run has ever had are bad: then the nodes are not the cause, and some of
@@ -24,18 +24,18 @@ def excluded_nodes(paths: RunPaths, half_life: float) -> tuple[str, ...]:
     out = [host for host, verdict in node_verdicts(paths, half_life).items() if verdict.out]
     if not out:
         return ()
-    known = {lease.member.machine for lease in backend_of(paths).leases().values()}
+    known = {lease.member.machine for lease in backend.leases().values()}
     return () if known <= set(out) else tuple(out)
 
 
-def record_losses(paths: RunPaths, before: Sequence[Participant], state: State) -> None:
+def record_losses(paths: RunPaths, backend: Backend, before: Sequence[Participant], state: State) -> None:
     """Record the members of the last round, ``before``, that were lost when the round of ``state`` formed.
 
     A node that leaves publishes its departure. Every other node that is neither in the new round nor standing by has
     died in the last one. If no node of the last round kept its lease, the filesystem is the cause, and no node is
     recorded as fenced. Raises StoreError.
     """
-    leases, last = backend_of(paths).leases(), state.round - 1
+    leases, last = backend.leases(), state.round - 1
     present = {p.node for p in state.participants} | set(state.standbys)
     members = {node: lease.member for node, lease in leases.items()}
     lost = [

@@ -26,9 +26,10 @@ from hpcelastic import values
 from hpcelastic.agent.admission import EXIT_UNFIT
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.signals import Handler, signal_handlers
+from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import run_agent_with_free_name
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
-from hpcelastic.protocol.state import Failure, Phase
+from hpcelastic.protocol.state import Failure, Phase, State
 from hpcelastic.pytorch.failures import process_failures
 from hpcelastic.pytorch.launch_config import Command, LaunchSpec, launch_spec
 from hpcelastic.pytorch.listening import listening
@@ -90,14 +91,14 @@ def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
         raise RendezvousTimeoutError(str(error)) from error
     except RunFailed as error:
         failures = tuple(failure for failure in error.failures if isinstance(failure, Failure))
-        if read_state(paths).phase is Phase.CLOSED:
+        if _newest_state(paths).phase is Phase.CLOSED:
             raise RendezvousClosedError(str(error)) from error
         if not failures:
             raise
         return LaunchOutcome(failures=process_failures(paths, failures))
     if status == EXIT_UNFIT:
         raise HpcElasticError("this node does not join the run: it failed its check, or was bad in a recent run")
-    state = read_state(paths)
+    state = _newest_state(paths)
     if not telemetry.started:
         raise RendezvousClosedError(
             f"{paths.root}: the run is already {state.phase.value}: {state.reason}; use another run_id"
@@ -106,6 +107,12 @@ def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
     if state.phase is not Phase.SUCCEEDED or workers is None or workers.round != state.round:
         return LaunchOutcome()
     return LaunchOutcome({rank: _result(paths, state.round, rank) for rank in sorted(workers.pids)})
+
+
+def _newest_state(paths: RunPaths) -> State:
+    """Return the state of the run after the end of this node's agent, whose backend is closed."""
+    with contextlib.closing(open_backend(paths)) as backend:
+        return read_state(backend)
 
 
 def _run(spec: LaunchSpec, telemetry: Telemetry) -> int:

@@ -17,6 +17,7 @@ from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.session import Session, SessionSpec
 from hpcelastic.agent.store_server import StoreListener
+from hpcelastic.backends.backend import Backend
 from hpcelastic.bootstrap import EnteredRun
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
@@ -52,7 +53,7 @@ class ExternalAgentSession:
     def __init__(self, paths: RunPaths, here: EnteredRun, notifications: bool = True) -> None:
         self._paths, self._report, self._node = paths, here.report, here.member.node
         self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
-        spec = SessionSpec(paths, here.settings, here.member, here.state, here.lock, notifications)
+        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, here.lock, notifications)
         self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
         self._port: StoreListener | None = None
         self._changed = threading.Condition()
@@ -87,6 +88,11 @@ class ExternalAgentSession:
     def state(self) -> State:
         """The newest known state of the run."""
         return self._state
+
+    @property
+    def backend(self) -> Backend:
+        """The backend of the run."""
+        return self._session.spec.backend
 
     @property
     def name(self) -> str:

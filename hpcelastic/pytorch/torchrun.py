@@ -22,6 +22,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from hpcelastic.agent.node_name_lock import numbered_identities
 from hpcelastic.agent.notifier import outside_notifier
+from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import EnteredRun, enter_run, local_identity
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
@@ -121,16 +122,18 @@ class FileRendezvousHandler(RendezvousHandler):
         with torch_errors():
             if self._session is not None and self._session.state.phase.final:
                 return True
-            versions = Register(self._paths.register, writer="").numbers()
-            return bool(versions) and read_state(self._paths).phase.final
+            if not Register(self._paths.register, writer="").numbers():
+                return False
+            with contextlib.closing(open_backend(self._paths)) as backend:
+                return read_state(backend).phase.final
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
         with torch_errors():
             if self._session is None:
                 self._session = self._enter()
-            name = self._session.name
-            self._change_state(lambda notifier: close_run(self._paths, name, f"torchrun has ended on {name}", notifier))
+            name, backend = self._session.name, self._session.backend
+            self._change_state(lambda notifier: close_run(backend, name, f"torchrun has ended on {name}", notifier))
 
     def num_nodes_waiting(self) -> int:
         """Return 1 if this agent must stop its workers and ask for the next round, for any reason; 0 otherwise."""
@@ -192,7 +195,7 @@ class FileRendezvousHandler(RendezvousHandler):
         ended = session.wait_for_end()
         session.close()
         if not ended:  # no other agent may be left that can detect the success of all nodes
-            self._change_state(lambda notifier: conclude_run(self._paths, session.name, notifier))
+            self._change_state(lambda notifier: conclude_run(session.backend, session.name, notifier))
 
     def _fail_run(self, session: ExternalAgentSession) -> None:
         name, part = session.name, session.part
@@ -201,7 +204,7 @@ class FileRendezvousHandler(RendezvousHandler):
             f"rank {failure.rank} failed on {name}: {failure.message}" if failure else f"torchrun has ended on {name}"
         )
         self._change_state(
-            lambda notifier: fail_run(self._paths, name, reason, (failure,) if failure else (), notifier)
+            lambda notifier: fail_run(session.backend, name, reason, (failure,) if failure else (), notifier)
         )
 
     def _change_state(self, change: Callable[[Notifier | None], State]) -> None:

@@ -7,7 +7,7 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe
 from hpcelastic.protocol.leaders import COUNT, leaders
@@ -20,7 +20,6 @@ from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.run import decode_state
 from hpcelastic.rendezvous.suspicion import Suspicions
 from hpcelastic.storage.locks import LockKind
-from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Version
 
 _EXPIRY_DELAY = 0.01
@@ -63,11 +62,11 @@ class _Leases:
 
 
 class Rendezvous:
-    """One node's side of the rendezvous in a run's directory. ``clock`` returns seconds."""
+    """One node's side of the rendezvous in ``backend``. ``clock`` returns seconds."""
 
     def __init__(
         self,
-        paths: RunPaths,
+        backend: Backend,
         node: str,
         settings: Settings,
         clock: Callable[[], float],
@@ -76,7 +75,7 @@ class Rendezvous:
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
-        self._backend = backend_of(paths)
+        self._backend = backend
         self._notifier = notifier or NoNotifier()
         self._register = self._backend.register(node, lock)
         self._observer = self._backend.observer(times.lease + times.margin, clock)

@@ -1,9 +1,12 @@
-"""A run as seen from outside a rendezvous: create it, read it, change it, end it."""
+"""A run as seen from outside a rendezvous: create it, read it, change it, end it.
+
+Functions take the backend that keeps the run. Its owner has opened it, and closes it.
+"""
 
 from collections.abc import Callable
 
-from hpcelastic.backends.backend import AnyRegister
-from hpcelastic.backends.connect import backend_of, record_backend
+from hpcelastic.backends.backend import AnyRegister, Backend
+from hpcelastic.backends.connect import record_backend
 from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import decode, encode
@@ -22,73 +25,73 @@ def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     record_backend(paths, run_id, settings.rendezvous)
 
 
-def open_run(paths: RunPaths, run_id: str, settings: Settings, writer: str) -> State:
+def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> State:
     """Create the run unless it exists, and return its state. Raises ConfigError if it has other settings."""
-    register = backend_of(paths).register(writer)
+    register = backend.register(writer)
     if register.read().number == 0:
         register.commit(0, encode(State(run_id, settings)))
     state = decode_state(register, register.read())
     if state.run_id != run_id:
-        raise ConfigError(f"{paths.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
+        raise ConfigError(f"{backend.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
     if state.settings != settings:
         raise ConfigError(
-            f"{paths.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
+            f"{backend.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
             "must use the same settings: repeat those, or use another run id"
         )
     return state
 
 
-def read_state(paths: RunPaths) -> State:
-    """Return the newest state of a run. Raises StoreError if the directory holds none."""
-    return _newest(paths, backend_of(paths).register(writer=""))[1]
+def read_state(backend: Backend) -> State:
+    """Return the newest state of a run. Raises StoreError if the backend holds none."""
+    return _newest(backend, backend.register(writer=""))[1]
 
 
-def close_run(paths: RunPaths, writer: str, reason: str, notifier: Notifier | None = None) -> State:
+def close_run(backend: Backend, writer: str, reason: str, notifier: Notifier | None = None) -> State:
     """Close a run and return its final state. A run that has ended stays as it is."""
-    return _change(paths, writer, lambda state: close(state, reason).next, notifier)
+    return _change(backend, writer, lambda state: close(state, reason).next, notifier)
 
 
 def fail_run(
-    paths: RunPaths, writer: str, reason: str, failures: tuple[Failure, ...] = (), notifier: Notifier | None = None
+    backend: Backend, writer: str, reason: str, failures: tuple[Failure, ...] = (), notifier: Notifier | None = None
 ) -> State:
     """Fail a run and return its final state. A run that has ended stays as it is."""
-    return _change(paths, writer, lambda state: fail(state, reason, failures).next, notifier)
+    return _change(backend, writer, lambda state: fail(state, reason, failures).next, notifier)
 
 
-def conclude_run(paths: RunPaths, writer: str, notifier: Notifier | None = None) -> State:
+def conclude_run(backend: Backend, writer: str, notifier: Notifier | None = None) -> State:
     """End a run whose participants have all published their success; any other run stays as it is.
 
     The agent that publishes last may be the only one left, and about to end too.
     """
-    published = {lease.member.node: Seen(lease.member, alive=True) for lease in backend_of(paths).leases().values()}
+    published = {lease.member.node: Seen(lease.member, alive=True) for lease in backend.leases().values()}
 
     def change(state: State) -> State | None:
         unseen = {p.node: Seen(None, alive=True) for p in state.participants}
         decided = decide(state, View(unseen | published)).next
         return decided if decided is not None and decided.phase is Phase.SUCCEEDED else None
 
-    return _change(paths, writer, change, notifier)
+    return _change(backend, writer, change, notifier)
 
 
 def steer_run(
-    paths: RunPaths, writer: str, change: Callable[[State], Decision], notifier: Notifier | None = None
+    backend: Backend, writer: str, change: Callable[[State], Decision], notifier: Notifier | None = None
 ) -> State:
     """Commit a change that a user requests, such as a drain, and return the state after it."""
-    return _change(paths, writer, lambda state: change(state).next, notifier)
+    return _change(backend, writer, lambda state: change(state).next, notifier)
 
 
-def reopen_run(paths: RunPaths, writer: str, settings: Settings) -> State:
+def reopen_run(backend: Backend, writer: str, settings: Settings) -> State:
     """Reopen a run that has ended, or whose agents are gone, with ``settings``, and return its state."""
-    return _change(paths, writer, lambda state: reopen(state, settings))
+    return _change(backend, writer, lambda state: reopen(state, settings))
 
 
 def _change(
-    paths: RunPaths, writer: str, change: Callable[[State], State | None], notifier: Notifier | None = None
+    backend: Backend, writer: str, change: Callable[[State], State | None], notifier: Notifier | None = None
 ) -> State:
     """Commit the result of ``change`` on the newest state, and retry while others commit. None changes nothing."""
-    register = backend_of(paths).register(writer)
+    register = backend.register(writer)
     while True:
-        version, state = _newest(paths, register)
+        version, state = _newest(backend, register)
         changed = change(state)
         if changed is None:
             return state
@@ -98,10 +101,10 @@ def _change(
             return changed
 
 
-def _newest(paths: RunPaths, register: AnyRegister) -> tuple[Version, State]:
+def _newest(backend: Backend, register: AnyRegister) -> tuple[Version, State]:
     version = register.read()
     if version.number == 0:
-        raise StoreError(f"{paths.root}: holds no run")
+        raise StoreError(f"{backend.root}: holds no run")
     return version, decode_state(register, version)
 
 

@@ -5,7 +5,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
@@ -26,6 +26,7 @@ class JobCleanup:
     """The cleanup of an agent's job after the end of the agent."""
 
     paths: RunPaths
+    backend: Backend
     task: SlurmTask
     member: Member
     settings: RendezvousSettings
@@ -33,7 +34,7 @@ class JobCleanup:
     def run(self) -> None:
         """Let the job end with the result of its run. Cancel the job if SLURM would keep it."""
         try:
-            state, leases = bounded(lambda: (read_state(self.paths), self._leases()), _TIMEOUT, str(self.paths.root))
+            state, leases = bounded(lambda: (read_state(self.backend), self._leases()), _TIMEOUT, str(self.paths.root))
         except StoreError:
             return  # an agent that cannot read the state does not end its job
         if not state.phase.final:
@@ -100,5 +101,5 @@ class JobCleanup:
 
     def _leases(self) -> list[Lease]:
         """Return the leases of our job's agents."""
-        leases = backend_of(self.paths).leases()
+        leases = self.backend.leases()
         return [leases[node] for node in sorted(leases) if leases[node].member.job == self.member.job]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from hpcelastic.agent.batch_system import PendingCapacity
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.decide import retire
 from hpcelastic.protocol.state import Cause, Phase, State
@@ -37,6 +37,7 @@ class WatchedRun:
     """The run of a queue watcher."""
 
     paths: RunPaths
+    backend: Backend
     writer: str
     poll: float
     one_node_jobs: bool
@@ -160,7 +161,7 @@ class QueueWatcher:
 
         A dead agent counts too, because its node does not join again.
         """
-        seen = {(lease.member.job, lease.member.name) for lease in backend_of(self._watched.paths).leases().values()}
+        seen = {(lease.member.job, lease.member.name) for lease in self._watched.backend.leases().values()}
         return Counter(job for job, _ in seen)
 
     def _start_delayed_jobs(self) -> None:
@@ -184,14 +185,14 @@ class QueueWatcher:
 
     def _retire_drained_nodes(self, state: State) -> None:
         participants = {p.node for p in state.participants}
-        leases = backend_of(self._watched.paths).leases()
+        leases = self._watched.backend.leases()
         hosts = {node: leases[node].member.machine for node in participants & leases.keys()}
         for host, reason in scheduler.draining(sorted({*hosts.values()})).items():
             self._report(
                 f"SLURM drains {host} ({reason}): its workers stop at the end of a step, and the other nodes continue"
             )
             drained = [node for node in hosts if hosts[node] == host]
-            steer_run(self._watched.paths, self._watched.writer, partial(retire, nodes=drained))
+            steer_run(self._watched.backend, self._watched.writer, partial(retire, nodes=drained))
 
 
 def _nodes_of(state: State) -> int:

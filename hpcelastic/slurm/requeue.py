@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hpcelastic.agent.batch_system import USER_SIGNALS
-from hpcelastic.backends.backend import AnyObserver
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import AnyObserver, Backend
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.state import Member, NodeState, Notice
@@ -97,6 +96,7 @@ class DepartedAgent:
     """An agent that has left its run."""
 
     paths: RunPaths
+    backend: Backend
     task: SlurmTask
     member: Member
     notice: Notice
@@ -152,7 +152,7 @@ def _requeue_unless_refused(agent: DepartedAgent, request: Notice) -> None:
         if request.again == "preemption":
             _forbid_requeue(agent)
         if not _other_jobs_take_part(agent):
-            close_run(agent.paths, agent.member.node, why_not)
+            close_run(agent.backend, agent.member.node, why_not)
     elif files.publish_new(agent.paths.requeue(record.job, record.restart), files.to_json(encode(record))):
         _requeue(agent)
     else:
@@ -163,7 +163,7 @@ def _requeue_unless_refused(agent: DepartedAgent, request: Notice) -> None:
 
 def _removed_by_user(agent: DepartedAgent) -> bool:
     """Return whether a user wants the run to continue without this node, so that nothing is to be done."""
-    state = read_state(agent.paths)
+    state = read_state(agent.backend)
     return state.drains(agent.member) or state.is_surplus(agent.member.node)
 
 
@@ -175,14 +175,15 @@ def _relocation_request(agent: DepartedAgent) -> Notice | None:
     """Return the request to start a job of one node again on another node: SLURM takes this one out of service."""
     host = agent.member.machine
     try:
-        drained = agent.task.nodes == 1 and read_state(agent.paths).drains(agent.member) and scheduler.draining([host])
+        drains = agent.task.nodes == 1 and read_state(agent.backend).drains(agent.member)
+        drained = drains and scheduler.draining([host])
     except SlurmError:
         drained = {}
     return Notice(f"SLURM drains {host}", 0.0, again="preemption") if drained else None
 
 
 def _record(agent: DepartedAgent, request: Notice) -> Requeue:
-    highest = max(lease.member.progress for lease in backend_of(agent.paths).leases().values())
+    highest = max(lease.member.progress for lease in agent.backend.leases().values())
     progress = None if highest < 0 else highest
     task, by_limit = agent.task, request.again == "limit"
     return Requeue(task.job_id, task.restart, request.reason, agent.elapsed, progress, by_limit, agent.member.node)
@@ -190,8 +191,8 @@ def _record(agent: DepartedAgent, request: Notice) -> Requeue:
 
 def _other_jobs_take_part(agent: DepartedAgent) -> bool:
     """Return whether other jobs take part in the run, which may continue without ours."""
-    members = {p.node for p in read_state(agent.paths).participants}
-    leases = backend_of(agent.paths).leases()
+    members = {p.node for p in read_state(agent.backend).participants}
+    leases = agent.backend.leases()
     return any(leases[node].member.job != agent.member.job for node in members & leases.keys())
 
 
@@ -275,8 +276,8 @@ def _await_other_agents(agent: DepartedAgent, delay: float) -> None:
     Return as soon as an agent has claimed the requeue.
     """
     start = time.monotonic()
-    rendezvous = read_state(agent.paths).settings.rendezvous
-    observer = backend_of(agent.paths).observer(rendezvous.lease + rendezvous.margin, time.monotonic)
+    rendezvous = read_state(agent.backend).settings.rendezvous
+    observer = agent.backend.observer(rendezvous.lease + rendezvous.margin, time.monotonic)
     while not _claimed(agent):
         passed = time.monotonic() - start
         if passed >= delay and (passed >= agent.notice.seconds or not _others_have_workers(agent, observer)):
@@ -290,14 +291,14 @@ def _claimed(agent: DepartedAgent) -> bool:
 
 
 def _others_have_workers(agent: DepartedAgent, observer: AnyObserver) -> bool:
-    members = {p.node for p in read_state(agent.paths).participants}
+    members = {p.node for p in read_state(agent.backend).participants}
     alive = [seen.member for seen in observer.observe(members).values() if seen.alive and seen.member]
     return any(m.node_state is NodeState.RUNNING and m.node in members for m in _others_of_our_job(agent, alive))
 
 
 def _other_agents(agent: DepartedAgent) -> list[Member]:
     """Return the members of the other agents of our job's incarnation."""
-    return _others_of_our_job(agent, [lease.member for lease in backend_of(agent.paths).leases().values()])
+    return _others_of_our_job(agent, [lease.member for lease in agent.backend.leases().values()])
 
 
 def _others_of_our_job(agent: DepartedAgent, members: Iterable[Member]) -> list[Member]:

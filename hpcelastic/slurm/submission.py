@@ -21,7 +21,8 @@ from typing import Any
 
 from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-from hpcelastic.backends.connect import backend_of
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.connect import open_backend
 from hpcelastic.config import JobConfig, SlurmSettings
 from hpcelastic.config.options import as_words, flags
 from hpcelastic.config.shortages import shortages
@@ -61,16 +62,23 @@ def make_executor(config: JobConfig, paths: RunPaths, elements: int | None = Non
 
 def _without_bad_nodes(config: JobConfig, paths: RunPaths) -> JobConfig:
     """Return ``config`` with the bad nodes and the drained nodes of this run added to ``slurm.exclude``."""
-    bad = excluded_nodes(paths, config.health.half_life) if config.health.exclude else ()
-    exclude = ",".join(filter(None, (config.slurm.exclude, *sorted({*bad, *_drained_hosts(paths)}))))
+    exclude = ",".join(filter(None, (config.slurm.exclude, *sorted(_hosts_to_exclude(config, paths)))))
     return replace(config, slurm=replace(config.slurm, exclude=exclude or None))
 
 
-def _drained_hosts(paths: RunPaths) -> set[str]:
-    if not files.names(paths.register):
-        return set()  # there is no run yet
-    state = read_state(paths)
-    members = (lease.member for lease in backend_of(paths).leases().values()) if state.drained else ()
+def _hosts_to_exclude(config: JobConfig, paths: RunPaths) -> set[str]:
+    """Return the bad hosts and the drained hosts of a run. Its backend is opened only if there may be some."""
+    versions, incidents = files.names(paths.register), files.names(paths.incidents)
+    if not versions and not incidents:
+        return set()
+    with contextlib.closing(open_backend(paths)) as backend:
+        bad = excluded_nodes(paths, backend, config.health.half_life) if config.health.exclude else ()
+        return {*bad, *(_drained_hosts(backend) if versions else ())}
+
+
+def _drained_hosts(backend: Backend) -> set[str]:
+    state = read_state(backend)
+    members = (lease.member for lease in backend.leases().values()) if state.drained else ()
     return {member.machine for member in members if state.drains(member)}
 
 

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from hpcelastic.backends.connect import backend_of, run_nonce
+from hpcelastic.backends.connect import open_backend, run_nonce
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import decode
 from hpcelastic.storage import files
@@ -195,7 +195,8 @@ class _StateRound:
 
 
 def _newest_round(run_dir: Path) -> int:
-    version = backend_of(RunPaths(run_dir)).register(writer="").read()
+    with contextlib.closing(open_backend(RunPaths(run_dir))) as backend:
+        version = backend.register(writer="").read()
     return decode(_StateRound, version.value).round if version.number else 0
 
 

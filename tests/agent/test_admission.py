@@ -9,11 +9,13 @@ import pytest
 
 from hpcelastic.agent import admission
 from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, NodeState, Phase
+from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.rendezvous.run import close_run, open_run, steer_run
 from hpcelastic.storage import files
 from hpcelastic.storage.leases import read_leases
@@ -55,14 +57,15 @@ def paths(tmp_path: Path) -> RunPaths:
     paths = RunPaths(tmp_path / "run")
     for directory in (paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
-    open_run(paths, "r", Settings(), "test")
+    open_run(FileBackend(paths), "r", Settings(), "test")
     return paths
 
 
 def asked(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
     settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
     environ = {"PATH": "/usr/bin:/bin"}
-    return admit(AdmissionRequest(paths, NODE, Settings(), settings, environ, movable), clock.said.append)
+    request = AdmissionRequest(paths, FileBackend(paths), NODE, Settings(), settings, environ, movable)
+    return admit(request, clock.said.append)
 
 
 def out(paths: RunPaths) -> None:
@@ -95,7 +98,7 @@ def test_a_node_that_is_out_stands_aside_until_it_is_forgiven(paths: RunPaths, c
 
 def test_or_until_the_run_has_ended(paths: RunPaths, clock: Clock) -> None:
     out(paths)
-    clock.happens = lambda: close_run(paths, "test", "enough")
+    clock.happens = lambda: close_run(FileBackend(paths), "test", "enough")
     assert asked(paths, clock) == 1
 
 
@@ -109,8 +112,11 @@ def test_or_until_no_round_has_formed_for_long(paths: RunPaths, clock: Clock) ->
 def test_who_can_go_elsewhere_does_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:
     out(paths)
 
+    def begin(state: State) -> Decision:
+        return Decision(replace(state, phase=Phase.RUNNING, round=1), "for the test")
+
     def forms() -> None:
-        steer_run(paths, "test", lambda state: Decision(replace(state, phase=Phase.RUNNING, round=1), "for the test"))
+        steer_run(FileBackend(paths), "test", begin)
 
     clock.happens = forms
     assert asked(paths, clock, movable=True) == EXIT_UNFIT
@@ -144,7 +150,7 @@ def test_a_directory_that_fails_meanwhile_is_waited_for(
     out(paths)
     read = admission.read_state
 
-    def fails_once(_: RunPaths) -> None:
+    def fails_once(_: Backend) -> None:
         monkeypatch.setattr(admission, "read_state", read)
         forgive(paths)
         raise admission.StoreError("no answer")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.incident_recorder import IncidentRecorder
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.health.incidents import IncidentKind, read_incidents
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, Participant, Phase, State
@@ -32,7 +33,7 @@ def watch(tmp_path: Path) -> Watching:
 
     def watch(*states: State, enabled: bool = True) -> dict[str, tuple[str, int]]:
         paths = RunPaths(tmp_path / "run")
-        incident_recorder = IncidentRecorder(paths, HERE, enabled=enabled)
+        incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=enabled)
         for seen in states:
             incident_recorder.observe(seen)
         incident_recorder.close(10.0)
@@ -64,7 +65,7 @@ def test_it_may_be_turned_off(watch: Watching) -> None:
 
 def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
-    incident_recorder = IncidentRecorder(paths, HERE, enabled=True)
+    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=True)
     assert incident_recorder.record_failure(failure("ZeroDivisionError: division by zero")) is None
     assert (
         incident_recorder.record_failure(failure("CUDA error: uncorrectable ECC error encountered"))
@@ -78,7 +79,9 @@ def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> 
 
 def test_of_agents_that_share_a_machine_the_machine_is_to_blame(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
-    incident_recorder = IncidentRecorder(paths, replace(HERE, node="n1_2@0-a", host="n1"), enabled=True)
+    incident_recorder = IncidentRecorder(
+        paths, FileBackend(paths), replace(HERE, node="n1_2@0-a", host="n1"), enabled=True
+    )
     incident_recorder.record_failure(failure("CUDA error: uncorrectable ECC error encountered"))
     incident_recorder.close(10.0)
     assert [incident.host for incident in read_incidents(paths)] == ["n1"]
@@ -88,7 +91,8 @@ def test_a_directory_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypa
     raised: list[object] = []
     monkeypatch.setattr(threading, "excepthook", raised.append)
     (tmp_path / "run").write_text("a file")
-    incident_recorder = IncidentRecorder(RunPaths(tmp_path / "run"), HERE, enabled=True)
+    paths = RunPaths(tmp_path / "run")
+    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=True)
     assert incident_recorder.record_failure(failure("uncorrectable ECC error")) is IncidentKind.HARDWARE
     incident_recorder.close(TIMEOUT)
     assert raised == []

@@ -18,6 +18,7 @@ from hpcelastic.agent.member import (
     overcommit_warnings,
     this_process,
 )
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.storage.leases import OwnLease
@@ -95,19 +96,19 @@ def test_a_process_is_unlike_any_other(ended: str) -> None:
 
 
 def test_a_first_incarnation_has_no_predecessors(paths: RunPaths, tmp_path: Path) -> None:
-    assert dead_incarnations(paths, PLACE) == ()
-    assert dead_incarnations(RunPaths(tmp_path / "missing"), PLACE) == ()
+    assert dead_incarnations(FileBackend(paths), PLACE) == ()
+    assert dead_incarnations(FileBackend(RunPaths(tmp_path / "missing")), PLACE) == ()
 
 
 def test_an_agent_that_ended_on_this_machine_is_dead(paths: RunPaths, ended: str) -> None:
     name = leave_lease(paths, ended)
-    assert dead_incarnations(paths, PLACE) == (name,)
+    assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
 def test_workers_that_outlived_their_agent_and_its_guard_are_ended_first(paths: RunPaths, ended: str) -> None:
     name = leave_lease(paths, ended, f"n1@0-{secrets.token_hex(4)}")
     with sleeper(name) as worker, watched(worker.pid) as (process,):
-        assert dead_incarnations(paths, PLACE) == (name,)
+        assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
         assert process.ends()
 
 
@@ -115,7 +116,7 @@ def test_an_agent_that_lives_on_this_machine_is_in_the_way(paths: RunPaths) -> N
     with sleeper() as process:
         leave_lease(paths, process_of(process.pid))
         with pytest.raises(ConfigError) as caught:
-            dead_incarnations(paths, PLACE)
+            dead_incarnations(FileBackend(paths), PLACE)
     assert str(caught.value) == (
         f"node n1 is in this run already, as process {process.pid} on this machine; stop that agent, or give this one "
         "another name with --node-name"
@@ -125,7 +126,7 @@ def test_an_agent_that_lives_on_this_machine_is_in_the_way(paths: RunPaths) -> N
 def test_an_agent_that_has_said_goodbye_is_not_in_the_way(paths: RunPaths) -> None:
     with sleeper() as process:
         name = leave_lease(paths, process_of(process.pid), node_state=NodeState.LEFT)
-        assert dead_incarnations(paths, PLACE) == (name,)
+        assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
 def test_a_zombie_is_dead(paths: RunPaths) -> None:
@@ -133,12 +134,12 @@ def test_a_zombie_is_dead(paths: RunPaths) -> None:
         name = leave_lease(paths, process_of(process.pid))
         process.kill()
         assert pidfd.ends()
-        assert dead_incarnations(paths, PLACE) == (name,)
+        assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
 def test_a_process_id_that_was_given_to_another_is_no_sign_of_life(paths: RunPaths) -> None:
     name = leave_lease(paths, f"{BOOT}:{SPACE}:{os.getpid()}:{int(START) - 1}")
-    assert dead_incarnations(paths, PLACE) == (name,)
+    assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
 UNKNOWN = {
@@ -152,7 +153,7 @@ UNKNOWN = {
 @pytest.mark.parametrize("process", UNKNOWN.values(), ids=UNKNOWN.keys())
 def test_of_an_agent_elsewhere_nothing_is_known(paths: RunPaths, process: str) -> None:
     leave_lease(paths, process)
-    assert dead_incarnations(paths, PLACE) == ()
+    assert dead_incarnations(FileBackend(paths), PLACE) == ()
 
 
 REQUEUED = [
@@ -168,12 +169,12 @@ REQUEUED = [
 @pytest.mark.parametrize(("job", "restart", "dead"), REQUEUED)
 def test_a_requeued_job_has_ended_its_earlier_self(paths: RunPaths, job: str, restart: int, dead: bool) -> None:
     name = leave_lease(paths, UNKNOWN["another boot"], job=job)
-    assert dead_incarnations(paths, replace(PLACE, restart=restart)) == ((name,) if dead else ())
+    assert dead_incarnations(FileBackend(paths), replace(PLACE, restart=restart)) == ((name,) if dead else ())
 
 
 def test_no_job_is_never_requeued(paths: RunPaths) -> None:
     leave_lease(paths, UNKNOWN["another boot"], job="")
-    assert dead_incarnations(paths, NodeIdentity("n1", restart=1)) == ()
+    assert dead_incarnations(FileBackend(paths), NodeIdentity("n1", restart=1)) == ()
 
 
 def test_other_nodes_and_damaged_leases_are_passed_over(paths: RunPaths, ended: str) -> None:
@@ -181,7 +182,7 @@ def test_other_nodes_and_damaged_leases_are_passed_over(paths: RunPaths, ended: 
     leave_lease(paths, ended, "n1-x@0-ab")
     (paths.leases / "n1@0-cd.json").write_text("{")
     first, second = leave_lease(paths, ended, "n1@0-01"), leave_lease(paths, ended, "n1@0-02")
-    assert dead_incarnations(paths, PLACE) == (first, second)
+    assert dead_incarnations(FileBackend(paths), PLACE) == (first, second)
 
 
 @pytest.mark.parametrize("name", ["n[1]", "n*", "a@b"])
@@ -189,7 +190,7 @@ def test_odd_names_find_their_own_leases_only(paths: RunPaths, ended: str, name:
     place = NodeIdentity(name)
     mine = leave_lease(paths, ended, new_member(place, 1, ()).node)
     leave_lease(paths, ended, "n1@0-ab")
-    assert dead_incarnations(paths, place) == (mine,)
+    assert dead_incarnations(FileBackend(paths), place) == (mine,)
 
 
 def test_a_process_is_looked_up_by_its_description(ended: str) -> None:

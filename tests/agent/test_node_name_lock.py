@@ -12,8 +12,8 @@ import pytest
 
 from hpcelastic.agent.member import NodeIdentity, new_member
 from hpcelastic.agent.node_name_lock import node_name_lock
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError
-from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
 
 HERE = NodeIdentity("n1", job="7")
@@ -24,68 +24,72 @@ import sys
 from pathlib import Path
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.node_name_lock import node_name_lock
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.storage.paths import RunPaths
-with node_name_lock(RunPaths(Path(sys.argv[1])), NodeIdentity("n1", job="7")):
+with node_name_lock(FileBackend(RunPaths(Path(sys.argv[1]))), NodeIdentity("n1", job="7")):
     print("held", flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.fixture
-def paths(tmp_path: Path) -> RunPaths:
+def backend(tmp_path: Path) -> FileBackend:
     paths = RunPaths(tmp_path)
     paths.leases.mkdir(parents=True)
-    return paths
+    return FileBackend(paths)
 
 
-def test_one_agent_has_the_nodes_name(paths: RunPaths) -> None:
-    with node_name_lock(paths, HERE) as place:
+def test_one_agent_has_the_nodes_name(backend: FileBackend) -> None:
+    with node_name_lock(backend, HERE) as place:
         assert place == HERE
 
 
-def test_a_second_job_on_the_node_has_a_name_of_its_own(paths: RunPaths) -> None:
+def test_a_second_job_on_the_node_has_a_name_of_its_own(backend: FileBackend) -> None:
     with (
-        node_name_lock(paths, HERE),
-        node_name_lock(paths, THERE) as second,
-        node_name_lock(paths, replace(HERE, job="9")) as third,
+        node_name_lock(backend, HERE),
+        node_name_lock(backend, THERE) as second,
+        node_name_lock(backend, replace(HERE, job="9")) as third,
     ):
         assert second == replace(THERE, name="n1.j8", host="n1")
         assert third.name == "n1.j9"
 
 
-def test_an_array_element_keeps_slurms_name_of_the_node(paths: RunPaths) -> None:
+def test_an_array_element_keeps_slurms_name_of_the_node(backend: FileBackend) -> None:
     element = replace(HERE, name="n1_2", host="n1")
-    with node_name_lock(paths, element), node_name_lock(paths, replace(element, job="8")) as place:
+    with node_name_lock(backend, element), node_name_lock(backend, replace(element, job="8")) as place:
         assert (place.name, place.host) == ("n1_2.j8", "n1")
 
 
-def test_a_name_is_free_when_its_agent_has_ended(paths: RunPaths) -> None:
-    with node_name_lock(paths, HERE):
+def test_a_name_is_free_when_its_agent_has_ended(backend: FileBackend) -> None:
+    with node_name_lock(backend, HERE):
         pass
-    with node_name_lock(paths, THERE) as place:
+    with node_name_lock(backend, THERE) as place:
         assert place.name == "n1"
 
 
-def test_a_name_is_free_when_its_agent_was_killed(paths: RunPaths) -> None:
-    line = [sys.executable, "-c", HOLD, str(paths.root)]
+def test_a_name_is_free_when_its_agent_was_killed(backend: FileBackend) -> None:
+    line = [sys.executable, "-c", HOLD, str(backend.root)]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout and holder.stdout.readline() == "held\n"
-        with node_name_lock(paths, THERE) as place:
+        with node_name_lock(backend, THERE) as place:
             assert place.name == "n1.j8"
-        with pytest.raises(ConfigError, match=f"as process {holder.pid} on this machine"), node_name_lock(paths, HERE):
+        with (
+            pytest.raises(ConfigError, match=f"as process {holder.pid} on this machine"),
+            node_name_lock(backend, HERE),
+        ):
             pass
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        with node_name_lock(paths, HERE) as place:
+        with node_name_lock(backend, HERE) as place:
             assert place.name == "n1"
 
 
-def test_a_requeued_job_keeps_its_name(paths: RunPaths) -> None:
+def test_a_requeued_job_keeps_its_name(backend: FileBackend) -> None:
     """Else its earlier self would have to be waited for, and its rank be another's."""
-    with node_name_lock(paths, HERE), node_name_lock(paths, THERE) as place:
+    with node_name_lock(backend, HERE), node_name_lock(backend, THERE) as place:
         member = new_member(replace(place, address="10.0.0.1"), 1, ())
-        OwnLease(paths.leases, member.node).renew(member)
-    with node_name_lock(paths, replace(THERE, restart=1)) as place:
+        backend.lease(member.node).renew(member)
+    with node_name_lock(backend, replace(THERE, restart=1)) as place:
         assert place.name == "n1.j8"
 
 
@@ -98,19 +102,20 @@ def test_a_requeued_job_keeps_its_name(paths: RunPaths) -> None:
         pytest.param(HERE, NodeIdentity("n1"), id="of no job, beside one of a job"),
     ],
 )
-def test_a_second_agent_is_refused(paths: RunPaths, first: NodeIdentity, second: NodeIdentity) -> None:
+def test_a_second_agent_is_refused(backend: FileBackend, first: NodeIdentity, second: NodeIdentity) -> None:
     message = f"node n1 is in this run already, as process {os.getpid()} on this machine; stop that agent"
-    with node_name_lock(paths, first), pytest.raises(ConfigError, match=message), node_name_lock(paths, second):
+    with node_name_lock(backend, first), pytest.raises(ConfigError, match=message), node_name_lock(backend, second):
         pass
 
 
-def test_other_names_and_other_runs_are_not_in_the_way(paths: RunPaths, tmp_path: Path) -> None:
-    others = [(paths, replace(HERE, name="n2")), (RunPaths(tmp_path / "other"), HERE)]
-    with node_name_lock(paths, HERE), ExitStack() as stack:
+def test_other_names_and_other_runs_are_not_in_the_way(backend: FileBackend, tmp_path: Path) -> None:
+    others = [(backend, replace(HERE, name="n2")), (FileBackend(RunPaths(tmp_path / "other")), HERE)]
+    with node_name_lock(backend, HERE), ExitStack() as stack:
         assert [stack.enter_context(node_name_lock(*other)).name for other in others] == ["n2", "n1"]
 
 
-def test_a_run_is_known_by_any_way_to_its_directory(paths: RunPaths, tmp_path: Path) -> None:
+def test_a_run_is_known_by_any_way_to_its_directory(backend: FileBackend, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    with node_name_lock(paths, HERE), pytest.raises(ConfigError), node_name_lock(RunPaths(tmp_path / "link"), HERE):
+    linked = FileBackend(RunPaths(tmp_path / "link"))
+    with node_name_lock(backend, HERE), pytest.raises(ConfigError), node_name_lock(linked, HERE):
         pass

@@ -13,6 +13,7 @@ from hpcelastic.agent.agent import Agent, AgentSpec
 from hpcelastic.agent.batch_system import STOP_SIGNALS, NoBatchSystem
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings, WorkerSettings
 from hpcelastic.agent.signals import signal_handlers
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.events import Event, SignalReceived, WorkersStarted
@@ -68,9 +69,10 @@ class Lone:
             Entrypoint(script=str(root / "train.py")), workers=workers, network=NetworkSettings(notifications=False)
         )
         member = Member(f"n@0-{os.getpid():x}", NodeState.READY, 0, 1, "127.0.0.1", 0)
-        state = open_run(self.paths, "r", settings, member.node)
+        self.backend = FileBackend(self.paths)
+        state = open_run(self.backend, "r", settings, member.node)
         spec = AgentSpec(
-            self.paths, "r", settings, agent, member, state, {**os.environ, "PYTHONPATH": os.getcwd()},
+            self.paths, self.backend, "r", settings, agent, member, state, {**os.environ, "PYTHONPATH": os.getcwd()},
             batch_system=batch_system,
         )  # fmt: skip
         self.said: list[str] = []
@@ -144,7 +146,7 @@ def test_a_signal_that_means_nothing_is_asked_about_and_forgotten(tmp_path: Path
 
     assert lone.run(twice) == 0
     assert lone.agent.notice is None
-    assert read_state(lone.paths).round == 1
+    assert read_state(lone.backend).round == 1
 
 
 def test_a_question_that_fails_leaves_the_next_signal_heard(tmp_path: Path) -> None:
@@ -242,14 +244,14 @@ def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_pat
     def act() -> None:
         send(signal.SIGUSR2)
         eventually(lambda: lone.agent._signal_resolver.signum)
-        steer_run(lone.paths, "n9@0-ab", checkpoint)
+        steer_run(lone.backend, "n9@0-ab", checkpoint)
         lone.until_up(2)
         eventually(lambda: lone.agent._signal_resolver.signum is None)
         lone.finish()
 
     assert lone.run(act) == 0
     assert told.asked == []
-    assert read_state(lone.paths).round == 2
+    assert read_state(lone.backend).round == 2
 
 
 def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
@@ -259,7 +261,7 @@ def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
     def act() -> None:
         send(signal.SIGUSR2)
         eventually(lambda: lone.agent._signal_resolver.signum)
-        steer_run(lone.paths, "n9@0-ab", checkpoint)
+        steer_run(lone.backend, "n9@0-ab", checkpoint)
         lone.until_up(2)
         known.set()
         lone.until_said("leaving the run")

@@ -53,7 +53,7 @@ def test_node_is_killed_whole_and_started_again(shell: Shell) -> None:
     nodes.start()
     eventually(lambda: stands(run) == [("node0", "running"), ("node1", "running")])
     assert len(processes_of(shell, "node0")) == 3
-    assert len(local_agents(paths)) == 2
+    assert len(local_agents(run.reader.backend())) == 2
     nodes.kill_node(0)
     assert processes_of(shell, "node0") == []
     assert list(nodes.alive()) == [1]
@@ -63,7 +63,7 @@ def test_node_is_killed_whole_and_started_again(shell: Shell) -> None:
     shell.write({"finish": ""})
     assert nodes.wait(timeout=TIMEOUT) == {0: 0, 1: 0}
     assert run.status().phase == "succeeded"
-    assert local_agents(paths) == []
+    assert local_agents(run.reader.backend()) == []
     assert shell.processes() == {}
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.doctor.run_check import read_verdict
 from hpcelastic.doctor.verdict import FilesystemReport
 from hpcelastic.errors import ConfigError
@@ -40,13 +41,13 @@ def left_by_doctor(**changes: Any) -> None:
 def test_a_run_on_a_late_filesystem_has_longer_times_and_keeps_them(script: Shell) -> None:
     left_by_doctor(lag=5.0, lock=LockKind.SOFT)
     paths = prepare(resolve(job(), []))
-    created = read_state(paths).settings
+    created = read_state(FileBackend(paths)).settings
     assert (created.rendezvous.lease, created.rendezvous.margin) == (20.0, 5.0)
     verdict = read_verdict(paths.filesystem)
     assert verdict is not None and verdict.lock is LockKind.SOFT
     left_by_doctor(lag=50.0)
     prepare(resolve(job(), []), resume=True)
-    assert read_state(paths).settings == created
+    assert read_state(FileBackend(paths)).settings == created
 
 
 def test_a_run_by_itself_has_the_times_that_were_asked_for(script: Shell) -> None:
@@ -54,7 +55,7 @@ def test_a_run_by_itself_has_the_times_that_were_asked_for(script: Shell) -> Non
     paths = prepare(config)
     verdict = read_verdict(paths.filesystem)
     assert verdict is not None and verdict.safe and verdict.nodes == 1
-    assert read_state(paths).settings.nodes == config.protocol_settings.nodes
+    assert read_state(FileBackend(paths)).settings.nodes == config.protocol_settings.nodes
     assert not [name for name in os.listdir(paths.root) if name.startswith(".")]
 
 
@@ -73,7 +74,7 @@ def test_agents_with_the_same_flags_join_a_run_whose_times_were_raised(script: S
     told = [finished(agent) for agent in agents]
     assert all("raised rendezvous.lease from 2 to 2.4 s, rendezvous.margin from 0.5 to 0.6 s" in said for said in told)
     paths = RunPaths(Path("runs").absolute() / "r")
-    assert read_state(paths).settings.rendezvous.margin == 0.6
+    assert read_state(FileBackend(paths)).settings.rendezvous.margin == 0.6
     assert json.loads(paths.filesystem.read_text())["lag"] == 0.6
     assert len(files.names(paths.race)) > 0
 

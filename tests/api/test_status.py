@@ -6,13 +6,14 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.status import NodeStatus, read_status
+from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli.status import lines
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Phase, participant
 from hpcelastic.rendezvous.run import open_run, read_state, steer_run
 from hpcelastic.storage import files
-from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
 
 OLD = Member("n1@0-aa", NodeState.RUNNING, 1, 1, "10.0.0.1", 1, job="7.0")
@@ -33,11 +34,12 @@ def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Memb
     paths = RunPaths(tmp_path)
     for directory in (paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
-    open_run(paths, "r", Settings(), NEW.node)
-    running = replace(read_state(paths), phase=Phase.RUNNING, round=1, participants=(participant(NEW),))
-    steer_run(paths, NEW.node, lambda state: Decision(running, "for the test"))
+    backend = FileBackend(paths)
+    open_run(backend, "r", Settings(), NEW.node)
+    running = replace(read_state(backend), phase=Phase.RUNNING, round=1, participants=(participant(NEW),))
+    steer_run(backend, NEW.node, lambda state: Decision(running, "for the test"))
     for member in (before, OTHER, NEW):
-        OwnLease(paths.leases, member.node).renew(member)
-    status = read_status(paths)
+        backend.lease(member.node).renew(member)
+    status = read_status(RunReader(paths))
     assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "who is known to be dead is left out"
     assert ("agent restarts 1" in "\n".join(lines(status, {}))) == bool(restarts)

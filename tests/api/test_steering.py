@@ -12,6 +12,8 @@ from hpcelastic.api.jobs import record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.protocol.decide import Decision
@@ -50,7 +52,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPa
 
 
 def commit(paths: RunPaths, change: Callable[[State], State]) -> None:
-    steer_run(paths, "test", lambda state: Decision(change(state), "for the test"))
+    steer_run(FileBackend(paths), "test", lambda state: Decision(change(state), "for the test"))
 
 
 @pytest.fixture
@@ -124,7 +126,7 @@ def test_scale(
     assert str(submitted(paths).scale(wanted)) == f"r: {told}"
     assert slurm["cancelled"] == cancelled
     assert slurm["added"] == max(0, wanted + spares - has.running - has.waiting)
-    assert read_state(paths).target == wanted
+    assert read_state(FileBackend(paths)).target == wanted
 
 
 def test_a_scale_that_slurm_refuses_says_how_the_run_stands(
@@ -187,9 +189,9 @@ def test_a_checkpoint_only_of_workers_that_ask_for_wishes(make: Callable[..., Ru
     record_stop_check(paths, round=0)
     with pytest.raises(ConfigError, match=r"the workers of round 1 have not called should_stop\(\) so far: workers"):
         Run(paths.root).checkpoint()
-    assert read_state(paths).phase is Phase.RUNNING
+    assert read_state(FileBackend(paths)).phase is Phase.RUNNING
     record_stop_check(paths, round=1)
-    assert steering.checkpoint(paths).startswith("r: round 1 ends at the end of a step, in 120 s at most")
+    assert steering.checkpoint(RunReader(paths)).startswith("r: round 1 ends at the end of a step, in 120 s at most")
     with pytest.raises(ConfigError, match=r"r: no round runs \(a checkpoint was requested"):
         Run(paths.root).checkpoint()
 
@@ -209,6 +211,6 @@ def test_a_checkpoint_anyway(make: Callable[..., RunPaths], capsys: pytest.Captu
 )
 def test_a_run_that_has_ended_takes_no_wish(action: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
     paths = make()
-    close_run(paths, "test", "enough")
+    close_run(FileBackend(paths), "test", "enough")
     with pytest.raises(ConfigError, match=r"^r has closed: enough; continue with hpcelastic submit --resume"):
         action(Run(paths.root))

@@ -72,7 +72,7 @@ def test_timeout_of_an_awaited_run(run: Run) -> None:
 def test_an_await_is_cancelled_at_once_though_the_filesystem_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, released = threading.Event(), threading.Event()
 
-    def hang(_paths: object) -> None:
+    def hang(_backend: object) -> None:
         hangs.set()
         released.wait()
         raise StoreError("late")
@@ -151,11 +151,11 @@ def test_trouble_with_the_directory_is_told_once_and_outlasted(
     looks: list[int] = []
     real = watching.read_state
 
-    def read(paths: object) -> object:
+    def read(backend: object) -> object:
         looks.append(1)
         if len(looks) < 5:
             raise StoreError("the disk is gone")
-        return real(paths)  # type: ignore[arg-type]  # passed through
+        return real(backend)  # type: ignore[arg-type]  # passed through
 
     monkeypatch.setattr(watching, "POLL", 0.01)
     monkeypatch.setattr(watching, "read_state", read)
@@ -239,7 +239,7 @@ def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
     run = submit(job(), executor="local")
     run.wait(TIMEOUT)
     eventually(lambda: list(run.logs())[-1] == "[1.0] end")
-    view = display._ProgressView(run, monitor=watching.LivenessMonitor(run._paths))
+    view = display._ProgressView(run, monitor=watching.LivenessMonitor(run.reader))
     assert list(view.last)[-1] == "[1.0] end"
     assert len(view.last) <= 8
     assert not [line for line in view.refresh() if not line.startswith("---")]

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.backends.connect import close_backend
 from hpcelastic.backends.etcd_server import EtcdServer
-from hpcelastic.storage.paths import RunPaths
 
 BACKENDS = ("file", "c10d", "c10d over a file", "static", "etcd", "etcd-v2")
 
@@ -37,8 +35,6 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Iterator[Path]:
+def root(tmp_path: Path) -> Path:
     """The directory of a run whose name no other run at the same server has."""
-    found = tmp_path / f"run-{secrets.token_hex(6)}"
-    yield found
-    close_backend(RunPaths(found))
+    return tmp_path / f"run-{secrets.token_hex(6)}"

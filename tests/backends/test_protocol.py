@@ -1,6 +1,8 @@
 """What a rendezvous promises, over every backend: nodes of one run, turn by turn, on a clock that the test moves."""
 
+import contextlib
 import signal
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +11,7 @@ import pytest
 
 from hpcelastic.api.status import read_status
 from hpcelastic.backends import records as store_records
-from hpcelastic.backends.connect import backend_of, choose_backend, close_backend
+from hpcelastic.backends.connect import RunReader, open_agent_backend, open_backend
 from hpcelastic.backends.etcd import connect, connect_v2
 from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.backends.state_copies import StateCopies
@@ -26,13 +28,24 @@ from tests.rendezvous.nodes import DEAD, LAST_CALL, Node, World, make_world, nam
 JOB = {"job": "7.0", "job_nodes": 2}
 
 
+Make = Callable[..., World]
+"""Makes a run for a minimum and a maximum of nodes."""
+
+
 @pytest.fixture
-def world(backend: tuple[str, str], root: Path) -> partial[World]:
+def world(backend: tuple[str, str], root: Path) -> Iterator[Make]:
     name, endpoint = backend
-    return partial(make_world, root, backend=name, endpoint=endpoint)
+    with contextlib.ExitStack() as stack:
+
+        def make(minimum: int, maximum: int, restarts: int = 3) -> World:
+            made = make_world(root, minimum, maximum, restarts, name, endpoint)
+            stack.callback(made.backend.close)
+            return made
+
+        yield make
 
 
-def pair(make: partial[World], minimum: int = 1, maximum: int = 2) -> tuple[World, Node, Node]:
+def pair(make: Make, minimum: int = 1, maximum: int = 2) -> tuple[World, Node, Node]:
     world = make(minimum, maximum)
     a, b = world.node("a", order=0, **JOB), world.node("b", order=1, **JOB)
     state = turns(a, b)
@@ -40,7 +53,7 @@ def pair(make: partial[World], minimum: int = 1, maximum: int = 2) -> tuple[Worl
     return world, a, b
 
 
-def test_barrier(world: partial[World]) -> None:
+def test_barrier(world: Make) -> None:
     made = world(3, 3)
     a, b = made.node("a"), made.node("b")
     assert turns(a, b).phase is Phase.JOINING
@@ -49,13 +62,13 @@ def test_barrier(world: partial[World]) -> None:
     assert names(turns(a, b, c)) == ["a", "b", "c"]
 
 
-def test_consistency(world: partial[World]) -> None:
+def test_consistency(world: Make) -> None:
     made, a, b = pair(world)
-    assert a.step().state == b.step().state == read_state(made.paths)
+    assert a.step().state == b.step().state == read_state(made.backend)
     assert {p.node for p in a.step().state.participants} == {a.member.node, b.member.node}
 
 
-def test_exclusivity_and_the_wait_list(world: partial[World]) -> None:
+def test_exclusivity_and_the_wait_list(world: Make) -> None:
     made, a, b = pair(world)
     c = made.node("c", order=2)
     state = turns(a, b, c)
@@ -66,9 +79,9 @@ def test_exclusivity_and_the_wait_list(world: partial[World]) -> None:
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "c"])
 
 
-def test_only_one_of_those_who_decide_on_the_same_version_wins(world: partial[World]) -> None:
+def test_only_one_of_those_who_decide_on_the_same_version_wins(world: Make) -> None:
     made = world(1, 2)
-    ours, theirs = (backend_of(made.paths).register(name) for name in ("ours", "theirs"))
+    ours, theirs = (made.backend.register(name) for name in ("ours", "theirs"))
     version = ours.read()
     assert theirs.read() == version
     assert ours.commit(version.number, {"phase": "joining", "by": "ours"})
@@ -77,7 +90,7 @@ def test_only_one_of_those_who_decide_on_the_same_version_wins(world: partial[Wo
     assert theirs.commit(version.number + 1, {"phase": "joining", "by": "theirs"})
 
 
-def test_a_death_during_the_barrier(world: partial[World]) -> None:
+def test_a_death_during_the_barrier(world: Make) -> None:
     made = world(2, 3)
     a, b = made.node("a"), made.node("b")
     a.step(), b.step()
@@ -89,7 +102,7 @@ def test_a_death_during_the_barrier(world: partial[World]) -> None:
     assert names(turns(a, c)) == ["a", "c"]
 
 
-def test_a_death_after_the_barrier(world: partial[World]) -> None:
+def test_a_death_after_the_barrier(world: Make) -> None:
     made, a, _ = pair(world)
     wait(made, DEAD / 2, a)
     assert a.step().state.phase is Phase.RUNNING
@@ -99,7 +112,7 @@ def test_a_death_after_the_barrier(world: partial[World]) -> None:
     assert state.spent == {Cause.NODE.value: 1}
 
 
-def test_a_failed_worker_spends_the_budget(world: partial[World]) -> None:
+def test_a_failed_worker_spends_the_budget(world: Make) -> None:
     made, a, b = pair(partial(world, restarts=1))
     a.fail(1, "ValueError: first")
     assert b.step().state.phase is Phase.RUNNING
@@ -111,10 +124,10 @@ def test_a_failed_worker_spends_the_budget(world: partial[World]) -> None:
     b.fail(2, "ValueError: second")
     b.step()
     state = turns(a, b)
-    assert state.phase is Phase.FAILED and "ValueError: second" in read_state(made.paths).reason
+    assert state.phase is Phase.FAILED and "ValueError: second" in read_state(made.backend).reason
 
 
-def test_success(world: partial[World]) -> None:
+def test_success(world: Make) -> None:
     _, a, b = pair(world)
     a.say(NodeState.SUCCEEDED, 1)
     assert a.step().state.phase is Phase.RUNNING
@@ -123,15 +136,15 @@ def test_success(world: partial[World]) -> None:
     assert a.step().state.phase is Phase.SUCCEEDED
 
 
-def test_close_and_reopen(world: partial[World]) -> None:
+def test_close_and_reopen(world: Make) -> None:
     made, a, b = pair(world)
-    close_run(made.paths, "user", "enough")
+    close_run(made.backend, "user", "enough")
     assert a.step().state.phase is Phase.CLOSED and b.step().state.reason == "enough"
-    reopen_run(made.paths, "user", made.settings)
+    reopen_run(made.backend, "user", made.settings)
     assert turns(a, b, times=4).round == 2
 
 
-def test_the_waits_end(world: partial[World]) -> None:
+def test_the_waits_end(world: Make) -> None:
     made = world(1, 3)
     a = made.node("a")
     turns(a)
@@ -141,7 +154,7 @@ def test_the_waits_end(world: partial[World]) -> None:
     assert a.step().state.phase is Phase.RUNNING
 
 
-def test_a_late_one_fences_nobody_out(world: partial[World]) -> None:
+def test_a_late_one_fences_nobody_out(world: Make) -> None:
     """A node whose lease ran out in the round finds another one going on, and a place in the next."""
     made, a, b = pair(world)
     wait(made, 2 * DEAD, a)
@@ -151,21 +164,21 @@ def test_a_late_one_fences_nobody_out(world: partial[World]) -> None:
     assert names(turns(b, a, times=4)) == ["a", "b"]
 
 
-def test_whoever_names_another_backend_is_refused(backend: tuple[str, str], world: partial[World]) -> None:
+def test_whoever_names_another_backend_is_refused(backend: tuple[str, str], world: Make) -> None:
     made = world(1, 2)
     other = RendezvousSettings() if backend[0] != "file" else RendezvousSettings(backend="etcd", endpoint="n1:2379")
     with pytest.raises(ConfigError, match=r"must name the same backend and endpoint"):
-        choose_backend(made.paths, made.paths.root.name, other)
+        open_agent_backend(made.paths, made.paths.root.name, other)
     with pytest.raises(ConfigError, match="the run was created with"):
-        open_run(made.paths, "run", replace(made.settings, rendezvous=RendezvousSettings(last_call=3)), "x")
+        open_run(made.backend, "run", replace(made.settings, rendezvous=RendezvousSettings(last_call=3)), "x")
 
 
-def test_who_knows_the_directory_finds_it(world: partial[World]) -> None:
+def test_who_knows_the_directory_finds_it(world: Make) -> None:
     made, a, _ = pair(world)
-    close_backend(made.paths)
-    assert read_state(RunPaths(made.paths.root)) == a.step().state
-    assert set(backend_of(made.paths).leases()) == {node.member.node for node in made.nodes}
-    assert set(backend_of(made.paths).leases(node_name="b")) == {made.nodes[1].member.node}
+    with contextlib.closing(open_backend(RunPaths(made.paths.root))) as reader:
+        assert read_state(reader) == a.step().state
+        assert set(reader.leases()) == {node.member.node for node in made.nodes}
+        assert set(reader.leases(node_name="b")) == {made.nodes[1].member.node}
 
 
 def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path: Path) -> None:
@@ -175,10 +188,9 @@ def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path:
         b.say(NodeState.LEFT, 1)
         b.step()
         turns(a)
-        close_backend(made.paths)
     finally:
         server.stop(signal.SIGKILL)
-    status = read_status(RunPaths(root))
+    status = read_status(RunReader(made.paths))
     assert (status.phase, status.round, [node.name for node in status.nodes]) == ("running", 2, ["a"])
     assert "server     does not answer" in "\n".join(lines(status, {}))
 
@@ -204,15 +216,14 @@ def test_the_server_forgets_a_run_that_has_ended(
     for node in (a, b):
         node.say(NodeState.SUCCEEDED, 1)
         node.step()
-    ended = read_state(made.paths)
-    close_backend(made.paths)
+    ended = read_state(made.backend)
+    made.backend.close()
     eventually(lambda: server.get("state") is None and not server.all("nodes/"))
     # An agent that comes now does not begin the run anew.
-    choose_backend(made.paths, root.name, made.settings.rendezvous)
-    late = open_run(made.paths, "run", made.settings, "late")
+    with contextlib.closing(open_agent_backend(made.paths, root.name, made.settings.rendezvous)) as backend:
+        late = open_run(backend, "run", made.settings, "late")
     assert late == ended and late.phase is Phase.SUCCEEDED
-    close_backend(made.paths)
-    assert read_status(made.paths).phase == "succeeded"
+    assert read_status(RunReader(made.paths)).phase == "succeeded"
 
 
 def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,10 +231,10 @@ def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: 
     made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
     server = connect(etcd.endpoint, root.name, False)
     leases = server.all("nodes/")
-    close_run(made.paths, "user", "enough")
-    reopened = reopen_run(made.paths, "user", made.settings)
+    close_run(made.backend, "user", "enough")
+    reopened = reopen_run(made.backend, "user", made.settings)
     eventually(lambda: not server.all("nodes/"))
-    assert leases and read_state(made.paths) == reopened
+    assert leases and read_state(made.backend) == reopened
 
 
 def test_a_run_that_the_server_has_forgotten_is_resumed(
@@ -232,9 +243,9 @@ def test_a_run_that_the_server_has_forgotten_is_resumed(
     monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
     server = connect(etcd.endpoint, root.name, False)
-    close_run(made.paths, "user", "enough")
+    close_run(made.backend, "user", "enough")
     eventually(lambda: server.get("state") is None)
-    reopen_run(made.paths, "user", made.settings)
+    reopen_run(made.backend, "user", made.settings)
     c, d = made.node("c", **JOB), made.node("d", order=1, **JOB)
     turns(c, d)
     wait(made, 2 * DEAD, c, d)

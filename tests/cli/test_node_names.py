@@ -8,6 +8,7 @@ import pytest
 
 from hpcelastic import bootstrap
 from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import agent
 from hpcelastic.cli import main as hpcelastic
 from hpcelastic.errors import NameTaken
@@ -74,5 +75,5 @@ def test_a_second_agent_on_a_machine_joins_the_run(shell: Shell) -> None:
     for started in agents:
         _, stderr = started.communicate(timeout=60)
         assert started.returncode == 0, stderr
-    nodes = read_state(RunPaths(shell.directory / "runs" / "r")).participants
+    nodes = read_state(FileBackend(RunPaths(shell.directory / "runs" / "r"))).participants
     assert sorted(participant.name for participant in nodes) == [HOST, f"{HOST}.2"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
@@ -24,7 +25,7 @@ def test_the_exit_status_tells_whether_the_run_has_ended_without_success(
     paths = RunPaths(tmp_path / "r")
     for directory in (paths.register, paths.leases):
         directory.mkdir(parents=True)
-    state = open_run(paths, "r", Settings(), "test")
+    state = open_run(FileBackend(paths), "r", Settings(), "test")
     Register(paths.register, "test").commit(1, encode(replace(state, phase=phase)))
     assert main(["status", str(paths.root)]) == status
     assert f"phase      {phase.value}" in capsys.readouterr().out

@@ -8,7 +8,6 @@ import pytest
 
 from hpcelastic.api.jobs import local_agents
 from hpcelastic.api.run import find_runs
-from hpcelastic.storage.paths import RunPaths
 
 
 @pytest.fixture
@@ -18,6 +17,6 @@ def runs(tmp_path: Path) -> Iterator[Path]:
     for run in find_runs(directory) if directory.is_dir() else []:
         run.cancel()
         deadline = time.monotonic() + 60
-        while local_agents(RunPaths(run.directory)):
+        while local_agents(run.reader.backend()):
             assert time.monotonic() < deadline, f"agents of {run} do not end"
             time.sleep(0.1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record, record_lost
 from hpcelastic.health.memory import excluded_nodes, node_verdicts, record_losses
 from hpcelastic.protocol.settings import Settings
@@ -72,22 +73,22 @@ def say(paths: RunPaths, *members: Member) -> None:
 def test_nodes_that_are_out_are_left_out(paths: RunPaths) -> None:
     record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1"), member("n2"))
-    assert excluded_nodes(paths, HALF_LIFE) == ("n1",)
+    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == ("n1",)
 
 
 def test_slurm_is_told_of_machines_not_of_agents(paths: RunPaths) -> None:
     record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1_0", host="n1"), member("n1_1", host="n1"))
-    assert excluded_nodes(paths, HALF_LIFE) == (), "the run has had no other machine"
+    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == (), "the run has had no other machine"
     say(paths, member("n2_2", host="n2"))
-    assert excluded_nodes(paths, HALF_LIFE) == ("n1",)
+    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == ("n1",)
 
 
 def test_where_all_nodes_are_out_some_must_be_tried(paths: RunPaths) -> None:
     for name in ("n1", "n2"):
         record(paths, Incident(name, IncidentKind.CHECK, "", 1e12))
         say(paths, member(name))
-    assert excluded_nodes(paths, HALF_LIFE) == ()
+    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == ()
 
 
 def participants(*names: str) -> tuple[Participant, ...]:
@@ -118,7 +119,7 @@ def test_who_was_lost_between_two_rounds(
     before: tuple[str, ...], leases: list[Member], expected: dict[str, str], paths: RunPaths
 ) -> None:
     say(paths, *leases)
-    record_losses(paths, participants(*before), ROUND_2)
+    record_losses(paths, FileBackend(paths), participants(*before), ROUND_2)
     assert {one.host: one.cause.value for one in read_incidents(paths)} == expected
     assert all(one.round == 1 for one in read_incidents(paths))
     assert len(read_incidents(paths)) == len(expected), "a machine is lost once, however many agents it had"

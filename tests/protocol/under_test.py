@@ -25,6 +25,7 @@ RUN, LEASE_KEEPER, SUSPICION = (
 )
 HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_main", "hpcelastic.protocol.node"
 SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
+CONNECT = "hpcelastic.backends.connect"
 FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
 
 _AS_THEY_ARE = {

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.api.steering import drain
+from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.protocol.state import Phase, State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.paths import RunPaths
@@ -33,16 +35,16 @@ def pair(tmp_path: Path) -> Iterator[TorchAgents]:
 
 def running(run: RunPaths) -> State:
     """Wait until a round runs and return the state of the run."""
-    eventually(lambda: any(run.register.glob("v*.json")) and read_state(run).phase is Phase.RUNNING)
-    return read_state(run)
+    eventually(lambda: any(run.register.glob("v*.json")) and read_state(FileBackend(run)).phase is Phase.RUNNING)
+    return read_state(FileBackend(run))
 
 
 def test_the_agent_of_a_drained_node_ends_with_status_0(alone: TorchAgents, run: RunPaths) -> None:
     agent = alone.launch("sleep", "1000")
     (node,) = running(run).participants
-    drain(run, [node.name])
+    drain(RunReader(run), [node.name])
     assert status(agent) == 0
-    assert not read_state(run).phase.final
+    assert not read_state(FileBackend(run)).phase.final
 
 
 def waits(file: Path, then: str) -> tuple[str, ...]:
@@ -53,7 +55,7 @@ def waits(file: Path, then: str) -> tuple[str, ...]:
 def succeeds_first(pair: TorchAgents, run: RunPaths) -> None:
     """The node that starts has succeeded, and has left, while the other one still trains."""
     assert status(pair.run("true", exit_barrier=0)) == 0
-    assert read_state(run).phase is Phase.RUNNING
+    assert read_state(FileBackend(run)).phase is Phase.RUNNING
 
 
 def test_a_node_that_has_succeeded_leaves_the_others_alone(pair: TorchAgents, run: RunPaths, tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_a_node_that_has_succeeded_leaves_the_others_alone(pair: TorchAgents, ru
     succeeds_first(pair, run)
     (tmp_path / "go").touch()
     assert status(late) == 0
-    assert read_state(run).phase is Phase.SUCCEEDED
+    assert read_state(FileBackend(run)).phase is Phase.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -78,6 +80,6 @@ def test_a_failure_after_a_success_fails_the_run(
     succeeds_first(pair, run)
     (tmp_path / "go").touch()
     assert status(late) == 1
-    state = read_state(run)
+    state = read_state(FileBackend(run))
     assert (state.phase, len(state.failures)) == (Phase.FAILED, failures)
     assert re.match(reason, state.reason)

@@ -21,6 +21,7 @@ from torch.distributed.elastic.rendezvous import (
 from torch.distributed.elastic.rendezvous.registry import _register_out_of_tree_handlers, get_rendezvous_handler
 
 from hpcelastic.agent.member import local_pid
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.protocol.state import Phase
 from hpcelastic.pytorch.rendezvous_backend import FileRendezvousBackend
 from hpcelastic.rendezvous.run import read_state
@@ -125,7 +126,7 @@ def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     torchruns.finish()
     ends = {agent.pid: agent.wait(30) for agent in agents}
     assert {ends[one["agent"]] for one in reports} == {0}
-    assert read_state(torchruns.paths).phase is Phase.SUCCEEDED
+    assert read_state(FileBackend(torchruns.paths)).phase is Phase.SUCCEEDED
 
     late = torchruns.start()
     assert late.wait(30) == 1
@@ -156,7 +157,7 @@ def read_round(torchruns: Torchruns, nodes: int) -> int:
     def look() -> bool:
         if not list(torchruns.paths.register.glob("v*.json")):
             return False
-        state = read_state(torchruns.paths)
+        state = read_state(FileBackend(torchruns.paths))
         number[0] = state.round
         return state.phase is Phase.RUNNING and len(state.participants) == nodes
 

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hpcelastic.backends.connect import choose_backend
+from hpcelastic.backends.backend import Backend
+from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, State
@@ -27,6 +28,9 @@ class World:
     """A run's directory and the clock of all its nodes."""
 
     paths: RunPaths
+    backend: Backend
+    """The backend of all nodes, which are in one process."""
+
     settings: Settings
     now: float = 1000.0
     nodes: list["Node"] = field(default_factory=list)
@@ -46,12 +50,11 @@ def make_world(
 ) -> World:
     asked = settings(minimum, maximum, restarts)
     asked = replace(asked, rendezvous=replace(asked.rendezvous, backend=backend, endpoint=endpoint))
-    world = World(RunPaths(root), asked)
-    for directory in (world.paths.register, world.paths.leases):
+    paths = RunPaths(root)
+    for directory in (paths.register, paths.leases):
         directory.mkdir(parents=True)
-    if backend != FILE:
-        choose_backend(world.paths, root.name, asked.rendezvous)
-    open_run(world.paths, "run", world.settings, "test")
+    world = World(paths, open_agent_backend(paths, root.name, asked.rendezvous), asked)
+    open_run(world.backend, "run", world.settings, "test")
     return world
 
 
@@ -60,7 +63,7 @@ class Node:
 
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
-        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock)
+        self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock)
 
     def step(self) -> Observation:
         """One turn, saying what was said before."""

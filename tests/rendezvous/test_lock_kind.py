@@ -26,7 +26,7 @@ def test_a_round_forms_under_the_lock_of_the_verdict(
 ) -> None:
     world = make_world(tmp_path, 1, 1)
     node = world.node("n1")
-    node.rendezvous = Rendezvous(world.paths, node.member.node, world.settings, world.clock, kind)
+    node.rendezvous = Rendezvous(world.backend, node.member.node, world.settings, world.clock, kind)
     used: set[str] = set()
     for name in ("FileLock", "SoftFileLock"):
         real = getattr(filelock, name)

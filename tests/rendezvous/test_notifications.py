@@ -34,7 +34,7 @@ class NotifiedNode(Node):
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
         self.notifier = RecordingNotifier()
-        self.rendezvous = Rendezvous(world.paths, member.node, world.settings, world.clock, notifier=self.notifier)
+        self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock, notifier=self.notifier)
 
     def turn(self) -> State | None:
         """Renew the lease and poll if they are due, then follow the state."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
@@ -111,7 +112,7 @@ def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
     state = b.step().state
     assert names(state) == ["b"]
     turns(a, b)
-    assert read_state(world.paths).round == 1
+    assert read_state(world.backend).round == 1
 
 
 def test_a_node_knows_itself_better_than_the_filesystem_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -501,7 +502,7 @@ def test_a_version_that_came_meanwhile_is_decided_on_anew(tmp_path: Path, monkey
     @contextlib.contextmanager
     def closing(self: Register) -> Iterator[None]:
         monkeypatch.setattr(Register, "lock", lock)
-        close_run(world.paths, "user", "cancelled")
+        close_run(world.backend, "user", "cancelled")
         yield
 
     monkeypatch.setattr(Register, "lock", closing)
@@ -529,7 +530,7 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
         b.say(NodeState.READY, 0)
         die_in(b.step, index, where)
         point = f"killed {where} {steps[index]}, step {index} of {steps}"
-        assert read_state(world.paths).round in (0, 1), point
+        assert read_state(world.backend).round in (0, 1), point
         turns(a, times=2)
         world.now += DEAD
         state = turns(a)
@@ -574,7 +575,7 @@ def test_a_state_that_makes_no_sense_is_named(tmp_path: Path, value: object) -> 
     world = make_world(tmp_path, 1, 1)
     a = world.node("a")
     Register(world.paths.register, "alien").commit(1, value)
-    for read in (a.step, lambda: read_state(world.paths), lambda: close_run(world.paths, "me", "x")):
+    for read in (a.step, lambda: read_state(world.backend), lambda: close_run(world.backend, "me", "x")):
         with pytest.raises(StoreError, match=r"versions: version 2 cannot be decoded .*another version of hpcelastic"):
             read()
 
@@ -584,8 +585,8 @@ def test_a_state_that_makes_no_sense_is_named(tmp_path: Path, value: object) -> 
 
 def test_the_first_to_open_a_run_creates_it(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 2)
-    assert read_state(world.paths) == State("run", world.settings)
-    assert open_run(world.paths, "run", world.settings, "b") == State("run", world.settings)
+    assert read_state(world.backend) == State("run", world.settings)
+    assert open_run(world.backend, "run", world.settings, "b") == State("run", world.settings)
     assert len(history(world)) == 1
 
 
@@ -595,14 +596,14 @@ def test_of_many_that_open_a_run_one_creates_it(tmp_path: Path) -> None:
 
     def open_with(index: int) -> str:
         try:
-            open_run(paths, "run", Settings(NodeRange(1, 1 + index)), str(index))
+            open_run(FileBackend(paths), "run", Settings(NodeRange(1, 1 + index)), str(index))
         except ConfigError:
             return "refused"
         return "opened"
 
     opened = in_processes(6, open_with)
     assert sorted(opened) == ["opened"] + ["refused"] * 5
-    assert read_state(paths).settings.nodes.max == 1 + opened.index("opened")
+    assert read_state(FileBackend(paths)).settings.nodes.max == 1 + opened.index("opened")
     assert Register(paths.register, "").numbers() == [1]
 
 
@@ -610,7 +611,7 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 3)
     times = RendezvousSettings(last_call=LAST_CALL, lease=20.0, margin=2.0)
     with pytest.raises(ConfigError) as caught:
-        open_run(world.paths, "run", Settings(NodeRange(1, 2), times, RestartSettings(3)), "b")
+        open_run(world.backend, "run", Settings(NodeRange(1, 2), times, RestartSettings(3)), "b")
     assert str(caught.value) == (
         f"{tmp_path}: the run was created with nodes.max = 3 (here 2), rendezvous.lease = 12.0 (here 20.0); every "
         "agent of a run must use the same settings: repeat those, or use another run id"
@@ -620,26 +621,26 @@ def test_other_settings_are_refused_with_both_values(tmp_path: Path) -> None:
 def test_another_run_in_the_directory_is_refused(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     with pytest.raises(ConfigError, match="holds the run 'run', not 'other'; use another directory"):
-        open_run(world.paths, "other", world.settings, "b")
+        open_run(world.backend, "other", world.settings, "b")
 
 
 def test_an_empty_directory_holds_no_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds no run"):
-        read_state(RunPaths(tmp_path))
+        read_state(FileBackend(RunPaths(tmp_path)))
     with pytest.raises(StoreError, match="holds no run"):
-        read_state(RunPaths(tmp_path / "missing"))
+        read_state(FileBackend(RunPaths(tmp_path / "missing")))
     with pytest.raises(StoreError, match="holds no run"):
-        close_run(RunPaths(tmp_path), "user", "cancelled")
+        close_run(FileBackend(RunPaths(tmp_path)), "user", "cancelled")
     with pytest.raises(StoreError, match="holds no run"):
-        reopen_run(RunPaths(tmp_path), "user", Settings())
+        reopen_run(FileBackend(RunPaths(tmp_path)), "user", Settings())
     assert os.listdir(tmp_path) == []
 
 
 def test_a_closed_run_stays_closed(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
-    closed = close_run(world.paths, "user", "cancelled by the user")
+    closed = close_run(world.backend, "user", "cancelled by the user")
     assert (closed.phase, closed.reason, closed.round) == (Phase.CLOSED, "cancelled by the user", 1)
-    assert close_run(world.paths, "user", "again") == closed
+    assert close_run(world.backend, "user", "again") == closed
     assert a.step().state == b.step().state == closed
     assert world.node("c").step().state == closed
     assert len([s for s in history(world) if s.phase is Phase.CLOSED]) == 1
@@ -658,8 +659,8 @@ def test_closing_wins_over_a_run_that_moves(tmp_path: Path) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Register, "read", moving)
-        assert close_run(world.paths, "user", "cancelled").phase is Phase.CLOSED
-    assert read_state(world.paths).phase is Phase.CLOSED
+        assert close_run(world.backend, "user", "cancelled").phase is Phase.CLOSED
+    assert read_state(world.backend).phase is Phase.CLOSED
     assert len(history(world)) == 5
 
 
@@ -667,19 +668,19 @@ def test_a_reopened_run_goes_on_with_other_settings(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.fail(1)
     a.turn()
-    close_run(world.paths, "user", "cancelled")
+    close_run(world.backend, "user", "cancelled")
     wider = replace(world.settings, nodes=NodeRange(1, 5))
-    state = reopen_run(world.paths, "user", wider)
+    state = reopen_run(world.backend, "user", wider)
     assert (state.phase, state.round, state.settings, state.restarts) == (Phase.JOINING, 1, wider, 0)
-    assert open_run(world.paths, "run", wider, "a") == state
+    assert open_run(world.backend, "run", wider, "a") == state
     with pytest.raises(ConfigError, match=r"nodes\.max = 5 \(here 2\)"):
-        open_run(world.paths, "run", world.settings, "a")
+        open_run(world.backend, "run", world.settings, "a")
 
 
 def test_a_reopened_run_waits_for_members_that_may_live(tmp_path: Path) -> None:
     world, _a, _b = running_pair(tmp_path)
-    close_run(world.paths, "user", "cancelled")
-    reopen_run(world.paths, "user", world.settings)
+    close_run(world.backend, "user", "cancelled")
+    reopen_run(world.backend, "user", world.settings)
     c = world.node("c", job="9.0", job_nodes=1)
     turns(c)
     assert c.step().reason == "waiting for a, b to stop the workers of round 1"

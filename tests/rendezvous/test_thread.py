@@ -266,4 +266,4 @@ def test_a_real_rendezvous_forms_a_round_and_says_goodbye(tmp_path: Path) -> Non
     finally:
         assert thread.stop(TIMEOUT)
     assert read_leases(world.paths.leases)[node.member.node].member == goodbye
-    assert read_state(world.paths).round == 1
+    assert read_state(world.backend).round == 1

@@ -116,7 +116,11 @@ class Node:
     def _main(self) -> None:
         world = self.world
         rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
-            world.paths, self.id, world.scenario.settings, self.clock, **{"notifier": self.notifier, **world.options}
+            world.backend(),
+            self.id,
+            world.scenario.settings,
+            self.clock,
+            **{"notifier": self.notifier, **world.options},
         )
         self._thread = world.code.module(THREAD).RendezvousThread(
             rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
@@ -259,7 +263,7 @@ class Node:
         self._thread.stop(_DEPARTURE_TIMEOUT)
         if self.member.final:
             with contextlib.suppress(OSError, StoreError):
-                self.world.code.module(RUN).conclude_run(self.world.paths, self.id)
+                self.world.code.module(RUN).conclude_run(self.world.backend(), self.id)
         self.world.log(f"{self.id} has ended")
         self._die(kill=False)
 

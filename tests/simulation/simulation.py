@@ -17,7 +17,7 @@ from greenlet import getcurrent
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import DECIDE, GUARD, KEYVALUE, RUN, Patch, load
+from tests.protocol.under_test import CONNECT, DECIDE, GUARD, KEYVALUE, RUN, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
 from tests.simulation.filesystem import Mount, Server
@@ -79,7 +79,11 @@ class Simulation:
         system.mount.calm = True
         for directory in (self.paths.register, self.paths.leases, system.path("/run/published")):
             self._make(directory)
-        self.code.module(RUN).open_run(self.paths, "run", self.scenario.settings, "user")
+        self.code.module(RUN).open_run(self.backend(), "run", self.scenario.settings, "user")
+
+    def backend(self) -> Any:
+        """The backend of the run, opened by the process that runs at this moment."""
+        return self.code.module(CONNECT).open_backend(self.paths)
 
     def _make(self, directory: Any) -> None:
         if directory not in self.server.directories:
@@ -384,7 +388,7 @@ class Simulation:
     def close(self, _: Fault) -> bool:
         """The user closes the run."""
         module = self.code.module(RUN)
-        return self._user(lambda: module.close_run(self.paths, "user", "closed by the user"))
+        return self._user(lambda: module.close_run(self.backend(), "user", "closed by the user"))
 
     def drain(self, fault: Fault) -> bool:
         """The user drains a node, and lets it in again later."""
@@ -394,7 +398,7 @@ class Simulation:
             if node.member.name == name:
                 self._disturb(node, "is drained")
         request = partial(drain, nodes=(name,), undo=undo)
-        done = self._user(lambda: module.steer_run(self.paths, "user", request))
+        done = self._user(lambda: module.steer_run(self.backend(), "user", request))
         if not undo:
             self.clock.after(fault.lasts, partial(self._undo_drain, replace(fault, lasts=0.0)))
         return done
@@ -408,7 +412,7 @@ class Simulation:
         min_nodes = self.scenario.settings.nodes.min
         module, scale = self.code.module(RUN), self.code.module(DECIDE).scale
         request = partial(scale, nodes=min_nodes + fault.who % 3)
-        return self._user(lambda: module.steer_run(self.paths, "user", request))
+        return self._user(lambda: module.steer_run(self.backend(), "user", request))
 
     def reopen(self, _: Fault) -> bool:
         """The user lets a run go on that has ended, and starts agents for it."""
@@ -416,7 +420,7 @@ class Simulation:
             return False
 
         def work() -> None:
-            self.code.module(RUN).reopen_run(self.paths, "user", self.state.settings)
+            self.code.module(RUN).reopen_run(self.backend(), "user", self.state.settings)
             self.log("the user reopens the run")
             for i, _name in enumerate(self._names):
                 self.come(Fault(self.now, "come", i))

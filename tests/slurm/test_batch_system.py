@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import SlurmError
 from hpcelastic.protocol.state import Notice
 from hpcelastic.slurm import scheduler
@@ -26,7 +27,8 @@ class Slurm:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job: JobInfo | None = LONG_BEFORE
         self.checkpoints = 0
-        watched = WatchedRun(RunPaths(root), "n1@0-ab", 60.0, False, 0.0, str)
+        paths = RunPaths(root)
+        watched = WatchedRun(paths, FileBackend(paths), "n1@0-ab", 60.0, False, 0.0, str)
         self.batch_system = SlurmBatchSystem(
             SlurmTask("7", "n1", 0, 2, 0), POLICY, self._checkpoint, QueueWatcher(watched, print)
         )

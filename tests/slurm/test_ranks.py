@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
@@ -61,7 +62,7 @@ class Site:
 
         def look() -> State | None:
             with suppress(StoreError):  # nobody has set up the run yet
-                state = read_state(self.run)
+                state = read_state(FileBackend(self.run))
                 return state if state.phase is Phase.RUNNING and holds(state) else None
             return None
 
@@ -79,7 +80,7 @@ class Site:
 
     def finish(self) -> None:
         (self.work / "finish").touch()
-        self.until("success", lambda: read_state(self.run).phase is Phase.SUCCEEDED)
+        self.until("success", lambda: read_state(FileBackend(self.run)).phase is Phase.SUCCEEDED)
 
     def until(self, what: str, look: Callable[[], object]) -> object:
         deadline = time.monotonic() + TIMEOUT

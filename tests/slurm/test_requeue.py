@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import decode
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
@@ -125,7 +126,7 @@ def paths(tmp_path: Path) -> RunPaths:
     for directory in (made.register, made.leases):
         files.make_directory(directory)
     times = RendezvousSettings(lease=1.0, margin=0.1, poll=0.1)
-    open_run(made, "run", Settings(NodeRange(1, 2), times, RestartSettings(0)), "test")
+    open_run(FileBackend(made), "run", Settings(NodeRange(1, 2), times, RestartSettings(0)), "test")
     return made
 
 
@@ -147,7 +148,8 @@ class Agents:
             f"n{number}@0-ab", NodeState.LEFT, 1, 1, "host", 1, job="7.0", progress=progress, leaving=notice
         )
         OwnLease(self.paths.leases, member.node).renew(member)
-        return DepartedAgent(self.paths, task, member, notice, 60.0, limits, self.reported.append)
+        backend = FileBackend(self.paths)
+        return DepartedAgent(self.paths, backend, task, member, notice, 60.0, limits, self.reported.append)
 
     @property
     def records(self) -> list[Requeue]:
@@ -182,7 +184,7 @@ def test_who_comes_later_does_not_judge_what_was_decided(agents: Agents, control
     requeue_if_needed(agents.departed(0))
     late = replace(agents.departed(1, NO_REQUEST, limits=Limits(100, 60.0)), end_signals=[signal.SIGTERM])
     requeue_if_needed(late)
-    assert read_state(agents.paths).phase is not Phase.CLOSED
+    assert read_state(FileBackend(agents.paths)).phase is not Phase.CLOSED
 
 
 def test_whoever_was_not_asked_knows_it_from_the_others(agents: Agents, controller: Controller) -> None:
@@ -224,7 +226,7 @@ def test_a_job_that_nobody_wants_again_says_how_the_run_may_go_on(agents: Agents
 
 def test_a_run_that_must_not_go_on_is_closed(agents: Agents, controller: Controller) -> None:
     requeue_if_needed(agents.departed(0, limits=Limits(0, math.inf)))
-    state = read_state(agents.paths)
+    state = read_state(FileBackend(agents.paths))
     assert (state.phase, controller.requeued) == (Phase.CLOSED, [])
     assert "slurm.max_requeues is 0" in state.reason
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.member import NodeIdentity
-from hpcelastic.backends.connect import backend_of
 from hpcelastic.bootstrap import enter_run
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
@@ -33,7 +32,7 @@ def test_the_first_node_serves_and_not_the_node_of_srun(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     with enter_run(paths, "run", STATIC, place(0), None, 1) as entered:
         assert entered.state.run_id == "run"
-        assert backend_of(paths).register("").where == "static at 127.0.0.1:20007"
+        assert entered.backend.register("").where == "static at 127.0.0.1:20007"
 
 
 def test_the_other_nodes_find_the_first_one(tmp_path: Path) -> None:

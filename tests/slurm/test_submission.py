@@ -20,6 +20,7 @@ from hpcelastic.api.jobs import jobs_of, live_jobs, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
 from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
@@ -355,7 +356,8 @@ def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixt
 def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("PATH", "")
     me = member("a", NodeState.RUNNING, 1)
-    JobCleanup(RunPaths(Path("run")), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
+    paths = RunPaths(Path("run"))
+    JobCleanup(paths, FileBackend(paths), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
     assert "scancel: not found" in (said := capsys.readouterr().err)
     assert said.endswith("cancel the job yourself: scancel 7\n")
 
@@ -450,7 +452,7 @@ def test_a_directory_without_a_run_is_refused() -> None:
 
 def test_a_task_of_a_run_that_is_closed_does_not_count_as_a_success() -> None:
     paths = prepare(resolve("job.yaml", ()))
-    close_run(paths, "test", "enough")
+    close_run(FileBackend(paths), "test", "enough")
     with pytest.raises(SystemExit) as ended:
         bootstrap.run_agent(str(paths.root))
     assert ended.value.code == 1
@@ -767,7 +769,7 @@ def forget(cluster: SlurmCluster, job: str) -> None:
 
 def test_a_job_of_a_closed_run_fails(shared: SlurmCluster) -> None:
     run = hpcelastic.submit("job.yaml", slurm__options={"hold": True})
-    close_run(RunPaths(run.directory), "test", "enough")
+    close_run(FileBackend(RunPaths(run.directory)), "test", "enough")
     shared.run("scontrol", "release", "1")
     shared.wait_job("1", "FAILED", timeout=ENDED)
 

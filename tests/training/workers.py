@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.rendezvous.run import open_run, read_state
@@ -19,10 +20,10 @@ def make_run(root: Path, round: int = 1) -> Path:
     """A run whose newest round is ``round``; the one that is there goes on, if there is one."""
     paths = RunPaths(root)
     files.make_directory(paths.register)
-    state = open_run(paths, "r", Settings(), "test")
+    state = open_run(FileBackend(paths), "r", Settings(), "test")
     register = Register(paths.register, "test")
     assert register.commit(register.read().number, encode(replace(state, round=round)))
-    assert read_state(paths).round == round
+    assert read_state(FileBackend(paths)).round == round
     return root
 
 
