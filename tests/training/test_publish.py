@@ -2,12 +2,19 @@ import errno
 import os
 import shutil
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.settings import RendezvousSettings, Settings
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import claim, fence, publish
+from tests.backends.servers import servers_of_every_backend
 from tests.training.workers import become, become_nobody, drafts, listing, make_run
 
 
@@ -207,6 +214,23 @@ def test_drafts_of_workers_that_were_killed_go_with_their_round(
     claim(here)
     assert drafts(here) == []
     assert sorted(path.name for path in fenced.iterdir() if path.is_file()) == [f"round-000{n}" for n in (1, 2, 3, 4)]
+
+
+def test_a_look_at_the_newest_round_leaves_no_connection_to_a_server(
+    tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = servers_of_every_backend(monkeypatch)["here:1"]
+    paths = RunPaths(tmp_path / "run")
+    paths.register.mkdir(parents=True)
+    agent = open_agent_backend(paths, "r", RendezvousSettings(backend="theirs", endpoint="here:1"))
+    state = open_run(agent, "r", Settings(), "test")
+    become(monkeypatch, paths.root, round=1)
+    claim(here)
+    assert (server.readers, server.open) == (1, 1)
+    agent.register("test").commit(1, encode(replace(state, round=2)))
+    with pytest.raises(StoreError, match="round 2 has formed"):
+        claim(here)
+    assert (server.readers, server.open) == (2, 1)
 
 
 def test_two_runs_do_not_refuse_each_other(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,51 @@
+"""An agent of a run that is kept in a server: one connection serves all of it."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.member import NodeIdentity
+from hpcelastic.agent.settings import AgentSettings, Entrypoint, WorkerSettings
+from hpcelastic.bootstrap import Task, enter_run, run_node_agent
+from hpcelastic.errors import ConfigError
+from hpcelastic.network.settings import NetworkSettings
+from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.paths import RunPaths
+from tests.backends.servers import Server, servers_of_every_backend
+
+SETTINGS = Settings(NodeRange(1, 1), RendezvousSettings(backend="theirs", endpoint="here:1", last_call=0.0))
+HERE = NodeIdentity("n1", address="127.0.0.1")
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Server:
+    return servers_of_every_backend(monkeypatch)["here:1"]
+
+
+def test_an_agent_connects_to_the_server_once(server: Server, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    agent = AgentSettings(
+        Entrypoint(script=str(script)), WorkerSettings(preload=()), network=NetworkSettings(notifications=False)
+    )
+    assert run_node_agent(Task(RunPaths(tmp_path / "run"), "r", SETTINGS, agent), HERE) == 0
+    assert (server.agents, server.readers, server.open) == (1, 0, 0)
+
+
+def test_the_backend_is_open_as_long_as_the_run_is_entered(server: Server, tmp_path: Path) -> None:
+    with enter_run(RunPaths(tmp_path / "run"), "r", SETTINGS, HERE, None, 1) as entered:
+        assert read_state(entered.backend) == entered.state
+        assert server.open == 1
+    assert server.open == 0
+
+
+def test_a_run_that_cannot_be_entered_leaves_no_connection(server: Server, tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "run")
+    with (
+        enter_run(paths, "r", SETTINGS, HERE, None, 1),
+        pytest.raises(ConfigError, match="n1 is in this run already"),
+        enter_run(paths, "r", SETTINGS, HERE, None, 1),
+    ):
+        pass
+    assert (server.agents, server.open) == (2, 0)
