@@ -101,7 +101,7 @@ def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
     state = _newest_state(paths)
     if not telemetry.started:
         raise RendezvousClosedError(
-            f"{paths.root}: the run is already {state.phase.value}: {state.reason}; use another run_id"
+            f"{paths.root}: the run has {state.phase.value} already: {state.reason}; use another run_id"
         )
     workers = telemetry.workers
     if state.phase is not Phase.SUCCEEDED or workers is None or workers.round != state.round:
