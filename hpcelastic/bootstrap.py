@@ -190,7 +190,7 @@ def run_agent_with_free_name(task: Task, identity: NodeIdentity, observe: Observ
     for free in numbered_identities(identity):
         with contextlib.suppress(NameTaken):
             return run_node_agent(task, free, observe)
-    raise AssertionError("places do not end")
+    raise AssertionError("numbered_identities is infinite")
 
 
 def _run_entered(

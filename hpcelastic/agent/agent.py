@@ -241,9 +241,9 @@ class Agent:
 
     def _capacity_changed(self, capacity: PendingCapacity) -> None:
         """The batch system knows how many nodes may still come. If none do, the job may better start anew."""
-        coming = capacity.coming
-        self._session.call_rendezvous(lambda rendezvous: rendezvous.expect(coming))
-        none_come = coming + capacity.pending == 0 and self.member.round > 0
+        expected = capacity.expected
+        self._session.call_rendezvous(lambda rendezvous: rendezvous.expect(expected))
+        none_come = expected + capacity.pending == 0 and self.member.round > 0
         shortage = self._session.timeouts.shortage_duration
         if none_come and shortage is not None and shortage >= self._spec.settings.rendezvous.last_call:
             notice = self._batch_system.shortage_notice()
@@ -312,7 +312,7 @@ class Agent:
 
     def _announce_leaving(self, notice: Notice) -> None:
         self._report(f"leaving the run within {notice.seconds:.0f} s: {notice.reason}")
-        self._session.log(Leaving(reason=notice.reason, seconds=notice.seconds, again=notice.again))
+        self._session.log(Leaving(reason=notice.reason, seconds=notice.seconds, requeue=notice.requeue))
 
     def _depart(self) -> None:
         self._session.depart()

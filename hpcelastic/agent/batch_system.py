@@ -19,7 +19,7 @@ WARNING_SIGNALS = (*STOP_SIGNALS, *USER_SIGNALS)
 class PendingCapacity:
     """Nodes that may still join a run."""
 
-    coming: int
+    expected: int
     """Nodes whose jobs run, but whose agents have not been seen yet."""
 
     pending: int

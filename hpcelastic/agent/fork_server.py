@@ -124,7 +124,7 @@ class SpawnRequest:
 
         In this case the request is cancelled, and no user code has run.
         """
-        document = {"words": list(command.args), "environ": dict(command.environ), "ignored": list(command.ignored)}
+        document = {"arguments": list(command.args), "environ": dict(command.environ), "ignored": list(command.ignored)}
         data, fds = json.dumps(document).encode() + b"\n", [command.stdout, command.stderr, *command.fds]
         assert self._process is not None
         try:

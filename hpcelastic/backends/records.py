@@ -184,7 +184,7 @@ class RecordLease:
     def renew(self, member: Member) -> None:
         """Publish the next heartbeat."""
         self._heartbeat += 1
-        self._records.set(self._key, json.dumps({"beat": self._heartbeat, "member": encode(member)}))
+        self._records.set(self._key, json.dumps({"heartbeat": self._heartbeat, "member": encode(member)}))
 
 
 class RecordObserver:
@@ -224,6 +224,7 @@ def _parse_lease(text: str) -> tuple[int, Member] | None:
     """Return the heartbeat and the member in a lease; None if its format is unknown."""
     try:
         document = json.loads(text)
-        return int(document["beat"]), decode(Member, document["member"])
+        heartbeat = document["heartbeat" if "heartbeat" in document else "beat"]  # the old name
+        return int(heartbeat), decode(Member, document["member"])
     except (ValueError, KeyError, TypeError, DecodeError):
         return None

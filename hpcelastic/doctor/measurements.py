@@ -181,7 +181,7 @@ class AcrossMeasurements:
     unlisted: int = 0
     """Number of existing names that were not listed for seconds, until the directory was touched."""
 
-    sights: tuple[Visibility, ...] = ()
+    visibility: tuple[Visibility, ...] = ()
     """One for each member."""
 
 

@@ -280,7 +280,7 @@ def _hard_links(node: NodeMeasurements) -> Trial:
 
 
 def _visibilities(measured: Measurements) -> tuple[Visibility, ...]:
-    return (measured.across or AcrossMeasurements()).sights
+    return (measured.across or AcrossMeasurements()).visibility
 
 
 def _handover(measured: Measurements) -> str:

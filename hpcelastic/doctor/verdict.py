@@ -8,10 +8,11 @@ worked around. If changes are only late or slow, timings are raised.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from hpcelastic.doctor.measurements import Lag, Measurements, Visibility
+from hpcelastic.protocol.codec import renamed
 from hpcelastic.protocol.settings import RENEWALS, Settings
 from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import UNKNOWN, Mount
@@ -70,7 +71,7 @@ class FilesystemReport:
     latency: float = 0.0
     """Seconds to publish a file."""
 
-    look: float = 0.0
+    poll_duration: float = field(default=0.0, metadata=renamed("look"))
     """Seconds for one poll: a listing and a read."""
 
     findings: tuple[Conclusion, ...] = ()
@@ -93,7 +94,7 @@ def build_report(measurements: Measurements, findings: Sequence[Conclusion]) -> 
         lock=lock_kind(measurements),
         lag=round(measured_lag(measurements), 3),
         latency=round(max(latencies, default=0.0), 4),
-        look=round(max(polls, default=0.0), 4),
+        poll_duration=round(max(polls, default=0.0), 4),
         findings=tuple(findings),
     )
 
@@ -124,7 +125,7 @@ def measured_lag(measurements: Measurements) -> float:
     if measurements.across is not None:
         lags += [
             _longest_possible(visibility, lag)
-            for visibility in measurements.across.sights
+            for visibility in measurements.across.visibility
             for lag in (visibility.new_by_listing, visibility.content)
         ]
         if measurements.across.round_trip is not None:
@@ -185,7 +186,7 @@ def advise(settings: Settings, verdict: FilesystemReport) -> Settings:
     that all of them together put no more load on the filesystem.
     """
     times = settings.rendezvous
-    poll = max(times.poll, _round_up(verdict.look))
+    poll = max(times.poll, _round_up(verdict.poll_duration))
     wanted = _round_up(_LEASE_FACTOR * max(verdict.lag, 2 * verdict.latency))
     lease = max(times.lease, wanted, _round_up(_shortest_lease(settings)), 4 * poll)
     margin = max(times.margin, _round_up(verdict.lag))

@@ -1,8 +1,8 @@
 """JSON of frozen dataclasses, both ways.
 
-Pure. A decoder accepts unknown fields (from a newer writer). It rejects a missing field without a default, a value of
-another type, and an unknown member of an enumeration. The reader of a type is built once, because a thousand agents
-read a state of a thousand participants.
+Pure. A decoder accepts unknown fields (from a newer writer) and old names of fields (from an older one). It rejects a
+missing field without a default, a value of another type, and an unknown member of an enumeration. The reader of a type
+is built once, because a thousand agents read a state of a thousand participants.
 """
 
 import dataclasses
@@ -14,6 +14,15 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 Read: TypeAlias = Callable[[Any], Any]
+
+
+_OLD_NAME = "old name"
+"""The key of a field's metadata that has its old name."""
+
+
+def renamed(old: str) -> Mapping[str, str]:
+    """Return the metadata of a dataclass field that older documents call ``old``. A document may have either name."""
+    return {_OLD_NAME: old}
 
 
 class DecodeError(ValueError):
@@ -81,20 +90,22 @@ def _dataclass(kind: Any, complete: bool) -> Read:
         (f.name, _reader(hints[f.name], complete), complete or (f.default is missing and f.default_factory is missing))
         for f in dataclasses.fields(kind)
     ]
+    old_names = {f.name: f.metadata[_OLD_NAME] for f in dataclasses.fields(kind) if _OLD_NAME in f.metadata}
 
     def read(data: Any) -> Any:
         if not isinstance(data, dict):
             raise _Mismatch("is not an object")
         values = {}
         for name, read_field, required in fields:
-            if name not in data:
+            key = name if name in data else old_names.get(name, name)
+            if key not in data:
                 if required:
                     raise _located(_Mismatch("is missing"), f".{name}")
                 continue
             try:
-                values[name] = read_field(data[name])
+                values[name] = read_field(data[key])
             except _Mismatch as mismatch:
-                raise _located(mismatch, f".{name}") from None
+                raise _located(mismatch, f".{key}") from None
         return kind(**values)
 
     return read

@@ -256,9 +256,9 @@ def _joining(state: State, view: View) -> Decision:
     if len(ready) < nodes.min:
         return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready", short=True)
     if len(ready) < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
-        coming = _still_coming(state, view)
-        if coming != 0:
-            missing = "more nodes" if coming is None else _nodes(coming)
+        expected = _expected_nodes(state, view)
+        if expected != 0:
+            missing = "more nodes" if expected is None else _nodes(expected)
             return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {missing}", quorum=True)
     return _commit(_form(state, ready))
 
@@ -317,7 +317,7 @@ def _unfinished(state: State, finished: Collection[str]) -> str:
     return f"{state.reason}; {_names(map(name_of, finished))} {have} succeeded already, so no round can follow"
 
 
-def _still_coming(state: State, view: View) -> int | None:
+def _expected_nodes(state: State, view: View) -> int | None:
     """Return how many nodes besides the ready ones may still join; None if unknown.
 
     A node that was seen and is dead or has left does not count: if it returns, a new round includes it. After the first
@@ -326,8 +326,8 @@ def _still_coming(state: State, view: View) -> int | None:
     alive = [seen.member for node, seen in view.nodes.items() if seen.member and _alive(view, node)]
     alive = [m for m in alive if m.node_state is not NodeState.LEFT and _may_join(state, m)]
     late = sum(1 for m in alive if not (m.node_state is NodeState.READY and m.round >= state.round))
-    if view.coming is not None:
-        return late + view.coming
+    if view.expected is not None:
+        return late + view.expected
     if any(not m.job or not m.job_nodes for m in alive):
         return late if state.round else None
     sizes = {m.job: m.job_nodes for m in alive}

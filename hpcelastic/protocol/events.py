@@ -7,11 +7,11 @@ kinds.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, Union, get_args
 
-from hpcelastic.protocol.codec import DecodeError, decode, encode
-from hpcelastic.protocol.state import Again, Phase
+from hpcelastic.protocol.codec import DecodeError, decode, encode, renamed
+from hpcelastic.protocol.state import Phase, RequeueReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ class Leaving:
     seconds: float
     """Seconds that the workers of the node still have."""
 
-    again: Again = ""
-    """The event after which the agents of the node's job restart the job; see `hpcelastic.protocol.state.Notice`."""
+    requeue: RequeueReason = field(default="", metadata=renamed("again"))
+    """Why the agents of the node's job requeue the job; see `hpcelastic.protocol.state.Notice`."""
 
 
 @dataclass(frozen=True, kw_only=True)

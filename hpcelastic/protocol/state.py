@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, TypeAlias
 
+from hpcelastic.protocol.codec import renamed
 from hpcelastic.protocol.settings import Settings
 
 
@@ -81,7 +82,7 @@ class Failure:
     """Seconds since the epoch on the node's own clock: for people, not for decisions."""
 
 
-Again: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
+RequeueReason: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ class Notice:
     seconds: float
     """Seconds that its workers still have, counted from the publication of the notice."""
 
-    again: Again = ""
-    """The event after which the agents of the node's job restart the job. Empty if they do not restart it; "unknown" if
-    SLURM may restart it as long as it has not ended; "never" if SLURM must be prevented from restarting it."""
+    requeue: RequeueReason = field(default="", metadata=renamed("again"))
+    """Why the agents of the node's job requeue the job. Empty if they do not; "unknown" if SLURM may requeue it as long
+    as it has not ended; "never" if SLURM must be prevented from requeueing it."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ class View:
     quorum_for: float = 0.0
     """Seconds since this observer first saw enough nodes ready for the next round."""
 
-    coming: int | None = None
+    expected: int | None = None
     """Number of nodes that the scheduler has started for the run and that have not joined yet; None if unknown."""
 
     @cached_property

@@ -66,7 +66,7 @@ def launch_agent(
     """
     spec = launch_spec(config, entrypoint, args)
     initialize_metrics(MetricsConfig(config.metrics_cfg))
-    telemetry = Telemetry(spec.about)
+    telemetry = Telemetry(spec.event_context)
     try:
         outcome = _outcome(spec, telemetry)
     except BaseException:
@@ -77,7 +77,7 @@ def launch_agent(
             health_check_server.stop()
     telemetry.ended(outcome)
     if outcome.failures:
-        raise ChildFailedError(spec.about.entrypoint, dict(outcome.failures))
+        raise ChildFailedError(spec.event_context.entrypoint, dict(outcome.failures))
     if spec.temporary:
         shutil.rmtree(spec.task.paths.root, ignore_errors=True)
     return dict(outcome.values)

@@ -30,7 +30,7 @@ from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_default_directory, log_directory, log_settings
-from hpcelastic.pytorch.telemetry import About
+from hpcelastic.pytorch.telemetry import EventContext
 from hpcelastic.slurm.environment import slurm_task
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths, safe_name
@@ -76,7 +76,7 @@ class LaunchSpec:
 
     task: Task
     identity: NodeIdentity
-    about: About
+    event_context: EventContext
     monitor_interval: float
     extra_signals: tuple[signal.Signals, ...]
     """Signals that end the agent, in addition to the usual ones."""
@@ -95,7 +95,9 @@ def launch_spec(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) 
     identity = _node_identity(config)
     call = None if isinstance(entrypoint, str) else _pickled_call(entrypoint, args)
     extra_signals = _extra_signals(config)
-    about = About(run_id, config.role, entrypoint_name(entrypoint, args), config.max_restarts, _event_handler(config))
+    event_context = EventContext(
+        run_id, config.role, entrypoint_name(entrypoint, args), config.max_restarts, _event_handler(config)
+    )
     shared, logs = _shared_directory(config, run_id, server), log_directory(config.logs_specs)
 
     if shared is not None and logs is not None and not is_default_directory(logs):
@@ -109,7 +111,7 @@ def launch_spec(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) 
         agent = replace(agent, entrypoint=replace(agent.entrypoint, args=worker_args))
     temporary = shared is None and logs is None
     task = Task(paths, run_id, settings, agent, is_host=conf.is_host)
-    return LaunchSpec(task, identity, about, config.monitor_interval, extra_signals, temporary)
+    return LaunchSpec(task, identity, event_context, config.monitor_interval, extra_signals, temporary)
 
 
 def entrypoint_name(entrypoint: Command, args: Sequence[Any]) -> str:

@@ -44,7 +44,7 @@ _NODE_STATES = {
 
 
 @dataclass(frozen=True)
-class About:
+class EventContext:
     """The values that all events of a launch share."""
 
     run_id: str
@@ -66,8 +66,8 @@ class LaunchOutcome:
 class Telemetry:
     """`take` receives events, and `tick` is called between them. The last call is `ended` or `broke`."""
 
-    def __init__(self, about: About) -> None:
-        self._about = about
+    def __init__(self, context: EventContext) -> None:
+        self._context = context
         self._hostname = socket.getfqdn(socket.gethostname())
         self._began = self._formed_at = time.monotonic()
         self._formed = 0
@@ -140,7 +140,7 @@ class Telemetry:
         self._restarts = event.restarts
         if phase is Phase.RUNNING and event.round != self._formed:
             self._formed, self._formed_at = event.round, moment
-        run_id, node_state = self._about.run_id, _NODE_STATES[phase]
+        run_id, node_state = self._context.run_id, _NODE_STATES[phase]
         # In a lambda: the function of torch reads the file name of its caller.
         call_handler(lambda: events.construct_and_record_rdzv_event(run_id, event.reason, node_state, name=phase.value))
 
@@ -161,7 +161,7 @@ class Telemetry:
         _put_timed("SimpleElasticAgent._rendezvous", seconds, how)
 
     def _put_state(self, state: str) -> None:
-        role = self._about.role
+        role = self._context.role
         _put(f"workers.{role}.remaining_restarts", self._remaining)
         _put(f"workers.{role}.{state}", 1)
 
@@ -169,7 +169,7 @@ class Telemetry:
         _put_timed("SimpleElasticAgent.run", time.monotonic() - self._began, how)
 
     def _put_totals(self, failed: bool) -> None:
-        given = self._about.max_restarts
+        given = self._context.max_restarts
         again = self._remaining != given
         flakiness = 100.0 if failed else 100.0 - 100.0 * (self._remaining + 1) / (given + 1)
         found = {
@@ -181,11 +181,11 @@ class Telemetry:
             "run_failed_no_retries": int(failed and not again),
         }
         for name, value in found.items():
-            _put(f"workers.{self._about.role}.{name}", value)
+            _put(f"workers.{self._context.role}.{name}", value)
 
     @property
     def _remaining(self) -> int:
-        return max(0, self._about.max_restarts - self._restarts)
+        return max(0, self._context.max_restarts - self._restarts)
 
     def _record(
         self,
@@ -197,10 +197,10 @@ class Telemetry:
         exit_code: int | None = None,
         worker_pid: int | None = None,
     ) -> None:
-        about, workers = self._about, self.workers
+        context, workers = self._context, self.workers
         details: dict[str, Any] = {
             "group_world_size": workers.group_world_size if workers else None,
-            "entry_point": about.entrypoint,
+            "entry_point": context.entrypoint,
         }
         if rank is not None and workers is not None:  # each value in a list, as in the events of torch's own agent
             details |= {
@@ -211,23 +211,23 @@ class Telemetry:
                 "worker_pid": [worker_pid],
             }
         metadata = {
-            "run_id": about.run_id,
+            "run_id": context.run_id,
             "global_rank": rank,
             "group_rank": workers.group_rank if workers else None,
             "worker_id": str(workers.pids[rank]) if workers and rank is not None else None,
-            "role": about.role,
+            "role": context.role,
             "hostname": self._hostname,
             "state": state,
             "total_run_time": self._seconds,
             "rdzv_backend": BACKEND,
             "raw_error": raw_error,
             "metadata": json.dumps(details),
-            "agent_restarts": about.max_restarts - self._remaining,
+            "agent_restarts": context.max_restarts - self._remaining,
             "duration_ms": duration_ms,
         }
         source = EventSource.AGENT if rank is None else EventSource.WORKER
         event = TorchEvent(f"torchelastic.worker.status.{state}", source, metadata=metadata)
-        call_handler(events.record, event, about.destination)
+        call_handler(events.record, event, context.destination)
 
 
 def _put(name: str, value: int) -> None:

@@ -101,7 +101,7 @@ class Rendezvous:
         self._renewal_requests: dict[str, float] = {}
         """When other nodes were last requested to renew their leases."""
 
-        self._coming: int | None = None
+        self._expected: int | None = None
         """Nodes that the batch system has started and that have not been seen; None if it was not asked."""
 
         self._quorum_since: float | None = None
@@ -143,9 +143,9 @@ class Rendezvous:
         """Poll in the next turn, and read the leases."""
         self._expedite(newer=True)
 
-    def expect(self, coming: int) -> None:
-        """The batch system has started ``coming`` nodes, in this phase of the run, that have not been seen."""
-        self._coming = coming
+    def expect(self, expected: int) -> None:
+        """The batch system has started ``expected`` nodes, in this phase of the run, that have not been seen."""
+        self._expected = expected
         self._expedite(newer=True)
 
     def receive(self, news: News) -> None:
@@ -327,13 +327,13 @@ class Rendezvous:
         decision = decide(state, self._view(now - since))
         self._quorum_since = since if decision.quorum else None
         if decision.next is not None:
-            self._coming = None  # the batch system's answer was about this round
+            self._expected = None  # the batch system's answer was about this round
         return decision
 
     def _view(self, quorum_for: float = 0.0) -> View:
         published = self._lease.published
         assert published is not None
-        return View({**self._seen, self._node: Seen(published, alive=True)}, quorum_for, self._coming)
+        return View({**self._seen, self._node: Seen(published, alive=True)}, quorum_for, self._expected)
 
     @property
     def _seen(self) -> Mapping[str, Seen]:

@@ -55,10 +55,10 @@ class SlurmBatchSystem:
             pending_capacity = self._queue_watcher.pending_capacity()
         except (SlurmError, StoreError):
             return False
-        return pending_capacity.coming + pending_capacity.pending > 0
+        return pending_capacity.expected + pending_capacity.pending > 0
 
     def shortage_notice(self) -> Notice | None:
         """See `hpcelastic.agent.batch_system`. None for a job of one node: such a job does not lack nodes itself."""
         if self._task.nodes == 1 or not self._policy.requeue:
             return None
-        return Notice("fewer nodes than nodes.min are left, and no others are expected", 0.0, again="shortage")
+        return Notice("fewer nodes than nodes.min are left, and no others are expected", 0.0, requeue="shortage")

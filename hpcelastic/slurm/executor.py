@@ -26,16 +26,16 @@ def _epilogue(folder: Path) -> str:
 status=$?
 job=${{SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}}${{SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}}
 id=$SLURM_JOB_ID.${{SLURM_RESTART_COUNT:-0}}
-wish={requeue_request}$id
+request={requeue_request}$id
 success={success}$id
-if [ -e "$wish" ]; then
-    asked=$(cat "$wish"); rm "$wish"
+if [ -e "$request" ]; then
+    requested=$(cat "$request"); rm "$request"
     # Since 24.05, SLURM itself requeues a job that ends during its preemption. A request would then requeue it twice.
     if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
         version=$(scontrol --version)
-        if [[ ${{version##* }} < 24.05 ]]; then asked=requeue; else asked=; fi
+        if [[ ${{version##* }} < 24.05 ]]; then requested=requeue; else requested=; fi
     fi
-    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+    if [ "$requested" = requeue ]; then scontrol requeue "$job"; fi
 fi
 # srun may report a lost node, although the run has succeeded without it.
 if [ -e "$success" ]; then status=0; fi

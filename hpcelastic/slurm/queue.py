@@ -33,13 +33,13 @@ class QueuedJob:
 
 def pending_capacity(queue: Iterable[QueuedJob], agents: Mapping[str, int]) -> PendingCapacity:
     """Return the pending capacity of a run from its jobs in the queue and its number of agents by ``JOB.RESTART``."""
-    coming = pending = 0
+    expected = pending = 0
     for job in queue:
         if job.state in _RUNNING_STATES:
-            coming += max(0, job.nodes - agents.get(f"{job.id}.{job.restarts}", 0))
+            expected += max(0, job.nodes - agents.get(f"{job.id}.{job.restarts}", 0))
         elif job.state in _PENDING_STATES:
             pending += job.nodes
-    return PendingCapacity(coming, pending)
+    return PendingCapacity(expected, pending)
 
 
 @dataclass(frozen=True)

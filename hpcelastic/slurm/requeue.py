@@ -120,19 +120,19 @@ def requeue_if_needed(agent: DepartedAgent) -> None:
         _handle_requests(agent)
     except StoreError as error:
         agent.report(f"{error}; {_how_to_resume(agent)}")
-        if agent.notice.again not in ("", "never"):  # SLURM refuses the request of a second agent
+        if agent.notice.requeue not in ("", "never"):  # SLURM refuses the request of a second agent
             _requeue(agent)
 
 
 def _handle_requests(agent: DepartedAgent) -> None:
     requests = [agent.notice, *(m.leaving for m in _other_agents(agent) if m.leaving is not None)]
-    request = next((notice for notice in requests if notice.again), None) or _relocation_request(agent)
-    if request is None or request.again == "never":
-        if agent.notice.again == "never":
+    request = next((notice for notice in requests if notice.requeue), None) or _relocation_request(agent)
+    if request is None or request.requeue == "never":
+        if agent.notice.requeue == "never":
             _forbid_requeue(agent)
         if not _removed_by_user(agent):
             agent.report(f"job {agent.task.name} is not started again; {_how_to_resume(agent)}")
-    elif request.again == "unknown":
+    elif request.requeue == "unknown":
         agent.report(f"{request.reason}: left to the batch script, which requeues the job if SLURM preempts it")
         files.make_directory(agent.paths.slurm)
         files.publish(_request_file(agent), b"unknown\n")
@@ -142,14 +142,14 @@ def _handle_requests(agent: DepartedAgent) -> None:
 
 def _requeue_unless_refused(agent: DepartedAgent, request: Notice) -> None:
     """Requeue our job as ``request`` says, unless there is a reason not to, or another agent does so."""
-    _await_other_agents(agent, 0.0 if agent.notice.again else _TURN_DELAY * (1 + min(agent.task.node_id, 5)))
+    _await_other_agents(agent, 0.0 if agent.notice.requeue else _TURN_DELAY * (1 + min(agent.task.node_id, 5)))
     record = _record(agent, request)
     for directory in (agent.paths.slurm, agent.paths.requeues):
         files.make_directory(directory)
     why_not = None if _claimed(agent) else refusal(_recorded_requeues(agent.paths), record, agent.limits)
     if why_not is not None:
         agent.report(f"not requeued: {why_not}")
-        if request.again == "preemption":
+        if request.requeue == "preemption":
             _forbid_requeue(agent)
         if not _other_jobs_take_part(agent):
             close_run(agent.backend, agent.member.node, why_not)
@@ -179,13 +179,13 @@ def _relocation_request(agent: DepartedAgent) -> Notice | None:
         drained = drains and scheduler.draining([host])
     except SlurmError:
         drained = {}
-    return Notice(f"SLURM drains {host}", 0.0, again="preemption") if drained else None
+    return Notice(f"SLURM drains {host}", 0.0, requeue="preemption") if drained else None
 
 
 def _record(agent: DepartedAgent, request: Notice) -> Requeue:
     highest = max(lease.member.progress for lease in agent.backend.leases().values())
     progress = None if highest < 0 else highest
-    task, by_limit = agent.task, request.again == "limit"
+    task, by_limit = agent.task, request.requeue == "limit"
     return Requeue(task.job_id, task.restart, request.reason, agent.elapsed, progress, by_limit, agent.member.node)
 
 

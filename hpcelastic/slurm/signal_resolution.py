@@ -7,7 +7,7 @@ the controller, so its clock and ours need not agree.
 
 from dataclasses import dataclass
 
-from hpcelastic.protocol.state import Again, Notice
+from hpcelastic.protocol.state import Notice, RequeueReason
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ def resolve(job: JobInfo, user_signal: bool, policy: Policy) -> Notice | str:
     if not job.running:
         return Notice(f"SLURM ends the job ({job.state.lower()})", policy.stop_grace)
     if job.preempted:
-        again: Again = "" if not job.requeue else "preemption" if policy.requeue else "never"
-        return Notice("SLURM preempts the job", subtract_margin(job.time_left), again)
+        requeue: RequeueReason = "" if not job.requeue else "preemption" if policy.requeue else "never"
+        return Notice("SLURM preempts the job", subtract_margin(job.time_left), requeue)
     if user_signal and job.time_left is not None and job.time_left <= policy.warning + _EARLY_MARGIN:
-        requeue: Again = "limit" if job.requeue and policy.beyond_limit else ""
+        requeue = "limit" if job.requeue and policy.beyond_limit else ""
         return Notice("the time limit is near", subtract_margin(job.time_left), requeue)
     return CHECKPOINT if user_signal else Notice("SIGTERM", policy.stop_grace)
 
@@ -81,7 +81,7 @@ def resolve_without_answer(user_signal: bool, policy: Policy, waited: float = 0.
 
     SIGUSR1 and SIGUSR2 are taken for the warning that SLURM was asked to send.
     """
-    unknown: Again = "unknown" if policy.requeue else ""
+    unknown: RequeueReason = "unknown" if policy.requeue else ""
     if user_signal:
         seconds = subtract_margin(policy.warning - waited)
         return Notice("SLURM warns the job of its end", seconds, "limit" if policy.beyond_limit else unknown)

@@ -168,7 +168,7 @@ def _become_worker(command: dict[str, Any], fds: list[int], initial: dict[str, s
     environ = _environment(initial, command["environ"])
     os.environ.clear()
     os.environ.update(environ)
-    arguments = [*command["words"], *map(str, others)]
+    arguments = [*command["arguments"], *map(str, others)]
     if arguments != sys.orig_argv[2:]:
         for entry in import_path_start(sys.orig_argv[2:]):
             sys.path.remove(entry)

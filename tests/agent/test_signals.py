@@ -126,7 +126,7 @@ def test_a_node_that_must_go_leaves_once_its_workers_have_saved(signum: int, sta
     assert lone.run(lambda: send(signum)) == status
     assert lone.ended(1)
     notice = lone.agent.notice
-    assert notice is not None and notice.again == "limit"
+    assert notice is not None and notice.requeue == "limit"
     assert notice.seconds < LEAVES.seconds, "what is left by now"
 
 

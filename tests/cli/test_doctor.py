@@ -54,8 +54,8 @@ def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: in
     assert measured.across.exclusive.works and measured.across.exclusive_open.works
     assert measured.across.flock.works and measured.across.posix_lock.works
     assert measured.across.round_trip and measured.across.handover
-    assert len(measured.across.sights) == count
-    for visibility in measured.across.sights:
+    assert len(measured.across.visibility) == count
+    for visibility in measured.across.visibility:
         lags = (
             visibility.new_by_listing,
             visibility.new_by_open,

@@ -56,7 +56,7 @@ SOUND = NodeMeasurements(
 SEES = Visibility(AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, watched=1.5)
 
 TOGETHER = AcrossMeasurements(
-    WORKS, WORKS, WORKS, WORKS, handover=Lag(0.003, 5.0), round_trip=Times(0.01, 0.02), sights=(SEES, SEES)
+    WORKS, WORKS, WORKS, WORKS, handover=Lag(0.003, 5.0), round_trip=Times(0.01, 0.02), visibility=(SEES, SEES)
 )
 
 
@@ -70,5 +70,5 @@ def together(
 ) -> Measurements:
     """What two nodes have measured: changes of the second one's own, of what it saw, and of what both did."""
     second = replace(SOUND, **{"node": "n1", "client": "n1", **(node or {})})
-    sights = (SEES, replace(SEES, **(visibility or {})))
-    return Measurements((SOUND, second), replace(TOGETHER, sights=sights, **changes))
+    both = (SEES, replace(SEES, **(visibility or {})))
+    return Measurements((SOUND, second), replace(TOGETHER, visibility=both, **changes))

@@ -185,14 +185,14 @@ def test_how_late_changes_are_seen(measured: Measurements, lag: float) -> None:
 DEFAULTS = RendezvousSettings()
 
 ADVICE = {
-    "prompt": (DEFAULTS, FilesystemReport(True, lag=0.03, latency=0.01, look=0.01), DEFAULTS),
+    "prompt": (DEFAULTS, FilesystemReport(True, lag=0.03, latency=0.01, poll_duration=0.01), DEFAULTS),
     "late": (DEFAULTS, FilesystemReport(True, lag=5.0), replace(DEFAULTS, lease=20.0, margin=5.0)),
     "never": (DEFAULTS, FilesystemReport(True, lag=30.0), replace(DEFAULTS, lease=120.0, margin=30.0)),
     "slow": (DEFAULTS, FilesystemReport(True, latency=2.0), replace(DEFAULTS, lease=16.0)),
-    "slow looks": (DEFAULTS, FilesystemReport(True, look=4.0), replace(DEFAULTS, lease=16.0, poll=4.0)),
+    "slow polls": (DEFAULTS, FilesystemReport(True, poll_duration=4.0), replace(DEFAULTS, lease=16.0, poll=4.0)),
     "never lowered": (
         replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
-        FilesystemReport(True, lag=5.0, latency=1.0, look=1.0),
+        FilesystemReport(True, lag=5.0, latency=1.0, poll_duration=1.0),
         replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
     ),
     "short ones of the user's": (

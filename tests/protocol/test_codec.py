@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.doctor.verdict import FilesystemReport
+from hpcelastic.protocol.codec import DecodeError, decode, encode, renamed
+from hpcelastic.protocol.events import Leaving
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Participant, Phase, State
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Participant, Phase, State
 from tests.protocol.builders import failure, member, running
 
 text = st.text(max_size=12)
@@ -93,6 +95,38 @@ def test_absent_fields_take_their_defaults() -> None:
     data = {"node": "a@0", "node_state": "ready", "round": 1, "local_world_size": 2, "address": "h", "port": 3}
     assert decode(Member, data) == Member("a@0", NodeState.READY, 1, 2, "h", 3)
     assert decode(State, {"run_id": "r", "settings": {}}) == State("r", Settings())
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A dataclass with a renamed field."""
+
+    new: int = field(default=0, metadata=renamed("old"))
+
+
+def test_a_renamed_field_is_read_from_its_old_name_too() -> None:
+    assert (
+        decode(Renamed, {"old": 1})
+        == decode(Renamed, {"new": 1})
+        == decode(Renamed, {"old": 2, "new": 1})
+        == Renamed(1)
+    )
+    assert encode(Renamed(1)) == {"new": 1}
+    with pytest.raises(DecodeError, match=r"^old is 'x', not int$"):
+        decode(Renamed, {"old": "x"})
+
+
+@pytest.mark.parametrize(
+    ("value", "data"),
+    [
+        (Notice("preempted", 1.0, requeue="limit"), {"reason": "preempted", "seconds": 1.0, "again": "limit"}),
+        (Leaving(reason="drain", seconds=1.0, requeue="never"), {"reason": "drain", "seconds": 1.0, "again": "never"}),
+        (FilesystemReport(True, poll_duration=0.5), {"safe": True, "look": 0.5}),
+    ],
+    ids=["a notice in a lease", "an event", "a filesystem report"],
+)
+def test_files_of_older_versions_are_read(value: Any, data: dict[str, Any]) -> None:
+    assert decode(type(value), data) == value
 
 
 STATE = through_json(running("ab", failures=(failure("a", 1),), spent={"node": 1}, cause=Cause.JOIN))

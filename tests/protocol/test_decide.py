@@ -297,7 +297,7 @@ def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -
 
 
 @pytest.mark.parametrize(
-    ("round", "coming", "formed"),
+    ("round", "expected", "formed"),
     [
         pytest.param(0, None, False, id="the first round waits for the last call"),
         pytest.param(0, 1, False, id="the scheduler has started one more"),
@@ -305,13 +305,13 @@ def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -
         pytest.param(1, None, True, id="a later round takes in who comes late"),
     ],
 )
-def test_a_pool_waits_for_elements_that_run(round: int, coming: int | None, formed: bool) -> None:
+def test_a_pool_waits_for_elements_that_run(round: int, expected: int | None, formed: bool) -> None:
     names = "ab" if round else ""
     state = State(
         "run", settings(1, 4), round=round, participants=participants(names), cause=Cause.NODE if round else None
     )
     seen = view(*(ready(n, round, job=f"7_{n}") for n in "ab"))
-    assert (decide(state, replace(seen, coming=coming)).next is not None) == formed
+    assert (decide(state, replace(seen, expected=expected)).next is not None) == formed
 
 
 @pytest.mark.parametrize(("seen", "cause", "reason"), ENDS)
@@ -567,7 +567,7 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "coming"),
+    ("seen", "expected"),
     [
         pytest.param([ready("a", 1, **JOB)], 2, id="two not seen yet"),
         pytest.param([ready(n, 1, **JOB) for n in "abc"], 0, id="all are ready"),
@@ -603,15 +603,15 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
         ),
     ],
 )
-def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], coming: int) -> None:
+def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], expected: int) -> None:
     state = State("run", settings(1, 9), round=1, participants=(Participant("a@0", 2, "host-a", 1097),))
     seen = seen if any(s.member and s.member.node == "a@0" for s in seen) else [*seen, dead(runs("a", 1))]
     decision = decide(state, view(*seen))
-    if coming == 0:
+    if expected == 0:
         assert decision.next is not None
     else:
-        who = {1: "1 node"}.get(coming, f"{coming} nodes")
-        assert decision.reason.endswith(f"ready, waiting for {who}")
+        missing = {1: "1 node"}.get(expected, f"{expected} nodes")
+        assert decision.reason.endswith(f"ready, waiting for {missing}")
         assert decision.quorum
 
 

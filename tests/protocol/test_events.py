@@ -40,9 +40,9 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
     ),
     (events.SignalReceived(signal="SIGTERM"), "signal", {"signal": "SIGTERM"}),
     (
-        events.Leaving(reason="preempted", seconds=12.5, again="preemption"),
+        events.Leaving(reason="preempted", seconds=12.5, requeue="preemption"),
         "leaving",
-        {"reason": "preempted", "seconds": 12.5, "again": "preemption"},
+        {"reason": "preempted", "seconds": 12.5, "requeue": "preemption"},
     ),
     (
         events.WorkersStarted(**{**WORKERS, "pids": {2: 70, 10: 71}}, gpus="0,1", bound="0-3;8"),  # type: ignore[arg-type]
@@ -110,7 +110,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
     assert parse(kind, {**fields, "newer": {"than": ["this"]}}) == event
 
 
-OPTIONAL = {"workers", "again", "gpus", "bound"}
+OPTIONAL = {"workers", "requeue", "gpus", "bound"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 

@@ -611,7 +611,7 @@ def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(field: str, value: Any
 
 @pytest.mark.parametrize("fields", [{}, {"exit_barrier_timeout": 5.0}], ids=["none is set", "its exit barrier"])
 def test_a_launch_config_of_a_newer_torch_is_understood(fields: dict[str, Any]) -> None:
-    assert launch_spec(Newest(1, 1, 1, **fields), entries.echoes, []).about.entrypoint == "echoes"
+    assert launch_spec(Newest(1, 1, 1, **fields), entries.echoes, []).event_context.entrypoint == "echoes"
 
 
 def test_a_run_without_a_name_is_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

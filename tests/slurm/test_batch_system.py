@@ -65,7 +65,7 @@ def test_a_user_signal_long_before_the_time_limit_asks_for_a_checkpoint(signum: 
 def test_a_user_signal_is_a_warning_where_slurm_does_not_answer(signum: int, slurm: Slurm) -> None:
     slurm.job = None
     notice = slurm.batch_system.resolve_signal(signum)
-    assert notice is not None and (notice.reason, notice.again) == ("SLURM warns the job of its end", "limit")
+    assert notice is not None and (notice.reason, notice.requeue) == ("SLURM warns the job of its end", "limit")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda signum: signum.name)

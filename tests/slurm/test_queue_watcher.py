@@ -29,4 +29,4 @@ def test_an_agent_that_was_started_again_is_not_counted_as_two_nodes(
     queue_watcher = QueueWatcher(
         WatchedRun(paths, FileBackend(paths), "n1@0-bb", 300.0, False, 0.0, lambda count: ""), print
     )
-    assert queue_watcher.pending_capacity() == PendingCapacity(coming=2, pending=0)
+    assert queue_watcher.pending_capacity() == PendingCapacity(expected=2, pending=0)

@@ -231,7 +231,7 @@ def test_a_run_that_must_not_go_on_is_closed(agents: Agents, controller: Control
     assert "slurm.max_requeues is 0" in state.reason
 
 
-NEVER = replace(PREEMPTED, again="never")
+NEVER = replace(PREEMPTED, requeue="never")
 
 
 @pytest.mark.parametrize(
