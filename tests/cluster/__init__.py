@@ -1,4 +1,4 @@
-"""A throw-away multi-node SLURM cluster on one machine, for tests: `with SlurmCluster(nodes=4) as cluster: ...`."""
+"""A disposable SLURM cluster of several nodes on one machine: `with SlurmCluster(nodes=4) as cluster: ...`."""
 
 from tests.cluster.availability import why_unavailable
 from tests.cluster.cluster import SlurmCluster

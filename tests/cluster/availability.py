@@ -1,4 +1,4 @@
-"""Check of whether this machine can run a test cluster."""
+"""The check whether this machine can run a test cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add 
 
 @cache
 def why_unavailable() -> str | None:
-    """None if a cluster can start here, else the reason and the remedy."""
-    if os.geteuid() != 0:  # first, for others than root may not have the programs of /usr/sbin in their PATH
+    """Return None if a cluster can start here, else the reason and the remedy."""
+    if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH
         return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
     if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
         return f"{', '.join(missing)} not found: run tests/install_system.sh as root"

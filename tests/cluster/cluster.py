@@ -1,5 +1,5 @@
-"""A whole SLURM cluster in one temporary directory: a controller host, node hosts n1 ... nN, and this machine as login
-node. Nodes are numbered from 1. Everything ends with `stop`, or with the process that started it, even by SIGKILL."""
+"""A complete SLURM cluster in a temporary directory: a controller host, node hosts n1 to nN, and this machine as the
+login node. Nodes are numbered from 1. The cluster ends at `stop`, or when the process that started it ends."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tests.cluster.machines import Machines, Shape, assemble
 from tests.cluster.slurm_conf import CONTROLLER_PORT
 from tests.cluster.waiting import POLL_INTERVAL, log_tails, wait_until
 
-# States that a job never leaves by itself. NODE_FAIL and PREEMPTED are not among them: a requeue may follow.
+# States that a job never leaves. NODE_FAIL and PREEMPTED are not among them, because a requeue may follow.
 _FINAL_STATES = {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "OUT_OF_MEMORY", "TIMEOUT"}
 _DAEMONS = ("slurmd", "slurmstepd")
 
 
 class SlurmCluster:
-    """A cluster with `nodes` hosts, each with `gpus`, or with as many as a tuple says.
+    """A cluster of `nodes` hosts. `gpus` is the number of GPUs of each host, or a tuple with the number for each.
 
-    `extra_conf` holds lines for slurm.conf; they replace ours of the same key. `topology` holds the lines of
+    `extra_conf` has lines for slurm.conf, which replace the default lines of the same key. `topology` has the lines of
     topology.conf, for topology/tree.
     """
 
@@ -47,10 +47,10 @@ class SlurmCluster:
     # ------------------------------------------------------------------------------------------------ life
 
     def start(self, timeout: float = 60.0) -> SlurmCluster:
-        """Start all daemons and return when every node is idle."""
+        """Start all daemons. Return when every node is idle."""
         try:
             self._started = machines = assemble(self._shape, self._resources)
-            # A slurmd that finds no controller tries again a second later; so let it find one.
+            # A slurmd that finds no controller tries again only after a second. So the controller starts first.
             self.start_controller(timeout)
             for host in machines.nodes:
                 host.start(self.env)
@@ -68,12 +68,12 @@ class SlurmCluster:
 
     @property
     def path(self) -> Path:
-        """A directory that this machine and all hosts share; it goes with the cluster. Logs are in `log`."""
+        """A directory that this machine and all hosts share. `stop` removes it. `log` in it has the logs."""
         return self._machines.path
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment for commands and programs that shall use this cluster."""
+        """The environment for commands and programs that use this cluster."""
         return self._machines.env
 
     @property
@@ -82,7 +82,7 @@ class SlurmCluster:
         return self._machines.uplink
 
     def stop(self) -> None:
-        """Kill every process of the cluster and remove its links and its directory. May be called twice."""
+        """Kill every process of the cluster, and remove its links and its directory. A second call does nothing."""
         self._resources.close()
 
     def __enter__(self) -> SlurmCluster:
@@ -96,7 +96,7 @@ class SlurmCluster:
     # ------------------------------------------------------------------------------------------------ SLURM's commands
 
     def run(self, *command: str, check: bool = True, timeout: float = 60.0, stdin: str = "") -> str:
-        """Run a command on this machine against the cluster; its standard output without the last newline."""
+        """Run a command on this machine against the cluster. Return its standard output without the last newline."""
         done = subprocess.run(command, env=self.env, input=stdin, capture_output=True, text=True, timeout=timeout)
         if check and done.returncode:
             output = f"{done.stdout}{done.stderr}".strip()
@@ -104,17 +104,17 @@ class SlurmCluster:
         return done.stdout.rstrip("\n")
 
     def submit(self, script: str, *options: str) -> str:
-        """`sbatch` the lines of a bash script; the job id."""
+        """Submit the lines of a bash script with `sbatch`. Return the job id."""
         output = [f"--output={self.path}/job-%j.out", "--open-mode=append"]
         return self.run("sbatch", "--parsable", *output, *options, stdin=f"#!/bin/bash\n{script}\n")
 
     def output(self, job: str) -> str:
-        """Return the output of a job of `submit`, over all its starts."""
+        """Return the output of a job that `submit` has submitted, over all its starts."""
         path = self.path / f"job-{job}.out"
         return path.read_text(errors="replace") if path.exists() else ""
 
     def job(self, job: str) -> dict[str, str]:
-        """The fields of `scontrol show job`, such as JobState, Restarts, NodeList, Reason."""
+        """Return the fields of `scontrol show job`, such as JobState, Restarts, NodeList, Reason."""
         words = self.run("scontrol", "show", "job", "-o", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -122,36 +122,36 @@ class SlurmCluster:
         return self.job(job)["JobState"]
 
     def start_now(self, job: str) -> None:
-        """Start a requeued job without the wait of about 6 s that SLURM lays on it."""
+        """Start a requeued job without the delay of about 6 s that SLURM sets."""
         self.wait_job(job, "PENDING")
         time.sleep(1.1)  # a restart on the same node within one second ends as FAILED, "Job already killed"
         self.run("scontrol", "update", f"jobid={job}", "StartTime=now")
 
     def node_states(self) -> dict[str, str]:
-        """Node -> state as sinfo prints it: idle, mixed, down*, ..."""
+        """Return the state of each node as sinfo prints it: idle, mixed, down*, ..."""
         return dict(line.split() for line in self.run("sinfo", "-h", "-N", "-p", "main", "-o", "%N %T").splitlines())
 
     def node_state(self, node: int) -> str:
         return self.node_states()[f"n{node}"]
 
     def logs(self) -> str:
-        """The tails of the daemons' logs."""
+        """Return the tails of the daemons' logs."""
         return log_tails(self.path / "log")
 
     # ------------------------------------------------------------------------------------------------ waiting
 
     def wait_idle(self, timeout: float = 60.0) -> None:
-        """Until every node is idle."""
+        """Wait until every node is idle."""
         wanted = dict.fromkeys(self.nodes, "idle")
         wait_until("all nodes idle", self.node_states, lambda seen: seen == wanted, timeout, self.logs)
 
     def wait_down(self, node: int, timeout: float = 60.0) -> None:
-        """Until SLURM calls the node down; without `set_down` that takes SlurmdTimeout and more."""
+        """Wait until SLURM calls the node down. Without `set_down` this takes SlurmdTimeout and more."""
         what = f"n{node} down"
         wait_until(what, lambda: self.node_state(node), lambda seen: seen.startswith("down"), timeout, self.logs)
 
     def wait_job(self, job: str, states: str | tuple[str, ...], timeout: float = 60.0) -> str:
-        """Until the job is in one of the states, and return that; ClusterError as soon as it cannot come any more."""
+        """Wait until the job has one of the states, and return it. ClusterError if none of them can follow."""
         wanted = (states,) if isinstance(states, str) else states
         stop = _FINAL_STATES.union(wanted)
         what = f"job {job} in state {' or '.join(wanted)}"
@@ -161,7 +161,7 @@ class SlurmCluster:
         return seen
 
     def wait_output(self, job: str, text: str, timeout: float = 60.0) -> str:
-        """Until a job of `submit` has printed the text, and return all that it printed."""
+        """Wait until a job of `submit` has printed the text. Return its whole output."""
         return wait_until(
             f"{text!r} from job {job}", lambda: self.output(job), lambda seen: text in seen, timeout, self.logs
         )
@@ -169,45 +169,45 @@ class SlurmCluster:
     # ------------------------------------------------------------------------------------------------ faults
 
     def kill_node(self, node: int) -> None:
-        """SIGKILL all processes on the node at once; its network stays: peers see connections reset and refused."""
+        """Kill all processes of the node at once. Its network stays, so peers get resets and refused connections."""
         self._host(node).kill()
 
     def power_off(self, node: int) -> None:
-        """Kill the node without a word on its network: peers see silence."""
+        """Kill the node and its network. Peers get no reply and no reset."""
         self.cut(node)
         self.kill_node(node)
 
     def fail_node(self, node: int) -> None:
-        """Kill the node and let SLURM know at once."""
+        """Kill the node, and tell SLURM at once."""
         self.kill_node(node)
         self.set_down(node)
 
     def start_node(self, node: int) -> None:
-        """Boot a node that was killed or powered off; its slurmd makes SLURM use it again.
+        """Boot a node that was killed or powered off. When its slurmd has registered, SLURM uses the node again.
 
-        SLURM takes up to a minute for that if a job was just ending there and nothing had called the node down.
+        This takes up to a minute if a job was just ending there and nothing had set the node down.
         """
         self._host(node).start(self.env)
         if node in self._set_down:
             self.resume(node)
 
     def cut(self, node: int) -> None:
-        """Pull the node's network cable."""
+        """Disconnect the node from the network."""
         self._host(node).cut()
 
     def heal(self, node: int) -> None:
-        """Plug the node's network cable in again."""
+        """Reconnect the node to the network."""
         self._host(node).heal()
 
     def cut_controller(self) -> None:
-        """Pull the controller's cable: it runs on, and nobody can ask it anything."""
+        """Disconnect the controller from the network. It continues to run, but does not answer."""
         self._machines.controller.cut()
 
     def heal_controller(self) -> None:
         self._machines.controller.heal()
 
     def freeze_node(self, node: int) -> None:
-        """SIGSTOP every process on the node, but for its init, which does nothing."""
+        """Stop every process on the node with SIGSTOP, except its init, which is idle."""
         self._signal_until_stable(node, signal.SIGSTOP)
 
     def thaw_node(self, node: int) -> None:
@@ -220,29 +220,29 @@ class SlurmCluster:
             done |= new
 
     def set_down(self, node: int) -> None:
-        """`scontrol update state=down`: jobs lose the node at once, and it stays down until `resume` or `start_node`.
+        """`scontrol update state=down`: jobs lose the node at once. It stays down until `resume` or `start_node`.
 
-        With ReturnToService=2 it would not: SLURM may look later at an answer that the node gave before it died, and
-        then starts jobs on the dead node (seen with 26.05).
+        With ReturnToService=2 it would not: SLURM may later process a reply that the node sent before it died, and then
+        start jobs on the dead node (seen with 26.05).
         """
         self._set_down.add(node)
         self.run("scontrol", "update", f"nodename=n{node}", "state=down", "reason=test")
 
     def drain(self, node: int) -> None:
-        """`scontrol update state=drain`: the node gets no new job, and keeps those that it has."""
+        """`scontrol update state=drain`: the node gets no new job and keeps its jobs."""
         self.run("scontrol", "update", f"nodename=n{node}", "state=drain", "reason=test")
 
     def limit(self, job: str, seconds: int) -> None:
-        """Let a running job's time end so many seconds from now; SLURM sees that up to 30 s later (see `presets`)."""
+        """Let a running job's time limit end in so many seconds. SLURM notices up to 30 s later (see `presets`)."""
         self.run("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
 
     def resume(self, node: int) -> None:
-        """Undo `set_down`, or `drain`, of a node that is alive."""
+        """Undo `set_down` or `drain` of a node that is alive."""
         self._set_down.discard(node)
         self.run("scontrol", "update", f"nodename=n{node}", "state=resume")
 
     def node_running(self, node: int) -> bool:
-        """False after a kill or power off, until the start."""
+        """Return False after a kill or a power-off, until the next start."""
         return self._host(node).running
 
     @property
@@ -253,17 +253,17 @@ class SlurmCluster:
         self._machines.controller.kill()
 
     def stop_controller(self, timeout: float = 60.0) -> None:
-        """End the controller in good order, as for its maintenance: it saves what it knows."""
+        """End the controller in an orderly way, as for maintenance. It saves its state."""
         controller = self._machines.controller
         daemons = {pid for pid in controller.pids() if processes.command_name(pid).startswith("slurmctld")}
         processes.send(daemons, signal.SIGTERM)
         wait_until(
-            "the controller's end", lambda: daemons & controller.pids(), lambda left: not left, timeout, self.logs
+            "the end of the controller", lambda: daemons & controller.pids(), lambda left: not left, timeout, self.logs
         )
         self.kill_controller()
 
     def start_controller(self, timeout: float = 60.0) -> None:
-        """Start the controller, after a kill on the state that the killed one had saved, some seconds old."""
+        """Start the controller. After a kill it has the state that the killed one saved some seconds before."""
         self._machines.controller.start(self.env)
         wait_until("an answer of the controller", self._controller_answers, bool, timeout, self.logs)
 
@@ -280,22 +280,22 @@ class SlurmCluster:
         return self._machines.nodes[node - 1]
 
     def node_pids(self, node: int) -> set[int]:
-        """All processes on the node, by the process ids of this machine."""
+        """Return all processes on the node, by the process ids of this machine."""
         return self._host(node).pids()
 
     def user_pids(self, node: int) -> set[int]:
-        """The processes on the node that are not SLURM's own."""
+        """Return the processes on the node that do not belong to SLURM."""
         pids = self.node_pids(node) - {self._host(node).init_pid}
         return {pid for pid in pids if not processes.command_name(pid).startswith(_DAEMONS)}
 
     def pid_of(self, node: int, inner: int) -> int | None:
-        """The id on this machine of the process that has the id `inner` on the node; None if it is gone."""
+        """Return the id on this machine of the process with the id `inner` on the node; None if it has ended."""
         return next((pid for pid in self.user_pids(node) if processes.inner_pid(pid) == inner), None)
 
     def jobs(self) -> dict[str, str]:
-        """Job -> state of all that are pending or run, in squeue's words."""
+        """Return the state of each pending or running job, as squeue prints it."""
         return dict(line.split() for line in self.run("squeue", "-h", "-r", "-o", "%i %T").splitlines())
 
     def job_pids(self, job: str, node: int) -> set[int]:
-        """A job's processes on the node, told by the environment that they were started with."""
+        """Return the processes of a job on the node. The environment of their start identifies them."""
         return {pid for pid in self.user_pids(node) if processes.environment(pid).get("SLURM_JOB_ID") == job}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class ClusterError(RuntimeError):
-    """A command of the cluster failed; the message holds its output."""
+    """A command of the cluster failed. The message contains its output."""
 
 
 class ClusterTimeout(ClusterError, TimeoutError):
-    """Something did not come true in time; the message holds what was last seen and the tails of SLURM's logs."""
+    """A condition was not met in time. The message contains the last observation and the tails of SLURM's logs."""

@@ -1,8 +1,8 @@
-"""A host: network, host name, mounts, shared memory and processes of its own, by Linux namespaces.
+"""A host with its own network, host name, mounts, shared memory and processes, made of Linux namespaces.
 
-Two processes make one: a holder, which keeps the namespaces, and init, process 1 of the host's process namespace.
-SIGKILL of init makes the kernel kill all else on the host, at once. The holder then still keeps the network up, as a
-kernel would whose processes all died: peers see connections reset, and new ones refused.
+Two processes make a host: a holder, which keeps the namespaces, and init, process 1 of the process namespace. When init
+gets SIGKILL, the kernel kills all other processes of the host at once. The holder still keeps the network up, like a
+kernel whose processes have all died: peers see connections reset, and new ones refused.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from tests.cluster.network import Switch
 from tests.cluster.processes import ProcessHandle
 from tests.cluster.waiting import log_tails
 
-KILL_TIMEOUT = 20.0  # s; the kernel kills a host's processes, so only an uninterruptible one takes long
+KILL_TIMEOUT = 20.0  # s; the kernel kills a host's processes, so only an uninterruptible process takes long
 
-# `unshare --pid` without --fork: the holder's first child is the new namespace's init, and $! its id out here.
-# Standard input is a lifeline: it ends with the process that started the host, and then so do init and holder.
+# `unshare --pid` without --fork: the holder's first child is init of the new namespace, and $! is its id outside.
+# Standard input ends with the process that started the host, and then init and holder end too.
 _HOLDER = """
 "$@" <&0 & echo $!; exec >/dev/null 2>&1
 wait $!
 read -r _
 """
 
-# The kernel's boot id is made the host's own, new at every start. Host names come from files alone: a query of a name
+# The host has a boot id of its own, which is new at every start. Host names come from files only: a query of a name
 # server that cannot be reached takes 10 s. Bash, waiting in `read`, reaps the orphans that init inherits.
 _INIT = """
 set -e
@@ -55,7 +55,7 @@ read -r end
 
 
 class Host:
-    """A host that runs one daemon from `start` until `kill`; it can be started again."""
+    """A host that runs one daemon from `start` until `kill`. It can be started again."""
 
     def __init__(self, name: str, address: str, daemon: list[str], switch: Switch, directory: Path) -> None:
         self.name = name
@@ -81,11 +81,11 @@ class Host:
         assert holder.stdin
         holder.stdin.write("plugged\n")
         holder.stdin.flush()
-        # A request for an address that comes too early is repeated only after a second, the interval of ARP.
+        # An ARP request for an address that does not answer yet is repeated only after a second.
         self._hear()
 
     def _hear(self) -> str:
-        """The next line from the holder or init."""
+        """Return the next line from the holder or init."""
         assert self._holder and self._holder.stdout
         if not (line := self._holder.stdout.readline()):
             raise ClusterError(f"host {self.name} did not start\n{log_tails(self._directory / 'log')}")
@@ -96,8 +96,8 @@ class Host:
         return self._init is not None and not self._init.wait(0)
 
     def pids(self) -> set[int]:
-        """The processes on this host, init included, by our own process ids."""
-        # Init's id may mean another process once init has ended, so its namespace was noted when it started.
+        """Return the processes on this host, init included, by the process ids of this machine."""
+        # Init's id may belong to another process once init has ended. So its namespace was recorded when it started.
         return processes.in_namespace(self._pid_namespace, "pid") if self.running and self._pid_namespace else set()
 
     @property
@@ -105,7 +105,7 @@ class Host:
         return self._init.pid if self._init else None
 
     def kill(self) -> None:
-        """SIGKILL everything on the host and return when all of it has ended."""
+        """Kill all processes of the host with SIGKILL. Return when all have ended."""
         if self._init is None:
             return
         self._init.kill()
@@ -119,7 +119,7 @@ class Host:
         self._switch.heal(self.name)
 
     def close(self) -> None:
-        """Kill the host and take its namespaces and its cable away."""
+        """Kill the host and remove its namespaces and its cable."""
         try:
             self.kill()
         finally:
@@ -134,5 +134,5 @@ class Host:
             with suppress(OSError):
                 self._holder.communicate()
             self._holder = None
-            # Sockets in their last retransmissions can keep a network namespace, and so the port, a minute longer.
+            # Sockets in their last retransmissions can keep a network namespace, and so the port, for another minute.
             self._switch.unplug(self.name)

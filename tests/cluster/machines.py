@@ -1,4 +1,4 @@
-"""The hosts of a cluster, assembled but not yet started, with the files that all of them see."""
+"""The hosts of a cluster before their start, with the files that all of them share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.cluster.host import Host
 from tests.cluster.network import Switch
 from tests.cluster.slurm_conf import CONTROLLER, Site
 
-# Variables of a SLURM job that the tests themselves may run in; they would lead the commands astray.
+# Variables of a SLURM job in which the tests may run. The commands would use that job's cluster.
 _FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCEL_")
 
 
@@ -31,7 +31,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Machines:
-    """All hosts, the shared directory, the name of this machine's link to them, and the environment of clients."""
+    """All hosts, the shared directory, the name of this machine's link to the hosts, and the environment of clients."""
 
     path: Path
     uplink: str
@@ -41,7 +41,7 @@ class Machines:
 
 
 def assemble(shape: Shape, resources: ExitStack) -> Machines:
-    """Closing `resources` stops the hosts and removes all traces, in the order that this needs."""
+    """Return the machines. Closing `resources` stops the hosts and removes all their resources in the right order."""
     path = _directory(resources)
     switch = Switch(str(path))
     resources.callback(switch.close)

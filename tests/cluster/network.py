@@ -1,7 +1,7 @@
-"""A switch in a network namespace of its own, with a cable to every host and one to this machine.
+"""A switch in its own network namespace, with a cable to every host and one to this machine.
 
-The kernel removes the bridge and every cable when the namespace's last process, the switch's, ends. Frames between
-hosts never pass this machine's network namespace, hence none of its firewall rules (Docker's drop forwarded ones).
+The kernel removes the bridge and every cable when the last process of the namespace, the switch, ends. Frames between
+hosts do not pass this machine's network namespace, so its firewall rules (Docker's drop forwarded frames) do not apply.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from contextlib import suppress
 
 from tests.cluster.errors import ClusterError
 
-# 198.18.0.0/15 is set aside for tests of networks (RFC 2544), so no real network is shadowed.
+# 198.18.0.0/15 is reserved for tests of networks (RFC 2544), so it hides no real network.
 _SUBNETS = [f"198.{18 + index // 256}.{index % 256}" for index in range(512)]
 
-# Standard input is a lifeline: it ends with the process that started the switch, however that one ends.
+# Standard input ends with the process that started the switch, even if that process was killed.
 _SWITCH = """
 ip link add bridge0 type bridge && ip link set bridge0 up && echo ready
 read -r _
@@ -36,7 +36,7 @@ def _batch(prefix: list[str], lines: tuple[str, ...]) -> None:
 
 
 class Switch:
-    """Lives while its process does. `scratch` is a directory to remove should our own process die without cleaning."""
+    """A switch that exists as long as its process. It removes the directory `scratch` if its creator is killed."""
 
     def __init__(self, scratch: str = "") -> None:
         command = ["unshare", "--net", "bash", "-c", _SWITCH, "switch", scratch]
@@ -53,11 +53,11 @@ class Switch:
 
     @property
     def gateway(self) -> str:
-        """This machine's own address on the switch."""
+        """The address of this machine on the switch."""
         return f"{self.subnet}.254"
 
     def _plug_uplink(self) -> tuple[str, str]:
-        """Take the first free name in random order; the name stands for the subnet, and a name exists only once."""
+        """Take the first free name in random order. The name determines the subnet, and a name exists only once."""
         for index in random.sample(range(len(_SUBNETS)), len(_SUBNETS)):
             uplink = f"slurmtest{index}"
             try:
@@ -73,15 +73,15 @@ class Switch:
 
     @property
     def inside(self) -> list[str]:
-        """Command prefix that runs a command in the switch's network namespace."""
+        """Return the command prefix that runs a command in the switch's network namespace."""
         return ["nsenter", f"--net=/proc/{self._process.pid}/ns/net"]
 
     def _ip(self, *lines: str) -> None:
         _batch(self.inside, lines)
 
     def plug(self, port: str, address: str, pid: int) -> None:
-        """Lay a cable from a port to `eth0`, of that IP address, in the network namespace of a process."""
-        # One hardware address for good: peers remember it, and a host that returned with another stays lost to them.
+        """Connect a port to `eth0` with that IP address in the network namespace of a process."""
+        # The hardware address never changes. Peers remember it, and would not find a host that returns with another.
         hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
         peer = f"peer name eth0 address {hardware} netns {pid}"
         self._ip(f"link add {port} type veth {peer}", f"link set {port} master bridge0 up")
@@ -91,7 +91,7 @@ class Switch:
         self._ip(f"tuntap add {port} mode tap", f"link set {port} master bridge0 up")
 
     def unplug(self, port: str) -> None:
-        """Remove the cable, if there is one."""
+        """Remove the cable if there is one."""
         with suppress(ClusterError):
             self._ip(f"link del {port}")
 
@@ -102,7 +102,7 @@ class Switch:
         self._ip(f"link set {port} up")
 
     def detach(self, port: str) -> None:
-        """Let no frame pass, with the link up: a virtual machine does not get over a `tap` that went down."""
+        """Drop all frames while the link stays up: a virtual machine does not recover from a `tap` that went down."""
         self._ip(f"link set {port} nomaster")
 
     def attach(self, port: str) -> None:

@@ -1,8 +1,8 @@
-"""Pure: settings of sites, to be given as `extra_conf`; lines of several are joined with a newline.
+"""Settings of sites, to be passed as `extra_conf`. Join the lines of several settings with a newline. Pure.
 
-Limits of time: the controller looks at them 30 s after its start and every 30 s from then on, and no setting changes
-that (seen with 22.05; `scontrol reconfigure` and OverTimeLimit=0 do not): `-t1` ends a job after 60 to 90 s. An
-operator may set a running job's EndTime, and so may a test: `SlurmCluster.limit`.
+Time limits: the controller checks them 30 s after its start and every 30 s afterwards. No setting changes this (seen
+with 22.05; `scontrol reconfigure` and OverTimeLimit=0 do not). So `-t1` ends a job after 60 to 90 s. An operator may
+set a running job's EndTime, and so may a test: `SlurmCluster.limit`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from tests.cluster.slurm_conf import SCHEDULING
 
 QUICK = "KillWait=2"
-"""A job that does not end at SIGTERM is killed sooner. `SlurmdTimeout` stays: with 3 s, 24.11 calls nodes down whose
-slurmd gets no processor for that long, on a machine that is busy with other tests, and requeues their jobs."""
+"""A job that does not end at SIGTERM is killed earlier. `SlurmdTimeout` is not changed: with 3 s, 24.11 calls a node
+down whose slurmd gets no processor for that long on a busy machine, and requeues its jobs."""
 
 PREEMPTION = """
 PreemptType=preempt/partition_prio
@@ -21,11 +21,11 @@ PartitionName=graceful Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 Preemp
 PartitionName=cancelled Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=1 PreemptMode=CANCEL GraceTime=20
 PartitionName=high Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
 """
-"""A job in `high` takes the nodes of jobs in `low`, without a word, and of those in `graceful` and `cancelled`, 20 s
-after SLURM's warning; jobs in `low` and `graceful` are requeued, those in `cancelled` end."""
+"""A job in `high` takes the nodes of jobs in `low` without a warning. It takes those of jobs in `graceful` and
+`cancelled` 20 s after SLURM's warning. Jobs in `low` and `graceful` are requeued, and those in `cancelled` end."""
 
 USER_SIGNAL = "SlurmctldParameters=preempt_send_user_signal"
 """The warning before a preemption is the job's `--signal`, not SIGTERM."""
 
 EXPANSION = f"SchedulerParameters={SCHEDULING},permit_job_expansion"
-"""Jobs may take over the nodes of another job of their user."""
+"""Jobs may take the nodes of another job of their user."""

@@ -1,4 +1,4 @@
-"""Processes as /proc shows them. A process that ends while it is looked at counts as gone."""
+"""Processes as /proc shows them. A process that ends while it is examined counts as ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def namespace(pid: int | str, kind: str) -> str | None:
-    """The identity of a process's namespace of that kind ("pid", "net", ...), None if the process is gone."""
+    """Return the identity of a process's namespace of a kind ("pid", "net", ...); None if the process has ended."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}")
     except OSError:
@@ -19,7 +19,7 @@ def namespace(pid: int | str, kind: str) -> str | None:
 
 
 def in_namespace(identity: str, kind: str) -> set[int]:
-    """All live processes, by our own process ids, in a namespace."""
+    """Return all live processes in a namespace, by the process ids of this machine."""
     return {int(entry.name) for entry in Path("/proc").glob("[0-9]*") if namespace(entry.name, kind) == identity}
 
 
@@ -31,7 +31,7 @@ def command_name(pid: int) -> str:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The environment that a process was started with."""
+    """Return the environment with which a process was started."""
     try:
         text = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace")
     except OSError:
@@ -40,7 +40,7 @@ def environment(pid: int) -> dict[str, str]:
 
 
 def inner_pid(pid: int) -> int | None:
-    """The process's id in its own process namespace, None if the process is gone."""
+    """Return the process's id in its own process namespace; None if the process has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -55,7 +55,7 @@ def send(pids: Iterable[int], number: signal.Signals) -> None:
 
 
 class ProcessHandle:
-    """One process, held by a pidfd: its id cannot come to mean another process."""
+    """A process that is held by a pidfd, so that its id cannot be reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -66,7 +66,7 @@ class ProcessHandle:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait(self, timeout: float) -> bool:
-        """True once it has ended. An init of a pid namespace ends after all else in there."""
+        """Return True once it has ended. The init of a pid namespace ends after all other processes in it."""
         return bool(select.select([self._pidfd], [], [], timeout)[0])
 
     def close(self) -> None:

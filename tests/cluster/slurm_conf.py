@@ -1,4 +1,4 @@
-"""Pure: the texts of a test cluster's configuration files."""
+"""The contents of a test cluster's configuration files. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ CONTROLLER = "ctl"
 CONTROLLER_PORT = 6817
 
 SCHEDULING = "batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1"
-"""SchedulerParameters: at once."""
+"""SchedulerParameters that schedule at once."""
 
-# Scheduling at once, and no two-minute wait before a requeued job may start (it is the credential's life, and values
-# under 5 s are ignored). Authentication is off: the cluster is reachable from this machine only.
+# Scheduling is immediate, and a requeued job may start without a wait of two minutes. That wait is the lifetime of a
+# credential; values under 5 s are ignored. Authentication is off, because only this machine can reach the cluster.
 _SETTINGS = f"""
 SlurmctldPort={CONTROLLER_PORT}
 SlurmdPort=6818
@@ -52,14 +52,14 @@ class Site:
     gateway: str
     nodes: Mapping[str, str]
     cpus: int
-    gpus: tuple[int, ...]  # of each node
+    gpus: tuple[int, ...]  # for each node
     extra_conf: str
     topology: str
 
 
 def files(site: Site, this_host: str) -> dict[str, str]:
-    """File name -> text, all to lie in the site's directory."""
-    # cgroup/v1 is the one plugin that asks nothing of the machine as long as no other plugin uses cgroups.
+    """Return the text of each file by its name. All files belong into the site's directory."""
+    # cgroup/v1 is the only plugin that needs nothing from the machine as long as no other plugin uses cgroups.
     texts = {
         "slurm.conf": slurm_conf(site),
         "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
@@ -81,7 +81,7 @@ def gpu_file(site: Site, index: int | str) -> str:
 
 def slurm_conf(site: Site) -> str:
     settings = _merge(_own_settings(site) + _SETTINGS, site.extra_conf)
-    # Partitions come last: SLURM reads them after the nodes that they name.
+    # Partitions are last, because SLURM reads them after the nodes that they name.
     last = sorted(settings, key=lambda line: line.startswith("PartitionName="))
     return "\n".join(last) + "\n"
 
@@ -109,7 +109,7 @@ def _gres(gpus: int) -> str:
 
 
 def _merge(base: str, extra: str) -> list[str]:
-    """Lines of both, where a later line replaces an earlier one of the same key: SLURM complains about doubles."""
+    """Return the lines of both texts. A later line replaces an earlier one of the same key."""
     lines = {_key(line): line for text in (base, extra) for line in map(str.strip, text.splitlines()) if line}
     return list(lines.values())
 

@@ -1,4 +1,4 @@
-"""Waiting for what SLURM only tells when asked: short polls, a deadline, and an error worth reading."""
+"""Waiting for conditions that SLURM does not announce: short polls, a deadline, and an error with evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ POLL_INTERVAL = 0.05  # s
 def wait_until(
     what: str, poll: Callable[[], T], good: Callable[[T], object], timeout: float, evidence: Callable[[], str]
 ) -> T:
-    """Call `poll` until `good` accepts its result and return it; ClusterTimeout after `timeout` seconds."""
+    """Call `poll` until `good` accepts its result, and return the result. ClusterTimeout after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     while not good(seen := poll()):
         if time.monotonic() > deadline:
@@ -27,7 +27,7 @@ def wait_until(
 
 
 def log_tails(directory: Path, lines: int = 15) -> str:
-    """The last lines of every log in a directory, as one text."""
+    """Return the last lines of every log in a directory as one text."""
     return "\n".join(f"--- {log.name}\n{_tail(log, lines)}" for log in sorted(directory.glob("*.log")))
 
 

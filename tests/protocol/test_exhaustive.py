@@ -44,7 +44,7 @@ class Count(UserWarning):
         pytest.param(Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
 )
-def test_every_promise_is_kept(rules: Rules, depth: int | None, request: pytest.FixtureRequest) -> None:
+def test_no_property_is_violated(rules: Rules, depth: int | None, request: pytest.FixtureRequest) -> None:
     searched = Search(rules).run(depth)
     assert not searched.broken
     assert searched.complete == (depth is None), searched

@@ -3,7 +3,8 @@
     python -m tests.simulation --seeds 100000
     python -m tests.simulation --minutes 4
 
-The command prints what was simulated. A history that breaks a promise is cut down and shown, and the exit status is 1.
+The command prints what was simulated. It reduces and prints a history that violates a property. The exit status is then
+1.
 """
 
 import argparse
@@ -28,7 +29,7 @@ _BATCH = 50
 
 @dataclass
 class Tally:
-    """The summary of some histories."""
+    """A summary of histories."""
 
     histories: int = 0
     rounds: int = 0
@@ -36,7 +37,7 @@ class Tally:
     moves: int = 0
     counted: int = 0
     simulated: float = 0.0
-    """Seconds."""
+    """Simulated time in seconds."""
 
     struck: Counter[str] = field(default_factory=Counter)
     failed: list[Scenario] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Tally:
 
 
 def tally(scenarios: list[Scenario]) -> Tally:
-    """Simulate these."""
+    """Simulate these scenarios."""
     total = Tally()
     for each in scenarios:
         world = Simulation(each)
@@ -96,7 +97,7 @@ def main() -> int:
 
 def _show(failed: Scenario) -> int:
     violation = violation_of(failed)
-    print(story(failed, violation) if violation else "no promise is broken")
+    print(story(failed, violation) if violation else "no property is violated")
     return 1 if violation else 0
 
 
@@ -112,7 +113,7 @@ def _profiles(name: str | None) -> list[Profile]:
 
 
 def _prepare() -> None:
-    gc.set_threshold(100_000)  # a history is dropped as a whole
+    gc.set_threshold(100_000)  # the objects of a history are freed together
 
 
 def _progress(total: Tally, arguments: argparse.Namespace, passed: float) -> None:
@@ -124,12 +125,12 @@ def _progress(total: Tally, arguments: argparse.Namespace, passed: float) -> Non
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, help="how many histories; 1000 without --minutes, else without end")
+    parser.add_argument("--seeds", type=int, help="number of histories; without it 1000, or no limit with --minutes")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no history after this time")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes")
     parser.add_argument("--profile", choices=[profile.name for profile in PROFILES], help="only this kind of history")
-    parser.add_argument("--replay", metavar="SCENARIO", help="play one scenario, as a failure prints it")
+    parser.add_argument("--replay", metavar="SCENARIO", help="repeat one scenario, as printed for a failure")
     arguments = parser.parse_args()
     if arguments.seeds is None:
         arguments.seeds = 1000 if math.isinf(arguments.minutes) else 10**9

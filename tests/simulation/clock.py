@@ -1,7 +1,7 @@
-"""Simulated time: events in order, and threads that take turns because each runs until it waits.
+"""Simulated time: events in order of time, and threads of which one runs at a time, until it waits.
 
-A `Task` is a thread as the code under test knows it: a greenlet that gives way where it waits, and nowhere else. It
-belongs to a `Process`, which can be frozen (its events are held) and can end (they are dropped).
+A `Task` replaces a thread for the code under test. It is a greenlet that yields only where it waits. It belongs to a
+`Process`, which can be frozen (its events are held) and can end (they are dropped).
 """
 
 import heapq
@@ -16,7 +16,7 @@ Action = Callable[[], None]
 
 
 class Process:
-    """A process, which is frozen, continued and killed as a whole."""
+    """A process. It is frozen, continued and killed as a whole."""
 
     def __init__(self, clock: "Clock") -> None:
         self._clock = clock
@@ -35,7 +35,8 @@ class Process:
             self._clock.after(self._clock.random.uniform(0, 0.2), action, self)
 
     def end(self) -> None:
-        """Not one instruction of it runs from now on, but for what the task that calls this does until it waits."""
+        """End the process. No instruction of it runs from now on, except in a task that calls this, until the task
+        waits."""
         self.gone = True
         for task in self.tasks:
             task.end()
@@ -45,13 +46,13 @@ class Process:
 
 
 class Clock:
-    """The time of a simulation in seconds, and what is due when. ``random`` draws the small delays."""
+    """The simulated time in seconds, and the pending events. ``random`` draws the small delays."""
 
     def __init__(self, random: Random) -> None:
         self.now = 0.0
         self.random = random
         self.task: Task | None = None
-        """The one that runs at this moment; None outside all of them."""
+        """The task that runs at this moment; None outside all tasks."""
 
         self._broken: Exception | None = None
         self._events: list[tuple[float, int, Action, Process | None]] = []
@@ -59,12 +60,12 @@ class Clock:
         self.hub: Any = getcurrent()
 
     def after(self, delay: float, action: Action, owner: Process | None = None) -> None:
-        """Do it in ``delay`` seconds, if its ``owner`` lives then, and as soon as that is not frozen."""
+        """Execute ``action`` in ``delay`` seconds if its ``owner`` is alive then, and as soon as it is not frozen."""
         self._scheduled += 1
         heapq.heappush(self._events, (self.now + delay, self._scheduled, action, owner))
 
     def advance(self, until: float) -> None:
-        """Let everything happen that is due by ``until``."""
+        """Execute all events that are due by ``until``."""
         self.hub, events = getcurrent(), self._events
         while events and events[0][0] <= until:
             self.now, _, action, owner = heapq.heappop(events)
@@ -79,12 +80,12 @@ class Clock:
         self.now = until
 
     def stop(self, error: Exception) -> None:
-        """Let `advance` raise ``error``, once whatever runs now gives way."""
+        """Let `advance` raise ``error`` as soon as the running task yields."""
         self._broken = self._broken or error
 
 
 class Task:
-    """A thread of ``process``; ``entered`` is called whenever it goes on, before it does."""
+    """A thread of ``process``. ``entered`` is called before the task continues, each time."""
 
     def __init__(self, process: Process, body: Action, entered: Action) -> None:
         self._process = process
@@ -103,7 +104,7 @@ class Task:
         if not self._greenlet or running is self:
             return
         clock.task = self
-        self._entered()  # what it does on its way out is its own doing, and must come to nothing
+        self._entered()  # the task's own cleanup must have no effect
         self._greenlet.parent = getcurrent()
         self._greenlet.throw(GreenletExit)
         clock.task = running
@@ -111,12 +112,12 @@ class Task:
             running._entered()
 
     def pause(self, seconds: float) -> None:
-        """Give way for so long."""
+        """Yield for a time."""
         self._clock.after(seconds, self._resume, self._process)
         self._away()
 
     def park(self, timeout: float | None) -> Action:
-        """Return a function that wakes this task once, from the next `wait` on. ``timeout`` wakes it, too."""
+        """Return a function that wakes this task once, from the next `wait` on. ``timeout`` wakes it as well."""
         self._ticket += 1
         ticket = self._ticket
 
@@ -130,7 +131,7 @@ class Task:
         return lambda: self._clock.after(0.0, wake, self._process)
 
     def wait(self) -> None:
-        """Give way until woken; see `park`."""
+        """Yield until woken; see `park`."""
         self._away()
 
     def _away(self) -> None:
@@ -185,7 +186,7 @@ class Event:
 
 
 class Condition(Event):
-    """`threading.Condition` for tasks, one of which runs at a time: no lock is needed."""
+    """`threading.Condition` for tasks. It needs no lock, because one task runs at a time."""
 
     def __enter__(self) -> "Condition":
         return self

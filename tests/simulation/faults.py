@@ -1,7 +1,7 @@
-"""The faults of a simulated run, as data. They are drawn in advance from the seed, so that a history can be shrunk.
+"""The faults of a simulated run, as data. They are drawn in advance from the seed, so that a history can be reduced.
 
-A history depends only on its `Scenario` and on the code under test. Faults and settings come from one stream of random
-numbers, the simulated delays from another, so the removal of a fault does not change the others.
+A history depends only on its `Scenario` and on the code under test. Faults and settings use one stream of random
+numbers and the simulated delays another one, so the removal of a fault does not change the others.
 """
 
 from collections.abc import Mapping
@@ -16,28 +16,28 @@ STALENESS = 1.5
 """Maximum delay in seconds until a reader sees a file's new content."""
 
 LATENESS = 0.95
-"""Maximum delay of a listing. The sum for leases and register must stay below MARGIN."""
+"""Maximum delay of a listing. The sum of the delays of leases and register must stay below MARGIN."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that happens to a run."""
+    """One fault, or another event from outside the run."""
 
     at: float
-    """Seconds since the run began."""
+    """Seconds since the start of the run."""
 
     kind: str
     """Name of a method of `Simulation`."""
 
     who: int = 0
-    """Which node, by its place in the list of names; the next one that it can happen to."""
+    """Index of the node in the list of names. If the fault cannot happen to this node, it happens to the next one."""
 
     lasts: float = 0.0
     operations: int = 0
-    """It strikes in the middle of that node's so many-th operation on the filesystem from then; 0 for at once."""
+    """The number of the node's operation on the filesystem in whose middle the fault happens; 0 for at once."""
 
     knowing: bool = False
-    """A node that comes back knows that its predecessors are dead; ``operations`` are those of its workers."""
+    """A node that returns knows that its previous incarnations are dead. ``operations`` are those of its workers."""
 
     def __str__(self) -> str:
         parts = [f"at {self.at:.1f} s {self.kind} n{self.who + 1}"]
@@ -53,45 +53,45 @@ class Profile:
 
     name: str
     faults: Mapping[str, float] = field(default_factory=dict)
-    """Weights of kinds."""
+    """Weights of the kinds."""
 
     traits: tuple[Traits, ...] = (Traits(),)
-    """One is drawn."""
+    """One of them is drawn."""
 
     every: float = 6.0
-    """Mean seconds between two faults."""
+    """Mean number of seconds between two faults."""
 
     until: float = 40.0
-    """No fault comes later than this."""
+    """Time of the last fault."""
 
     echo: float = 0.7
-    """Probability that a worker fails because a peer is gone; otherwise it hangs until it is stopped."""
+    """Probability that a worker fails because a peer is gone. Otherwise it hangs until it is stopped."""
 
     poll: float = POLL
-    """Seconds between two turns of a rendezvous; the fewer, the dearer the simulation."""
+    """Seconds between two turns of a rendezvous. The simulation is slower if there are more turns."""
 
     last_calls: tuple[float, ...] = (0.0, 3.0, 8.0)
-    """One is drawn, in seconds."""
+    """One of them is drawn, in seconds."""
 
     losses: tuple[float, ...] = (0.0, 0.0, 0.3, 1.0)
-    """The share of messages between nodes that get lost; one is drawn."""
+    """Fraction of lost messages between nodes; one of them is drawn."""
 
     needs_all: bool = False
-    """No round forms without all nodes that the run begins with."""
+    """Whether a round needs all nodes with which the run begins."""
 
     publishes: bool = False
-    """Workers publish with their token."""
+    """Whether workers publish with their token."""
 
     counts: bool = False
-    """Workers count in a key-value store."""
+    """Whether workers count in a key-value store."""
 
     final: bool = False
-    """An agent whose workers have succeeded starts none again, and may end at once, as torch's do."""
+    """Whether an agent whose workers have succeeded starts none again and may end at once, like torch's agents."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """A history to be: the same scenario gives the same one."""
+    """The complete input of a history. Equal scenarios have equal histories."""
 
     seed: int
     profile: Profile
@@ -101,11 +101,11 @@ class Scenario:
     job_known: bool = True
     traits: Traits = Traits()  # noqa: RUF009  # frozen
     loss: float = 1.0
-    """The share of messages between nodes that get lost; with 1 the network can't be used."""
+    """Fraction of lost messages between nodes; with 1 the network cannot be used."""
 
 
 def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
-    """Draw all from the seed: 3 to 8 nodes, small runs more often than large ones."""
+    """Draw a scenario from the seed: 3 to 8 nodes, small runs more often than large ones."""
     random = Random(f"{seed}/{profile.name}")
     drawn = random.choice([3, 3, 3, 4, 4, 5, 6, 8])
     size = size or drawn
@@ -116,7 +116,7 @@ def scenario(seed: int, profile: Profile, size: int | None = None) -> Scenario:
 
 
 def without(scenario: Scenario, indexes: set[int]) -> Scenario:
-    """The same scenario, but for these faults."""
+    """Return the scenario without these faults."""
     return replace(scenario, faults=tuple(f for i, f in enumerate(scenario.faults) if i not in indexes))
 
 

@@ -1,7 +1,8 @@
-"""A shared filesystem with all that is known of their lies: one `Server`, and a `Mount` for each client.
+"""A shared filesystem with all its known faults: one `Server`, and a `Mount` for each client.
 
-The server holds the truth. A mount shows it late, forgets replies, fails, hangs, and may end between any two
-operations, or in the middle of one. Operations have the names and the errors of module `os`.
+The server has the true content. A mount shows it late, loses replies, fails, hangs, and may end between two operations
+or
+in the middle of one. Operations have the names and the errors of module `os`.
 """
 
 import errno
@@ -19,49 +20,50 @@ from greenlet import GreenletExit
 from tests.simulation.clock import Clock, Process
 
 _SLOW = 2.0
-"""Seconds that a slow operation takes, now and then."""
+"""Range of seconds that a slow operation takes, which is rare."""
 
 _BETWEEN_SLOW = 6.0
 
 _AMID = 0.1
-"""Seconds within which a listing and the renaming of a file can be at the same time."""
+"""Seconds within which a listing and the renaming of a file can overlap."""
 
 _MISSED = 0.05
-"""Probability that such a listing misses the file, or shows both its names."""
+"""Probability that such a listing misses the file or shows both names."""
 
 _REMEMBERED = 60.0
-"""Seconds for which it can matter that a name was once there."""
+"""Seconds for which a removed name can have an effect."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """The kind of a filesystem. Times are in seconds; 0 means without delay."""
+    """The properties of a filesystem. Times are in seconds; 0 means no delay."""
 
     staleness: float = 0.0
     """Delay until a reader sees the new content of a name."""
 
     listing: float = 0.0
-    """Delay until another client's new name appears, and until its removed name disappears."""
+    """Delay until another client sees a new name, or sees that a name was removed."""
 
     negative: float = 0.0
-    """For how long a client remembers that a name was absent when it asked for it."""
+    """Time for which a client caches that a name is absent."""
 
     stale_handles: float = 0.0
     """Probability that a reader gets ESTALE instead of replaced content."""
 
     locks: str = "exclusive"
-    """``exclusive``, ``local`` (to one client), ``never`` (all get it), ``absent`` (ENOLCK), ``kept`` (by a
-    process that dies or freezes with it)."""
+    """``exclusive``, ``local`` (to one client), ``never`` (all get it), ``absent`` (ENOLCK), ``kept`` (by a process
+    that
+    dies or freezes while it holds it)."""
 
     links: str = "hard"
-    """``hard``, or ``symbolic`` where there are no hard links."""
+    """``hard``, or ``symbolic`` on a filesystem without hard links."""
 
     pace: float = 0.12
     """Probability that an operation takes time."""
 
 
 class Inode:
-    """A file, a symbolic link to ``target``, or what is left of it."""
+    """A file, a symbolic link to ``target``, or a removed file that is still open."""
 
     __slots__ = ("data", "links", "number", "synced", "target")
 
@@ -70,11 +72,11 @@ class Inode:
 
 
 _Change = tuple[float, Inode | None, Any]
-"""The meanings of a name, with the time and the mount of each change."""
+"""The inodes of a name, with the time and the mount of each change."""
 
 
 class Directory:
-    """Names, each with what it has meant, and what has changed of late."""
+    """Names with their recent inodes, and the recent changes."""
 
     __slots__ = ("below", "gone", "names", "recent", "renamed")
 
@@ -83,13 +85,13 @@ class Directory:
         self.below: dict[str, None] = {}
         self.recent: deque[tuple[float, str, Any]] = deque(maxlen=512)
         self.renamed: deque[tuple[float, str, str, Any]] = deque(maxlen=16)
-        """Files that were given another name, which no listing is sure to show amid that."""
+        """Files that were renamed. A listing at the same time may miss them."""
 
         self.gone: deque[tuple[float, str]] = deque()
-        """Names that were taken away, to be forgotten in time."""
+        """Names that were removed, to be dropped after a time."""
 
     def forget(self, until: float) -> None:
-        """Drop what was removed before then."""
+        """Drop the names that were removed before ``until``."""
         while self.gone and self.gone[0][0] < until:
             name = self.gone.popleft()[1]
             changes = self.names.get(name)
@@ -98,7 +100,7 @@ class Directory:
 
 
 class Server:
-    """The truth. ``published`` is told of every name but a draft's that gets a content."""
+    """The true content. ``published`` is called for every name, except those of drafts, that gets a content."""
 
     def __init__(
         self, clock: Clock, random: Random, traits: Traits, published: Callable[[str, bytes, "Mount"], None]
@@ -125,13 +127,13 @@ class Server:
         return found
 
     def entry(self, path: str) -> Inode | None:
-        """Return the true meaning of a path."""
+        """Return the true inode of a path."""
         directory, _, name = path.rpartition("/")
         changes = self.directory(directory or "/").names.get(name)
         return changes[-1][1] if changes else None
 
     def change(self, path: str, inode: Inode | None, by: "Mount") -> None:
-        """Let a path mean something else from now on."""
+        """Change the inode of a path."""
         parent, _, name = path.rpartition("/")
         directory = self.directory(parent or "/")
         changes = directory.names.get(name)
@@ -139,7 +141,7 @@ class Server:
             changes[-1][1].links -= 1
         if inode is not None:
             inode.links += 1
-        if name.startswith("."):  # a draft: nobody else ever opens it
+        if name.startswith("."):  # a draft, which no other process opens
             if inode is None:
                 directory.names.pop(name, None)
             else:
@@ -192,29 +194,29 @@ class Mount:
         self.calm = False
         self._fd = 2
         self._armed: tuple[int, Callable[[], None]] | None = None
-        self._trouble = 0.0
+        self._error_rate = 0.0
         self._slowness = 1.0
         self.hangs = False
         self._hung: list[Callable[[], None]] = []
 
-    # What can happen to it
+    # Faults of the mount
 
     def arm(self, operations: int, strike: Callable[[], None]) -> None:
-        """Let ``strike`` happen in the middle of that many operations from now."""
+        """Let ``strike`` happen in the middle of the given number of operations from now."""
         self._armed = operations, strike
 
     def disarm(self) -> None:
         self._armed = None
 
-    def trouble(self, likely: float) -> None:
-        """Set the probability that an operation fails, from now on."""
-        self._trouble = likely
+    def set_error_rate(self, likely: float) -> None:
+        """Set the probability that an operation fails."""
+        self._error_rate = likely
 
     def slow_down(self, factor: float) -> None:
         self._slowness = factor
 
     def hang(self) -> None:
-        """No operation ends, until `release`."""
+        """Let no operation end until `release`."""
         self.hangs = True
 
     def release(self) -> None:
@@ -223,12 +225,12 @@ class Mount:
         for wake in hung:
             wake()
 
-    def suffer_like(self, other: "Mount") -> None:
-        """Another process of the same node has the same troubles."""
-        self._trouble, self._slowness, self.hangs = other._trouble, other._slowness, other.hangs
+    def copy_faults(self, other: "Mount") -> None:
+        """Take over the faults of another process's mount on the same node."""
+        self._error_rate, self._slowness, self.hangs = other._error_rate, other._slowness, other.hangs
 
     def die(self, *, power: bool = True) -> None:
-        """The process has ended; with its node's power what was written and not made durable may be gone."""
+        """End the process. If the power of the node fails too, data that was not made durable may be lost."""
         for inode in self._unsynced if power else ():
             if not inode.synced and self._draw() < 0.3:
                 inode.data = inode.data[: self._random.randrange(len(inode.data) + 1)]
@@ -242,7 +244,7 @@ class Mount:
         draw = self._draw()
         if self.calm:
             return apply(*args)
-        if draw < self._pace or self._trouble or self.hangs or self._armed or self.process.gone:
+        if draw < self._pace or self._error_rate or self.hangs or self._armed or self.process.gone:
             return self._disturbed(draw, kind, apply, args)
         return apply(*args)
 
@@ -267,7 +269,7 @@ class Mount:
         return result
 
     def _wait(self, draw: float) -> None:
-        """Let the time of a reply pass; a slow one comes seldom, so that an undisturbed node keeps its lease."""
+        """Wait for a reply. A slow one is rare, so that an undisturbed node keeps its lease."""
         now, share = self.clock.now, draw / self._pace
         seconds = 0.2 * (share * 7 % 1)
         if share * 13 % 1 < 0.03 and now - self._slow_at > _BETWEEN_SLOW:
@@ -296,13 +298,13 @@ class Mount:
             self.clock.task.wait()
 
     def _fails(self, kind: str, apply: Callable[..., Any], args: tuple[Any, ...]) -> str:
-        """Fail, maybe: without effect, or with one later; ``lost`` if it shall happen and the reply be lost."""
-        if not self._trouble or self._draw() >= self._trouble:
+        """Fail with some probability: without effect, or with a late one. Return ``lost`` if only the reply is lost."""
+        if not self._error_rate or self._draw() >= self._error_rate:
             return ""
         how = self._draw()
         if how < 0.4:
             return "lost"
-        if how < 0.6 and kind in _LATE:  # a client that gave up, a server that did not
+        if how < 0.6 and kind in _LATE:  # the client has given up, and the server has not
             self.clock.after(self._random.uniform(0, 3), lambda: _ignored(apply, args))
         raise _error(self._random.choice(_TRANSIENT), *args[:1])
 
@@ -346,7 +348,7 @@ class Mount:
         self._refused(path)
         assert inode is not None
         part = bytes(data)
-        if self._trouble and len(part) > 1:
+        if self._error_rate and len(part) > 1:
             part = part[: self._random.randrange(1, len(part))]
         inode.data, inode.synced = inode.data + part, False
         return len(part)
@@ -355,7 +357,7 @@ class Mount:
         inode = self._files[fd][0]
         assert inode is not None
         data = inode.data
-        self._files[fd] = Inode(0), "", False  # read once, then at its end
+        self._files[fd] = Inode(0), "", False  # read once, then at the end of the file
         return bytes(self._do("read", lambda: data))
 
     def fsync(self, fd: int) -> None:
@@ -499,7 +501,7 @@ class Mount:
         inode = self._seen(path)
         return inode is not None and inode.target is None
 
-    # Operations on whole files, that pathlib offers
+    # Operations of pathlib on whole files
 
     def read_bytes(self, path: str) -> bytes:
         content: bytes = self._do("read", self._read_bytes, path)
@@ -531,10 +533,10 @@ class Mount:
         number, links = (inode.number, inode.links) if inode else (1, 1)
         return SimpleNamespace(st_ino=number, st_size=size, st_mode=kind, st_nlink=links, st_mtime_ns=number, st_dev=1)
 
-    # What this mount shows of the truth
+    # The content that this mount shows
 
     def _seen(self, path: str) -> Inode | None:
-        """Return the meaning of a name for this client, now."""
+        """Return the inode of a name as this client sees it now."""
         parent, _, name = path.rpartition("/")
         changes = self.server.directory(parent or "/").names.get(name)
         traits, now = self._traits, self.clock.now
@@ -556,7 +558,7 @@ class Mount:
         return seen
 
     def _as_of(self, changes: list[_Change], until: float) -> Inode | None:
-        """Return an earlier meaning of a name. A client knows its own changes at once."""
+        """Return an earlier inode of a name. A client sees its own changes at once."""
         for when, inode, by in reversed(changes):
             if when <= until or by is self:
                 return inode
@@ -564,7 +566,7 @@ class Mount:
 
     def _change(self, path: str, inode: Inode | None) -> None:
         if self._absent:
-            parent = path.rpartition("/")[0]  # who changes a directory asks anew for what was absent there
+            parent = path.rpartition("/")[0]  # a change of a directory invalidates the cached absence of names
             self._absent = {other: until for other, until in self._absent.items() if not other.startswith(parent)}
         self.server.change(path, inode, self)
 
@@ -587,7 +589,7 @@ def _nothing() -> None:
 
 
 def _ignored(apply: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Apply a late change on the server, after its client has given up. Errors are ignored."""
+    """Apply a late change on the server after its client has given up. Errors are ignored."""
     try:
         apply(*args)
     except OSError:

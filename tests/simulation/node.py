@@ -1,8 +1,8 @@
-"""A simulated node: the shell of an agent, around the real decisions of all its parts.
+"""A simulated node: an agent that uses the real code for all decisions.
 
-Its main thread executes the actions of `hpcelastic.protocol.node`, its rendezvous thread is
-`hpcelastic.rendezvous.thread` with all under it, its guard is what `hpcelastic.agent.guard_main` watches with. What
-they do to processes is modelled here and in `workers`. A fault can come wherever one of them waits.
+Its main thread executes the actions of `hpcelastic.protocol.node`. Its rendezvous thread is
+`hpcelastic.rendezvous.thread` with all modules below. Its guard uses the code of `hpcelastic.agent.guard_main`. The
+effects on processes are simulated here and in `workers`. A fault can occur wherever a task waits.
 """
 
 import contextlib
@@ -35,11 +35,11 @@ _EXECUTED_BY = {
     "ReservePort": "_reserve",
     "Finish": "_end",
 }
-"""The method for each action. By name, because each simulation loads classes of its own."""
+"""The method for each action. By name, because each simulation loads its own classes."""
 
 
 class Node:
-    """One incarnation of a node, with a clock of its own."""
+    """One incarnation of a node, with its own clock."""
 
     def __init__(self, world: "Simulation", member: Member) -> None:
         self.world, self.member, self.id = world, member, member.node
@@ -52,10 +52,10 @@ class Node:
         self._notifier = Event(world.clock)
         self._inbox: deque[Any] = deque()
         self._ended: deque[tuple[Group, int, int]] = deque()
-        self._fence_told = self._over = False
+        self._fence_reported = self._over = False
         self.groups: list[Group] = []
         self._group: Group | None = None
-        """The one that the main thread attends to."""
+        """The group that the main thread supervises."""
 
         self.stopping = False
         self._lease_from = 0.0
@@ -68,14 +68,14 @@ class Node:
         self._main_task.start(0.0)
 
     def clock(self) -> float:
-        """Seconds on the node's own monotonic clock."""
+        """Return the seconds on the node's own monotonic clock."""
         return self._zero + self.world.clock.now * self._rate
 
     def new_mount(self, process: Process) -> Mount:
         mount = Mount(self.world.server, process, self.member.name, self.clock)
         self._mounts.append(mount)
         if self._mounts[0] is not mount:
-            mount.suffer_like(self._mounts[0])
+            mount.copy_faults(self._mounts[0])
         return mount
 
     @property
@@ -84,7 +84,7 @@ class Node:
 
     @property
     def process(self) -> Process:
-        """That of the agent."""
+        """The process of the agent."""
         return self._agent
 
     @property
@@ -92,8 +92,8 @@ class Node:
         """True while a process is left that holds the node's port."""
         return not (self.gone and self.guard.process.gone) or any(group.alive for group in self.groups)
 
-    def hear(self, news: Callable[[Any], None]) -> None:
-        """Something has come over the network."""
+    def receive(self, news: Callable[[Any], None]) -> None:
+        """Handle news from the network."""
         if self._thread is not None:
             self._thread.call(news)
 
@@ -107,8 +107,8 @@ class Node:
         return self._state_machine.part is not None and self._group is None
 
     @property
-    def told_of_a_round(self) -> bool:
-        """The news that a round runs is there, and not read."""
+    def has_unread_round(self) -> bool:
+        """True if a notification that a round runs has arrived and is not read yet."""
         return bool(self._inbox) and getattr(self._inbox[0], "state", self.world.state).phase is Phase.RUNNING
 
     # Main thread
@@ -125,7 +125,7 @@ class Node:
         self._thread = world.code.module(THREAD).RendezvousThread(
             rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
         )
-        self._carry_out(self._state_machine.begin(world.state))
+        self._execute(self._state_machine.begin(world.state))
         self._thread.start()
         while not self._over:
             self._notifier.wait()
@@ -135,19 +135,19 @@ class Node:
 
     def _turn(self) -> None:
         """Handle the guard's reports first: a worker that the guard has killed has not failed."""
-        if self._fence_told:
-            self._fence_told = False
-            self._carry_out(self._state_machine.lease_expired())
+        if self._fence_reported:
+            self._fence_reported = False
+            self._execute(self._state_machine.lease_expired())
         while self._ended:
             self._worker_ended(*self._ended.popleft())
         if self._state_machine.seconds_to_stop(self.clock()) == 0.0:
-            self._carry_out(self._state_machine.stop_timed_out())
+            self._execute(self._state_machine.stop_timed_out())
         while self._inbox and not self._over:
             message = self._inbox.popleft()
             if isinstance(message, Notice):
-                self._carry_out(self._state_machine.leave(message, self.clock(), self._polls))
+                self._execute(self._state_machine.leave(message, self.clock(), self._polls))
             elif isinstance(message, HpcElasticError):
-                self._troubled(message)
+                self._store_failed(message)
             else:
                 self._follow(message)
         self._over = self._over or (self._state_machine.leaving and self._state_machine.part is None)
@@ -166,13 +166,13 @@ class Node:
                 settled=observation.settled,
                 polls=self._polls,
             )
-            self._carry_out(transition)
+            self._execute(transition)
 
-    def _troubled(self, error: HpcElasticError) -> None:
+    def _store_failed(self, error: HpcElasticError) -> None:
         self.world.log(f"{self.id}: {str(error).rsplit('/', 1)[-1][:150]}")
         if not isinstance(error, StoreError):
             self.world.judge(partial(self.world.referee.broken, f"{self.id}: {error}"))
-        self._carry_out(self._state_machine.store_failed())
+        self._execute(self._state_machine.store_failed())
 
     def _renewed(self, lease_from: float) -> None:
         self.guard.tell("until", repr(lease_from + LEASE))
@@ -184,7 +184,7 @@ class Node:
         self._inbox.append(message)
         self.world.clock.after(self.world.random.uniform(0, 0.05), self._notifier.set, self._agent)
 
-    def _carry_out(self, transition: Any) -> None:
+    def _execute(self, transition: Any) -> None:
         self._state_machine = transition.machine
         for action in transition.actions:
             getattr(self, _EXECUTED_BY[type(action).__name__])(action)
@@ -209,7 +209,7 @@ class Node:
         self.guard.tell("group", str(group.id), repr(action.lease_from))
 
     def _stop(self, _: Any) -> None:
-        """Polite then sure, which may take long; the main thread does nothing else meanwhile."""
+        """Stop the workers, first with a request and then by a kill. Meanwhile the main thread does nothing else."""
         group, self._group = self._group, None
         if group is None:
             return
@@ -217,12 +217,12 @@ class Node:
         self._main_task.pause(self.world.random.uniform(0, 4) if group.alive else 0.0)
         self.stopping = False
         group.end()
-        self._untold(group)
+        self._disarm_guard(group)
         self.world.log(f"{self.id} has stopped round {group.part.round}")
         self.world.echo(group.part.round)
 
-    def _untold(self, group: Group) -> None:
-        """The guard hears that nothing is left of it."""
+    def _disarm_guard(self, group: Group) -> None:
+        """Tell the guard that no process of the group is left."""
         self.guard.tell("gone", str(group.id))
         self.guard.tell("disarm")
 
@@ -241,17 +241,17 @@ class Node:
         if code:
             rank = part.first_rank + local_rank
             failure = Failure(part.round, self.id, rank, local_rank, code, "crashed", timestamp=self.clock())
-            self._carry_out(self._state_machine.worker_failed(failure))
+            self._execute(self._state_machine.worker_failed(failure))
         elif not group.alive and not any(other is group for other, _, _ in self._ended):
             self._group = None
-            self._untold(group)
+            self._disarm_guard(group)
             final = self.world.scenario.profile.final
-            self._carry_out(self._state_machine.workers_succeeded(group.early, final))
+            self._execute(self._state_machine.workers_succeeded(group.early, final))
             if final:
                 self.world.clock.after(self.world.random.uniform(0, 5), self._agent_ends, self._agent)
 
     def _agent_ends(self) -> None:
-        """The run may go on."""
+        """End the agent, although the run may continue."""
         self._over = True
         self._notifier.set()
 
@@ -259,7 +259,7 @@ class Node:
         self.leaving = True
         if self._group is not None:
             self._stop(None)
-        self._carry_out(self._state_machine.depart())
+        self._execute(self._state_machine.depart())
         self._thread.stop(_DEPARTURE_TIMEOUT)
         if self.member.final:
             with contextlib.suppress(OSError, StoreError):
@@ -267,10 +267,10 @@ class Node:
         self.world.log(f"{self.id} has ended")
         self._die(kill=False)
 
-    # What happens to it
+    # Faults and other events
 
     def worker_ended(self, group: Group, local_rank: int, code: int) -> None:
-        """The main thread will hear of it."""
+        """Notify the main thread."""
 
         def heard() -> None:
             self._ended.append((group, local_rank, code))
@@ -278,13 +278,13 @@ class Node:
 
         self.world.clock.after(self.world.random.uniform(0, 0.1), heard, self._agent)
 
-    def fence_told(self) -> None:
-        """The guard has killed the workers, and says so in a pipe that the main thread looks into first."""
-        self._fence_told = True
+    def fence_reported(self) -> None:
+        """The guard has killed the workers. It reports this in a pipe that the main thread reads first."""
+        self._fence_reported = True
         self.world.clock.after(self.world.random.uniform(0, 0.1), self._notifier.set, self._agent)
 
     def fenced(self, groups: list[Group]) -> None:
-        """The workers of these are killed by the guard."""
+        """The guard kills the workers of ``groups``."""
         self.world.referee.disturbed(self.id, self.world.clock.now + LEASE + MARGIN)
         for group in groups:
             if group.alive:
@@ -295,20 +295,22 @@ class Node:
             self.world.echo(group.part.round)
 
     def fail(self, by_itself: bool, group: Group | None = None) -> None:
-        """A worker fails."""
+        """Let a worker fail."""
         group = group or self._group
         if group is None or not group.running:
             return
         local_rank = min(group.alive)
         round, rank = group.part.round, group.part.first_rank + local_rank
-        self.world.log(f"{self.id}: rank {rank} fails in round {round}{'' if by_itself else ', for want of a peer'}")
+        self.world.log(
+            f"{self.id}: rank {rank} fails in round {round}{'' if by_itself else ', because a peer is gone'}"
+        )
         if by_itself:
             self.world.referee.crashed.add(round)
         group.crash(local_rank)
         self.world.echo(round)
 
     def leave(self) -> None:
-        """It is warned that it must go."""
+        """The node is warned that it must leave."""
         self.leaving = True
         self._inbox.append(Notice("SIGTERM", self.world.random.choice([0.0, 3.0, 15.0])))
         self._notifier.set()
@@ -323,7 +325,8 @@ class Node:
             node.notifier.silent(self)
 
     def arm(self, operations: int, strike: Callable[[], None], *, at_work: bool) -> None:
-        """Let it happen in the middle of an operation of the rendezvous thread, or of the workers' ``at_work``."""
+        """Let ``strike`` happen in the middle of an operation: of the workers if ``at_work``, else of the
+        rendezvous."""
         running = [group.mount for group in self.groups if group.running] if at_work else []
         (running or [self.mount])[-1].arm(operations, strike)
 
@@ -337,7 +340,7 @@ class Node:
             mount.hang()
 
     def release(self) -> bool:
-        """Thaw, and reach the disk again; True if it was frozen."""
+        """Thaw the node and connect its disk again. Return True if it was frozen."""
         thawed, self.frozen, self.cut_off = self.frozen, False, False
         for process in (self._agent, self.guard.process, *(group.process for group in self.groups)):
             if process.frozen:
@@ -349,33 +352,33 @@ class Node:
         return thawed
 
     def forget(self) -> None:
-        """The simulation is over."""
+        """End all processes, because the simulation has ended."""
         for process in (self._agent, self.guard.process, *(group.process for group in self.groups)):
             process.end()
 
-    def trouble(self, likely: float) -> None:
+    def set_error_rate(self, likely: float) -> None:
         for mount in self._mounts:
-            mount.trouble(likely)
+            mount.set_error_rate(likely)
 
     def slow_down(self, factor: float) -> None:
         for mount in self._mounts:
             mount.slow_down(factor)
 
     def kill(self) -> None:
-        """The machine is lost, all of it at once."""
+        """The machine is lost with all its processes at once."""
         self._die(kill=True)
         for mount in self._mounts:
             mount.die()
 
     def kill_agent(self) -> None:
-        """The agent dies alone; its guard kills the workers."""
+        """The agent dies, and its guard kills the workers."""
         self._gone()
         self._agent.end()
         self.mount.die(power=False)
         self.guard.agent_died()
 
     def kill_marked_processes(self) -> None:
-        """Kill all that is left of the node. The node's next incarnation on the same machine does this."""
+        """Kill all processes that are left of the node. Its next incarnation on the same machine does this."""
         for group in self.groups:
             group.end()
 
@@ -396,13 +399,13 @@ class Node:
         for node in self.world.live():
             if node is not self:
                 node.notifier.lost(self)
-        # Its departure may be missing from a listing that other nodes read after the connection has broken.
+        # The departure may be missing from a listing that other nodes read after the connection has broken.
         unseen = self.world.scenario.traits.listing if self.member.node_state is NodeState.LEFT else float("inf")
         self.world.referee.disturbed(self.id, self.world.clock.now + unseen)
 
 
 class Guard:
-    """The guard process of a node: hears lines, and watches with the real code."""
+    """The guard process of a node. It reads lines, and watches with the real code."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -413,9 +416,9 @@ class Guard:
         self._timer = float("inf")
 
     def tell(self, *line: str) -> None:
-        """The agent writes a line."""
+        """Send a line of the agent."""
         self._lines.append(line)
-        self._after(self._delay(), self._hear)
+        self._after(self._delay(), self._receive)
 
     def agent_died(self) -> None:
         self._after(self._delay(), self._agent_died)
@@ -427,7 +430,7 @@ class Guard:
     def _delay(self) -> float:
         return self.node.world.random.uniform(0, 0.05)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         if self._lines:
             self._awake(self._watch.check)
             self._after(self._delay(), self._take)
@@ -456,7 +459,7 @@ class Guard:
         self.node.world.code.system.guarded = self
         act()
 
-    # What the code under test does to processes
+    # The operations of the code under test on processes
 
     def boottime(self) -> float:
         return self.node.clock()
@@ -467,6 +470,6 @@ class Guard:
     def kill_marked_processes(self, _: str) -> None:
         self.node.fenced([group for group in self.node.groups if group.alive])
 
-    def told(self, word: str) -> None:
+    def guard_reported(self, word: str) -> None:
         if word == "killed":
-            self.node.fence_told()
+            self.node.fence_reported()

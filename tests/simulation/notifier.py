@@ -1,6 +1,6 @@
 """The simulated network between nodes, with the interface of `hpcelastic.network`: notifications and peer events.
 
-A machine refuses connections only once no process of the node's agent, guard and workers is left on it.
+A machine refuses connections only after the last process of the node's agent, guard and workers on it has ended.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,4 +86,4 @@ class Notifier:
     def _deliver(self, node: "Node", news: Callable[[Any], None]) -> None:
         if not node.gone:
             delay = self._world.random.uniform(0.0005, 0.05)
-            self._world.clock.after(delay, lambda: node.hear(news), node.process)
+            self._world.clock.after(delay, lambda: node.receive(news), node.process)

@@ -1,7 +1,7 @@
-"""The referee of a simulation: it judges by the real events, not by the state of the run.
+"""The referee of a simulation. It checks the real events, not the state of the run.
 
-The simulated nodes report each action: running worker groups, groups that failed by themselves, and disturbances of
-nodes with their ends. The referee calls no code under test beyond the values of `hpcelastic.protocol.state`.
+The simulated nodes report each action: running worker groups, groups that failed by themselves, and the beginning and
+end of disturbances. The referee calls no code under test except the values of `hpcelastic.protocol.state`.
 """
 
 from collections import defaultdict
@@ -18,44 +18,45 @@ _STEPS = {
 }
 
 _LONG_DEAD = 20.0
-"""Seconds after which every observer that was there before has seen a lease run out; see `simulation`."""
+"""Seconds after which every observer has seen a lease expire; see `simulation`."""
 
 
 class Violation(AssertionError):
-    """A promise of the protocol was broken."""
+    """A property of the protocol is violated."""
 
 
 class Referee:
-    """Judges one simulation."""
+    """The checks of one simulation."""
 
     def __init__(self) -> None:
         self.said: set[tuple[str, NodeState, int]] = set()
         self.reported: set[tuple[str, int]] = set()
         self.warned: set[str] = set()
-        """Nodes that have said that they must leave."""
+        """Nodes that have published that they must leave."""
 
         self.early: set[tuple[str, int]] = set()
-        """Nodes and rounds whose workers have come to a step's end because they were asked to."""
+        """Nodes and rounds whose workers have ended their step on request."""
 
         self._final: set[tuple[str, int]] = set()
-        """Nodes that have succeeded in a round, and start no workers again."""
+        """Nodes that have succeeded in a round and start no workers again."""
 
         self.finished: set[tuple[str, int]] = set()
         self.crashed: set[int] = set()
         """Rounds in which a worker failed by itself, not because a peer was gone."""
 
         self._fenced: set[int] = set()
-        """Rounds in which a lease ran out before any worker had failed by itself."""
+        """Rounds in which a lease expired before any worker had failed by itself."""
 
         self.gone_at: dict[str, float] = defaultdict(lambda: inf)
         self.disturbed_until: dict[str, float] = defaultdict(lambda: -inf)
-        """By node: when it was last killed, frozen, cut off from the disk or told to leave; inf while that lasts."""
+        """By node: when it was last killed, frozen, disconnected from the disk or told to leave; inf while that
+        lasts."""
 
         self.begun: dict[int, int] = defaultdict(int)
         """By worker: additions to the counter that it has begun."""
 
         self.counted = 0
-        """Additions that were acknowledged."""
+        """Acknowledged additions."""
 
         self._made: dict[int, int] = defaultdict(int)
 
@@ -68,10 +69,10 @@ class Referee:
         self._parts: dict[int, dict[int, Assignment]] = defaultdict(dict)
         self._began: dict[int, float] = {}
 
-    # What the nodes report
+    # Reports of the nodes
 
     def published(self, member: Member) -> None:
-        """A node has renewed its lease, saying this."""
+        """A node has renewed its lease with this content."""
         self.said.add((member.node, member.node_state, member.round))
         if member.final:
             self._final.add((member.node, member.round))
@@ -81,20 +82,20 @@ class Referee:
             self.reported.add((member.node, member.failure.round))
 
     def disturbed(self, node: str, until: float) -> None:
-        """A node may be called lost until then, and must not be later unless it is disturbed again."""
+        """A node may be called lost until that time, and later only if it is disturbed again."""
         self.disturbed_until[node] = max(until, self.disturbed_until[node])
 
     def fenced(self, round: int) -> None:
-        """A node's lease has run out and its workers of a round were killed for it."""
+        """A node's lease has expired, and its workers of a round were killed."""
         if round not in self.crashed:
             self._fenced.add(round)
 
     def broken(self, what: str) -> None:
-        """Something that must never happen has."""
+        """Report an event that must never happen."""
         raise Violation(what)
 
     def claimed(self, round: int) -> None:
-        """A worker has shut older rounds out: none of those publishes from now on."""
+        """A worker has claimed a directory: no older round publishes from now on."""
         self._claimed = max(self._claimed, round)
 
     def moved(self, round: int, what: str) -> None:
@@ -112,11 +113,11 @@ class Referee:
         _demand(made <= begun, f"a worker that added {begun} times to the counter has added {made}")
 
     def finish(self) -> None:
-        """The run has ended, and all that was on its way has arrived."""
+        """The run has ended, and no message is under way."""
         _demand(self.counted <= self._sum, f"{self.counted} additions were acknowledged, and {self._sum} done")
 
     def started(self, node: str, part: Assignment, state: State) -> None:
-        """A node starts its workers, in the round that formed as ``state``."""
+        """A node starts its workers in the round that formed as ``state``."""
         parts = self._parts[part.round]
         _demand(part.group_rank not in parts, f"group rank {part.group_rank} of round {part.round} started twice")
         _demand(state.participants[part.group_rank].node == node, f"{node} started as group rank {part.group_rank}")
@@ -124,7 +125,7 @@ class Referee:
         everywhere = {
             replace(p, group_rank=0, first_rank=0, local_world_size=0, role="", role_first_rank=0, role_world_size=0)
             for p in parts.values()
-        }  # but for these, all nodes must have been told the same
+        }  # all other fields must be the same on all nodes
         _demand(len(everywhere) == 1, f"the nodes of round {part.round} disagree: {everywhere}")
         ranks = [rank for p in parts.values() for rank in range(p.first_rank, p.first_rank + p.local_world_size)]
         _demand(len(set(ranks)) == len(ranks), f"two workers of round {part.round} have one rank: {sorted(ranks)}")
@@ -154,9 +155,9 @@ class Referee:
         if formed:
             self._began[new.round] = now
             self._judge_round(old, new)
-            sees = now > self.disturbed_until[writer]  # else it had no time to see a lease run out
+            sees = now > self.disturbed_until[writer]  # else it had no time to see a lease expire
             dead = [p.node for p in new.participants if sees and now - self.gone_at[p.node] > _LONG_DEAD]
-            _demand(not dead, f"{dead} died long ago and take part in round {new.round}")
+            _demand(not dead, f"{dead} died long ago and are members of round {new.round}")
         _demand(not new.grace or pending, f"a grace in phase {new.phase.value}")
         if pending and old.phase is Phase.RUNNING:
             self._judge_cause(new)
@@ -164,13 +165,13 @@ class Referee:
         if new.phase is Phase.SUCCEEDED:
             unfinished = [p.node for p in new.participants if (p.node, new.round) not in self.finished]
             _demand(not unfinished, f"success without {unfinished}")
-            _demand(old.phase is Phase.RUNNING or old.grace > 0, "success of a round with which something was wrong")
+            _demand(old.phase is Phase.RUNNING or old.grace > 0, "success of a round with a fault")
 
     def undisturbed(self, state: State) -> bool:
         """True if no member can have been lost in the round that runs or has just ended."""
         return not any(self._disturbed(p.node, state.round) for p in state.participants)
 
-    # Judgements
+    # Checks
 
     def _judge_round(self, old: State, new: State) -> None:
         # A node that was lost before it published this may have been missed.
@@ -179,23 +180,26 @@ class Referee:
         nodes, least, max_nodes = [p.node for p in new.participants], new.settings.nodes.min, new.max_nodes
         _demand(least <= len(nodes) <= max_nodes, f"{len(nodes)} nodes, not {least}..{max_nodes}")
         unwanted = [node for node in nodes if name_of(node) in new.drained]
-        _demand(not unwanted, f"{unwanted} are drained and take part")
-        _demand(not set(nodes) & set(new.standbys), f"{new.standbys} stand by and take part")
-        _demand(not new.standbys or len(nodes) == max_nodes, f"{new.standbys} stand by although there is room")
+        _demand(not unwanted, f"{unwanted} are drained and are members")
+        _demand(not set(nodes) & set(new.standbys), f"{new.standbys} are standbys and members")
+        _demand(not new.standbys or len(nodes) == max_nodes, f"{new.standbys} are standbys although a seat is free")
         unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.said]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
-        _demand(not twins, f"a node takes part twice: {nodes}")
+        _demand(not twins, f"a node is a member twice: {nodes}")
         before = [p.node for p in old.participants]
         survivors = [node for node in before if node in nodes]
         old_names = [p.name for p in old.participants]
-        _demand([n for n in nodes if n in survivors] == survivors, f"survivors changed their order: {before}, {nodes}")
+        _demand(
+            [n for n in nodes if n in survivors] == survivors,
+            f"survivors have a new order: {before}, {nodes}",
+        )
         fresh = [i for i, p in enumerate(new.participants) if p.name not in old_names]
         moved = [p.name for p, other in zip(old.participants, new.participants, strict=False) if p.name != other.name]
         stayed = set(moved) & {p.name for p in new.participants}
-        _demand(len(nodes) != len(before) or not stayed, f"{stayed} moved, and the round is as large as it was")
+        _demand(len(nodes) != len(before) or not stayed, f"{stayed} have other ranks in a round of the same size")
         left_out = set(before) & set(new.standbys)
-        _demand(not left_out or not fresh, f"{left_out} must stand by for a newcomer")
+        _demand(not left_out or not fresh, f"{left_out} are standbys although a newcomer is a member")
 
     def _judge_cause(self, state: State) -> None:
         """Check that the published reason for the end of the round is true."""
@@ -215,22 +219,22 @@ class Referee:
             true = bool(others) and len(inside) < state.max_nodes
         else:
             true = not self.undisturbed(state)
-        _demand(true, f"round {state.round} was ended by {cause}, which did not happen: {state.reason}")
+        _demand(true, f"round {state.round} was ended by {cause}, which was not the cause: {state.reason}")
 
     def _judge_budget(self, old: State, new: State) -> None:
         rise = {cause: count - old.spent.get(cause, 0) for cause, count in new.spent.items()}
         fell = min(rise.values(), default=0) < 0 or not set(old.spent) <= set(new.spent)
-        _demand(not fell, f"{old.spent} fell to {new.spent}")
+        _demand(not fell, f"{old.spent} decreased to {new.spent}")
         charging = old.cause is not None and new.phase in (Phase.RUNNING, Phase.FAILED)
         _demand(sum(rise.values()) == charging, f"{old.spent} became {new.spent} for a round ended by {old.cause}")
         if not charging:
             return
         charged = bool(rise.get(Cause.WORKER.value))
-        _demand(not charged or self._all_back(old), f"round {old.round} was charged, but a node did not come back")
-        what = f"round {old.round} was charged, but no worker failed by itself, or a lease had run out"
+        _demand(not charged or self._all_back(old), f"round {old.round} was charged, but a node did not return")
+        what = f"round {old.round} was charged, but no worker failed by itself, or a lease had expired"
         _demand(not charged or self._failed_alone(old), what)
         must = old.cause is Cause.WORKER and self._failed_alone(old) and self.undisturbed(old)
-        _demand(charged or not must, f"round {old.round} ended by a failure alone, and was not charged")
+        _demand(charged or not must, f"round {old.round} ended only by a failure, and was not charged")
         exceeded = new.restarts > new.settings.restarts.max
         hopeless = any(self._is_final(p, old) for p in old.participants)
         _demand(
@@ -239,7 +243,7 @@ class Referee:
         )
 
     def _failed_alone(self, state: State) -> bool:
-        """True if a worker failed by itself, and every member of the round lived to say that it is ready again."""
+        """True if a worker failed by itself, and every member of the round published afterwards that it is ready."""
         return state.round in self.crashed - self._fenced and self._all_back(state)
 
     def _all_back(self, state: State) -> bool:

@@ -1,4 +1,4 @@
-"""Cuts a scenario that breaks a promise down to a smaller one: fewer nodes, fewer faults, a simpler filesystem."""
+"""Reduces a scenario that violates a property: fewer nodes, fewer faults, a simpler filesystem."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def violation_of(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> Asserti
 
 
 def shrunk(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> Scenario:
-    """The smallest scenario to be found that breaks a promise as ``scenario`` does."""
+    """Return the smallest scenario found that violates a property like ``scenario``."""
     tries = 0
     while True:
         for smaller in _smaller(scenario):
@@ -39,7 +39,7 @@ def shrunk(scenario: Scenario, patches: tuple[Patch, ...] = ()) -> Scenario:
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Scenarios that are a step smaller, the greatest step first."""
+    """Yield scenarios that are one step smaller, the largest step first."""
     for size in range(2, scenario.size):
         yield _with_size(scenario, size)
     count = len(scenario.faults)
@@ -63,14 +63,14 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _with_size(scenario: Scenario, size: int) -> Scenario:
-    """The same with fewer nodes."""
+    """Return the scenario with fewer nodes."""
     nodes = scenario.settings.nodes
     fewer = NodeRange(min(nodes.min, size), min(nodes.max, size + 1))
     return replace(scenario, size=size, settings=replace(scenario.settings, nodes=fewer))
 
 
 def story(scenario: Scenario, violation: AssertionError) -> str:
-    """Return a description of a violation: the promise, the scenario, the history, and the command that repeats it."""
+    """Return a description of a violation: the property, the scenario, the history, and the command that repeats it."""
     broken, _, history = str(violation).partition("\n")
     faults = "\n".join(f"  {fault}" for fault in scenario.faults) or "  no faults"
     head = f"seed {scenario.seed}, profile {scenario.profile.name!r}, {scenario.size} nodes, {scenario.traits}"
@@ -78,11 +78,11 @@ def story(scenario: Scenario, violation: AssertionError) -> str:
 
 
 def command(scenario: Scenario) -> str:
-    """The shell command that plays a scenario again."""
+    """Return the shell command that repeats a scenario."""
     bare = replace(scenario, profile=replace(scenario.profile, faults={}, traits=()))
     return f"python -m tests.simulation --replay '{to_text(bare)}'"
 
 
 def to_text(scenario: Scenario) -> str:
-    """A scenario as JSON."""
+    """Return a scenario as JSON."""
     return json.dumps(encode(scenario), separators=(",", ":"))

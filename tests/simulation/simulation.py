@@ -1,7 +1,7 @@
-"""A deterministic simulation of a run: every agent, worker, file and fault of it, from one scenario.
+"""A deterministic simulation of a run with all agents, workers, files and faults, from one scenario.
 
-A `Node` runs the real code of an agent on a simulated machine; a `Referee` judges every step, by what truly is on the
-server and by what workers truly do. No wall clock is used, and no randomness but the scenario's.
+A `Node` runs the real code of an agent on a simulated machine. A `Referee` checks every step, from the real content of
+the server and the real actions of the workers. The only source of time and randomness is the scenario.
 """
 
 from collections import Counter
@@ -26,14 +26,14 @@ from tests.simulation.referee import Referee, Violation
 from tests.simulation.workers import Round
 
 SETTLED = 150.0
-"""Seconds within which a run must end once nothing disturbs it any more."""
+"""Seconds within which a run must end after the last disturbance."""
 
 _THAW = 0.6
-"""Seconds after a thaw in which workers may go on, or start, until the guard has had its turn: nothing can stop them
-sooner, and what they publish is what the fence is for."""
+"""Seconds after a thaw in which workers may continue or start, until the guard has run: nothing can stop them earlier.
+The fence refuses what they publish then."""
 
 _LOOK = 1.0
-"""Seconds within which the poll that follows a renewal is over."""
+"""Seconds within which the poll after a renewal has ended."""
 
 
 class Simulation:
@@ -48,14 +48,14 @@ class Simulation:
         self.code = load(*patches)
         self.code.system.start(self.random)
         vars(self.code.module(KEYVALUE))["_KEEP"] = 2  # so that versions are removed within a short history
-        self._guard_acts()
+        self._simulate_processes_of_guard()
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
         self.options: dict[str, Any] = {}
         self.nodes: list[Node] = []
         self.rounds: dict[int, Round] = {}
         self._at_renewal: dict[str, Callable[[float], None]] = {}
-        """Faults by node. Each happens once the node's guard gets a new lease with the given number of seconds."""
+        """Faults by node. Each occurs when the node's guard gets a new lease that lasts the given number of seconds."""
 
         self.struck: Counter[str] = Counter()
         self.versions = 0
@@ -72,7 +72,7 @@ class Simulation:
             self.clock.after(fault.at, partial(self.strike, fault))
 
     def _create(self) -> None:
-        """The user has made the run, before anything can go wrong."""
+        """Create the run before any fault can occur."""
         system = self.code.system
         process = Process(self.clock)
         system.mount = Mount(self.server, process, "user", lambda: self.clock.now)
@@ -90,14 +90,14 @@ class Simulation:
             self._make(directory.parent)
             directory.mkdir()
 
-    def _guard_acts(self) -> None:
+    def _simulate_processes_of_guard(self) -> None:
         """Replace the guard's operations on processes by simulated ones."""
         system = self.code.system
         vars(self.code.module(GUARD)).update(
             boottime=lambda: system.guarded.boottime(),
             kill_group=lambda group, signum: system.guarded.kill_group(group, signum),
             kill_marked_processes=lambda marker, *_: system.guarded.kill_marked_processes(marker),
-            _send=lambda word: system.guarded.told(word),
+            _send=lambda word: system.guarded.guard_reported(word),
         )
 
     # A whole run
@@ -107,30 +107,31 @@ class Simulation:
         return self.clock.now
 
     def advance(self, until: float) -> None:
-        """Let everything happen that is due by ``until``; Violation if it must not."""
+        """Execute all events that are due by ``until``. Raises Violation."""
         self.clock.advance(until)
 
     def run(self) -> State:
-        """All faults, then peace; the state in which the run has ended. Violation if it can't end."""
+        """Execute all faults, then wait until the run ends. Return the final state. Raises Violation if it cannot
+        end."""
         try:
             self.advance(max((fault.at + fault.lasts for fault in self.scenario.faults), default=0.0))
             self.settle()
             self.advance(self.now + 5)
             self.referee.finish()
-        except Exception as error:  # what nobody expected breaks a promise too
+        except Exception as error:  # an unexpected error is a violation too
             broken = str(error) if isinstance(error, Violation) else f"{type(error).__name__}: {error}"
             raise Violation(f"{broken}\n{self.scenario.settings}\n" + "\n".join(self.history)) from error
         finally:
-            self.close_down()
+            self.end_all_tasks()
         return self.state
 
     def settle(self) -> None:
-        """No more faults: the run must now end."""
+        """Inject no more faults. The run must now end."""
         self.server.refuses = 0
         self._at_renewal.clear()
         for node in self.nodes:
             node.disarm()
-            node.trouble(0.0)
+            node.set_error_rate(0.0)
             node.slow_down(1.0)
             self._release(node)
         self.advance(self.now + 10)  # nodes that were about to leave have left
@@ -145,8 +146,8 @@ class Simulation:
             where = f"{self.state.phase.value}, round {self.state.round}"
             raise Violation(f"stuck in {where}: {self.state.reason}; {stuck}")
 
-    def close_down(self) -> None:
-        """Nothing of it runs any more."""
+    def end_all_tasks(self) -> None:
+        """End all tasks."""
         self.clock.hub = getcurrent()
         for node in self.nodes:
             node.forget()
@@ -162,10 +163,10 @@ class Simulation:
     def live(self) -> list[Node]:
         return [node for node in self.nodes if not node.gone]
 
-    # What the referee is told
+    # What the referee gets
 
     def judge(self, look: Callable[[], None]) -> None:
-        """Let the referee look; what it finds ends the simulation, in whatever task it is found."""
+        """Let the referee check. Its violation ends the simulation, in whatever task it is found."""
         try:
             look()
         except Violation as violation:
@@ -173,9 +174,9 @@ class Simulation:
 
     def started(self, node: Node, part: Any) -> None:
         self.referee.started(node.id, part, self._formed[part.round])
-        self.look_at_workers()
+        self.check_workers()
 
-    def look_at_workers(self) -> None:
+    def check_workers(self) -> None:
         rounds = {node.running for node in self.nodes if node.running is not None and self.now >= node.zombie_until}
         self.referee.running(rounds)
 
@@ -188,7 +189,7 @@ class Simulation:
 
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
-            return  # a symbolic link to a draft that was swept: nobody reads it, and its maker takes it back
+            return  # a symbolic link to a draft that was swept: nobody reads it, and its creator removes it
         try:
             document = self.code.system.parsed(data)
         except ValueError:
@@ -201,7 +202,7 @@ class Simulation:
             self.referee.summed(int(document["value"]["value"]), by.id)
 
     def _outdated(self, path: str) -> bool:
-        """True if a later version than that of ``path`` is there."""
+        """Return True if a later version than that of ``path`` exists."""
         directory, _, name = path.rpartition("/")
         there = self.server.directory(directory).names.items()
         return any(changes[-1][1] is not None and other.startswith("v") and other > name for other, changes in there)
@@ -224,7 +225,7 @@ class Simulation:
             self.referee.committed(number, old, new, writer, self.now)
 
     def echo(self, round: int) -> None:
-        """Workers of ``round`` are gone somewhere: those elsewhere may fail for it."""
+        """Workers of ``round`` have ended on a node. The workers of other nodes may fail because of it."""
         for node in self.nodes:
             for group in node.groups:
                 if group.running and group.part.round == round and self.random.random() < self.scenario.profile.echo:
@@ -234,7 +235,7 @@ class Simulation:
     # Faults
 
     def strike(self, fault: Fault) -> None:
-        """Let a fault happen, if there is anything that it can happen to."""
+        """Let a fault happen if there is a node to which it can happen."""
         if getattr(self, fault.kind)(fault):
             self.struck[fault.kind] += 1
 
@@ -245,7 +246,7 @@ class Simulation:
         return next((candidates[name] for name in order if name in candidates), None)
 
     def _hit(self, fault: Fault, how: str, strike: Callable[[Node], None]) -> bool:
-        """Strike a node, at once or in the middle of an operation of its rendezvous thread."""
+        """Let a fault hit a node, at once or in the middle of an operation of its rendezvous thread."""
         node = self._victim(fault)
         if node is None:
             return False
@@ -266,11 +267,11 @@ class Simulation:
         return node is not None
 
     def kill(self, fault: Fault) -> bool:
-        """A node is lost: agent, guard and workers, at once."""
+        """A node is lost: agent, guard and workers at once."""
         return self._hit(fault, "is killed", lambda node: node.kill())
 
     def kill_agent(self, fault: Fault) -> bool:
-        """An agent dies alone."""
+        """An agent dies, and its guard and workers do not."""
         return self._hit(fault, "loses its agent", lambda node: node.kill_agent())
 
     def freeze(self, fault: Fault) -> bool:
@@ -278,11 +279,11 @@ class Simulation:
         return self._hit(fault, "is frozen", partial(self._freeze, fault.lasts, False))
 
     def oversleep(self, fault: Fault) -> bool:
-        """A node is frozen until the others have gone on without it."""
+        """A node is frozen until the others have continued without it."""
         return self.freeze(replace(fault, lasts=LEASE + MARGIN + 4.0 + fault.lasts / 2))
 
     def pause(self, fault: Fault) -> bool:
-        """An agent is stopped for a while, its workers and its guard go on."""
+        """An agent is stopped for a while. Its workers and its guard continue."""
         return self._hit(fault, "has its agent stopped", partial(self._freeze, fault.lasts, True))
 
     def _freeze(self, seconds: float, agent_only: bool, node: Node) -> None:
@@ -290,7 +291,7 @@ class Simulation:
         self.clock.after(seconds, partial(self._release, node))
 
     def cut_off(self, fault: Fault) -> bool:
-        """A node's file operations hang for a while; its workers go on."""
+        """The file operations of a node hang for a while. Its workers continue."""
 
         def strike(node: Node) -> None:
             node.hang()
@@ -299,15 +300,15 @@ class Simulation:
         return self._hit(fault, "is cut off", strike)
 
     def miss_the_end(self, fault: Fault) -> bool:
-        """An agent that has looked since it renewed its lease is stopped as a worker fails elsewhere, until that lease
-        has all but run out. The others wait for it, and may still see the old lease when it is renewed at last."""
+        """An agent that has polled since it renewed its lease is stopped when a worker fails on another node, until the
+        lease has almost expired. The others wait for it, and may still see the old lease when it is renewed."""
         node = self._victim(fault)
         if node is not None:
             self._at_renewal[node.id] = partial(self._miss, fault, node)
         return node is not None
 
     def renewed(self, node: Node, left: float) -> None:
-        """The guard of a node is told of a new lease, of which so many seconds are left."""
+        """The guard of a node gets a new lease, of which ``left`` seconds are left."""
         if node.running is not None and node.id in self._at_renewal:
             self.clock.after(_LOOK, partial(self._at_renewal.pop(node.id), left - _LOOK))
 
@@ -318,7 +319,7 @@ class Simulation:
             self.crash(replace(fault, who=fault.who + 1))
 
     def partition(self, fault: Fault) -> bool:
-        """The workers' network is cut in two: on both sides they hang, or fail."""
+        """The network of the workers is partitioned. On both sides they hang or fail."""
         groups = [group for node in self.live() for group in node.groups if group.running]
         if len({group.node.id for group in groups}) < 2:
             return False
@@ -331,7 +332,7 @@ class Simulation:
         return True
 
     def leave(self, fault: Fault) -> bool:
-        """A node leaves politely."""
+        """A node leaves after a warning."""
         node = self._victim(fault)
         if node is None:
             return False
@@ -340,7 +341,7 @@ class Simulation:
         return True
 
     def come(self, fault: Fault) -> bool:
-        """A node comes, or comes back as a new incarnation, knowing of its predecessors' death or not."""
+        """A node joins, or returns as a new incarnation, which may know that the previous ones are dead."""
         present = {node.member.name for node in self.live()}
         who = fault.who % len(self._names)
         order = self._names[who:] + self._names[:who]
@@ -350,7 +351,7 @@ class Simulation:
         return name is not None
 
     def requeue(self, _: Fault) -> bool:
-        """The whole job is killed and started again; each node knows that its predecessor is dead."""
+        """The whole job is killed and started again. Each node knows that its previous incarnation is dead."""
         for node in self.live():
             self._disturb(node, "is killed")
             node.kill()
@@ -360,16 +361,16 @@ class Simulation:
         return True
 
     def flaky(self, fault: Fault) -> bool:
-        """A node's file operations fail now and then, with effect or without."""
+        """Some file operations of a node fail, with or without effect."""
 
         def strike(node: Node) -> None:
-            node.trouble(0.02 + fault.lasts / 100)
+            node.set_error_rate(0.02 + fault.lasts / 100)
             self.clock.after(fault.lasts, partial(self._calm, node))
 
         return self._hit(fault, "has a flaky disk", strike)
 
     def slow(self, fault: Fault) -> bool:
-        """A node's file operations take ten times as long."""
+        """The file operations of a node take ten times as long."""
 
         def strike(node: Node) -> None:
             node.slow_down(10.0)
@@ -378,7 +379,7 @@ class Simulation:
         return self._hit(fault, "has a slow disk", strike)
 
     def full(self, fault: Fault) -> bool:
-        """Nothing can be written for a while, by anybody."""
+        """No process can write for a while."""
         self.server.refuses = (ENOSPC, EDQUOT, EROFS)[fault.who % 3]
         for node in self.live():
             self._disturb(node, "finds the filesystem full")
@@ -391,7 +392,7 @@ class Simulation:
         return self._user(lambda: module.close_run(self.backend(), "user", "closed by the user"))
 
     def drain(self, fault: Fault) -> bool:
-        """The user drains a node, and lets it in again later."""
+        """The user drains a node, and allows it again later."""
         name, undo = self._names[fault.who % len(self._names)], fault.lasts == 0.0
         module, drain = self.code.module(RUN), self.code.module(DECIDE).drain
         for node in self.live():
@@ -415,7 +416,7 @@ class Simulation:
         return self._user(lambda: module.steer_run(self.backend(), "user", request))
 
     def reopen(self, _: Fault) -> bool:
-        """The user lets a run go on that has ended, and starts agents for it."""
+        """The user reopens a run that has ended, and starts agents for it."""
         if not self.state.phase.final:
             return False
 
@@ -428,7 +429,7 @@ class Simulation:
         return self._user(work)
 
     def _user(self, work: Callable[[], object]) -> bool:
-        """Execute a user's command, one at a time. It is repeated if it fails."""
+        """Execute a command of the user, one at a time. It is repeated if it fails."""
         if self._user_works:
             return False
         system, process = self.code.system, Process(self.clock)
@@ -484,11 +485,11 @@ class Simulation:
             self._recovers(node)
             if node.release():
                 node.zombie_until = self.now + _THAW
-                self.clock.after(_THAW, lambda: self.judge(self.look_at_workers))
+                self.clock.after(_THAW, lambda: self.judge(self.check_workers))
 
     def _calm(self, node: Node) -> None:
         if not node.gone:
-            node.trouble(0.0)
+            node.set_error_rate(0.0)
             node.slow_down(1.0)
             self._recovers(node)
 

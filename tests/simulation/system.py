@@ -1,6 +1,6 @@
 """Simulated modules for the code under test: ``os``, ``pathlib.Path``, ``filelock``, ``threading``, ``time``.
 
-All of it acts for the process that runs at this moment, `System.mount`, and for the clock of its simulation.
+All of it acts for the process that runs at this moment (`System.mount`) and for the clock of its simulation.
 """
 
 import errno
@@ -20,7 +20,7 @@ from tests.simulation.filesystem import Mount
 
 
 class Place(str):
-    """A path of the simulated filesystem, as far as the code under test uses `pathlib.Path`."""
+    """A path of the simulated filesystem, with those methods of `pathlib.Path` that the code under test uses."""
 
     __slots__ = ()
     system: ClassVar["System"]
@@ -83,12 +83,12 @@ class Place(str):
 
 
 class System:
-    """The machine of the code under test. ``mount`` is that of the process that runs now."""
+    """The machine of the code under test. ``mount`` is the mount of the process that runs now."""
 
     def __init__(self) -> None:
         self.mount: Mount = None  # type: ignore[assignment]  # set before anything runs
         self.guarded: Any = None
-        """The guard that watches at this moment."""
+        """The guard that runs at this moment."""
 
         self.random = Random(0)
         self._encoded: dict[int, tuple[Any, Any]] = {}
@@ -130,7 +130,7 @@ class System:
         }
 
     def encode(self, value: Any) -> Any:
-        """`codec.encode`; a member says the same in many leases, and what was encoded here need not be decoded."""
+        """`codec.encode`. Many leases have equal members, and data that was encoded here need not be decoded."""
         if isinstance(value, Member):
             found = self._encoded.get(id(value))
             if found is None:
@@ -148,14 +148,14 @@ class System:
         return text
 
     def decode(self, kind: Any, data: Any) -> Any:
-        """`codec.decode`, done once for what all nodes read: `parsed` gives them the same object."""
+        """`codec.decode`, executed once for data that all nodes read: `parsed` returns the same object for them."""
         found = self._values.get((kind, id(data)))
         if found is None:
             found = self._values[kind, id(data)] = data, decode(kind, data)
         return found[1]
 
     def start(self, random: Random) -> None:
-        """A new simulation begins."""
+        """Begin a new simulation."""
         self.random = random
         self._encoded.clear()
         self._documents.clear()
@@ -175,7 +175,7 @@ class System:
         return f"{self.random.getrandbits(8 * size):0{2 * size}x}"
 
     def parsed(self, data: bytes | str) -> Any:
-        """`json.loads`, done once."""
+        """`json.loads`, executed once for equal data."""
         key = data if isinstance(data, bytes) else data.encode()
         found = self._documents.get(key)
         if found is None:
@@ -195,7 +195,7 @@ class _LockTimeout(TimeoutError):
 
 
 class _Lock:
-    """`threading.Lock`: only one task runs at a time."""
+    """`threading.Lock`, without effect because only one task runs at a time."""
 
     def __enter__(self) -> "_Lock":
         return self
@@ -205,7 +205,7 @@ class _Lock:
 
 
 class _FileLock:
-    """`filelock.FileLock`, as good as the filesystem makes it."""
+    """`filelock.FileLock`, with the guarantees of the simulated filesystem."""
 
     def __init__(self, mount: Mount, path: str, timeout: float) -> None:
         self._mount, self._timeout = mount, timeout
@@ -215,7 +215,7 @@ class _FileLock:
 
     def acquire(self, timeout: float | None = None, poll_interval: float = 0.05, **_: Any) -> "_FileLock":
         mount = self._mount
-        mount.listdir(self._path.rpartition("/")[0])  # a round trip, which may fail, hang or be the last
+        mount.listdir(self._path.rpartition("/")[0])  # a round trip, which may fail, hang, or be interrupted for ever
         if self._kind == "absent":
             raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
         if self._kind == "never":

@@ -1,4 +1,4 @@
-"""Simulated runs with faults of every kind; a run that breaks a promise is cut down and prints its history."""
+"""Simulated runs with faults of every kind. A history that violates a property is reduced and printed."""
 
 import os
 import subprocess
@@ -21,14 +21,14 @@ from tests.simulation.simulation import Simulation
 
 SEEDS = range(45)
 FOUND = {"a departure that a listing does not show yet": 8817}
-"""Seeds that have found something, in the protocol or in the referee."""
+"""Seeds that have found a bug, in the protocol or in the referee."""
 
 FRESH = 5
-"""Histories of each profile whose seed is new in every test run."""
+"""Number of histories of each profile that have a new seed in every test run."""
 
 
 class Seed(UserWarning):
-    """Shows in pytest's summary which seeds were drawn, though the test passes."""
+    """A warning that shows in pytest's summary which seeds were drawn, even if the test passes."""
 
 
 def simulate(drawn: Scenario) -> Simulation:
@@ -46,17 +46,17 @@ def keeps_all_promises(drawn: Scenario) -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES, ids=lambda profile: profile.name)
-def test_every_promise_is_kept(profile: Profile) -> None:
+def test_no_property_is_violated(profile: Profile) -> None:
     for seed in SEEDS:
         keeps_all_promises(scenario(seed, profile))
 
 
 @pytest.mark.parametrize("seed", FOUND.values(), ids=FOUND)
-def test_what_a_seed_has_found_is_not_found_again(seed: int) -> None:
+def test_a_seed_that_found_a_bug_finds_none_now(seed: int) -> None:
     keeps_all_promises(scenario(seed, PROFILES[seed % len(PROFILES)]))
 
 
-def test_every_promise_is_kept_with_a_fresh_seed() -> None:
+def test_no_property_is_violated_with_a_fresh_seed() -> None:
     first = int.from_bytes(os.urandom(4), "big")
     command = f"python -m tests.simulation --first {first} --seeds {FRESH * len(PROFILES)}"
     warnings.warn(f"simulated with fresh seeds: {command}", Seed, stacklevel=1)
@@ -84,7 +84,7 @@ def test_the_same_seed_gives_the_same_history_in_another_process() -> None:
 
 
 def hash_of(histories: list[list[str]]) -> int:
-    """The same in every process, unlike `hash`."""
+    """Return a hash that is the same in every process, unlike `hash`."""
     return int.from_bytes(repr(histories).encode(), "big") % (2**61 - 1)
 
 
@@ -101,12 +101,12 @@ def three_nodes(least: int, max_nodes: int, restarts: int = 3) -> Settings:
     return Settings(NodeRange(least, max_nodes), timings, RestartSettings(restarts))
 
 
-def peaceful(seed: int, settings: Settings, *faults: Fault) -> Scenario:
+def scenario_of_three(seed: int, settings: Settings, *faults: Fault) -> Scenario:
     return Scenario(seed, Profile("by hand"), 3, settings, faults)
 
 
 def test_a_violation_shows_the_scenario_the_history_and_how_to_repeat_it() -> None:
-    world = Simulation(peaceful(1, three_nodes(1, 3)))
+    world = Simulation(scenario_of_three(1, three_nodes(1, 3)))
     advance_to_round(world, 1)
     for who in range(3):
         world.strike(Fault(world.now, "kill", who))
@@ -119,14 +119,14 @@ def test_a_violation_shows_the_scenario_the_history_and_how_to_repeat_it() -> No
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_without_faults_one_round_takes_everyone_in(seed: int) -> None:
-    world = simulate(peaceful(seed, three_nodes(1, 3)))
+def test_without_faults_one_round_has_all_nodes(seed: int) -> None:
+    world = simulate(scenario_of_three(seed, three_nodes(1, 3)))
     assert (world.state.round, len(world.state.participants)) == (1, 3)
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_lost_node_costs_one_round_and_no_budget(seed: int) -> None:
-    world = Simulation(peaceful(seed, three_nodes(1, 3, restarts=0)))
+    world = Simulation(scenario_of_three(seed, three_nodes(1, 3, restarts=0)))
     advance_to_round(world, 1)
     world.strike(Fault(world.now, "kill"))
     world.run()
@@ -136,7 +136,7 @@ def test_a_lost_node_costs_one_round_and_no_budget(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_a_standby_takes_the_place_of_a_lost_node(seed: int) -> None:
-    world = Simulation(peaceful(seed, three_nodes(2, 2)))
+    world = Simulation(scenario_of_three(seed, three_nodes(2, 2)))
     advance_to_round(world, 1)
     lost = world.state.participants[0].name
     world.strike(Fault(world.now, "kill", int(lost[1:]) - 1))
@@ -149,12 +149,12 @@ HASTY = Patch(NODE, "and settled and now < lease_from + self.lease:", "and True:
 """An agent that starts workers on news of any age."""
 
 FORGETFUL = Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:")
-"""A guard that looks at the lease as it is now, though it ran out before the workers came."""
+"""A guard that uses the lease as it is now, although it had expired before the workers existed."""
 
 
-def told(node: Node) -> bool:
-    """The news that the node is in the round is there, and not read."""
-    return node.told_of_a_round
+def notified(node: Node) -> bool:
+    """Return True if a notification that the node is in a round has arrived and is not read yet."""
+    return node.has_unread_round
 
 
 def about_to_start(node: Node) -> bool:
@@ -162,8 +162,8 @@ def about_to_start(node: Node) -> bool:
 
 
 def freeze_before_the_start(seed: int, moment: Callable[[Node], bool], *patches: Patch) -> None:
-    """Freeze a node at that moment, until it has been lost."""
-    world = Simulation(peaceful(seed, three_nodes(1, 3)), patches)
+    """Freeze a node at that moment, until the others have lost it."""
+    world = Simulation(scenario_of_three(seed, three_nodes(1, 3)), patches)
     try:
         while not (late := [node for node in world.nodes if moment(node)]):
             assert world.now < 60
@@ -172,15 +172,19 @@ def freeze_before_the_start(seed: int, moment: Callable[[Node], bool], *patches:
         world.advance(world.now + 2 * (LEASE + MARGIN))
         world.settle()
     finally:
-        world.close_down()
+        world.end_all_tasks()
 
 
-MOMENTS = pytest.mark.parametrize("moment", [told, about_to_start], ids=["as it is told", "as it starts"])
+MOMENTS = pytest.mark.parametrize(
+    "moment", [notified, about_to_start], ids=["when it is notified", "when it starts workers"]
+)
 
 
 @MOMENTS
 @pytest.mark.parametrize("patches", [(), (HASTY,)], ids=["agent and guard", "guard alone"])
-def test_a_node_runs_no_workers_on_old_news(patches: tuple[Patch, ...], moment: Callable[[Node], bool]) -> None:
+def test_a_node_starts_no_workers_after_an_old_notification(
+    patches: tuple[Patch, ...], moment: Callable[[Node], bool]
+) -> None:
     for seed in range(25):
         freeze_before_the_start(seed, moment, *patches)
 
@@ -188,17 +192,19 @@ def test_a_node_runs_no_workers_on_old_news(patches: tuple[Patch, ...], moment: 
 @pytest.mark.parametrize(
     ("patches", "moment"),
     [
-        pytest.param((HASTY, FORGETFUL), told, id="neither looks"),
-        pytest.param((FORGETFUL,), about_to_start, id="only the agent looks, before it is stopped"),
+        pytest.param((HASTY, FORGETFUL), notified, id="neither checks"),
+        pytest.param((FORGETFUL,), about_to_start, id="only the agent checks, before it is stopped"),
     ],
 )
-def test_the_simulator_catches_a_node_that_does(patches: tuple[Patch, ...], moment: Callable[[Node], bool]) -> None:
+def test_the_simulator_detects_workers_started_after_an_old_notification(
+    patches: tuple[Patch, ...], moment: Callable[[Node], bool]
+) -> None:
     with pytest.raises(Violation, match=r"workers of rounds \[1, 2\] run at the same time"):
         for seed in range(200):
             freeze_before_the_start(seed, moment, *patches)
 
 
-def test_a_failing_scenario_is_cut_down() -> None:
+def test_a_failing_scenario_is_reduced() -> None:
     last = [replace(scenario(seed, PROFILES[-1]), size=5) for seed in range(60)]
     failing = next(drawn for drawn in last if violation_of(drawn, (FORGETS_RUNNING,)) is not None)
     smallest = shrunk(failing, (FORGETS_RUNNING,))
@@ -210,6 +216,6 @@ FORGETS_RUNNING = Patch("hpcelastic.protocol.decide", "    if busy:\n", "    if 
 
 
 def advance_to_round(world: Simulation, round: int) -> None:
-    """Until all members of the round have started their workers."""
+    """Advance until all members of the round have started their workers."""
     while world.state.round < round or sum(n.running == round for n in world.nodes) < len(world.state.participants):
         world.advance(world.now + 0.1)

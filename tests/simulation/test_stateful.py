@@ -1,4 +1,4 @@
-"""Hypothesis looks for a sequence of faults and waits that breaks a promise, and shrinks it where there is one."""
+"""Hypothesis searches for a sequence of faults and waits that violates a property, and reduces it."""
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ RARE = ["requeue", "close", "reopen", "full"]
 
 
 class Run(RuleBasedStateMachine):
-    """A run of up to four nodes; the referee judges after each event, and peace must end the run."""
+    """A run of up to four nodes. The referee checks after each event. Without more faults the run must end."""
 
     world: Simulation
 
@@ -51,7 +51,7 @@ class Run(RuleBasedStateMachine):
             try:
                 self.world.settle()
             finally:
-                self.world.close_down()
+                self.world.end_all_tasks()
 
 
 TestRun = Run.TestCase

@@ -1,4 +1,4 @@
-"""The worker group of a simulated node in one round: what it trains, when it ends, and what it publishes."""
+"""The worker group of a simulated node in one round: its duration, its end and its publications."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
 
 
 class Round:
-    """All groups of a round: what one does in a collective, the others wait for."""
+    """All groups of a round. In a collective, each waits for the others."""
 
     def __init__(self, size: int, answers_requests: bool) -> None:
         self.size = size
         self.answers_requests = answers_requests
-        """The workers ask in every step whether to stop."""
+        """Whether the workers poll in every step for a request to stop."""
 
         self.stops_at: float | None = None
         """Time at which all of them reach the end of a step, after a request."""
 
         self.started: set[int] = set()
         self.broken = False
-        """A group was gone before it had finished."""
+        """Whether a group has ended before it had finished."""
 
 
 class Group:
@@ -39,7 +39,7 @@ class Group:
             part.round, Round(part.group_world_size, node.world.random.random() < 0.6)
         )
         self.early = False
-        """They ended because they were asked to."""
+        """Whether the workers ended because of a request to stop."""
 
         self.round.started.add(part.group_rank)
         self.mount = node.new_mount(self.process)
@@ -52,11 +52,11 @@ class Group:
 
     @property
     def running(self) -> bool:
-        """True while a process of it may do something."""
+        """True while a process of the group can act."""
         return bool(self.alive) and not self.process.frozen
 
     def end(self) -> None:
-        """All of it is killed."""
+        """Kill all workers."""
         if self.alive:
             self.alive.clear()
             self.round.broken = True
@@ -78,7 +78,7 @@ class Group:
                     group._later(group._stop_early, max(0.0, self.round.stops_at - world.clock.now))
 
     def _stop_early(self) -> None:
-        """Without one of the others they hang in a step."""
+        """Stop at the end of the step. If a group is missing, the workers hang in the step instead."""
         if len(self.round.started) == self.round.size and not self.round.broken and self.alive:
             self.early = True
             self.node.world.log(f"{self.node.id} stops round {self.part.round} at a step's end")
@@ -91,7 +91,7 @@ class Group:
         self.node.worker_ended(self, local_rank, 1)
 
     def _finish(self) -> None:
-        """The workers succeed together, once those of all nodes are there; without one of them they hang."""
+        """Succeed together when the groups of all nodes exist. Without one of them the workers hang."""
         if len(self.round.started) < self.round.size:
             self._later(self._finish, 1.0)
         elif not self.round.broken and self.alive:
@@ -113,7 +113,7 @@ class Group:
         system, mount = self.node.world.code.system, self.mount
         Task(self.process, body, lambda: setattr(system, "mount", mount)).start(self.node.world.random.uniform(0, 1))
 
-    # What the user's script does
+    # The user's script
 
     def _publish(self) -> None:
         world, round, step = self.node.world, self.part.round, 0
