@@ -1,4 +1,5 @@
-"""A run under SLURM ends like an undisturbed one after any fault, never has two groups, and leaves nothing behind."""
+"""A run under SLURM ends like an undisturbed one after any fault, never has two groups, and leaves no process or
+job."""
 
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ from tests.slurm.scenario.cases import CASES, Case
 from tests.slurm.scenario.faults import worker_crash
 from tests.slurm.scenario.plan import Plan
 from tests.slurm.scenario.stage import SHAPES, Setting, Stage
-from tests.slurm.scenario.storm import weather
+from tests.slurm.scenario.storm import run_storm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
@@ -38,7 +39,7 @@ def test_run_survives(case: Case, shape: str, fresh_cluster: FreshCluster) -> No
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_two_runs_at_once_have_nothing_to_do_with_each_other(shape: str, fresh_cluster: FreshCluster) -> None:
+def test_two_runs_at_the_same_time_are_independent(shape: str, fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=NODES, extra_conf=presets.QUICK)
     slurm = {"cpus_per_node": 2, "memory": "1G"}
     settings = [Setting(shape, "2..4", Plan(seed=seed), f"run{seed}", slurm) for seed in (1, 2)]
@@ -97,4 +98,4 @@ def test_cancel_leaves_nothing_behind(phase: Callable[[Stage], None], shape: str
 @pytest.mark.parametrize("shape", ["allocation", pytest.param("pool", marks=pytest.mark.nightly)])
 def test_run_survives_a_storm(shape: str) -> None:
     """`make storm` is a longer one."""
-    assert weather(40.0, seed=1, shape=shape).rounds > 3
+    assert run_storm(40.0, seed=1, shape=shape).rounds > 3

@@ -18,25 +18,25 @@ class Case:
 
     cause: Callable[[Stage], None]
     restarts: int = 0
-    """Spent of the budget at the end."""
+    """Spent part of the restart budget at the end."""
 
     world: int = 4
-    """Ranks at the end, one on each node."""
+    """Number of ranks at the end, one on each node."""
 
     lost: int = 0
     """Maximum number of missing ranks, because SLURM may end tasks by itself."""
 
     jobs: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """By shape, how jobs of the run end, where not all of them are COMPLETED."""
+    """By shape: the final states of the run's jobs, if not all of them are COMPLETED."""
 
     shapes: tuple[str, ...] = SHAPES
     nightly: str = ""
-    """The shape in which it is left to `make nightly`, as others are like it."""
+    """The shape that only `make nightly` tests, because other cases are similar."""
 
     nodes: str = "2..4"
     spares: int = 0
     cancelled: bool = False
-    """A job is left that SLURM holds, and a person cancels it once the run has succeeded."""
+    """Whether a job that SLURM holds is left, so that a person cancels it after the success of the run."""
 
     early: bool = False
     """Whether the fault occurs before the run trains."""
@@ -56,14 +56,14 @@ class Case:
         return int(self.nodes.rpartition(".")[2])
 
     def play(self, stage: Stage) -> None:
-        """Cause the fault in a run that has begun to train on all of its nodes."""
+        """Cause the fault in a run that trains on all of its nodes."""
         if not self.early:
             stage.until_world(self.first_world)
             stage.until_step(STARTED)
         self.cause(stage)
 
     def end(self, stage: Stage) -> Verdict:
-        """Wait for the end of the run, and of all that is left of it."""
+        """Wait for the end of the run and of all its jobs and processes."""
         verdict = stage.verdict()
         if self.cancelled:
             stage.run.cancel()
@@ -104,9 +104,9 @@ CASES = {
         slurm={"refill": 2},
         jobs={"allocation": _CANCELLED | COMPLETED},
     ),
-    "fewer than nodes.min left": Case(faults.too_few_left, nodes="3..4", nightly="pool"),
+    "fewer than nodes.min left": Case(faults.too_few_nodes, nodes="3..4", nightly="pool"),
     "a bad node": Case(
-        faults.goes_bad, world=3, jobs=dict.fromkeys(SHAPES, COMPLETED | {"FAILED"}), nightly="allocation"
+        faults.becomes_bad, world=3, jobs=dict.fromkeys(SHAPES, COMPLETED | {"FAILED"}), nightly="allocation"
     ),
     "network cut and healed": Case(faults.cable_cut),
     "network and filesystem cut and healed": Case(faults.cut_off, nightly="allocation"),
@@ -126,7 +126,7 @@ CASES = {
         faults.preempted, conf=PREEMPTION, slurm={"partition": "low"}, nightly="allocation"
     ),
     "preemption with grace": Case(faults.preempted, conf=PREEMPTION, slurm=_POLITE),
-    "preemption with grace, told by the job's own signal": Case(
+    "preemption with grace, announced by the job's own signal": Case(
         faults.preempted, conf=f"{PREEMPTION}\n{presets.USER_SIGNAL}", slurm=_POLITE, nightly="allocation"
     ),
     "preemption with `requeue: false`": Case(
@@ -144,4 +144,4 @@ CASES = {
     "`hpcelastic scale`, up": Case(faults.scaled_up, nodes="2..3", nightly="allocation"),
     "`hpcelastic checkpoint`": Case(faults.checkpoint, nightly="pool"),
 }
-"""By name; each is to succeed with the digest of an undisturbed run."""
+"""The cases by name. Each must succeed with the digest of an undisturbed run."""

@@ -1,4 +1,4 @@
-"""Faults of a run under SLURM. Each function causes one in a run that trains and waits for the expected result."""
+"""Faults of a run under SLURM. Each function causes one in a run that trains, and waits for the expected result."""
 
 import time
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from hpcelastic.storage.leases import read_leases
 from tests.slurm.scenario.stage import Stage
 
 STARTED = 3
-"""The step that a run has completed at the time of a fault."""
+"""The number of steps that a run has completed at the time of a fault."""
 
 
 # ------------------------------------------------------------------------------------------------ workers and agents
@@ -29,12 +29,12 @@ def agent_crash(stage: Stage) -> None:
 
 
 def node_killed(stage: Stage) -> None:
-    stage.record_fault("a node dies, SLURM knows")
+    stage.record_fault("a node dies, and SLURM notices")
     stage.cluster.fail_node(3)
 
 
 def power_loss(stage: Stage) -> None:
-    stage.record_fault("a node loses its power")
+    stage.record_fault("a node loses power")
     stage.cluster.power_off(3)
 
 
@@ -46,7 +46,7 @@ def batch_host_lost(stage: Stage) -> None:
 
 def first_rank_lost(stage: Stage) -> None:
     node = stage.node_of(rank=0)
-    stage.record_fault("the node of rank 0 loses its power")
+    stage.record_fault("the node of rank 0 loses power")
     stage.cluster.power_off(node)
 
 
@@ -62,7 +62,7 @@ def node_returns(stage: Stage) -> None:
 
 
 def cable_cut(stage: Stage) -> None:
-    """The leases of the node, which all can see, say that it lives: nobody goes on without it."""
+    """The leases of the node, which all others see, show that it is alive. So no other node continues without it."""
     stage.record_fault("the network of a node is cut for 2 s")
     stage.cluster.cut(3)
     time.sleep(2.0)
@@ -70,13 +70,13 @@ def cable_cut(stage: Stage) -> None:
 
 
 def cut_off(stage: Stage) -> None:
-    """The node can reach neither others nor the filesystem, as it stands still; and then goes on, as an orphan."""
+    """The node reaches neither the others nor the filesystem, because it is frozen. Then it continues as an orphan."""
     before = stage.newest()[-1].round
     stage.record_fault("a node loses network and filesystem for a while")
     stage.cluster.cut(3)
     stage.cluster.freeze_node(3)
     stage.until_step(0, after_round=before)
-    stage.record_fault("and has them again")
+    stage.record_fault("and gets them back")
     stage.cluster.heal(3)
     stage.cluster.thaw_node(3)
     stage.until_world(4)
@@ -94,7 +94,7 @@ def requeue_by_hand(stage: Stage) -> None:
 
 
 def requeue_by_slurm(stage: Stage) -> None:
-    """A job that has lost all of its nodes is SLURM's to start again."""
+    """SLURM requeues a job that has lost all of its nodes."""
     node = stage.node_of(rank=0)
     job = stage.job_on(node)
     stage.record_fault("the only node of a job dies")
@@ -109,23 +109,23 @@ def controller_restart(stage: Stage) -> None:
 
 
 def controller_away(stage: Stage) -> None:
-    """Nothing that a run needs to go on is asked of SLURM."""
+    """A run does not need SLURM in order to continue."""
     before = stage.newest()[-1].round
     stage.cluster.stop_controller()
-    stage.record_fault("a node loses its power while the controller is away")
+    stage.record_fault("a node loses power while the controller is away")
     stage.cluster.power_off(3)
     stage.until_step(0, after_round=before)
     time.sleep(1.0)
-    stage.record_fault("the controller comes back")
+    stage.record_fault("the controller returns")
     stage.cluster.start_controller()
 
 
 def controller_forgets(stage: Stage) -> None:
-    """Killed before it has saved that the job started, it comes back with the job PENDING, while its tasks train.
+    """A controller that was killed before it saved the start of the job has the job as PENDING while its tasks train.
 
-    It starts the job once more, learns that it runs, drains the node that said so, and holds the job; at times it
-    starts a task again. SLURM 24.11 and later end the tasks of a job that is held: the run goes on once an
-    administrator resumes the node and the owner releases the job.
+    It starts the job once more, learns that it runs, drains the node that reported so, and holds the job. Sometimes it
+    starts a task again. SLURM 24.11 and later end the tasks of a held job: the run continues once an administrator
+    resumes the node and the owner releases the job.
     """
     stage.until("the agents", lambda: len(read_leases(stage.paths.leases)) == 4)
     (job,) = stage.run.status().jobs
@@ -138,7 +138,7 @@ def controller_forgets(stage: Stage) -> None:
         return "held" in stage.cluster.job(job)["Reason"].lower()
 
     stage.until("SLURM to hold the job, or to run it again", lambda: held() or stage.newest()[-1].round > 1)
-    time.sleep(5.0)  # the tasks of a job that is held end within it, or not at all
+    time.sleep(5.0)  # if the tasks of a held job end, they end within this time
     if stage.left() or not held():
         return
     for node, state in stage.cluster.node_states().items():
@@ -153,7 +153,7 @@ def controller_forgets(stage: Stage) -> None:
 
 
 def preempted(stage: Stage) -> None:
-    """All nodes are taken by a job of a higher partition, and given back."""
+    """A job of a higher partition takes all nodes, and returns them."""
     jobs, before = stage.cluster.jobs(), stage.newest()[-1].round
     _preempt(stage)
     _start_again(stage, jobs)
@@ -161,7 +161,7 @@ def preempted(stage: Stage) -> None:
 
 
 def preempted_for_good(stage: Stage) -> None:
-    """The run goes on when a person says so."""
+    """The run continues after a person resumes it."""
     before = stage.newest()[-1].round
     _preempt(stage)
     stage.until("an empty queue", lambda: not stage.cluster.jobs())
@@ -178,7 +178,7 @@ def _preempt(stage: Stage) -> None:
 
 
 def _start_again(stage: Stage, jobs: Iterable[str]) -> None:
-    """Return those of ``jobs`` that are pending, without SLURM's delay. For some, the delay may already be over."""
+    """Return the pending jobs of ``jobs``, without SLURM's delay. For some, the delay may already be over."""
     time.sleep(1.1)  # see `SlurmCluster.start_now`
     for job in jobs:
         if stage.cluster.job_state(job) == "PENDING":
@@ -189,12 +189,12 @@ def time_is_up(stage: Stage) -> None:
     before = stage.newest()[-1]
     stage.record_fault("the time limit")
     for job in stage.cluster.jobs():
-        stage.cluster.limit(job, 35)  # SLURM looks twice before: at the first time it warns
+        stage.cluster.limit(job, 35)  # SLURM checks twice before, and warns at the first check
     stage.until_world(before.world_size, after_round=before.round)
 
 
 def batch_host_lost_and_time_is_up(stage: Stage) -> None:
-    """The limit is set first: of a job whose batch host was lost, SLURM refuses to change it."""
+    """The limit is set first, because SLURM refuses to change that of a job whose batch host was lost."""
     stage.cluster.limit(stage.job_on(1), 50)
     batch_host_lost(stage)
     alone = stage.until_world(3)
@@ -202,8 +202,8 @@ def batch_host_lost_and_time_is_up(stage: Stage) -> None:
     stage.until_world(3, after_round=alone)
 
 
-def too_few_left(stage: Stage) -> None:
-    """An allocation starts anew, as SLURM gives it no node in place of a lost one; a pool gets its nodes back."""
+def too_few_nodes(stage: Stage) -> None:
+    """An allocation is started anew, because SLURM does not replace a lost node of it. A pool gets its nodes back."""
     jobs, before = stage.cluster.jobs(), stage.newest()[-1].round
     stage.record_fault("fewer nodes than nodes.min are left")
     for node in (3, 4):
@@ -216,22 +216,22 @@ def too_few_left(stage: Stage) -> None:
 
 
 def replaced(stage: Stage) -> None:
-    """By a node that stands by, or that an allocation has asked for."""
+    """A standby, or a node that an allocation has asked for, replaces the lost node."""
     before = stage.newest()[-1].round
     node = stage.node_of(rank=1)
-    stage.record_fault("a node dies that can be replaced")
+    stage.record_fault("a node that can be replaced dies")
     stage.cluster.fail_node(node)
     stage.until_world(3, after_round=before)
 
 
-def goes_bad(stage: Stage) -> None:
-    """The job's agents start again, and find one of their nodes bad."""
+def becomes_bad(stage: Stage) -> None:
+    """The job's agents are started again, and one of their nodes fails the node check."""
     job, before = stage.job_on(3), stage.newest()[-1].round
     stage.make_bad(3)
-    stage.record_fault("a node goes bad, and its job is requeued")
+    stage.record_fault("a node becomes bad, and its job is requeued")
     stage.cluster.run("scontrol", "requeue", job)
     stage.cluster.start_now(job)
-    stage.until("the node's refusal", lambda: "n3" in stage.run.status().incidents)
+    stage.until("the exclusion of the node", lambda: "n3" in stage.run.status().incidents)
     stage.until_world(3, after_round=before)
 
 
@@ -242,7 +242,8 @@ def drained_by_slurm(stage: Stage) -> None:
 
 
 def resumed_by_slurm(stage: Stage) -> None:
-    """A pool's element that a drain has sent elsewhere takes the node again once SLURM gives it."""
+    """An element of a pool was moved to another node by a drain. It uses the drained node again when SLURM assigns
+    it."""
     drained_by_slurm(stage)
     stage.until("the requeue", lambda: "PENDING" in stage.cluster.jobs().values())
     stage.record_fault("the node is resumed")
@@ -260,13 +261,13 @@ def drained(stage: Stage) -> None:
 
 
 def scaled_down(stage: Stage) -> None:
-    stage.record_fault("hpcelastic scale, to one node less")
+    stage.record_fault("hpcelastic scale to one node less")
     stage.run.scale(3)
     stage.until_world(3)
 
 
 def scaled_up(stage: Stage) -> None:
-    stage.record_fault("hpcelastic scale, to one node more")
+    stage.record_fault("hpcelastic scale to one node more")
     stage.run.scale(4)
     stage.until_world(4)
 

@@ -1,6 +1,6 @@
-"""The judge of a run with faults, by the notes of its workers, the register, and the end of the run.
+"""The judge of a run with faults. It uses the trace of the workers, the register, and the end of the run.
 
-Pure. A verdict is figures; what must never be is raised as `Refusal`, with the notes that show it.
+Pure. A verdict has the costs of the faults. An error of the run is raised as `Refusal`, with the notes that show it.
 """
 
 import re
@@ -14,39 +14,39 @@ from tests.slurm.scenario.trace import Note, in_order
 
 
 class Refusal(AssertionError):
-    """The run did what a run must never do, or did not do what it must."""
+    """The run has violated a property, or has not ended correctly."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of a run that has ended."""
+    """All records of a run that has ended."""
 
     notes: Sequence[Note]
     result: Mapping[str, Any]
     """Content of result.json."""
 
     members: Mapping[int, Sequence[str]]
-    """By round, the nodes that the register says were in it, one rank each, in the order of ranks."""
+    """By round: the nodes of the round in the register, in the order of ranks, one rank each."""
 
     steps: int
     digest: str
     """The final digest of an undisturbed run."""
 
     starts: Mapping[int, float] = field(default_factory=dict)
-    """By round, when an agent first said that it had started workers; seconds since the epoch."""
+    """By round: when an agent first logged that it had started workers; seconds since the epoch."""
 
     published: Mapping[str, float] = field(default_factory=dict)
-    """The checkpoints that are left, and when each was; seconds since the epoch."""
+    """The remaining checkpoints, and when each was published; seconds since the epoch."""
 
     jobs: Sequence["Begin"] = ()
-    """Times at which batch scripts began."""
+    """The times at which batch scripts began."""
 
     faults: Sequence["Fault"] = ()
 
 
 @dataclass(frozen=True)
 class Begin:
-    """A job's batch script began."""
+    """The start of a job's batch script."""
 
     node: str
     """The host's name."""
@@ -69,18 +69,18 @@ class Cost:
 
     fault: str
     seconds: float
-    """The longest time without a step from the fault on, up to the next fault: from it to the survivors' next step."""
+    """The longest time without a step between the fault and the next fault."""
 
     steps: int
-    """Steps trained again."""
+    """Number of steps that were trained again."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A run that did nothing wrong."""
+    """The result for a correct run."""
 
     rounds: int
-    """Rounds that trained."""
+    """Number of rounds that have trained."""
 
     steps_lost: int
     """Number of repetitions of steps."""
@@ -88,11 +88,11 @@ class Verdict:
     costs: tuple[Cost, ...]
 
     starts: tuple[float, ...] = ()
-    """Of each job that began after the first fault, and whose first node has trained since: seconds until it did."""
+    """For each job that began after the first fault and whose first node has trained since: seconds until it did."""
 
 
 def judge(evidence: Evidence) -> Verdict:
-    """Return the cost of the run's faults. Raises Refusal if two groups ran at once or the end is wrong."""
+    """Return the costs of the run's faults. Raises Refusal if two groups ran at once or the end is wrong."""
     rounds = _by_round(evidence.notes)
     for check in (_one_view, _as_registered, _one_group, _quiet_afterwards, _resumed, _no_gap, _right_end):
         check(evidence, rounds)
@@ -106,7 +106,7 @@ Rounds = Mapping[int, Sequence[Note]]
 
 
 def _by_round(notes: Iterable[Note]) -> dict[int, list[Note]]:
-    """In the order of rounds, each by time."""
+    """Return the notes by round, in the order of rounds, each ordered by time."""
     found: dict[int, list[Note]] = defaultdict(list)
     for note in in_order(notes):
         found[note.round].append(note)
@@ -118,7 +118,7 @@ def _steps(notes: Iterable[Note]) -> set[int]:
 
 
 def _one_view(_: Evidence, rounds: Rounds) -> None:
-    """All workers of a round agree on it, and no rank of it is two processes."""
+    """Check that all workers of a round agree about it, and that each rank is one process."""
     for round, notes in rounds.items():
         _refuse_unless(len({note.world_size for note in notes}) == 1, f"round {round} has two world sizes", notes)
         for rank in {note.rank for note in notes}:
@@ -132,7 +132,7 @@ def _one_view(_: Evidence, rounds: Rounds) -> None:
             if note.kind == "step":
                 did[note.step].add(note.rank)
         for step, ranks in did.items():
-            whole = step == max(did) or len(ranks) == notes[0].world_size  # the last one was perhaps cut short
+            whole = step == max(did) or len(ranks) == notes[0].world_size  # the last one may have been interrupted
             _refuse_unless(whole, f"step {step} of round {round} was done by ranks {sorted(ranks)} alone", notes)
 
 
@@ -145,7 +145,7 @@ def _as_registered(evidence: Evidence, rounds: Rounds) -> None:
 
 
 def _one_group(evidence: Evidence, rounds: Rounds) -> None:
-    """The last worker of a round did its last before the first of a later round did anything."""
+    """Check that no worker of a round did anything after the first action of a later round."""
     last: Note | None = None
     for round, notes in rounds.items():
         both = [last, notes[0]] if last else []
@@ -159,7 +159,7 @@ def _one_group(evidence: Evidence, rounds: Rounds) -> None:
 
 
 def _quiet_afterwards(evidence: Evidence, rounds: Rounds) -> None:
-    """No checkpoint is newer than the beginning of the round after its own."""
+    """Check that no checkpoint is newer than the beginning of the round after its own."""
     for name, when in evidence.published.items():
         own = int(name.removeprefix("round-").partition(".")[0])
         later = [note for round, notes in rounds.items() if round > own for note in notes[:1] if note.wall < when]
@@ -167,7 +167,7 @@ def _quiet_afterwards(evidence: Evidence, rounds: Rounds) -> None:
 
 
 def _resumed(_: Evidence, rounds: Rounds) -> None:
-    """Each round goes on from what it could know: the start, or a checkpoint that was there when it began."""
+    """Check that each round begins at step 0 or at a checkpoint that existed when it began."""
     for round, notes in rounds.items():
         steps = _steps(notes)
         if not steps:
@@ -175,20 +175,18 @@ def _resumed(_: Evidence, rounds: Rounds) -> None:
         known = {0} | {n.step for older, ns in rounds.items() if older < round for n in ns if n.kind == "saved"}
         unsaved = _unnoted(rounds, round)
         first = min(steps)
-        _refuse_unless(
-            first in known | unsaved, f"round {round} went on at step {first}, which nobody had saved", notes
-        )
+        _refuse_unless(first in known | unsaved, f"round {round} resumed at step {first}, which was not saved", notes)
         published = [note for note in notes if note.kind in ("saved", "result") and note.rank != 0]
         _refuse_unless(not published, f"another rank than 0 published in round {round}", published)
 
 
 def _unnoted(rounds: Rounds, before: int) -> set[int]:
-    """Return states that a worker may have saved and not noted because it was killed: that after its last step."""
+    """Return the states that workers may have saved without a note because they were killed: after their last steps."""
     return {max(_steps(notes)) + 1 for round, notes in rounds.items() if round < before and _steps(notes)}
 
 
 def _no_gap(evidence: Evidence, rounds: Rounds) -> None:
-    """Every step was trained, none before its turn."""
+    """Check that every step was trained, and none before the steps before it."""
     done = 0
     for round, notes in rounds.items():
         for step in sorted(_steps(notes)):
@@ -206,8 +204,10 @@ def _right_end(evidence: Evidence, rounds: Rounds) -> None:
 
 
 def _spans(faults: Sequence[Fault]) -> Iterable[tuple[Fault, float]]:
-    """Each fault, and the time of the next."""
-    return zip(faults, [*(fault.monotonic for fault in faults[1:]), float("inf")], strict=False)  # there may be none
+    """Return each fault with the time of the next one."""
+    return zip(
+        faults, [*(fault.monotonic for fault in faults[1:]), float("inf")], strict=False
+    )  # there may be no fault
 
 
 def _cost(fault: Fault, until: float, rounds: Rounds) -> Cost:
@@ -239,7 +239,7 @@ def _starts(evidence: Evidence) -> Iterator[float]:
 
 
 def _host(node: str) -> str:
-    """Of ``n3``, of ``n3_1``, an element of a pool, and of ``n3.j7``, a single job, ``n3``."""
+    """Return ``n3`` for ``n3``, for the element of a pool ``n3_1``, and for the single job ``n3.j7``."""
     return re.split("[_.]", node)[0]
 
 

@@ -1,7 +1,7 @@
-"""The computation of a scenario's run: integers only, so the result does not depend on the ranks of the parts.
+"""The computation of a scenario's run. It uses integers only, so the result does not depend on the assignment of ranks.
 
-Pure. The state after a step depends on the state before it and on every sample of the step's batch; a step that was
-left out, done twice in a row, or shared wrongly among the ranks shows in the digest.
+Pure. The state after a step depends on the state before it and on every sample of the step's batch. If a step is left
+out, done twice in a row, or divided wrongly among the ranks, the digest is another one.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from hpcelastic.training import GlobalBatches
 
 WIDTH = 8
 MODULUS = 2**31 - 1
-"""A product of two numbers below it fits 64 bits."""
+"""A product of two smaller numbers fits into 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Plan:
     steps: int = 30
     seed: int = 0
     step_time: float = 0.05
-    """Seconds that each step takes at least."""
+    """Minimum duration of a step in seconds."""
 
     save_every: int = 5
     """Steps."""
@@ -35,7 +35,8 @@ class Plan:
 
     @property
     def gate(self) -> int:
-        """The step before which all wait for the file ``finish`` in the run's directory: faults come first."""
+        """The step before which all workers wait for the file ``finish`` in the run directory, until all faults are
+        over."""
         return self.steps - 3
 
     @property
@@ -59,12 +60,12 @@ def first_state() -> list[int]:
 
 
 def share(state: Sequence[int], step: int, samples: Sequence[int]) -> list[int]:
-    """Return the contribution of some samples of a step's batch. Those of a whole batch add up to the batch's."""
+    """Return the contribution of some samples of a step's batch. The contributions of all samples add up."""
     return [sum((value * (sample + 2) + step) % MODULUS for sample in samples) % MODULUS for value in state]
 
 
 def advance(state: Sequence[int], total: Sequence[int]) -> list[int]:
-    """The state after a step, from the sum of all shares."""
+    """Return the state after a step, from the sum of all contributions."""
     return [
         (31 * value + added + place) % MODULUS for place, (value, added) in enumerate(zip(state, total, strict=True))
     ]

@@ -1,4 +1,4 @@
-"""A run of the scenarios' script on a test cluster, what can be done to it, and its end, judged."""
+"""A run of the scenarios' script on a test cluster, with functions for faults and for the judgement of its end."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("train.py")
 TIMEOUT = 90.0
-"""Seconds within which what must happen has to happen; generous, for a machine that is busy with other tests."""
+"""Time limit for each expected event in seconds. It is long, because the machine may be busy with other tests."""
 
 SHAPES = ("allocation", "pool")
 _QUICK = {"lease": 2, "margin": 0.5, "poll": 0.1, "last_call": 1, "join_timeout": 80}
@@ -46,7 +46,7 @@ class Setting:
     plan: Plan = field(default_factory=Plan)
     name: str = "run"
     slurm: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of `slurm`; with ``memory``, agents share nodes with others."""
+    """Further keys of `slurm`. With ``memory``, agents share nodes with other jobs."""
 
     spares: int = 0
     total_time: str | None = None
@@ -55,7 +55,9 @@ class Setting:
 
     def job(self, directory: Path) -> dict[str, Any]:
         began = f'echo "$SLURMD_NODENAME $(date +%s.%N)" >> {directory}/{self.name}-jobs'
-        alone = {} if "memory" in self.slurm else {"options": {"exclusive": True}}  # one element of a pool on each node
+        alone = (
+            {} if "memory" in self.slurm else {"options": {"exclusive": True}}
+        )  # each element of a pool has a node of its own
         return {
             "run": {"name": self.name, "directory": str(directory), "total_time": self.total_time},
             "entrypoint": {"script": str(self.script), "args": self.plan.arguments},
@@ -69,7 +71,7 @@ class Setting:
 
 
 class Stage:
-    """One run from its submission to its end; what it leaves is ended with the context."""
+    """A run from its submission to its end. On exit of the context, all that is left of it is ended."""
 
     def __init__(self, cluster: SlurmCluster, setting: Setting) -> None:
         self.cluster, self.setting, self.plan = cluster, setting, setting.plan
@@ -83,7 +85,7 @@ class Stage:
         return self
 
     def resume(self) -> None:
-        """Go on with the run once its jobs have ended."""
+        """Resume the run once its jobs have ended."""
         self.run = hpcelastic.submit(self.setting.job(self.cluster.path / "runs"), resume=True)
 
     def __exit__(
@@ -94,7 +96,7 @@ class Stage:
     # ------------------------------------------------------------------------------------------------ what is seen
 
     def job_on(self, node: int) -> str:
-        """The run's job, or element of a pool, that has a node."""
+        """Return the run's job, or element of a pool, on a node."""
         return self.cluster.run("squeue", "-h", "-r", "-n", self.setting.name, "-w", f"n{node}", "-o", "%i").split()[0]
 
     def job_states(self) -> set[str]:
@@ -110,21 +112,21 @@ class Stage:
         return read_trace(self.run.directory / "trace", newest=True)
 
     def node_of(self, rank: int) -> int:
-        """The number of the node that has a rank in the newest round."""
+        """Return the number of the node that has a rank in the newest round."""
         return self.number(next(note.node for note in self.newest() if note.rank == rank))
 
     @staticmethod
     def number(node: str) -> int:
-        """Of ``n3``, of ``n3_1``, an element of a pool, and of ``n3@INCARNATION`` 3."""
+        """Return 3 for ``n3``, for the element of a pool ``n3_1``, and for ``n3@INCARNATION``."""
         return int(re.findall(r"\d+", node)[0])
 
     @property
     def alive(self) -> list[int]:
-        """The numbers of the nodes that have power."""
+        """Return the numbers of the nodes that have power."""
         return [number for number in range(1, len(self.cluster.nodes) + 1) if self.cluster.node_running(number)]
 
     def until(self, what: str, poll: Callable[[], T], timeout: float = TIMEOUT) -> T:
-        """Call ``poll`` until its result is true and return the result."""
+        """Call ``poll`` until its result is true, and return the result."""
         deadline = time.monotonic() + timeout
         while not (found := poll()):
             if time.monotonic() > deadline:
@@ -133,7 +135,8 @@ class Stage:
         return found
 
     def until_step(self, step: int, after_round: int = 0) -> int:
-        """Until a round after ``after_round`` has come to the step, or a later one; the number of that round."""
+        """Wait until a round after ``after_round`` has done the step or a later one. Return the number of that
+        round."""
 
         def poll() -> int:
             done = (note for note in self.notes() if note.progress and note.round > after_round and note.step >= step)
@@ -142,7 +145,7 @@ class Stage:
         return self.until(f"step {step} of a round after {after_round}", poll)
 
     def until_world(self, size: int, after_round: int = 0) -> int:
-        """Until a round of so many ranks, after ``after_round``, trains; its number."""
+        """Wait until a round after ``after_round`` with that number of ranks trains. Return its number."""
 
         def poll() -> int:
             newest = [note for note in self.newest() if note.progress and note.world_size == size]
@@ -151,7 +154,7 @@ class Stage:
         return self.until(f"a round of {size} ranks", poll)
 
     def describe(self) -> str:
-        """For a failure's message: how the run stands, and what its agents have said last."""
+        """Describe the state of the run and the last output of its agents, for the message of a failure."""
         logs = (path.read_text(errors="replace").splitlines()[-8:] for path in sorted(self._logs()))
         lines = [repr(self.run), self.cluster.run("squeue", check=False), *(line for log in logs for line in log)]
         return "\n".join([*lines, *(f"  {note}" for note in self.notes()[-6:])])
@@ -166,7 +169,7 @@ class Stage:
         self.faults.append(Fault(name, time.monotonic()))
 
     def make_bad(self, node: int) -> None:
-        """From now on the node's check fails."""
+        """From now on the check of the node fails."""
         (self.paths.root.parent / f"bad-n{node}").touch()
 
     def kill_worker(self, rank: int) -> None:
@@ -174,7 +177,7 @@ class Stage:
         self._kill(self.number(note.node), note.pid)
 
     def kill_agent(self, node: int) -> None:
-        """The agent alone, not its workers, nor its guard."""
+        """Kill the agent, but neither its workers nor its guard."""
         leases = [lease for name, lease in read_leases(self.paths.leases).items() if self.number(name) == node]
         for lease in leases:
             self._kill(node, int(lease.member.process.split(":")[2]))
@@ -187,7 +190,7 @@ class Stage:
     # ------------------------------------------------------------------------------------------------ how it ends
 
     def verdict(self, timeout: float = TIMEOUT) -> Verdict:
-        """Wait for the run's end, and judge it; Refusal if it has not succeeded as an undisturbed run."""
+        """Wait for the end of the run and judge it. Raises Refusal if its end is not that of an undisturbed run."""
         (self.run.directory / "finish").touch()
         status = self.until("the end of the run", self._ended, timeout)
         if status.phase != Phase.SUCCEEDED.value:
@@ -202,12 +205,12 @@ class Stage:
         return status if status.ended else None
 
     def leaves_nothing(self) -> None:
-        """No job in the queue, no process on any node."""
+        """Check that no job is in the queue and no process on any node."""
         self.until("an empty queue", lambda: not self.cluster.jobs())
         self.until("no process left", lambda: not self.left())
 
     def left(self) -> dict[int, set[int]]:
-        """The processes of the run that live, by node."""
+        """Return the living processes of the run by node."""
         left = {node: self.cluster.user_pids(node) for node in self.alive}
         return {node: pids for node, pids in left.items() if pids}
 
@@ -234,7 +237,7 @@ class Stage:
 
 
 def members(paths: RunPaths) -> dict[int, tuple[str, ...]]:
-    """By round, the names of the nodes that the register's versions have in it, in the order of ranks."""
+    """Return by round the names of the nodes that versions of the register have in it, in the order of ranks."""
     register = Register(paths.register, "judge")
     states = [register.version(number).value for number in register.numbers()]
     return {state["round"]: tuple(name_of(p["node"]) for p in state["participants"]) for state in states}
@@ -242,7 +245,7 @@ def members(paths: RunPaths) -> dict[int, tuple[str, ...]]:
 
 @contextlib.contextmanager
 def login(cluster: SlurmCluster) -> Iterator[None]:
-    """This process's environment is that of a person at the cluster's login node, who works in the project."""
+    """Give this process the environment of a user on the login node who works in the project."""
     before = dict(os.environ)
     os.environ.update({**cluster.env, "PYTHONPATH": str(ROOT)})
     try:

@@ -1,8 +1,8 @@
 """Faults of every kind at random times, on a run whose nodes come from an allocation or a pool, and from single jobs.
 
-``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``. When the storm is over everything is
-healed, and the run must end as if there had been no fault. A seed brings back the same dice; how quick the machine is
-decides with them.
+``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``. After the storm all faults are undone, and
+the run must end as if there had been no fault. The same seed draws the same random numbers, but the speed of the
+machine also has an effect.
 """
 
 import argparse
@@ -22,91 +22,91 @@ from tests.slurm.scenario.stage import SHAPES, TIMEOUT, Setting, Stage
 
 NODES = 6
 ALLOCATED = 4
-"""Nodes that the first allocation asks for; the others are for the pool."""
+"""Nodes of the first allocation. The others are for the pool."""
 
 BROKEN = 3
-"""So many nodes at most are out of order at the same time."""
+"""Maximum number of nodes that have a fault at the same time."""
 
 CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=3")
 PARTITIONS = ("low", "graceful")
 LEAST = {"allocation": 3, "pool": NODES}
-"""So many jobs there are always, those that wait counted."""
+"""Minimum number of jobs, pending ones included."""
 
 JOIN = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 {python} -m hpcelastic agent --run-dir {run}"
 
 
 @dataclass
 class Storm:
-    """A storm. ``dice`` make all random decisions."""
+    """A storm of faults. ``dice`` makes all random decisions."""
 
     stage: Stage
     dice: random.Random
-    healings: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
+    repairs: list[tuple[float, str, Callable[[], object]]] = field(default_factory=list)
     """Functions that undo faults, with the times at which to call them."""
 
     broken: set[int] = field(default_factory=set)
     started: float = field(default_factory=time.monotonic)
 
-    def blow(self, seconds: float) -> None:
-        """One fault after the other for so long, then none."""
+    def cause_faults(self, seconds: float) -> None:
+        """Cause one fault after the other for some seconds, then undo all."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             time.sleep(self.dice.uniform(0.3, 3.0))
-            self.heal(time.monotonic())
+            self.undo_due(time.monotonic())
             self.supply()
             fault = self.dice.choice(FAULTS)
             fault(self)
-        self.heal(float("inf"))
-        for node in range(1, NODES + 1):  # a controller that was killed may have forgotten that it had done so
+        self.undo_due(float("inf"))
+        for node in range(1, NODES + 1):  # a controller that was killed may have lost this change
             resume(self, node)
         self.supply()
 
-    def say(self, what: str) -> None:
+    def report(self, what: str) -> None:
         print(f"{time.monotonic() - self.started:7.1f} s  {what}", flush=True)
 
     def record_fault(self, what: str) -> None:
-        self.say(what)
+        self.report(what)
         self.stage.record_fault(what)
 
     def later(self, what: str, undo: Callable[[], object], longest: float) -> None:
-        self.healings.append((time.monotonic() + self.dice.uniform(0.5, longest), what, undo))
+        self.repairs.append((time.monotonic() + self.dice.uniform(0.5, longest), what, undo))
 
-    def heal(self, until: float) -> None:
-        """Undo all that is due by then."""
-        due = sorted((each for each in self.healings if each[0] <= until), key=lambda each: each[0])
-        self.healings = [each for each in self.healings if each not in due]
+    def undo_due(self, until: float) -> None:
+        """Undo all faults that are due by ``until``."""
+        due = sorted((each for each in self.repairs if each[0] <= until), key=lambda each: each[0])
+        self.repairs = [each for each in self.repairs if each not in due]
         for _, what, undo in due:
             self.record_fault(what)
             undo()
 
     def node(self) -> int | None:
-        """One that is in order, to be broken; None if enough are broken already."""
+        """Choose a node without a fault; None if enough nodes have one."""
         if len(self.broken) >= BROKEN:
             return None
         node = self.dice.choice(sorted(set(range(1, NODES + 1)) - self.broken))
         self.broken.add(node)
         return node
 
-    def mend(self, node: int, how: Callable[[int], object]) -> None:
+    def repair(self, node: int, how: Callable[[int], object]) -> None:
         how(node)
         self.broken.discard(node)
 
     def slurm(self, *command: str) -> str:
-        """A command that may fail, as others have changed what it is about."""
+        """Run a command that may fail, because its object may have changed."""
         return self.stage.cluster.run(*command, check=False) if self.stage.cluster.controller_running else ""
 
     def jobs(self) -> list[str]:
-        """Of the run: those that run or wait."""
+        """Return the pending and running jobs of the run."""
         return self.slurm("squeue", "-h", "-r", "-n", self.stage.setting.name, "-o", "%i").split()
 
     def supply(self) -> None:
-        """Jobs that have ended are made up for by others of one node each."""
+        """Replace jobs that have ended by jobs of one node each."""
         if not self.stage.cluster.controller_running:
             return
         self.release()
         for _ in range(LEAST[self.stage.setting.shape] - len(self.jobs())):
             partition = self.dice.choice(PARTITIONS)
-            self.say(f"a job of one node more, {partition}")
+            self.report(f"one more job of one node, {partition}")
             self.stage.cluster.submit(
                 JOIN.format(python=sys.executable, run=self.stage.run.directory),
                 *("-N1", "--exclusive", "--requeue", "--no-kill", "-p", partition, "-J", self.stage.setting.name),
@@ -119,14 +119,14 @@ class Storm:
         try:
             yield
         except (ConfigError, SlurmError) as error:
-            self.say(f"  but {str(error).splitlines()[0]}")
+            self.report(f"  but {str(error).splitlines()[0]}")
 
     def release(self) -> None:
         """Cancel jobs that SLURM holds because it has found a job started twice."""
         for line in self.slurm("squeue", "-h", "-r", "-t", "PD", "-o", "%i %r").splitlines():
             job, _, reason = line.partition(" ")
             if "held" in reason.lower():
-                self.say(f"job {job} is held ({reason}): cancelled")
+                self.report(f"job {job} is held ({reason}): cancelled")
                 self.slurm("scancel", job)
 
 
@@ -151,28 +151,28 @@ def kill_agent(storm: Storm) -> None:
 def kill_node(storm: Storm) -> None:
     cluster = storm.stage.cluster
     if node := storm.node():
-        how, what = storm.dice.choice([(cluster.kill_node, "is killed"), (cluster.power_off, "loses its power")])
+        how, what = storm.dice.choice([(cluster.kill_node, "is killed"), (cluster.power_off, "loses power")])
         storm.record_fault(f"n{node} {what}")
         how(node)
-        storm.later(f"n{node} is started", lambda: storm.mend(node, cluster.start_node), 12.0)
+        storm.later(f"n{node} is started", lambda: storm.repair(node, cluster.start_node), 12.0)
 
 
 def cut(storm: Storm) -> None:
     cluster = storm.stage.cluster
     if node := storm.node():
-        storm.record_fault(f"the cable of n{node} is cut")
+        storm.record_fault(f"the network of n{node} is cut")
         cluster.cut(node)
-        storm.later(f"the cable of n{node} is healed", lambda: storm.mend(node, cluster.heal), 8.0)
+        storm.later(f"the network of n{node} is back", lambda: storm.repair(node, cluster.heal), 8.0)
 
 
 def freeze(storm: Storm) -> None:
-    """Never the whole group: a worker that is alone in its round needs nobody to do a step more when it wakes up."""
+    """Never the whole group: if all workers of a round stop, they can do one more step together when they continue."""
     cluster = storm.stage.cluster
     if len({note.node for note in storm.stage.newest()}) > 2 and (node := storm.node()):
-        storm.record_fault(f"n{node} stands still, without network and filesystem")
+        storm.record_fault(f"n{node} is frozen, without network and filesystem")
         cluster.cut(node)
         cluster.freeze_node(node)
-        storm.later(f"n{node} goes on", lambda: storm.mend(node, thaw(cluster)), 8.0)
+        storm.later(f"n{node} continues", lambda: storm.repair(node, thaw(cluster)), 8.0)
 
 
 def thaw(cluster: SlurmCluster) -> Callable[[int], None]:
@@ -188,7 +188,7 @@ def down(storm: Storm) -> None:
         state = storm.dice.choice(["down", "drain"])
         storm.record_fault(f"n{node} is set to {state}")
         storm.slurm("scontrol", "update", f"nodename=n{node}", f"state={state}", "reason=storm")
-        storm.later(f"n{node} is resumed", lambda: storm.mend(node, lambda it: resume(storm, it)), 6.0)
+        storm.later(f"n{node} is resumed", lambda: storm.repair(node, lambda it: resume(storm, it)), 6.0)
 
 
 def resume(storm: Storm, node: int) -> None:
@@ -196,11 +196,11 @@ def resume(storm: Storm, node: int) -> None:
 
 
 def limit(storm: Storm) -> None:
-    """A run that waits at its gate makes no progress, and must not go on from one time limit to the next."""
+    """A run that waits at its gate makes no progress, so it would not continue after a second time limit."""
     jobs = storm.slurm("squeue", "-h", "-r", "-t", "R", "-n", storm.stage.setting.name, "-o", "%i").split()
     if jobs and not any(note.kind == "waiting" for note in storm.stage.newest()):
         job, seconds = storm.dice.choice(jobs), storm.dice.randint(5, 60)
-        storm.record_fault(f"the time of job {job} ends in {seconds} s")
+        storm.record_fault(f"the time limit of job {job} ends in {seconds} s")
         storm.slurm("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
 
 
@@ -209,7 +209,7 @@ def drain(storm: Storm) -> None:
     storm.record_fault(f"{node} is drained")
     with storm.steering():
         storm.stage.run.drain(node)
-        storm.later(f"{node} is let in again", lambda: undrain(storm, node), 6.0)
+        storm.later(f"{node} is allowed again", lambda: undrain(storm, node), 6.0)
 
 
 def undrain(storm: Storm, node: str) -> None:
@@ -226,7 +226,7 @@ def scale(storm: Storm) -> None:
 
 
 def checkpoint(storm: Storm) -> None:
-    storm.record_fault("a checkpoint is asked for")
+    storm.record_fault("a checkpoint is requested")
     with storm.steering():
         storm.stage.run.checkpoint(anyway=storm.dice.random() < 0.2)
 
@@ -248,7 +248,7 @@ def cancel(storm: Storm) -> None:
 def preempt(storm: Storm) -> None:
     nodes = storm.dice.choice([1, 2])
     if storm.stage.cluster.controller_running:
-        storm.record_fault(f"{nodes} nodes are wanted by another job")
+        storm.record_fault(f"another job preempts {nodes} nodes")
         seconds = storm.dice.uniform(1, 6)
         storm.stage.cluster.submit(f"sleep {seconds}", "-p", "high", "--exclusive", f"-N{nodes}", "-J", "high")
 
@@ -271,29 +271,31 @@ FAULTS = (
 # ------------------------------------------------------------------------------------------------ a whole storm
 
 
-def weather(seconds: float, seed: int, shape: str) -> Verdict:
-    """A run in a storm of so many seconds, judged."""
+def run_storm(seconds: float, seed: int, shape: str) -> Verdict:
+    """Train a run during a storm of so many seconds, and judge it."""
     print(f"seed {seed}, {shape}", flush=True)
     with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting(seconds, seed, shape)) as stage:
         storm = Storm(stage, random.Random(seed))
         stage.until_step(1)
         stage.run.scale(NODES)
         storm.supply()
-        storm.blow(seconds)
+        storm.cause_faults(seconds)
         with storm.steering():
             stage.run.scale(NODES)
         verdict = stage.verdict(timeout=TIMEOUT + seconds)
         storm.release()
-        with contextlib.suppress(TimeoutError):  # what comes late finds that the run is over, and ends
+        with contextlib.suppress(TimeoutError):  # a late job finds that the run has ended, and ends
             stage.until("an empty queue", lambda: not cluster.jobs(), timeout=30.0)
         storm.release()
         stage.leaves_nothing()
-        storm.say(f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {stage.plan.steps} steps trained again")
+        storm.report(
+            f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {stage.plan.steps} steps trained again"
+        )
         return verdict
 
 
 def setting(seconds: float, seed: int, shape: str) -> Setting:
-    plan = Plan(steps=max(30, int(10 * seconds)), seed=seed)  # hardly more than a storm lets through
+    plan = Plan(steps=max(30, int(10 * seconds)), seed=seed)  # about as many as a run can do during a storm
     slurm: dict[str, object] = {
         "partition": PARTITIONS[seed // 2 % 2],
         "time": "5",
@@ -311,7 +313,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--shape", choices=SHAPES, default="")
     args = parser.parse_args()
-    weather(60 * args.minutes, args.seed, args.shape or SHAPES[args.seed % 2])
+    run_storm(60 * args.minutes, args.seed, args.shape or SHAPES[args.seed % 2])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Causes every fault in a run under SLURM, and writes its cost to the table of ``docs/slurm.md``.
 
-``python -m tests.slurm.scenario.table [CASE ...]``: all cases if none is given; the others keep the rows they have.
+``python -m tests.slurm.scenario.table [CASE ...]``: without CASE all cases. The other rows stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ HEAD += ["pool: a job's start"]
 
 
 def cells(verdict: Verdict) -> list[str]:
-    """The longest standstill, and all steps that were trained again."""
+    """Return the longest standstill, and the number of all steps that were trained again."""
     return [f"{max(cost.seconds for cost in verdict.costs):.1f} s", str(verdict.steps_lost)]
 
 
@@ -50,7 +50,7 @@ def rows(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def page() -> tuple[str, str, str]:
-    """The page before, in and after the table."""
+    """Return the page before, in and after the table."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     table, _, after = rest.partition(END)
     return before, table, after

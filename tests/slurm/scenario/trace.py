@@ -1,4 +1,4 @@
-"""The notes of a scenario's workers, one JSON line each. They are the evidence for the judge.
+"""The trace of a scenario's workers, one JSON line for each note. It is the evidence for the judge.
 
 All nodes of a test cluster share this machine's clocks, so times of different nodes can be compared.
 """
@@ -13,17 +13,18 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Note:
-    """One thing that one worker did."""
+    """One action of one worker."""
 
     kind: str
-    """``started``, before all else; ``step``, done; ``saved``, a checkpoint; ``result``, published; ``stopped``,
-    because the run was asked to; ``waiting``, with all others, for leave to do the last steps."""
+    """``started``, the first note; ``step``, a step is done; ``saved``, a checkpoint; ``result``, it is published;
+    ``stopped`` on request; ``waiting``, with all others, for the permission to do the last steps."""
 
     round: int
     rank: int
     world_size: int
     step: int
-    """The step done, counted from 0, or waited for; else, how many steps the state holds; -1 of the start."""
+    """For ``step`` and ``waiting``, the step, counted from 0; otherwise the number of steps in the state; -1 at the
+    start."""
 
     node: str
     pid: int
@@ -35,12 +36,12 @@ class Note:
 
     @property
     def progress(self) -> bool:
-        """True of what only a group can do that is whole."""
+        """True if only a complete worker group can have done this."""
         return self.kind in ("step", "waiting")
 
 
 class Trace:
-    """The notes of this process; each is in the file as soon as it is made, whatever is killed afterwards."""
+    """The notes of this process. Each is written at once, so that it stays if the process is killed."""
 
     def __init__(self, directory: Path, worker: tuple[int, int, int], node: str) -> None:
         directory.mkdir(exist_ok=True)
@@ -54,7 +55,7 @@ class Trace:
 
 
 def read_trace(directory: Path, newest: bool = False) -> list[Note]:
-    """All notes, or those of the newest round, by time."""
+    """Return all notes, or those of the newest round, ordered by time."""
     paths = list(directory.glob("*.jsonl"))
     if newest:
         last = max((path.name.partition(".")[0] for path in paths), default="")
@@ -68,7 +69,7 @@ def in_order(notes: Iterable[Note]) -> list[Note]:
 
 
 def _parse(line: str) -> Note | None:
-    """None for a line that a death has cut off."""
+    """Return None for a line that was cut off when the process was killed."""
     try:
         return Note(**json.loads(line))
     except ValueError:

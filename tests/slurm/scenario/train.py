@@ -1,4 +1,4 @@
-"""The training script of the scenarios: whole numbers, quick steps, and a note of everything that it does."""
+"""The training script of the scenarios: integers, quick steps, and a note for each action."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from hpcelastic.training import Checkpoints, Context, context, publish, should_stop
 
-sys.path.insert(0, str(Path(__file__).parents[3]))  # for any starter and any environment
-from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share  # found by that path
+sys.path.insert(0, str(Path(__file__).parents[3]))  # independent of launcher and environment
+from tests.slurm.scenario.plan import Plan, advance, digest, first_state, share  # from that path
 from tests.slurm.scenario.trace import Trace  # the same
 
 
@@ -65,7 +65,7 @@ def train(plan: Plan, here: Context, trace: Trace, directory: Path) -> None:
 
 
 def total(mine: list[int]) -> list[int]:
-    """The sum of what every rank has."""
+    """Return the sum of the values of all ranks."""
     added = torch.tensor(mine)
     if dist.is_initialized():
         dist.all_reduce(added)
