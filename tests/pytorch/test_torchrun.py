@@ -183,7 +183,7 @@ def params(directory: Path, run_id: str = "r", nodes: int = 1, **conf: Any) -> R
     return RendezvousParameters("hpcelastic", str(directory), run_id, nodes, nodes, "127.0.0.1", **timings)
 
 
-def test_the_life_of_a_handler(tmp_path: Path) -> None:
+def test_a_handler_from_creation_to_close(tmp_path: Path) -> None:
     handler = get_rendezvous_handler(params(tmp_path))
     assert (handler.get_backend(), handler.get_run_id(), handler.use_agent_store) == ("hpcelastic", "r", False)
     assert (handler.is_closed(), handler.num_nodes_waiting()) == (False, 0)

@@ -146,7 +146,7 @@ def test_a_standby_takes_the_place_of_a_lost_node(seed: int) -> None:
 
 
 HASTY = Patch(NODE, "and settled and now < lease_from + self.lease:", "and True:")
-"""An agent that starts workers on news of any age."""
+"""An agent that starts workers on an observation of any age."""
 
 FORGETFUL = Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:")
 """A guard that uses the lease as it is now, although it had expired before the workers existed."""

@@ -1,4 +1,4 @@
-"""Fixtures for tests on a real SLURM cluster. Tests that use them carry the mark `slurm`."""
+"""Fixtures for tests on a real SLURM cluster. Tests that use them have the mark `slurm`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the SLURM logs of its clusters."""
+    """Show the SLURM logs of its clusters if a test fails."""
     report = yield
     if report.failed and report.when == "call":
         for cluster in item.stash.get(_CLUSTERS, []):
@@ -33,7 +33,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture
 def fresh_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., SlurmCluster]]:
-    """Starts clusters of the test's own: `fresh_cluster(nodes=2, extra_conf="...")`, with SlurmCluster's arguments."""
+    """Start clusters for one test: `fresh_cluster(nodes=2, extra_conf="...")`, with the arguments of SlurmCluster."""
     _require_slurm()
     clusters = request.node.stash.setdefault(_CLUSTERS, [])
     with ExitStack() as running:
@@ -48,7 +48,7 @@ def fresh_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[..., Slur
 
 @pytest.fixture
 def cluster(fresh_cluster: Callable[..., SlurmCluster]) -> SlurmCluster:
-    """A cluster of 4 nodes, new for each test, as it starts and stops in half a second."""
+    """A cluster of 4 nodes. Each test has a new one, because it starts and stops in half a second."""
     return fresh_cluster(nodes=4)
 
 

@@ -1,4 +1,4 @@
-"""`hpcelastic agent` on a line of a job script, with the flags for its job, on a real cluster."""
+"""`hpcelastic agent` in a line of a job script, with the flags for its job, on a real cluster."""
 
 import pytest
 
@@ -10,17 +10,21 @@ __all__ = ["busy_desk", "desk"]
 
 AGENT = "hpcelastic agent --rdzv-endpoint ./runs"
 OVER = ("FAILED", "PREEMPTED")
-"""SLURM's states of a preempted job that is not requeued: up to 24.04, and since."""
+"""SLURM's states of a preempted job that is not requeued: up to 24.04, and since 24.05."""
 
 PREEMPTED = {
-    "as it is": ("", ("PENDING",), "requeueing job {job}: SLURM preempts the job"),
-    "not at all": ("--no-requeue", OVER, "SLURM preempts the job"),
-    "not once": ("--max-requeues=0", OVER, "not requeued: the job was requeued 0 times (slurm.max_requeues is 0)"),
+    "no flag": ("", ("PENDING",), "requeueing job {job}: SLURM preempts the job"),
+    "no requeue": ("--no-requeue", OVER, "SLURM preempts the job"),
+    "at most 0 requeues": (
+        "--max-requeues=0",
+        OVER,
+        "not requeued: the job was requeued 0 times (slurm.max_requeues is 0)",
+    ),
 }
 
 
 @pytest.mark.parametrize(("start", "said"), [("", True), ("srun --ntasks=1 ", False)], ids=["batch script", "step"])
-def test_an_agent_that_srun_did_not_start_says_what_it_misses(start: str, said: bool, desk: Desk) -> None:
+def test_an_agent_without_srun_reports_missing_functions(start: str, said: bool, desk: Desk) -> None:
     (desk.path / "job").write_text(f"#!/bin/bash\n{start}{AGENT} --tee both quick.py\n")
     job = desk.sbatch("--output=%x-%j.log", "job")
     desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
@@ -31,7 +35,7 @@ def test_an_agent_that_srun_did_not_start_says_what_it_misses(start: str, said: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("flag", "states", "words"), PREEMPTED.values(), ids=PREEMPTED)
-def test_a_preempted_job_is_requeued_as_its_flags_say(
+def test_the_flags_determine_whether_a_preempted_job_is_requeued(
     flag: str, states: tuple[str, ...], words: str, busy_desk: Desk
 ) -> None:
     desk = busy_desk

@@ -1,4 +1,4 @@
-"""Rendezvous that are kept in servers, on a real cluster."""
+"""Backends with a server, on a real cluster."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_ranks_of_a_job_and_a_failed_worker(backend: str, desk: Desk) -> None:
     (desk.path / "waiting.py").write_text(WAITING)
     flags = {
         "static": "--rdzv-backend static",
-        "c10d": '--rdzv-backend c10d --rdzv-endpoint "$SLURMD_NODENAME:29411"',  # of the batch script's node
+        "c10d": '--rdzv-backend c10d --rdzv-endpoint "$SLURMD_NODENAME:29411"',  # the node of the batch script
         "c10d over a file": '--rdzv-backend c10d --rdzv-endpoint "file:$PWD/store"',
     }[backend]
     (desk.path / "job").write_text(JOB.format(flags=flags))
@@ -51,7 +51,7 @@ def test_ranks_of_a_job_and_a_failed_worker(backend: str, desk: Desk) -> None:
     assert re.search(r"succeeded", status), status
 
 
-def test_static_where_srun_runs_on_a_login_node(desk: Desk) -> None:
+def test_static_if_srun_runs_on_a_login_node(desk: Desk) -> None:
     script = "import os; print('rank', os.environ['RANK'], 'node', os.environ['SLURM_NODEID'])\n"
     (desk.path / "rank.py").write_text(script)
     agent = "hpcelastic agent --nnodes 2 --preload argparse --tee out --rdzv-backend static --rdzv-id r rank.py"

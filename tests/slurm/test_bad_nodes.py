@@ -1,4 +1,4 @@
-"""Bad nodes on a real cluster: one whose GPUs are broken is left out, remembered, and forgiven."""
+"""Bad nodes on a real cluster: a node with broken GPUs is left out and remembered until `hpcelastic forgive`."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tests.health.fake_gpus import ECC, SOUND
 pytestmark = pytest.mark.slow
 
 ENDED = 120.0
-"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a run in seconds. It is long, because the machine may be busy with other tests."""
 
 JOB = """\
 run: {name: job}
@@ -37,12 +37,12 @@ printf %s "$says"
 
 @pytest.fixture
 def site(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """A cluster with two GPUs on each of three nodes, where those of n3 have ECC errors."""
+    """A cluster of three nodes with two GPUs each. The GPUs of n3 have ECC errors."""
     return login(fresh_cluster(nodes=3, gpus=2), monkeypatch)
 
 
 def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """Work there, with a job file."""
+    """Change to the directory of a job file on the cluster."""
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(cluster.path)
@@ -72,7 +72,7 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     run = hpcelastic.submit("job.yaml")
     assert said(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
     site.wait_job("1", "COMPLETED")
-    assert "task 2: Exited with exit code 3" in reports(run), "srun shows it, and the run has succeeded"
+    assert "task 2: Exited with exit code 3" in reports(run), "srun reports it, and the run has succeeded"
     assert "[n3] node check failed: GPUs: GPU 1 has 3 uncorrected ECC errors; drain the node" in reports(run)
     assert list(run.status().incidents) == ["n3"]
     assert main(["status", "job"]) == 0
@@ -80,7 +80,7 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
 
     assert hpcelastic.submit("job.yaml", resume=True, slurm__exclude="n2", nodes=1).wait(ENDED).phase == "succeeded"
     assert site.job("2")["ExcNodeList"] == "n[2-3]"
-    site.wait_job("2", "COMPLETED")  # the job outlives its run by a moment, and has n1 until then
+    site.wait_job("2", "COMPLETED")  # the job ends a moment after its run, and has n1 until then
 
     Path("broken").write_text("none")
     assert main(["forgive", "job", "n3"]) == 0
@@ -90,7 +90,7 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     assert site.job("3")["ExcNodeList"] == "(null)"
 
 
-def test_a_node_that_is_out_stands_aside_and_comes_when_it_is_forgiven(site: SlurmCluster) -> None:
+def test_an_excluded_node_waits_and_joins_when_it_is_forgiven(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
     Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
     run = hpcelastic.submit("job.yaml", slurm__options={"hold": True})
@@ -107,8 +107,8 @@ def test_a_node_that_is_out_stands_aside_and_comes_when_it_is_forgiven(site: Slu
     site.wait_job("1", "COMPLETED")
 
 
-@pytest.mark.parametrize("remembered", [True, False], ids=["was bad", "fails its check"])
-def test_an_element_of_a_pool_leaves_a_bad_node_for_another(
+@pytest.mark.parametrize("remembered", [True, False], ids=["incident", "fails its check"])
+def test_an_element_of_a_pool_moves_from_a_bad_node_to_another(
     remembered: bool, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = login(fresh_cluster(nodes=3, gpus=2, extra_conf=presets.QUICK), monkeypatch)
@@ -128,19 +128,21 @@ def test_an_element_of_a_pool_leaves_a_bad_node_for_another(
     cluster.wait_job("1_0", "COMPLETED")
 
 
-def test_where_no_node_is_fit_the_end_says_why(site: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_has_the_reason_if_no_node_passes_its_check(
+    site: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hpcelastic.api.liveness._SLURM_POLL_INTERVAL", 0.5)
     times = {"rendezvous__lease": 2, "rendezvous__margin": 0.5, "rendezvous__poll": 0.2}
-    times["rendezvous__join_timeout"] = 10  # half of it is waited for others that are fit
+    times["rendezvous__join_timeout"] = 10  # half of it is the wait for other nodes that pass the check
     run = hpcelastic.submit("job.yaml", health__command="echo $SLURMD_NODENAME is bent; exit 1", **times)
     with pytest.raises(hpcelastic.RunFailed, match=r"n1: check failed .*n1 is bent \(exit status 1\).*n3: check"):
         run.wait(ENDED)
     site.wait_job("1", "FAILED")
     assert hpcelastic.submit("job.yaml", resume=True, **times).wait(ENDED).phase == "succeeded"
-    assert site.job("2")["ExcNodeList"] == "(null)", "all nodes were bad: it was not the nodes"
+    assert site.job("2")["ExcNodeList"] == "(null)", "all nodes were bad, so the nodes are not the cause"
 
 
-def test_a_node_whose_gpu_breaks_leaves_and_costs_nothing(site: SlurmCluster) -> None:
+def test_a_node_whose_gpu_breaks_leaves_without_a_restart(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
     Path("say.py").write_text(
         "import os, time\n"
@@ -154,7 +156,7 @@ def test_a_node_whose_gpu_breaks_leaves_and_costs_nothing(site: SlurmCluster) ->
     assert list(run.status().incidents) == ["n2"] and run.status().incidents["n2"].out
 
 
-def test_a_node_that_was_lost_once_is_taken_in_again(site: SlurmCluster) -> None:
+def test_a_node_that_was_lost_once_is_admitted_again(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
     Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")
     run = hpcelastic.submit("job.yaml")

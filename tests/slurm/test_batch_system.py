@@ -22,7 +22,7 @@ USER_SIGNALS = pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2
 
 
 class Slurm:
-    """SLURM that gives the answers of a test. ``checkpoints`` counts the requested checkpoints."""
+    """A fake SLURM that gives the answers of a test. ``checkpoints`` counts the requested checkpoints."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job: JobInfo | None = LONG_BEFORE
@@ -49,20 +49,20 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @USER_SIGNALS
-def test_a_user_signal_near_the_time_limit_warns_of_it(signum: int, slurm: Slurm) -> None:
+def test_a_user_signal_near_the_time_limit_is_its_warning(signum: int, slurm: Slurm) -> None:
     slurm.job = NEAR_LIMIT
     assert slurm.batch_system.resolve_signal(signum) == Notice("the time limit is near", 120.0, "limit")
     assert slurm.checkpoints == 0
 
 
 @USER_SIGNALS
-def test_a_user_signal_long_before_the_time_limit_asks_for_a_checkpoint(signum: int, slurm: Slurm) -> None:
+def test_a_user_signal_long_before_the_time_limit_requests_a_checkpoint(signum: int, slurm: Slurm) -> None:
     assert slurm.batch_system.resolve_signal(signum) is None
     assert slurm.checkpoints == 1
 
 
 @USER_SIGNALS
-def test_a_user_signal_is_a_warning_where_slurm_does_not_answer(signum: int, slurm: Slurm) -> None:
+def test_a_user_signal_is_a_warning_if_slurm_does_not_answer(signum: int, slurm: Slurm) -> None:
     slurm.job = None
     notice = slurm.batch_system.resolve_signal(signum)
     assert notice is not None and (notice.reason, notice.requeue) == ("SLURM warns the job of its end", "limit")

@@ -1,4 +1,4 @@
-"""The test cluster itself: hosts are separate, faults are what they say, and nothing stays behind."""
+"""The test cluster itself: hosts are separate, faults have their effects, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_node_is_a_host_of_its_own(cluster: SlurmCluster) -> None:
     assert len(set(boots)) == len(set(addresses)) == 4
 
 
-def test_nodes_reach_each_other_by_name_until_the_cable_is_cut(cluster: SlurmCluster) -> None:
+def test_nodes_reach_each_other_by_name_until_the_network_is_cut(cluster: SlurmCluster) -> None:
     listen = (
         "import socket; s = socket.create_server(('n1', 7000)); print('up', flush=True); [s.accept() for _ in 'ab']"
     )
@@ -58,7 +58,7 @@ def test_killed_node_leaves_the_others_running(cluster: SlurmCluster) -> None:
 
 
 @pytest.mark.parametrize("fail", [SlurmCluster.fail_node, SlurmCluster.power_off], ids=["fail", "power_off"])
-def test_dead_node_comes_back_idle(cluster: SlurmCluster, fail: Callable[[SlurmCluster, int], None]) -> None:
+def test_dead_node_returns_idle(cluster: SlurmCluster, fail: Callable[[SlurmCluster, int], None]) -> None:
     boot = ("srun", "-w", "n2", "cat", "/proc/sys/kernel/random/boot_id")
     before = cluster.run(*boot)
     cluster.wait_idle()  # a node that dies while a job ends on it stays "completing" for a minute
@@ -69,7 +69,7 @@ def test_dead_node_comes_back_idle(cluster: SlurmCluster, fail: Callable[[SlurmC
     assert cluster.run(*boot) != before
 
 
-def test_slurm_finds_a_dead_node_by_itself(fresh_cluster: FreshCluster) -> None:
+def test_slurm_detects_a_dead_node(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf="SlurmdTimeout=6\nMessageTimeout=3")
     cluster.power_off(2)
     cluster.wait_down(2)
@@ -118,14 +118,14 @@ def test_a_job_in_the_high_partition_takes_the_nodes_of_others(
 
 
 @pytest.mark.slow
-def test_a_limit_of_time_that_has_run_out_ends_the_job(cluster: SlurmCluster) -> None:
+def test_an_exceeded_time_limit_ends_the_job(cluster: SlurmCluster) -> None:
     job = cluster.submit("echo up; sleep 300", "-t", "5")
     cluster.wait_output(job, "up")
     cluster.limit(job, 1)
     cluster.wait_job(job, "TIMEOUT", timeout=60)
 
 
-def test_controller_that_cannot_be_reached_leaves_jobs_alone(cluster: SlurmCluster) -> None:
+def test_an_unreachable_controller_does_not_affect_jobs(cluster: SlurmCluster) -> None:
     job = cluster.submit("while sleep 0.05; do echo tick; done")
     cluster.wait_output(job, "tick")
     cluster.cut_controller()
@@ -135,7 +135,7 @@ def test_controller_that_cannot_be_reached_leaves_jobs_alone(cluster: SlurmClust
     assert cluster.job_state(job) == "RUNNING"
 
 
-def test_frozen_node_stands_still(cluster: SlurmCluster) -> None:
+def test_a_frozen_node_does_nothing(cluster: SlurmCluster) -> None:
     job = cluster.submit("while sleep 0.05; do echo tick; done", "-w", "n1")
     cluster.wait_output(job, "tick")
     cluster.freeze_node(1)
@@ -158,7 +158,7 @@ def test_requeue_keeps_the_job_id_and_counts_restarts(cluster: SlurmCluster) -> 
 def test_controller_killed_and_started_keeps_jobs(cluster: SlurmCluster) -> None:
     job = cluster.submit("echo up; sleep 300")
     cluster.wait_output(job, "up")
-    # The start of a job by the backfill scheduler does not make the controller save its state; a submission does.
+    # The start of a job by the backfill scheduler does not make the controller save its state, but a submission does.
     before = state_saved_at(cluster)
     cluster.submit("true")
     wait_until("a saved state", lambda: state_saved_at(cluster), lambda seen: seen > before, 30, cluster.logs)
@@ -173,19 +173,19 @@ def state_saved_at(cluster: SlurmCluster) -> int:
     return state.stat().st_mtime_ns if state.exists() else 0
 
 
-def test_gpus_are_handed_out(fresh_cluster: FreshCluster) -> None:
+def test_gpus_are_assigned(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, gpus=4)
     seen = cluster.run("srun", "-N2", "--gpus-per-node=2", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
     assert seen.splitlines() == ["0,1", "0,1"]
 
 
-def test_job_that_ends_otherwise_is_told_at_once(cluster: SlurmCluster) -> None:
+def test_a_job_with_another_end_is_reported_at_once(cluster: SlurmCluster) -> None:
     job = cluster.submit("echo why; exit 3")
     with pytest.raises(ClusterError, match=r"is FAILED, not TIMEOUT(.|\n)*why"):
         cluster.wait_job(job, "TIMEOUT")
 
 
-def test_two_clusters_live_side_by_side(fresh_cluster: FreshCluster) -> None:
+def test_two_clusters_at_the_same_time(fresh_cluster: FreshCluster) -> None:
     with ThreadPoolExecutor() as threads:
         first, second = threads.map(lambda _: fresh_cluster(nodes=2), range(2))
     first.fail_node(1)
@@ -195,14 +195,15 @@ def test_two_clusters_live_side_by_side(fresh_cluster: FreshCluster) -> None:
 
 
 def left_of(path: str, uplink: str) -> list[str]:
-    """Return all that a cluster has left on this machine: processes, by the name of its directory, directory, link."""
+    """Return all remains of a cluster on this machine: its processes (found by its directory), its directory, its
+    link."""
     pids = [entry for entry in Path("/proc").glob("[0-9]*") if path in said_at_start(entry)]
     files = [Path(path), Path("/sys/class/net", uplink)]
     return [f"process {entry.name}" for entry in pids] + [str(file) for file in files if file.exists()]
 
 
 def said_at_start(process: Path) -> str:
-    """Arguments and environment."""
+    """Return the arguments and the environment with which a process was started."""
     try:
         return "".join((process / name).read_bytes().decode(errors="replace") for name in ("cmdline", "environ"))
     except OSError:  # it has ended
@@ -251,7 +252,7 @@ def test_cluster_ends_with_the_process_that_started_it() -> None:
     wait_until("the end of the cluster", lambda: left_of(path, uplink), lambda left: not left, 30, str)
 
 
-# Logs every signal that it gets, as one line; starts a child in its own session and one in another session.
+# Logs every signal that it gets in one line. It starts a child in its own session and one in another session.
 FAMILY = """
 import os, signal, subprocess, sys, time
 name, log = sys.argv[1:]
@@ -269,8 +270,8 @@ while True:
     time.sleep(0.1)
 """
 
-# How far a signal goes is up to the plugin that tracks processes. proctrack/cgroup, which most sites use but not every
-# machine can run, signals the task alone, and kills everything.
+# The plugin that tracks processes determines the receivers of a signal. proctrack/cgroup, which most sites use but not
+# every machine can run, signals only the task, and kills everything.
 REACHED = [
     pytest.param("linuxproc", {"task", "child", "session"}, id="linuxproc: the tree of processes"),
     pytest.param("pgid", {"task", "child"}, id="pgid: the process group"),
@@ -278,7 +279,7 @@ REACHED = [
 
 
 @pytest.mark.parametrize(("proctrack", "reached"), REACHED)
-def test_signals_of_slurm_reach(fresh_cluster: FreshCluster, proctrack: str, reached: set[str]) -> None:
+def test_the_receivers_of_signals_of_slurm(fresh_cluster: FreshCluster, proctrack: str, reached: set[str]) -> None:
     cluster = fresh_cluster(nodes=1, extra_conf=f"ProctrackType=proctrack/{proctrack}")
     program, log = cluster.path / "family.py", cluster.path / "signals"
     program.write_text(FAMILY)
@@ -299,6 +300,6 @@ def test_signals_of_slurm_reach(fresh_cluster: FreshCluster, proctrack: str, rea
     wait_for("SIGUSR2", reached)
     cluster.run("scontrol", "requeue", job)
     wait_for("SIGTERM", reached)
-    cluster.wait_job(job, "PENDING")  # KillWait later, so a signal that still was under way has arrived
+    cluster.wait_job(job, "PENDING")  # KillWait later, so a delayed signal has arrived
     signalled = {line.split()[0] for line in log.read_text().splitlines() if "SIG" in line}
     assert signalled == reached

@@ -1,4 +1,4 @@
-"""``hpcelastic doctor`` on all nodes of an allocation: names the node that is not fit, and why."""
+"""``hpcelastic doctor`` on all nodes of an allocation names the node that is not fit, and the reason."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from tests.health.fake_gpus import ECC, nvidia_smi
 pytestmark = pytest.mark.slow
 
 TIMEOUT = 120.0
-"""Seconds for all doctors to end; generous, for a machine that is busy with other tests."""
+"""Time limit for all doctors in seconds. It is long, because the machine may be busy with other tests."""
 
 DOCTOR = f"{sys.executable} -m hpcelastic doctor --quick --dir"
 IMPATIENT = f"""{sys.executable} -c "
@@ -30,7 +30,7 @@ Site = Callable[..., SlurmCluster]
 
 @pytest.fixture
 def site(fresh_cluster: Site) -> SlurmCluster:
-    """A cluster of three nodes that gives none up, however long it is silent."""
+    """A cluster of three nodes in which SLURM never calls a silent node down."""
     cluster = fresh_cluster(nodes=3, extra_conf="SlurmdTimeout=300")
     (cluster.path / "runs").mkdir(mode=0o700)
     return cluster
@@ -38,7 +38,7 @@ def site(fresh_cluster: Site) -> SlurmCluster:
 
 @contextmanager
 def started(site: SlurmCluster, script: str) -> Iterator[None]:
-    """A shell script as one task on each node, what it says and its status in files: the network may be cut."""
+    """Run a shell script as one task on each node. Its output and its status go to files: the network may be cut."""
     body = (
         f"({script}) >out.$SLURM_PROCID 2>&1; echo $? >rc.$SLURM_PROCID.new; mv rc.$SLURM_PROCID.new rc.$SLURM_PROCID"
     )
@@ -51,7 +51,7 @@ def started(site: SlurmCluster, script: str) -> Iterator[None]:
 
 
 def ended(site: SlurmCluster) -> tuple[list[int], str]:
-    """The status of each task, and what the first said; once all have ended."""
+    """Return the status of each task and the output of the first, once all have ended."""
     codes = [site.path / f"rc.{rank}" for rank in range(3)]
     until(site, lambda: all(code.exists() for code in codes))
     return [int(code.read_text()) for code in codes], (site.path / "out.0").read_text()
@@ -76,7 +76,7 @@ def test_a_healthy_cluster_is_fit(site: SlurmCluster) -> None:
     assert "towards 198.1" in said and "where srun runs" in said
 
 
-def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_named(site: SlurmCluster) -> None:
+def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_reported(site: SlurmCluster) -> None:
     hosts = (site.path / "hosts").read_text().splitlines()
     (site.path / "others").write_text("".join(f"{line}\n" for line in hosts if not line.endswith(" n2")))
     nvidia_smi(site.path / "bin", ECC)
@@ -87,11 +87,11 @@ def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_named(site: SlurmCl
     words = " ".join(said.split())
     assert "bad host names n2 cannot resolve its own host name, n2: " in words
     assert "bad GPUs n3: GPU 1 has 3 uncorrected ECC errors" in words
-    assert "SAFE. Runs in this directory use" in said, "the directory is not to blame"
+    assert "SAFE. Runs in this directory use" in said, "the directory is not the cause"
     assert "NOT FIT: 2 of these findings would make a run fail." in said
 
 
-def test_a_node_whose_cable_is_cut_is_named(site: SlurmCluster) -> None:
+def test_a_node_without_network_is_reported(site: SlurmCluster) -> None:
     wait = "touch here.$SLURM_PROCID; while [ ! -e go ]; do sleep 0.1; done"
     with started(site, f"{wait}; {DOCTOR} runs"):
         until(site, lambda: len(list(site.path.glob("here.*"))) == 3)
@@ -103,7 +103,7 @@ def test_a_node_whose_cable_is_cut_is_named(site: SlurmCluster) -> None:
     assert "bad      ports                  n3: no TCP connection to or from any other node" in said
 
 
-def test_a_node_that_was_given_another_directory_is_told(site: SlurmCluster) -> None:
+def test_a_node_with_another_directory_gets_an_error(site: SlurmCluster) -> None:
     (site.path / "other").mkdir(mode=0o700)
     where = "dir=runs; [ $SLURMD_NODENAME = n2 ] && dir=other"
     with started(site, f"{where}; {IMPATIENT} $dir"):

@@ -21,14 +21,14 @@ PLACES = {
     "requeued": ({**STEP, "SLURM_RESTART_COUNT": "1"}, StepRank("7.1.2", 3, 4)),
     "interactive step of salloc": ({**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"}, StepRank("7.0.2", 0, 1)),
     "batch script, 26.05": ({**STEP, "SLURM_STEP_ID": "-5"}, None),
-    "batch script, its step's id without sign": ({**STEP, "SLURM_STEP_ID": "4294967291"}, None),
+    "batch script, unsigned step id": ({**STEP, "SLURM_STEP_ID": "4294967291"}, None),
     "batch script": ({name: value for name, value in STEP.items() if name != "SLURM_STEP_ID"}, None),
     "no job": ({}, None),
 }
 
 
 @pytest.mark.parametrize(("environ", "place"), PLACES.values(), ids=PLACES.keys())
-def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None) -> None:
+def test_the_rank_of_a_task(environ: Mapping[str, str], place: StepRank | None) -> None:
     assert step_rank(environ) == place
 
 
@@ -37,7 +37,7 @@ def test_the_place_of_a_task(environ: Mapping[str, str], place: StepRank | None)
     [(STEP, False), ({"SLURM_JOB_ID": "7"}, True), ({**STEP, "SLURM_STEP_ID": "-5"}, True), ({}, False)],
     ids=["task", "batch script or salloc", "batch script, 26.05", "no job"],
 )
-def test_who_belongs_to_a_job_and_to_no_step(environ: Mapping[str, str], outside: bool) -> None:
+def test_a_process_of_a_job_outside_of_a_step(environ: Mapping[str, str], outside: bool) -> None:
     assert outside_of_steps(environ) is outside
 
 

@@ -1,4 +1,4 @@
-"""Lightning, which knows SLURM, under an agent within a job: it leaves processes and requeues to the agent."""
+"""Lightning supports SLURM itself. Under an agent it starts no processes and requeues no job."""
 
 import re
 from collections.abc import Callable
@@ -35,14 +35,14 @@ def test_lightning_neither_starts_processes_nor_requeues(fresh_cluster: Callable
     ]
     for node in (1, 2):
         assert sum(map(runs_the_script, desk.cluster.job_pids(job, node))) == 2
-    desk.cluster.run("scancel", "--signal=USR1", job)  # at which Lightning, where it feels at home, requeues the job
+    desk.cluster.run("scancel", "--signal=USR1", job)  # without an agent, Lightning would requeue the job now
     desk.until_logged(job, "epoch 3: 4 ranks")
     desk.cluster.fail_node(2)
     desk.until_logged(job, r"resumed after epoch [2-9]: 2 ranks")
     desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     assert desk.cluster.job(job)["Restarts"] == "0"
     assert "trained 10 epochs" in desk.log(job)
-    assert not list(desk.path.rglob("hpc_ckpt*"))  # what Lightning saves before it requeues
+    assert not list(desk.path.rglob("hpc_ckpt*"))  # Lightning saves this file before a requeue
 
 
 def runs_the_script(pid: int) -> bool:

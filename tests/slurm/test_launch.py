@@ -9,7 +9,7 @@ from tests.cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
 ENDED = 180.0
-"""Seconds for a job to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a job in seconds. It is long, because the machine may be busy with other tests."""
 
 LAUNCHER = """\
 import os, sys, time
@@ -29,7 +29,7 @@ print("returned", elastic_launch(config, trains)(sys.argv[2]), flush=True)
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-def test_each_node_has_its_own_ranks_back(cluster: SlurmCluster) -> None:
+def test_each_node_gets_the_results_of_its_own_ranks(cluster: SlurmCluster) -> None:
     command = f"srun {sys.executable} {ROOT}/examples/launch.py --nodes 2 --runs {cluster.path}/runs"
     job = cluster.submit(command, "--nodes=2", "--ntasks-per-node=1")
     cluster.wait_job(job, "COMPLETED", timeout=ENDED)
@@ -40,7 +40,7 @@ def test_each_node_has_its_own_ranks_back(cluster: SlurmCluster) -> None:
     assert (cluster.path / "runs" / f"job-{job}" / "results").is_dir()
 
 
-def test_a_launcher_goes_on_without_a_node_that_dies(cluster: SlurmCluster) -> None:
+def test_a_launcher_continues_without_a_node_that_dies(cluster: SlurmCluster) -> None:
     (cluster.path / "launcher.py").write_text(LAUNCHER)
     command = f"srun --no-kill --kill-on-bad-exit=0 {sys.executable} {cluster.path}/launcher.py {cluster.path}/runs"
     job = cluster.submit(f"{command} {cluster.path}/finish", "--nodes=2", "--ntasks-per-node=1", "--no-kill")

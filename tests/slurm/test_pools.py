@@ -1,4 +1,4 @@
-"""Pools and spares on a real cluster: nodes that come, go and come back one by one."""
+"""Pools and spares on a real cluster: nodes that join, leave and return individually."""
 
 import json
 import re
@@ -15,18 +15,18 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 LONG = ["--epochs", "1000", "--step-time", "0.05", "--checkpoint-every", "10"]
 ALONE = {"exclusive": True}
-"""Each element on a node of its own."""
+"""Options that give each element a node of its own."""
 
 
 def pool(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, **more: object) -> Run:
-    """Three elements, of which two are enough."""
+    """Settings of three elements, of which two are enough."""
     times = {"rendezvous__last_call": 3, "rendezvous__lease": 4, "rendezvous__margin": 1, "rendezvous__poll": 0.2}
     given = {"nodes": "2..3", "slurm__shape": "pool", "slurm__options": ALONE, **times, **more}
     return start(cluster, monkeypatch, **given)
 
 
 def world_sizes(run: Run) -> set[int]:
-    """The number of ranks of each round that has trained."""
+    """Return the number of ranks of each round that has trained."""
     return {int(found[1]) for line in run.logs() if (found := re.search(r"round \d+, (\d+) ranks?: epoch", line))}
 
 
@@ -36,19 +36,19 @@ def grown(run: Run, ranks: int) -> Callable[[], bool]:
 
 
 def elements(cluster: SlurmCluster, run: Run) -> dict[str, str]:
-    """Element -> state of the run's array."""
+    """Return the state of each element of the run's array."""
     lines = cluster.run("squeue", "--noheader", "--array", "--states=all", "--format=%i %T").splitlines()
     ours = (line.split() for line in lines if line.startswith(f"{run.status().jobs[0]}_"))
     return {job.partition("_")[2]: state for job, state in ours}
 
 
 def gone(cluster: SlurmCluster) -> bool:
-    """No node has a process that is not SLURM's own."""
+    """Return whether every process on the nodes belongs to SLURM."""
     running = [number for number in range(1, len(cluster.nodes) + 1) if cluster.node_running(number)]
     return not any(cluster.user_pids(number) for number in running)
 
 
-def test_a_pool_trains_and_all_its_elements_end_well(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_trains_and_all_its_elements_complete(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pool(cluster, monkeypatch)
     assert run.wait(timeout=ENDED).phase == "succeeded"
     assert max(world_sizes(run)) == 3
@@ -108,17 +108,17 @@ def test_a_pool_grows_when_more_nodes_are_free(
     until("no process left", lambda: gone(cluster), run)
 
 
-def test_an_element_that_starts_after_the_end_ends_well(
+def test_an_element_that_starts_after_the_end_completes(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The third finds no node before the run has ended on the other two."""
+    """The third element gets no node before the run has ended on the other two."""
     run = pool(cluster := fresh_cluster(nodes=2), monkeypatch)
     assert run.wait(timeout=ENDED).phase == "succeeded"
     until("the end of the elements", lambda: set(elements(cluster, run).values()) == {"COMPLETED"}, run)
     assert (run.status().round, run.status().phase) == (1, "succeeded")
 
 
-def test_cancel_ends_elements_that_wait_too(
+def test_cancel_ends_pending_elements_too(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = pool(cluster := fresh_cluster(nodes=2), monkeypatch, entrypoint__args=LONG)
@@ -131,7 +131,8 @@ def test_cancel_ends_elements_that_wait_too(
 
 
 def test_a_spare_replaces_a_lost_node_at_once(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for more: all nodes that the job has were seen. The last call would take longer than the test."""
+    """The run waits for no more nodes, because it has seen all nodes of the job. The last call exceeds the test's
+    time."""
     run = start(
         cluster,
         monkeypatch,

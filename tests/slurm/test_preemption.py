@@ -1,4 +1,4 @@
-"""Preempted on a real cluster: a checkpoint first, where there is time for one, and the run goes on by itself."""
+"""Preemption on a real cluster: the run saves a checkpoint if there is time, and continues without a person."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ FreshCluster = Callable[..., SlurmCluster]
 CONF = presets.PREEMPTION
 WARNED = f"{CONF}\n{presets.USER_SIGNAL}"
 SELDOM = Plan(save_every=1000)
-"""Saves where it is asked to stop, and nowhere else."""
+"""Saves only when it is requested to stop."""
 
 NEVER_ASKS = """
 import os, time
@@ -27,13 +27,13 @@ while not os.path.exists(os.environ["HPCELASTIC_RUN_DIR"] + "/finish"):
 
 
 def take_the_nodes(stage: Stage) -> str:
-    """A job of a higher partition wants all nodes; its id."""
+    """Submit a job of a higher partition that needs all nodes. Return its id."""
     stage.record_fault("preemption")
     return stage.cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-N2")
 
 
 def give_them_back(stage: Stage, high: str, jobs: list[str]) -> None:
-    """Once the run's jobs wait again."""
+    """Cancel that job once the run's jobs are pending."""
     stage.cluster.wait_output(high, "high")
     for job in jobs:
         stage.cluster.wait_job(job, "PENDING")
@@ -44,7 +44,7 @@ def give_them_back(stage: Stage, high: str, jobs: list[str]) -> None:
 
 @pytest.mark.parametrize("conf", [pytest.param(CONF, id="SIGTERM"), pytest.param(WARNED, id="user-signal")])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_where_there_is_grace_no_step_is_lost(shape: str, conf: str, fresh_cluster: FreshCluster) -> None:
+def test_with_grace_no_step_is_lost(shape: str, conf: str, fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=conf)
     with Stage(cluster, Setting(shape, "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
         stage.until_world(2)
@@ -59,8 +59,8 @@ def test_where_there_is_grace_no_step_is_lost(shape: str, conf: str, fresh_clust
         assert stage.run.status().restarts == 0
 
 
-def test_of_a_pool_only_the_element_that_is_preempted_is_requeued(fresh_cluster: FreshCluster) -> None:
-    """Also the one whose own id is the whole array's."""
+def test_only_the_preempted_element_of_a_pool_is_requeued(fresh_cluster: FreshCluster) -> None:
+    """One of the elements has the job id of the array."""
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     with Stage(cluster, Setting("pool", "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
         stage.until_world(2)
@@ -76,7 +76,7 @@ def test_of_a_pool_only_the_element_that_is_preempted_is_requeued(fresh_cluster:
 
 
 @pytest.mark.parametrize("conf", [pytest.param(CONF, id="SIGTERM"), pytest.param(WARNED, id="user-signal")])
-def test_where_there_is_none_the_run_goes_on_from_its_last_checkpoint(conf: str, fresh_cluster: FreshCluster) -> None:
+def test_without_grace_the_run_continues_from_its_last_checkpoint(conf: str, fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=conf)
     with Stage(cluster, Setting(nodes="2", slurm={"partition": "low"})) as stage:
         stage.until_step(6)
@@ -87,7 +87,7 @@ def test_where_there_is_none_the_run_goes_on_from_its_last_checkpoint(conf: str,
         assert stage.job_states() == {"COMPLETED"}
 
 
-def test_a_job_that_must_not_be_requeued_says_how_its_run_may_go_on(fresh_cluster: FreshCluster) -> None:
+def test_a_job_that_must_not_be_requeued_reports_how_to_continue_its_run(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     with Stage(cluster, Setting(nodes="2", slurm={"partition": "graceful", "requeue": False})) as stage:
         stage.until_step(3)
@@ -100,7 +100,7 @@ def test_a_job_that_must_not_be_requeued_says_how_its_run_may_go_on(fresh_cluste
         assert stage.run.status().phase == "joining"
 
 
-def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCluster) -> None:
+def test_a_script_that_does_not_poll_is_stopped_and_continues(fresh_cluster: FreshCluster) -> None:
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     script = cluster.path / "never_asks.py"
     script.write_text(NEVER_ASKS)
@@ -114,8 +114,8 @@ def test_a_script_that_asks_nobody_is_stopped_and_goes_on(fresh_cluster: FreshCl
         assert stage.job_states() == {"COMPLETED"}
 
 
-def test_who_was_asked_first_may_die_of_it(fresh_cluster: FreshCluster) -> None:
-    """The agent of the first node is killed as soon as the warning is there: the other one requeues the job."""
+def test_the_first_agent_may_die_during_the_preemption(fresh_cluster: FreshCluster) -> None:
+    """The agent of the first node is killed as soon as the warning has come. The other one requeues the job."""
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     with Stage(cluster, Setting(nodes="1..2", slurm={"partition": "graceful"})) as stage:
         stage.until_world(2)
@@ -134,7 +134,7 @@ def said(stage: Stage) -> str:
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
 
-def test_agents_that_cannot_ask_leave_it_to_the_batch_script(fresh_cluster: FreshCluster) -> None:
+def test_agents_without_slurm_leave_the_requeue_to_the_batch_script(fresh_cluster: FreshCluster) -> None:
     """Hide SLURM's commands, as in a container."""
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     setup = without_scontrol(cluster)

@@ -1,4 +1,4 @@
-"""From Python to a real cluster: a notebook that dies, runs awaited, sweeps, and submitit's own executor."""
+"""Python on a real cluster: a notebook that dies, awaited runs, sweeps, and submitit's own executor."""
 
 import asyncio
 import sys
@@ -15,7 +15,7 @@ from tests.cluster import SlurmCluster
 pytestmark = pytest.mark.slow
 
 ENDED = 120.0
-"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a run in seconds. It is long, because the machine may be busy with other tests."""
 
 NOTEBOOK = """\
 import time
@@ -35,7 +35,7 @@ run.wait()
 
 @pytest.fixture
 def desk(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster of four nodes, from a directory that all of them see."""
+    """The cluster of four nodes, in a directory that all of them share."""
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
     work = cluster.path / "work"
@@ -44,7 +44,7 @@ def desk(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster
     return cluster
 
 
-def test_a_run_goes_on_when_its_notebook_dies_and_is_found_by_its_name(
+def test_a_run_continues_without_its_notebook_and_is_found_by_its_name(
     desk: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with shell_in(Path.cwd()) as shell:
@@ -82,7 +82,7 @@ def test_a_sweep_is_awaited(desk: SlurmCluster) -> None:
     assert [run.status().jobs for run in runs] == [("1",), ("2",), ("3",)]
 
 
-def test_a_sweep_of_which_slurm_refuses_a_part_is_cancelled(desk: SlurmCluster) -> None:
+def test_a_partially_refused_sweep_is_cancelled(desk: SlurmCluster) -> None:
     Path("train.py").write_text("import time; time.sleep(1000)")
     job = {"run": {"name": "s"}, "entrypoint": {"script": "train.py"}, "slurm": {"options": {"hold": True}}}
     with pytest.raises(SlurmError, match=r"s-002: sbatch refused the job: .*; s-000 to s-001 were started and are"):
@@ -92,9 +92,7 @@ def test_a_sweep_of_which_slurm_refuses_a_part_is_cancelled(desk: SlurmCluster) 
     assert [run.status().phase for run in hpcelastic.Runs.open("s")] == ["closed", "closed"]
 
 
-def test_watching_tells_what_slurm_says_of_a_waiting_job(
-    desk: SlurmCluster, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_watching_shows_slurms_reason_for_a_pending_job(desk: SlurmCluster, capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.py").write_text("")
     job = {"run": {"name": "r"}, "entrypoint": {"script": "train.py"}, "slurm": {"options": {"hold": True}}}
     run = hpcelastic.submit(job)

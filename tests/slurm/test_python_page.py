@@ -1,4 +1,4 @@
-"""docs/python.md: every snippet is run, in order, on a real cluster."""
+"""docs/python.md: every snippet is executed in order on a real cluster."""
 
 import ast
 import asyncio
@@ -29,7 +29,7 @@ async def execute(code: str, names: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_every_snippet_does_what_it_says(
+def test_every_snippet_has_the_documented_result(
     cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, value in cluster.env.items():

@@ -14,12 +14,12 @@ def one(
 @pytest.mark.parametrize(
     ("queue", "departed", "expected"),
     [
-        pytest.param([], {}, Capacity(0, 0, ()), id="nothing"),
+        pytest.param([], {}, Capacity(0, 0, ()), id="no job"),
         pytest.param([one(7, nodes=4)], {}, Capacity(4, 0, ()), id="an allocation"),
-        pytest.param([one(7, nodes=4)], {"7.0": 1}, Capacity(3, 0, ()), id="one of its nodes idles"),
-        pytest.param([one(7, nodes=4, restarts=1)], {"7.0": 4}, Capacity(4, 0, ()), id="it was requeued since"),
-        pytest.param([one(7, "PENDING", nodes=2)], {"7.0": 2}, Capacity(0, 2, ()), id="it waits to start again"),
-        pytest.param([one(7, "COMPLETING", nodes=2)], {}, Capacity(0, 0, ()), id="it ends"),
+        pytest.param([one(7, nodes=4)], {"7.0": 1}, Capacity(3, 0, ()), id="one of its agents has left"),
+        pytest.param([one(7, nodes=4, restarts=1)], {"7.0": 4}, Capacity(4, 0, ()), id="requeued since"),
+        pytest.param([one(7, "PENDING", nodes=2)], {"7.0": 2}, Capacity(0, 2, ()), id="pending after a requeue"),
+        pytest.param([one(7, "COMPLETING", nodes=2)], {}, Capacity(0, 0, ()), id="completing"),
         pytest.param(
             [
                 one(9, "PENDING", array=9, task="10"),
@@ -33,5 +33,5 @@ def one(
         ),
     ],
 )
-def test_what_a_run_has_and_is_to_get(queue: list[QueuedJob], departed: dict[str, int], expected: Capacity) -> None:
+def test_the_capacity_of_a_run(queue: list[QueuedJob], departed: dict[str, int], expected: Capacity) -> None:
     assert capacity_of(queue, departed) == expected

@@ -1,4 +1,4 @@
-"""Ranks on a real cluster: they follow its switches, and stay; jobs that share a node share nothing else."""
+"""Ranks on a real cluster: they follow its switches and do not change; jobs that share a node share nothing else."""
 
 import json
 import os
@@ -36,13 +36,13 @@ while not pathlib.Path("finish").exists():
 SWITCHES = {"s1": {"n1", "n3"}, "s2": {"n2", "n4", "n5"}}
 TREE = "SwitchName=s1 Nodes=n[1,3]\nSwitchName=s2 Nodes=n[2,4-5]\nSwitchName=top Switches=s[1-2]\n"
 TIMEOUT = 120.0
-"""Seconds for whatever is waited for; generous, for a machine that is busy with other tests."""
+"""Time limit for each wait in seconds. It is long, because the machine may be busy with other tests."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class Site:
-    """A directory that all nodes share, a run in it, and jobs that serve the run."""
+    """A directory that all nodes share, a run in it, and the jobs of the run."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
@@ -52,16 +52,16 @@ class Site:
         self.run = RunPaths(self.work / "runs" / "shared")
 
     def submit(self, flags: str, *options: str) -> str:
-        """A job with one agent on each of its nodes."""
+        """Submit a job with one agent on each of its nodes."""
         step = "srun --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0"
         agent = f"{sys.executable} -m hpcelastic agent --rdzv-id shared --rdzv-endpoint ./runs {flags} worker.py"
         return self.cluster.submit(f"{step} {agent}", f"--chdir={self.work}", "--no-kill", *options)
 
     def until_round(self, holds: Callable[[State], object]) -> State:
-        """The first round that runs of which that holds."""
+        """Return the first running round for which ``holds`` is true."""
 
         def look() -> State | None:
-            with suppress(StoreError):  # nobody has set up the run yet
+            with suppress(StoreError):  # the run does not exist yet
                 state = read_state(FileBackend(self.run))
                 return state if state.phase is Phase.RUNNING and holds(state) else None
             return None
@@ -99,7 +99,7 @@ def switch_of(node: str) -> str:
     return next(switch for switch, nodes in SWITCHES.items() if node in nodes)
 
 
-def test_ranks_follow_the_switches_and_stay_when_a_node_is_replaced(
+def test_ranks_follow_the_switches_and_do_not_change_when_a_node_is_replaced(
     fresh_cluster: Callable[..., SlurmCluster],
 ) -> None:
     site = Site(fresh_cluster(nodes=5, topology=TREE))
@@ -139,7 +139,7 @@ def test_two_jobs_on_one_node_share_nothing_else(
 
     gone = site.member(lost)
     task = [pid for pid in cluster.job_pids(str(workers[2]["job"]), 1) if is_agent(pid)]
-    for pid in sorted(task):  # the one that would start the agent again goes first
+    for pid in sorted(task):  # first the process that would start the agent again
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     alone = site.until_round(lambda state: state.round > both.round)
@@ -150,7 +150,7 @@ def test_two_jobs_on_one_node_share_nothing_else(
 
 
 def check_shares(site: Site, state: State, workers: list[dict[str, object]]) -> None:
-    """Each worker has its job's processors and GPUs, as SLURM has given them, and no other's."""
+    """Check that each worker has the processors and GPUs that SLURM has given its job, and no others."""
     shares = {}
     for told in workers:
         cpus = [bit for bit in range(64) if int(str(told["mask"]), 16) >> bit & 1]

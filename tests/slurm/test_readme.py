@@ -1,4 +1,4 @@
-"""The README's section on SLURM, line by line, as a new user would follow it on a cluster of theirs."""
+"""The commands of the README's section on SLURM, executed in order as a new user would."""
 
 import re
 import shlex
@@ -14,12 +14,12 @@ from tests.cluster import SlurmCluster
 
 ROOT = Path(__file__).parents[2]
 ENDED = 240.0
-"""Seconds for one command; generous, for a machine that is busy with other tests."""
+"""Time limit for one command in seconds. It is long, because the machine may be busy with other tests."""
 
 SECTION = (ROOT / "README.md").read_text().partition("## On a SLURM cluster\n")[2].partition("\n## ")[0]
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
 
-# What a person fits to the cluster: it has four nodes, each with one GPU that is none.
+# The adaptations of a user to the cluster: it has four nodes, each with one GPU that is a fake.
 FITTED = {
     "gpus_per_node: 8": "gpus_per_node: 1",
     "cpus_per_node: 64": "cpus_per_node: 1",
@@ -43,13 +43,13 @@ def fitted(text: str, edits: dict[str, str]) -> str:
 
 
 def commands(block: str) -> list[str]:
-    """The lines of a block, without remarks; one that ends with a backslash goes on."""
+    """Return the lines of a block without comments. A line that ends with a backslash is continued."""
     lines = block.replace("\\\n", " ").splitlines()
     return [found for line in lines if (found := line.partition(" #")[0].strip())]
 
 
 class Terminal:
-    """A shell on the login node, in a checkout, with hpcelastic installed."""
+    """A shell on the login node, in a checkout with hpcelastic installed."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
@@ -76,11 +76,12 @@ class Terminal:
         return said
 
     def until_trains(self) -> None:
-        """Until a round runs, and has trained for an epoch."""
+        """Wait until a round runs and has trained for an epoch."""
         status = self.until_says("hpcelastic status digits", "phase      running")
         (round,) = re.findall(r"^round +(\d+)", status, re.MULTILINE)
         self.until_says("hpcelastic logs digits", rf"\] round {round}, \d ranks: epoch")
-        # Agents note with a renewal of their lease, seconds later, that workers ask should_stop(); commands rely on it.
+        # An agent publishes with a renewal of its lease, seconds later, that workers poll should_stop(). Commands need
+        # this.
         asks = rf'"{WorkersPoll.kind}".*"round": ?{round}\b'
         self.until_says("cat runs/digits/events/*.jsonl", asks)
 
@@ -91,7 +92,7 @@ def terminal(fresh_cluster: "type[SlurmCluster]") -> Terminal:
 
 
 def test_the_commands_of_a_run(terminal: Terminal) -> None:
-    """In their order; those that need a run that trains get one: it takes as long as the file says."""
+    """Commands that need a run that trains get one. Its duration is that of the job file."""
     (job,) = (text for kind, text in BLOCKS if kind == "yaml")
     job = fitted(job, FITTED).replace("train.py}", "train.py, args: [--step-time, 0.05, --epochs, 60]}")
     (terminal.path / "job.yaml").write_text(job)
@@ -100,10 +101,10 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
     for line in commands(fitted(block, FITTED)):
         command = shlex.split(line)[1]
         if command == "logs":
-            line = f"timeout 5 {line}; true"  # it follows the run to its end
+            line = f"timeout 5 {line}; true"  # it would follow the run to its end
         if command in ("scale", "drain", "checkpoint"):
             terminal.until_trains()
-        said[command] = terminal.types(line, fails=command == "forgive")  # that node has no incident
+        said[command] = terminal.types(line, fails=command == "forgive")  # the node has no incident
         if line.endswith("submit job.yaml"):
             terminal.until_says("hpcelastic status digits", "running")
             terminal.until_says("hpcelastic logs digits", "epoch")

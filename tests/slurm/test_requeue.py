@@ -34,22 +34,28 @@ def past(restart: int, **changes: object) -> Requeue:
 @pytest.mark.parametrize(
     ("before", "now", "limits", "reason"),
     [
-        pytest.param([], LIMIT, ANY, None, id="first time"),
-        pytest.param([past(0), past(1)], replace(LIMIT, progress=60), Limits(2, math.inf), "2 times", id="too often"),
-        pytest.param([past(0), past(1)], PREEMPTION, Limits(2, math.inf), "2 times", id="preempted too often"),
-        pytest.param([], LIMIT, Limits(0, math.inf), "0 times", id="never"),
+        pytest.param([], LIMIT, ANY, None, id="first requeue"),
+        pytest.param(
+            [past(0), past(1)], replace(LIMIT, progress=60), Limits(2, math.inf), "2 times", id="too many requeues"
+        ),
+        pytest.param([past(0), past(1)], PREEMPTION, Limits(2, math.inf), "2 times", id="too many preemptions"),
+        pytest.param([], LIMIT, Limits(0, math.inf), "0 times", id="no requeue allowed"),
         pytest.param([past(1, job="8")], LIMIT, Limits(1, math.inf), None, id="another job"),
         pytest.param([], LIMIT, Limits(9, 100.0), "has taken 100 s", id="no time left"),
-        pytest.param([past(1, progress=40)], LIMIT, Limits(9, 200.0), "has taken 200 s", id="no time left in all"),
+        pytest.param(
+            [past(1, progress=40)], LIMIT, Limits(9, 200.0), "has taken 200 s", id="no time left, previous jobs counted"
+        ),
         pytest.param([past(1, progress=40)], LIMIT, Limits(9, 201.0), None, id="time left"),
-        pytest.param([past(1)], PREEMPTION, Limits(9, 200.0), None, id="preempted, and no time left"),
+        pytest.param([past(1)], PREEMPTION, Limits(9, 200.0), None, id="preempted without time left"),
         pytest.param([past(1)], LIMIT, ANY, "step 50 both times", id="no progress"),
-        pytest.param([past(1, progress=49)], LIMIT, ANY, None, id="a step"),
-        pytest.param([past(1), past(0, progress=40)], LIMIT, ANY, "no progress", id="no progress, in any order"),
-        pytest.param([past(1, by_limit=False)], LIMIT, ANY, None, id="none since a preemption"),
-        pytest.param([past(1, progress=None)], replace(LIMIT, progress=None), ANY, None, id="none is known"),
-        pytest.param([past(1)], PREEMPTION, ANY, None, id="none up to a preemption"),
-        pytest.param([LIMIT], LIMIT, Limits(1, 150.0), None, id="what another agent has just claimed"),
+        pytest.param([past(1, progress=49)], LIMIT, ANY, None, id="progress of one step"),
+        pytest.param(
+            [past(1), past(0, progress=40)], LIMIT, ANY, "no progress", id="no progress, records in another order"
+        ),
+        pytest.param([past(1, by_limit=False)], LIMIT, ANY, None, id="no progress since a preemption"),
+        pytest.param([past(1, progress=None)], replace(LIMIT, progress=None), ANY, None, id="progress unknown"),
+        pytest.param([past(1)], PREEMPTION, ANY, None, id="no progress before a preemption"),
+        pytest.param([LIMIT], LIMIT, Limits(1, 150.0), None, id="claimed by another agent"),
     ],
 )
 def test_why_a_job_is_not_requeued(before: list[Requeue], now: Requeue, limits: Limits, reason: str | None) -> None:
@@ -58,7 +64,7 @@ def test_why_a_job_is_not_requeued(before: list[Requeue], now: Requeue, limits: 
 
 
 class Controller:
-    """SLURM with job 7. ``requeues_preempted``: since 24.05, see `_request_requeue`."""
+    """A fake SLURM with job 7. ``requeues_preempted``: since 24.05, see `_request_requeue`."""
 
     def __init__(self) -> None:
         self.requeued: list[str] = []
@@ -67,7 +73,7 @@ class Controller:
         self.info = JobInfo("RUNNING", None, preempted=False, requeue=True)
         self.requeues_preempted = False
         self.twice = False
-        """Return whether SLURM starts the job once too often."""
+        """Return whether SLURM starts the job more than once."""
 
         self.answer: Callable[[], object] = self.end_the_agent
         self.batch_script_ends = True
@@ -142,7 +148,7 @@ class Agents:
         self.reported: list[str] = []
 
     def departed(self, number: int, notice: Notice = REQUEST, limits: Limits = ANY, progress: int = 5) -> DepartedAgent:
-        """The agent of a node, counted from 0."""
+        """Return the departed agent of a node. Nodes are counted from 0."""
         task = SlurmTask("7", f"n{number}", number, 2, 0)
         member = Member(
             f"n{number}@0-ab", NodeState.LEFT, 1, 1, "host", 1, job="7.0", progress=progress, leaving=notice
@@ -179,29 +185,29 @@ def test_a_warning_does_not_end_an_agent_that_requeues_its_job(
     assert signal.getsignal(signum) == signal.SIG_IGN
 
 
-def test_who_comes_later_does_not_judge_what_was_decided(agents: Agents, controller: Controller) -> None:
-    """Its own elapsed time may exceed ``total_time`` by now."""
+def test_a_later_agent_does_not_repeat_the_decision(agents: Agents, controller: Controller) -> None:
+    """Its own elapsed time may exceed ``total_time`` meanwhile."""
     requeue_if_needed(agents.departed(0))
     late = replace(agents.departed(1, NO_REQUEST, limits=Limits(100, 60.0)), end_signals=[signal.SIGTERM])
     requeue_if_needed(late)
     assert read_state(FileBackend(agents.paths)).phase is not Phase.CLOSED
 
 
-def test_whoever_was_not_asked_knows_it_from_the_others(agents: Agents, controller: Controller) -> None:
-    agents.departed(0)  # it has died since
+def test_an_agent_without_notice_finds_the_request_of_another_agent(agents: Agents, controller: Controller) -> None:
+    agents.departed(0)  # it has died since then
     requeue_if_needed(agents.departed(1, NO_REQUEST))
     assert controller.requeued == ["7"]
     assert [record.reason for record in agents.records] == ["the time limit is near"]
 
 
-def test_a_claim_whose_owner_has_died_is_doubted(agents: Agents, controller: Controller) -> None:
+def test_the_claim_of_a_dead_agent_does_not_prevent_the_requeue(agents: Agents, controller: Controller) -> None:
     files.make_directory(agents.paths.requeues)
     assert files.publish_new(agents.paths.requeue("7", 0), b"{}")
     requeue_if_needed(agents.departed(0))
     assert controller.requeued == ["7"]
 
 
-def test_without_scontrol_the_wish_is_left_to_the_batch_script(agents: Agents, controller: Controller) -> None:
+def test_without_scontrol_the_request_is_left_to_the_batch_script(agents: Agents, controller: Controller) -> None:
     controller.answer = controller.refuse
     requeue_if_needed(agents.departed(0))
     requeue_if_needed(agents.departed(1, NO_REQUEST))
@@ -210,21 +216,23 @@ def test_without_scontrol_the_wish_is_left_to_the_batch_script(agents: Agents, c
     assert any("left to the batch script" in line for line in agents.reported)
 
 
-def test_an_agent_that_could_not_ask_leaves_it_to_the_batch_script(agents: Agents, controller: Controller) -> None:
+def test_an_agent_without_an_answer_of_slurm_leaves_the_requeue_to_the_batch_script(
+    agents: Agents, controller: Controller
+) -> None:
     """It ends at once: SLURM 24.05 to 26.05 start a job twice if it still runs at the end of its grace period."""
     requeue_if_needed(agents.departed(0, Notice("SIGTERM, and SLURM did not answer why", 5.0, "unknown")))
     assert (agents.paths.slurm / "requeue-7.0").read_text() == "unknown\n"
     assert controller.requeued == []
 
 
-def test_a_job_that_nobody_wants_again_says_how_the_run_may_go_on(agents: Agents, controller: Controller) -> None:
+def test_a_job_without_requeue_reports_how_to_continue_the_run(agents: Agents, controller: Controller) -> None:
     agents.departed(0, NO_REQUEST)
     requeue_if_needed(agents.departed(1, NO_REQUEST))
     assert controller.requeued == []
     assert any("--resume" in line for line in agents.reported)
 
 
-def test_a_run_that_must_not_go_on_is_closed(agents: Agents, controller: Controller) -> None:
+def test_a_run_that_must_not_continue_is_closed(agents: Agents, controller: Controller) -> None:
     requeue_if_needed(agents.departed(0, limits=Limits(0, math.inf)))
     state = read_state(FileBackend(agents.paths))
     assert (state.phase, controller.requeued) == (Phase.CLOSED, [])
@@ -237,20 +245,20 @@ NEVER = replace(PREEMPTED, requeue="never")
 @pytest.mark.parametrize(
     ("notice", "limits", "forbidden"),
     [
-        pytest.param(NEVER, ANY, ["7"], id="preempted, and not wanted again"),
-        pytest.param(PREEMPTED, Limits(0, math.inf), ["7"], id="preempted too often"),
+        pytest.param(NEVER, ANY, ["7"], id="preempted without requeue"),
+        pytest.param(PREEMPTED, Limits(0, math.inf), ["7"], id="too many preemptions"),
         pytest.param(REQUEST, Limits(0, math.inf), [], id="at its time limit, after which SLURM requeues no job"),
         pytest.param(NO_REQUEST, ANY, [], id="stopped by another agent's notice"),
     ],
 )
-def test_slurm_is_kept_from_starting_a_job_again_that_must_not_be(
+def test_slurm_is_prevented_from_requeueing_a_job(
     notice: Notice, limits: Limits, forbidden: list[str], agents: Agents, controller: Controller
 ) -> None:
     requeue_if_needed(agents.departed(0, notice, limits))
     assert (controller.forbidden, controller.requeued) == (forbidden, [])
 
 
-def test_a_job_that_slurm_cannot_be_kept_from_starting_is_told(
+def test_a_requeue_that_cannot_be_prevented_is_reported(
     agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler, "forbid_requeue", lambda job: controller.refuse())
@@ -263,7 +271,7 @@ def test_a_job_that_slurm_cannot_be_kept_from_starting_is_told(
     [(REQUEST, ["7"]), (NO_REQUEST, []), (NEVER, [])],
     ids=["requested", "not requested", "never"],
 )
-def test_a_directory_that_fails_loses_no_job(
+def test_a_job_is_requeued_although_the_directory_fails(
     notice: Notice, requeued: list[str], agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent = agents.departed(0, notice)
@@ -314,13 +322,13 @@ def test_a_job_that_slurm_holds_after_many_requeues_is_released(agents: Agents, 
     assert (controller.requeued, controller.released) == ([], ["7"])
 
 
-def test_an_element_of_a_pool_requeues_itself_alone(agents: Agents, controller: Controller) -> None:
+def test_an_element_of_a_pool_requeues_only_itself(agents: Agents, controller: Controller) -> None:
     agent = agents.departed(0)
     requeue_if_needed(replace(agent, task=replace(agent.task, nodes=1, array_job="7", array_task=3)))
     assert controller.requeued == ["7_3"]
 
 
-def test_signals_on_the_way_do_no_harm(agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delayed_signals_are_harmless(agents: Agents, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> None:
     """SLURM may repeat its warning after the workers have stopped."""
 
     def warned_again(*_: object) -> None:

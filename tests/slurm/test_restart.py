@@ -42,14 +42,15 @@ if act < 0:
 sys.exit(act)
 """
 NEVER = 10_000.0
-"""Seconds, longer than any test."""
+"""Seconds; longer than any test."""
 
 Task = subprocess.Popen[str]
 
 
 @contextmanager
 def task(acts: list[Any], delays: tuple[float, ...] = (0.0, 0.0), reset_interval: float = NEVER) -> Iterator[Task]:
-    """A task whose agents end in turn with these statuses, or by these negated signals. The last act repeats."""
+    """A task whose agents end one after the other with these statuses, or by these negated signals. The last one
+    repeats."""
     arguments = json.dumps([reset_interval, delays, acts])
     command = [sys.executable, "-c", TASK, arguments]
     process = subprocess.Popen(
@@ -64,7 +65,7 @@ def task(acts: list[Any], delays: tuple[float, ...] = (0.0, 0.0), reset_interval
 
 
 def ended(process: Task) -> tuple[int, list[Any], str]:
-    """The exit status, the output of the agents, and the standard error of the task."""
+    """Return the exit status, the output of the agents, and the standard error of the task."""
     out, err = process.communicate(timeout=TIMEOUT)
     return process.returncode, [json.loads(line) for line in out.splitlines()], err
 
@@ -93,26 +94,26 @@ ENDS = {"success": (0, 0), "failure": (1, 1), "a wrong input": (2, 2), "SIGTERM"
 
 
 @pytest.mark.parametrize(("end", "expected"), ENDS.values(), ids=ENDS)
-def test_an_agent_that_ends_is_not(end: int, expected: int) -> None:
+def test_an_agent_that_ends_is_not_started_again(end: int, expected: int) -> None:
     with task([end]) as process:
         status, printed, _ = ended(process)
     assert (status, starts(printed)) == (expected, [(0, "")])
 
 
-def test_an_agent_that_dies_too_often_in_a_row_is_given_up() -> None:
+def test_an_agent_that_dies_too_often_in_a_row_is_not_started_again() -> None:
     with task([-signal.SIGKILL]) as process:
         status, printed, errors = ended(process)
     assert (status, len(printed)) == (137, 3)
     assert "was started again 2 times in a row, and died once more (killed by SIGKILL)" in errors
 
 
-def test_restarts_before_a_long_life_are_forgotten() -> None:
+def test_restarts_before_a_long_life_do_not_count() -> None:
     with task([70, 70, 70, 70, 0], reset_interval=0.0) as process:
         status, printed, _ = ended(process)
     assert (status, [number for number, _ in starts(printed)]) == (0, [0, 1, 1, 1, 1])
 
 
-def test_a_signal_that_comes_while_there_is_no_agent_reaches_the_next_one() -> None:
+def test_a_signal_between_two_agents_reaches_the_next_one() -> None:
     with task([-signal.SIGKILL, "wait"], delays=(1.0,)) as process:
         assert process.stdout is not None
         _, _, agent, _ = json.loads(process.stdout.readline())
@@ -123,7 +124,7 @@ def test_a_signal_that_comes_while_there_is_no_agent_reaches_the_next_one() -> N
         assert ended(process)[:2] == (0, [["SIGUSR1", "SIGTERM"]])
 
 
-def test_a_task_that_is_told_to_stop_while_it_pauses_starts_no_agent() -> None:
+def test_a_signal_to_stop_during_the_pause_prevents_the_next_agent() -> None:
     with task([-signal.SIGKILL], delays=(NEVER,)) as process:
         assert process.stdout is not None
         first = json.loads(process.stdout.readline())
@@ -132,7 +133,7 @@ def test_a_task_that_is_told_to_stop_while_it_pauses_starts_no_agent() -> None:
     assert (status, first[0], printed) == (137, 0, [])
 
 
-def test_an_agent_that_dies_once_its_task_was_told_to_stop_is_not_started_again() -> None:
+def test_after_a_signal_to_stop_a_dead_agent_is_not_started_again() -> None:
     with task(["wait"], delays=(0.0,)) as process:
         assert process.stdout is not None
         _, _, agent, _ = json.loads(process.stdout.readline())
@@ -156,7 +157,7 @@ def test_a_signal_reaches_the_agent_once(sender: str, call: str) -> None:
         for name in ("SIGUSR1", "SIGTERM"):
             send = (
                 f"import os, signal, time; open('/proc/self/comm', 'w').write('{sender}'); task = {process.pid}; "
-                f"signum = signal.{name}; {call}; time.sleep(0.5)"  # it must be there when it is looked at
+                f"signum = signal.{name}; {call}; time.sleep(0.5)"  # it must exist when
             )
             subprocess.run([sys.executable, "-c", send], check=True)
         assert ended(process)[:2] == (0, [["SIGUSR1", "SIGTERM"]])

@@ -18,13 +18,13 @@ from tests.cluster import SlurmCluster
 CONFIG = Path(__file__).parents[2] / "configs" / "digits.yaml"
 LONG = ["--epochs", "1000", "--step-time", "0.05"]
 ENDED = 180.0
-"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a run in seconds. It is long, because the machine may be busy with other tests."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 def start(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, **overrides: object) -> Run:
-    """Submit the digits job, on all four nodes if they are free, with steps that leave time for a fault."""
+    """Submit the digits job on all four nodes, with steps long enough for a fault."""
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
     given = {"nodes": "2..4", "entrypoint__args": ["--epochs", "12", "--step-time", "0.03", "--checkpoint-every", "10"]}
@@ -32,7 +32,7 @@ def start(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch, **overrides: o
 
 
 def until(what: str, look: Callable[[], object], run: Run, timeout: float = 120.0) -> object:
-    """The first true value of ``look``."""
+    """Wait for the first true value of ``look``."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         found = look()
@@ -44,12 +44,12 @@ def until(what: str, look: Callable[[], object], run: Run, timeout: float = 120.
 
 
 def trained(run: Run, round: int) -> list[str]:
-    """Lines of epochs that were trained in ``round``."""
+    """Return the lines of epochs that were trained in ``round``."""
     return [line for line in run.logs(round=round) if " epoch " in line]
 
 
 def check_success(run: Run, cluster: SlurmCluster) -> None:
-    """The training has ended well and nothing of it is left on any node."""
+    """Check that the training has succeeded and that none of its processes is left on any node."""
     assert run.wait(timeout=ENDED).phase == "succeeded"
     assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
     job = run.status().jobs[0]
@@ -58,7 +58,7 @@ def check_success(run: Run, cluster: SlurmCluster) -> None:
     until("no process left", lambda: not any(cluster.job_pids(job, node) for node in alive), run)
 
 
-def test_trains_on_every_node_that_is_free(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trains_on_every_free_node(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(cluster, monkeypatch)
     check_success(run, cluster)
     status = run.status()
@@ -88,17 +88,17 @@ def test_survives_death_of_any_node(node: int, cluster: SlurmCluster, monkeypatc
     assert f"n{node}" not in [member.name for member in status.nodes]
 
 
-def test_a_network_cut_that_heals_costs_no_more_than_its_time(
+def test_a_temporary_network_partition_costs_only_its_duration(
     cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The node's neighbours hear nothing of it, but its lease, which all can still see, says that it lives."""
+    """The neighbours of the node hear nothing from it, but all see from its lease that it is alive."""
     run = start(cluster, monkeypatch)
     until("training", lambda: trained(run, 1), run)
     cluster.cut(3)
-    time.sleep(1.0)  # for what was said before to show
+    time.sleep(1.0)  # until earlier output shows
     before = trained(run, 1)
     time.sleep(4.0)
-    assert trained(run, 1) == before, "the cable carries what the workers say"
+    assert trained(run, 1) == before, "the output of the workers uses the network"
     cluster.heal(3)
     check_success(run, cluster)
     status = run.status()
@@ -109,7 +109,7 @@ def test_a_network_cut_that_heals_costs_no_more_than_its_time(
 def test_requeue_resumes_in_the_same_directory(
     proctrack: str, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With pgid, SLURM sees and kills the agents alone: what they leave behind would hold the nodes."""
+    """With pgid, SLURM tracks and kills only the agents. Processes that they left behind would keep the nodes."""
     cluster = fresh_cluster(nodes=4, extra_conf=f"ProctrackType=proctrack/{proctrack}")
     run = start(cluster, monkeypatch)
     until("training", lambda: trained(run, 1), run)
@@ -125,7 +125,7 @@ def test_requeue_resumes_in_the_same_directory(
 
 
 def test_user_signals_to_the_job(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SLURM sends them to the workers too. Far from the time limit each asks for a checkpoint."""
+    """SLURM sends them to the workers too. Far from the time limit, each requests a checkpoint."""
     run = start(cluster, monkeypatch, entrypoint__args=[*LONG, "--checkpoint-every", "100000"])
     until("training", lambda: trained(run, 1), run)
     job = run.status().jobs[0]
@@ -143,7 +143,7 @@ def test_user_signals_to_the_job(cluster: SlurmCluster, monkeypatch: pytest.Monk
 def test_an_agent_that_dies_is_started_again_on_its_node(
     cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And SLURM's signals reach the new one, once."""
+    """SLURM's signals reach the new agent once."""
     run = start(cluster, monkeypatch, entrypoint__args=LONG)
     until("training", lambda: trained(run, 1), run)
     (agent,) = (event["pid"] for event in run.events() if (event["event"], event["node"]) == ("agent started", "n3"))
@@ -183,7 +183,7 @@ def test_status_logs_and_cancel(cluster: SlurmCluster, monkeypatch: pytest.Monke
         run.result()
 
 
-def test_function_gives_back_every_ranks_value(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_function_returns_every_ranks_value(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in cluster.env.items():
         monkeypatch.setenv(name, value)
 

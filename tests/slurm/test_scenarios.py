@@ -97,5 +97,5 @@ def test_cancel_leaves_nothing_behind(phase: Callable[[Stage], None], shape: str
 @pytest.mark.usefixtures("fresh_cluster")  # for its check that clusters can run here
 @pytest.mark.parametrize("shape", ["allocation", pytest.param("pool", marks=pytest.mark.nightly)])
 def test_run_survives_a_storm(shape: str) -> None:
-    """`make storm` is a longer one."""
+    """`make storm` runs a longer one."""
     assert run_storm(40.0, seed=1, shape=shape).rounds > 3

@@ -42,21 +42,21 @@ TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
         pytest.param(RUNS, JobInfo("RUNNING", 3597.0, False, True), id="runs"),
         pytest.param(RUNS.replace("Requeue=1", "Requeue=0"), JobInfo("RUNNING", 3597.0, False, False), id="no requeue"),
         pytest.param(PREEMPTED, JobInfo("RUNNING", 5.0, True, True), id="preempted, with grace"),
-        pytest.param(YEAR, JobInfo("RUNNING", 365 * 86_400.0 - 3, False, True), id="ends in a year"),
-        pytest.param(UNLIMITED, JobInfo("RUNNING", None, False, True), id="never ends"),
-        pytest.param(PENDING, JobInfo("PENDING", None, False, True), id="waits"),
-        pytest.param(REQUEUED, JobInfo("COMPLETING", 3600.0, False, True), id="has just been requeued"),
-        pytest.param(HELD, JobInfo("COMPLETING", 3600.0, False, True, 6, held=True), id="requeued, and held for it"),
-        pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="the first of several"),
+        pytest.param(YEAR, JobInfo("RUNNING", 365 * 86_400.0 - 3, False, True), id="a limit of a year"),
+        pytest.param(UNLIMITED, JobInfo("RUNNING", None, False, True), id="no limit"),
+        pytest.param(PENDING, JobInfo("PENDING", None, False, True), id="pending"),
+        pytest.param(REQUEUED, JobInfo("COMPLETING", 3600.0, False, True), id="just requeued"),
+        pytest.param(HELD, JobInfo("COMPLETING", 3600.0, False, True, 6, held=True), id="requeued and held"),
+        pytest.param(TWO, JobInfo("RUNNING", 3597.0, False, True), id="several jobs"),
     ],
 )
-def test_how_a_job_stands(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_a_job(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
     assert scheduler.job_info("4") == expected
 
 
 @pytest.mark.parametrize("output", ["", "\n", "No jobs in the system\n"])
-def test_who_says_nothing_of_the_job_has_not_answered(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_without_the_job_is_an_error(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
     with pytest.raises(SlurmError, match="scontrol show job 4"):
         scheduler.job_info("4")
@@ -66,6 +66,6 @@ def test_who_says_nothing_of_the_job_has_not_answered(output: str, monkeypatch: 
     ("ran", "left"),
     [("00:00:59", 3541.0), ("01:00:00", 0.0), ("1-00:00:00", 3600.0 - 86_400), ("INVALID", None), ("", None)],
 )
-def test_what_is_left_of_a_jobs_time(ran: str, left: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_remaining_time_of_a_job(ran: str, left: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: RUNS.replace("RunTime=00:00:03", f"RunTime={ran}"))
     assert scheduler.job_info("4").time_left == left

@@ -1,4 +1,4 @@
-"""The server of a run whose settings name none."""
+"""The server of a run whose settings name no server."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from hpcelastic.storage.paths import RunPaths
 
 STATIC = Settings(NodeRange(1, 2), RendezvousSettings(backend="static"))
 LOGIN = "192.0.2.9"
-"""Address of a login node, on which srun runs."""
+"""Address of a login node on which srun runs."""
 
 
 def place(order: int, job: str = "7", restart: int = 0) -> NodeIdentity:
@@ -28,7 +28,7 @@ def address(paths: RunPaths, at: NodeIdentity) -> str:
         return found
 
 
-def test_the_first_node_serves_and_not_the_node_of_srun(tmp_path: Path) -> None:
+def test_the_first_node_serves_instead_of_the_node_of_srun(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     with enter_run(paths, "run", STATIC, place(0), None, 1) as entered:
         assert entered.state.run_id == "run"
@@ -42,9 +42,7 @@ def test_the_other_nodes_find_the_first_one(tmp_path: Path) -> None:
     assert address(paths, place(0, job="8")) == "127.0.0.1:20007", "a job of one node that replaces a lost one"
 
 
-def test_a_requeued_job_does_not_look_for_the_node_that_served_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_requeued_job_does_not_use_the_previous_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_TIMEOUT", 0.2)
     paths = RunPaths(tmp_path / "run")
     address(paths, place(0))

@@ -49,13 +49,15 @@ def job(state: str = "RUNNING", left: float | None = DAY, preempted: bool = Fals
             False,
             STAYS,
             Notice("SLURM preempts the job", 18.0, "never"),
-            id="preempted, we must not",
+            id="preempted, requeue forbidden",
         ),
         pytest.param(job(left=130), True, POLICY, Notice("the time limit is near", 120.0, "limit"), id="time limit"),
         pytest.param(job(left=210), True, POLICY, Notice("the time limit is near", 200.0, "limit"), id="sent early"),
         pytest.param(job(left=211), True, POLICY, CHECKPOINT, id="by hand, long before the limit"),
         pytest.param(job(left=None), True, POLICY, CHECKPOINT, id="by hand, no limit known"),
-        pytest.param(job(left=130), True, STAYS, Notice("the time limit is near", 120.0), id="time limit, and no more"),
+        pytest.param(
+            job(left=130), True, STAYS, Notice("the time limit is near", 120.0), id="time limit, no more time"
+        ),
         pytest.param(
             job(left=130, requeue=False), True, POLICY, Notice("the time limit is near", 120.0), id="limit, no requeue"
         ),
@@ -65,15 +67,19 @@ def job(state: str = "RUNNING", left: float | None = DAY, preempted: bool = Fals
             job("CANCELLED"), False, POLICY, Notice("SLURM ends the job (cancelled)", 30.0), id="scancel, TERM"
         ),
         pytest.param(
-            job("COMPLETING", preempted=True), True, POLICY, Notice("SLURM ends the job (completing)", 30.0), id="over"
+            job("COMPLETING", preempted=True),
+            True,
+            POLICY,
+            Notice("SLURM ends the job (completing)", 30.0),
+            id="completing",
         ),
         pytest.param(
-            job("PENDING"), False, POLICY, Notice("SLURM ends the job (pending)", 30.0), id="requeued by a person"
+            job("PENDING"), False, POLICY, Notice("SLURM ends the job (pending)", 30.0), id="requeued by a user"
         ),
         pytest.param(job("SIGNALING"), True, POLICY, CHECKPOINT, id="while SLURM signals it"),
     ],
 )
-def test_what_a_signal_means(info: JobInfo, user_signal: bool, policy: Policy, expected: Notice | str) -> None:
+def test_the_meaning_of_a_signal(info: JobInfo, user_signal: bool, policy: Policy, expected: Notice | str) -> None:
     assert resolve(info, user_signal, policy) == expected
 
 
@@ -95,12 +101,12 @@ _WHY = "SIGTERM, and SLURM did not answer why"
             STAYS,
             0.0,
             Notice("SLURM warns the job of its end", 110.0, ""),
-            id="USR2, and no more",
+            id="USR2, no more time",
         ),
         pytest.param(False, POLICY, 40.0, Notice(_WHY, 30.0, "unknown"), id="TERM"),
     ],
 )
-def test_what_it_may_mean_where_slurm_does_not_answer(
+def test_the_likeliest_meaning_if_slurm_does_not_answer(
     user_signal: bool, policy: Policy, waited: float, expected: Notice
 ) -> None:
     assert resolve_without_answer(user_signal, policy, waited) == expected
@@ -110,5 +116,5 @@ def test_what_it_may_mean_where_slurm_does_not_answer(
     ("seconds", "left"),
     [(None, 0.0), (-5.0, 0.0), (0.0, 0.0), (1.0, 0.0), (5.0, 3.0), (20.0, 18.0), (60.0, 54.0), (600.0, 590.0)],
 )
-def test_some_of_the_time_is_for_goodbyes(seconds: float | None, left: float) -> None:
+def test_a_part_of_the_time_is_for_the_departure(seconds: float | None, left: float) -> None:
     assert subtract_margin(seconds) == left

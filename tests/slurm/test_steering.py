@@ -1,4 +1,4 @@
-"""A run on a real cluster is steered while it trains, and no step is lost by that."""
+"""A run on a real cluster is steered while it trains, and loses no step."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ FreshCluster = Callable[..., SlurmCluster]
 
 @pytest.fixture
 def staged(fresh_cluster: FreshCluster) -> Iterator[Callable[..., Stage]]:
-    """Starts a run of so many nodes on a cluster of four, and waits until it trains on all of them."""
+    """Start a run of so many nodes on a cluster of four, and wait until it trains on all of them."""
     with ExitStack() as stages:
 
         def start(shape: str, nodes: str) -> Stage:
@@ -37,7 +37,7 @@ def command(stage: Stage, *arguments: str) -> str:
 
 
 def ends_well(stage: Stage, rounds: int, world: int) -> None:
-    """The run succeeds after so many rounds, in which no step was trained twice, and its jobs complete."""
+    """Wait for the success of the run after so many rounds. No step was trained twice, and its jobs are COMPLETED."""
     verdict = stage.verdict()
     stage.leaves_nothing()
     assert verdict.steps_lost == 0, stage.describe()
@@ -48,7 +48,7 @@ def ends_well(stage: Stage, rounds: int, world: int) -> None:
 
 @contextmanager
 def agent_in_place(stage: Stage, node: int) -> Iterator[None]:
-    """Another agent on a node that the run's job has, for as long as the context lasts."""
+    """Run another agent on a node of the run's job until the end of the context."""
     where = ["--overlap", "--no-kill", "-N1", "-n1", f"--jobid={stage.job_on(node)}", f"--nodelist=n{node}"]
     what = [sys.executable, "-m", "hpcelastic", "agent", "--run-dir", str(stage.run.directory)]
     with subprocess.Popen(["srun", *where, *what], env=stage.cluster.env, stdin=subprocess.DEVNULL) as agent:
@@ -60,7 +60,7 @@ def agent_in_place(stage: Stage, node: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_drained_node_leaves_and_comes_back(shape: str, staged: Callable[..., Stage]) -> None:
+def test_a_drained_node_leaves_and_returns(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
     node = stage.node_of(rank=1)
     assert "leaves at the end of a step" in command(stage, "drain", f"n{node}", str(stage.run.directory))
@@ -95,7 +95,7 @@ def test_a_pool_shrinks_and_grows(staged: Callable[..., Stage]) -> None:
     ends_well(stage, rounds=3, world=3)
 
 
-def test_an_allocation_grows_by_jobs_that_start_where_it_did(
+def test_an_allocation_grows_by_jobs_in_the_same_directory(
     staged: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, home = staged("allocation", "2"), Path.cwd()
@@ -109,7 +109,7 @@ def test_an_allocation_grows_by_jobs_that_start_where_it_did(
     ends_well(stage, rounds=2, world=3)
 
 
-def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stage]) -> None:
+def test_pending_jobs_are_cancelled_if_fewer_nodes_are_requested(staged: Callable[..., Stage]) -> None:
     stage = staged("pool", "2..3")
     assert stage.run.scale(6).submitted == 3
     stage.until_world(4)
@@ -121,7 +121,7 @@ def test_what_waits_is_cancelled_where_less_is_wanted(staged: Callable[..., Stag
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_checkpoint_is_saved_when_it_is_asked_for(shape: str, staged: Callable[..., Stage]) -> None:
+def test_a_checkpoint_is_saved_on_request(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
     stage.until("workers that answer requests", lambda: _asked(stage, "workers ask should_stop"))
     assert "round 1 ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))

@@ -1,4 +1,4 @@
-"""From a configuration to a job on SLURM, and back: what is asked of sbatch, what a task and the scheduler tell."""
+"""Submission: the options of sbatch, the task's environment, and the states of jobs."""
 
 import dataclasses
 import os
@@ -37,7 +37,7 @@ from tests.protocol.builders import member
 
 ROOT = Path(__file__).parents[2]
 ENDED = 120.0
-"""Seconds for a run to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a run in seconds. It is long, because the machine may be busy with other tests."""
 
 SAY = """\
 import os
@@ -56,7 +56,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def use(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work in a directory with a job file."""
+    """Change to a directory with a job file."""
     monkeypatch.chdir(directory)
     Path("say.py").write_text(SAY)
     Path("job.yaml").write_text(JOB)
@@ -65,7 +65,7 @@ def use(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def shared(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster of four nodes, from a directory that all of them see."""
+    """The cluster of four nodes, in a directory that all of them share."""
     return login(cluster, monkeypatch)
 
 
@@ -220,14 +220,14 @@ UNSAID = "slurm.cpus_per_node is not set"
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        pytest.param("slurm.time=5", True, id="nothing asks for processors"),
-        pytest.param("slurm.options={exclusive: false}", True, id="whole nodes are not asked for"),
-        pytest.param("slurm.cpus_per_node=8", False, id="a number of them"),
+        pytest.param("slurm.time=5", True, id="no option for processors"),
+        pytest.param("slurm.options={exclusive: false}", True, id="not exclusive"),
+        pytest.param("slurm.cpus_per_node=8", False, id="number of processors"),
         pytest.param("slurm.options={exclusive: true}", False, id="whole nodes"),
-        pytest.param("slurm.options={cpus-per-gpu: 4}", False, id="some for each GPU"),
+        pytest.param("slurm.options={cpus-per-gpu: 4}", False, id="processors for each GPU"),
     ],
 )
-def test_a_job_that_asks_for_no_processors_is_remarked_on(
+def test_a_job_without_a_request_for_processors_gets_a_remark(
     override: str, told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert [UNSAID in line for line in remarks(resolve("job.yaml", [override]))] == [True] * told
@@ -238,7 +238,7 @@ def test_a_job_that_asks_for_no_processors_is_remarked_on(
 
 
 def step_of(text: str) -> str:
-    """The line of a batch script that starts the agents."""
+    """Return the line of a batch script that starts the agents."""
     return next(line for line in text.splitlines() if line.startswith("srun "))
 
 
@@ -251,8 +251,8 @@ def test_a_key_becomes_a_flag(override: str, added: set[str]) -> None:
     assert flags(text_of(override)) - flags(text_of()) == added
 
 
-def test_a_pool_is_of_jobs_that_need_no_survivors() -> None:
-    """SLURM requeues an element that has lost its node; with --no-kill it would not."""
+def test_elements_of_a_pool_have_no_survivors() -> None:
+    """SLURM requeues an element that has lost its node. With --no-kill it would not."""
     assert "no-kill" not in text_of("slurm.shape=pool")
     assert "no-kill" in text_of()
 
@@ -261,7 +261,7 @@ def test_the_table_has_every_key() -> None:
     assert list(KEYS) == [field.name for field in dataclasses.fields(SlurmSettings)]
 
 
-def test_what_is_not_given_is_left_to_slurm() -> None:
+def test_unset_keys_are_left_to_slurm() -> None:
     assert flags(text_of()) == {
         "--job-name=job", "--nodes=2-4", "--no-kill", "--requeue",
         "--open-mode=append", "--output=/runs/job/slurm/%j_0_log.out", "--signal=USR2@120",
@@ -346,14 +346,16 @@ def test_a_directory_that_cannot_be_mounted(directory: Path) -> None:
         sbatch_text(resolve("job.yaml", ["slurm.container.image=a.sif"]), RunPaths(Path("/a:b/job")))
 
 
-def test_what_is_in_the_image_alone_is_not_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_in_the_image_is_not_checked(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["sbatch", "job.yaml", "entrypoint={module: only.there}"]
     assert main(arguments) == 2
     assert "there is no module 'only.there'" in capsys.readouterr().err
     assert main([*arguments, "slurm.container.image=a.sif"]) == 0
 
 
-def test_an_agent_without_scancel_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_agent_without_scancel_reports_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("PATH", "")
     me = member("a", NodeState.RUNNING, 1)
     paths = RunPaths(Path("run"))
@@ -406,7 +408,7 @@ STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "SLURM_STEP_ID": "0", "SLU
 TASKS: dict[str, tuple[dict[str, str], SlurmTask | None]] = {
     "task of a step": (STEP, SlurmTask("7", "n2", 1, 4, 0)),
     "requeued": ({**STEP, "SLURM_RESTART_COUNT": "2"}, SlurmTask("7", "n2", 1, 4, 2)),
-    "numbers that are none": (
+    "invalid numbers": (
         {**STEP, "SLURM_NODEID": "", "SLURM_NNODES": "x", "SLURM_RESTART_COUNT": "?"},
         SlurmTask("7", "n2", 0, 1, 0),
     ),
@@ -429,17 +431,17 @@ def test_slurm_task(environ: dict[str, str], expected: SlurmTask | None) -> None
     assert slurm_task(environ) == expected
 
 
-def test_place_of_a_task() -> None:
+def test_the_identity_of_a_task() -> None:
     place = identity_of(SlurmTask("7", "n2", node_id=1, nodes=4, restart=2))
     assert place == NodeIdentity("n2", job="7", job_nodes=4, restart=2, order=1)
 
 
-def test_place_of_an_element_tells_nothing_of_how_many_come() -> None:
+def test_the_task_of_an_element_has_no_number_of_nodes() -> None:
     place = identity_of(SlurmTask("7", "n2", node_id=0, nodes=1, restart=2, array_job="5", array_task=3))
     assert place == NodeIdentity("n2_3", job="7", host="n2", restart=2, order=3)
 
 
-def test_place_outside_of_slurm_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_slurm_the_identity_is_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     assert bootstrap.local_identity() == NodeIdentity(os.uname().nodename.partition(".")[0])
 
@@ -458,7 +460,7 @@ def test_a_task_of_a_run_that_is_closed_does_not_count_as_a_success() -> None:
     assert ended.value.code == 1
 
 
-def test_a_mistake_of_ours_ends_a_task_with_a_status_of_its_own(
+def test_an_internal_error_has_its_own_exit_status(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(*_: object) -> None:
@@ -477,7 +479,7 @@ def test_a_mistake_of_ours_ends_a_task_with_a_status_of_its_own(
 
 @pytest.fixture
 def command(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
-    """Puts a shell script into PATH in place of one of SLURM's commands."""
+    """Put a shell script into PATH as one of SLURM's commands."""
     monkeypatch.setenv("PATH", str(directory), prepend=os.pathsep)
 
     def make(name: str, script: str) -> None:
@@ -493,13 +495,15 @@ Command = Callable[[str, str], None]
 ACCEPTS = "echo Submitted batch job 7"
 
 
-def test_submit_says_that_a_job_asks_for_no_processors(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_warns_of_a_job_without_a_request_for_processors(
+    command: Command, capsys: pytest.CaptureFixture[str]
+) -> None:
     command("sbatch", ACCEPTS)
     assert main(["submit", "job.yaml"]) == 0
     assert f"hpcelastic submit: {UNSAID}" in capsys.readouterr().err
 
 
-def test_python_warns_that_a_job_asks_for_no_processors(command: Command) -> None:
+def test_python_warns_of_a_job_without_a_request_for_processors(command: Command) -> None:
     command("sbatch", ACCEPTS)
     with pytest.warns(UserWarning, match=UNSAID) as told:
         hpcelastic.submit("job.yaml")
@@ -517,7 +521,7 @@ def test_a_warning_that_raises_leaves_nothing_behind(
     assert not (directory / "runs").exists()
 
 
-def test_states_of_the_jobs_that_are_known(command: Command) -> None:
+def test_the_states_of_the_known_jobs(command: Command) -> None:
     command("squeue", "echo 7 RUNNING; echo 8 PENDING; echo 9 COMPLETED; echo; echo 9 PENDING")
     assert scheduler.job_states(["7", "9", "10"]) == {"7": ["RUNNING"], "9": ["COMPLETED", "PENDING"]}
 
@@ -529,12 +533,12 @@ ELEMENTS = {
     "forgotten": ("RUNNING", "4 elements: 1 RUNNING, 3 ended"),
     "all ended": ("FAILED CANCELLED", None),
     "preempted for good": ("PREEMPTED PREEMPTED", None),
-    "all forgotten": ("", None),
+    "none known to SLURM": ("", None),
 }
 
 
 @pytest.mark.parametrize(("states", "words"), ELEMENTS.values(), ids=ELEMENTS)
-def test_an_array_is_one_job_of_many_states(states: str, words: str | None, command: Command) -> None:
+def test_an_array_is_one_job_with_many_states(states: str, words: str | None, command: Command) -> None:
     paths = RunPaths(Path("run"))
     paths.slurm.mkdir(parents=True)
     record_job(paths, "5", elements=4)
@@ -544,14 +548,14 @@ def test_an_array_is_one_job_of_many_states(states: str, words: str | None, comm
     assert live_jobs(paths) == ({"5": words, "9": "PENDING"} if words else {"9": "PENDING"})
 
 
-def test_nothing_is_asked_about_no_job(command: Command) -> None:
+def test_without_a_job_slurm_is_not_queried(command: Command) -> None:
     command("squeue", "exit 1")
     command("scancel", "exit 1")
     assert scheduler.job_states([]) == {}
     scheduler.cancel_jobs([])
 
 
-def test_a_persons_defaults_for_the_commands_do_not_count(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_defaults_for_the_commands_are_ignored(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SQUEUE_PARTITION", "other")
     monkeypatch.setenv("SCANCEL_INTERACTIVE", "1")
     command("squeue", 'echo 7 "${SQUEUE_PARTITION-RUNNING}"')
@@ -562,9 +566,9 @@ def test_a_persons_defaults_for_the_commands_do_not_count(command: Command, monk
 
 FAILURES = {
     "error": ("echo 'squeue: error: a' >&2; echo 'squeue: b' >&2; exit 1", r"STATES: error: a; b$"),
-    "error without a word": ("exit 3", "STATES: exit status 3$"),
+    "error without a message": ("exit 3", "STATES: exit status 3$"),
     "no answer": ("exec sleep 60", r"squeue: no answer in 0\.3 s; is the SLURM controller up \(scontrol ping\)\?"),
-    "not there": ("", "squeue: not found; is this a node of a SLURM cluster, with SLURM in PATH"),
+    "not installed": ("", "squeue: not found; is this a node of a SLURM cluster, with SLURM in PATH"),
 }
 
 
@@ -590,7 +594,7 @@ def wait_succeeded(run: Run) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", ["allocation", "pool"])
-def test_what_a_dry_run_prints_is_what_is_submitted(
+def test_a_dry_run_prints_the_submitted_script(
     shape: str, shared: SlurmCluster, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command("sbatch", f'echo sbatch "$@" >>calls; exec {shutil.which("sbatch", path=shared.env["PATH"])} "$@"')
@@ -606,7 +610,7 @@ def test_what_a_dry_run_prints_is_what_is_submitted(
     assert re.sub(r"file_\w+\.sh", "file_UUID.sh", Path("calls").read_text()) == f"{line}\n"
 
 
-def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
+def test_a_dry_run_within_another_job_shows_the_removed_variables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SLURM_NTASKS", "1")
@@ -617,7 +621,7 @@ def test_a_dry_run_within_another_job_shows_what_is_kept_from_the_new_one(
 
 
 @pytest.mark.slow
-def test_a_range_of_nodes_gets_all_that_are_free(shared: SlurmCluster) -> None:
+def test_a_range_of_nodes_gets_all_free_nodes(shared: SlurmCluster) -> None:
     run = hpcelastic.submit("job.yaml")
     assert wait_succeeded(run) == [f"{rank} 4 None None" for rank in range(4)]
     assert shared.job("1")["NumNodes"] == "4"
@@ -651,7 +655,7 @@ def test_a_run_in_a_container(
     assert Path("calls").read_text().splitlines() == [f"{expected} {run.directory}/slurm"] * 2
 
 
-def test_quotes_and_signs_reach_slurm(shared: SlurmCluster) -> None:
+def test_quotes_and_special_characters_reach_slurm(shared: SlurmCluster) -> None:
     comment = """a=b 'c' "d" # $HOME `e`; ü"""
     hpcelastic.submit("job.yaml", slurm__options={"hold": True, "comment": comment, "licenses": []})
     shown = (line.strip() for line in shared.run("scontrol", "show", "job", "1").splitlines())
@@ -697,17 +701,17 @@ def test_each_node_has_workers_for_its_own_gpus(
     assert wait_succeeded(run) == ["1 0", "3 0,1,2", "3 0,1,2", "3 0,1,2"]
 
 
-def test_sbatch_accepts_what_the_keys_become(
+def test_sbatch_accepts_the_option_of_every_key(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = login(fresh_cluster(nodes=4, gpus=2), monkeypatch)
-    leave_out = {"constraint", "gpus_per_node", "partition"}  # nothing of this name is there
+    leave_out = {"constraint", "gpus_per_node", "partition"}  # the cluster has nothing of this name
     given = [override for key, (override, _) in KEYS.items() if key not in leave_out]
     given += ["slurm.partition=main", "slurm.gpus_per_node=2", "slurm.memory=1G", "slurm.options.exclusive=true"]
     cluster.run("sbatch", "--test-only", stdin=text_of(*given))
 
 
-def test_a_job_without_a_time_gets_that_of_its_partition(
+def test_a_job_without_a_time_gets_the_limit_of_its_partition(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     partition = "PartitionName=short Nodes=ALL MaxTime=30 DefaultTime=7 State=UP"
@@ -760,10 +764,10 @@ def test_a_job_that_slurm_has_forgotten(
 
 
 def forget(cluster: SlurmCluster, job: str) -> None:
-    """Wait until squeue does not know the job any more, not even as one that has ended."""
+    """Wait until squeue no longer knows the job, not even as one that has ended."""
     deadline = time.monotonic() + ENDED
     while job in cluster.run("squeue", "--noheader", "--states=all", "--format=%A").split():
-        assert time.monotonic() < deadline, "SLURM forgets nothing"
+        assert time.monotonic() < deadline, "SLURM still knows the job"
         time.sleep(0.2)
 
 
@@ -796,8 +800,8 @@ def test_the_function_example(shared: SlurmCluster) -> None:
     ]
 
 
-def test_a_range_of_nodes_without_ntasks_per_node_gets_all_that_are_free(shared: SlurmCluster) -> None:
-    """The reason why no job asks for `--ntasks-per-node`: with it, SLURM may give such a job its least nodes."""
+def test_a_range_of_nodes_without_ntasks_per_node_gets_all_free_nodes(shared: SlurmCluster) -> None:
+    """No job uses `--ntasks-per-node`, because with it SLURM may give such a job only its minimum of nodes."""
     job = shared.submit("true", "--nodes=2-4")
     shared.wait_job(job, "COMPLETED")
     assert shared.job(job)["NumNodes"] == "4"

@@ -1,4 +1,4 @@
-"""The sbatch templates, started on a real cluster as a person would, with a line or two edited."""
+"""The sbatch templates on a real cluster, with a line or two edited as a user would."""
 
 import json
 import re
@@ -17,7 +17,7 @@ from tests.cluster.presets import PREEMPTION
 
 ROOT = Path(__file__).parents[2]
 ENDED = 180.0
-"""Seconds for a job to end; generous, for a machine that is busy with other tests."""
+"""Time limit for the end of a job in seconds. It is long, because the machine may be busy with other tests."""
 
 DIGITS = "COMMAND=(examples/digits/train.py --epochs 8 --step-time 0.03 --checkpoint-every 10)"
 QUICK = "COMMAND=(quick.py --greeting 'hello world')"
@@ -68,7 +68,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 
 class Desk:
-    """A user's directory that all nodes share, with copies of the templates; hpcelastic is in PATH."""
+    """A user's directory that all nodes share, with copies of the templates. hpcelastic is in PATH."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
@@ -86,7 +86,7 @@ class Desk:
         self._environ = {**cluster.env, "PATH": f"{ours}:{python}:{cluster.env['PATH']}"}
 
     def template(self, name: str, **edits: str) -> str:
-        """A copy of a template in which the line that begins with a word and "=" is replaced by another one."""
+        """Return a copy of a template in which the line that begins with a word and "=" is replaced."""
         text = (ROOT / "slurm" / name).read_text()
         for word, line in edits.items():
             text, count = re.subn(rf"^{word}=.*$", lambda _, line=line: line, text, flags=re.MULTILINE)
@@ -120,7 +120,7 @@ class Desk:
         self.until(pattern, lambda: re.search(pattern, self.log(job)), job)
 
     def until_trained(self, job: str, ranks: int, start: str) -> None:
-        """Until all ranks of a round of the saving script have begun, at a step of this pattern."""
+        """Wait until all ranks of a round of the saving script have begun at a step of this pattern."""
         for rank in range(ranks):
             self.until_logged(job, rf"rank {rank} of {ranks} from {start}\b")
 
@@ -128,7 +128,7 @@ class Desk:
         self.until("a requeue", lambda: self.cluster.job(job)["Restarts"] == "1", job)
 
     def finish(self) -> None:
-        """Let the patient script end."""
+        """Let the waiting script end."""
         (self.path / "finish").touch()
 
 
@@ -144,7 +144,7 @@ def busy_desk(fresh_cluster: Callable[..., SlurmCluster]) -> Desk:
 
 
 def check_success(desk: Desk, run: Run, jobs: str | list[str], world_size: int) -> None:
-    """The jobs have ended well, so has the run, and nothing of it is left on any node."""
+    """Check that the jobs and the run have succeeded, and that no process of it is left on any node."""
     jobs = [jobs] if isinstance(jobs, str) else jobs
     for job in jobs:
         desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
@@ -160,7 +160,7 @@ def test_every_template_is_started_by_a_test() -> None:
 
 
 @pytest.mark.parametrize("template", sorted(path.name for path in (ROOT / "slurm").iterdir()))
-def test_the_agent_is_told_how_early_its_job_is_warned(template: str) -> None:
+def test_the_agent_knows_the_warning_time_of_its_job(template: str) -> None:
     text = (ROOT / "slurm" / template).read_text()
     asked, told = (
         re.findall(r"^#SBATCH --signal=USR2@(\d+)$", text, re.MULTILINE),
@@ -170,15 +170,15 @@ def test_the_agent_is_told_how_early_its_job_is_warned(template: str) -> None:
 
 
 @pytest.mark.parametrize("template", sorted(path.name for path in (ROOT / "slurm").iterdir()))
-def test_a_template_asks_for_processors_and_shows_how_to_ask_for_gpus(template: str) -> None:
+def test_a_template_requests_processors_and_shows_how_to_request_gpus(template: str) -> None:
     text = (ROOT / "slurm" / template).read_text()
     assert re.findall(r"^#SBATCH --cpus-per-task=\d+$", text, re.MULTILINE)
     assert re.findall(r"^##SBATCH --gpus-per-node=\d+$", text, re.MULTILINE)
-    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in text, "the step asks for them again"
+    assert '--cpus-per-task="$SLURM_CPUS_PER_TASK"' in text, "the step repeats the request"
 
 
 @pytest.mark.parametrize("template", sorted({path.name for path in (ROOT / "slurm").iterdir()} - {"agent.sbatch"}))
-def test_the_last_lines_know_where_an_agent_leaves_its_words(template: str) -> None:
+def test_the_last_lines_name_the_files_of_the_agent(template: str) -> None:
     text, paths = (ROOT / "slurm" / template).read_text(), RunPaths(Path("run"))
     found = dict(re.findall(r'^(id|wish|success)="(.*)"$', text, re.MULTILINE))
     assert found.pop("id") == "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
@@ -191,10 +191,10 @@ def test_all_templates_requeue_their_job_in_the_same_way() -> None:
     texts = [path.read_text() for path in (ROOT / "slurm").glob("*.sbatch")]
     last_lines = [text.partition('if [ -e "$wish" ]; then')[2] for text in texts]
     assert len({lines for lines in last_lines if lines}) == 1
-    assert last_lines.count("") == 1, "agent.sbatch has the fewest lines"
+    assert last_lines.count("") == 1, "agent.sbatch has no such lines"
 
 
-def test_the_fewest_lines(desk: Desk) -> None:
+def test_the_shortest_template(desk: Desk) -> None:
     job = desk.sbatch(desk.template("agent.sbatch"))
     desk.until_logged(job, "2 ranks: epoch 30/30")
     run = Run(desk.path / "runs" / f"job-{job}")
@@ -214,7 +214,7 @@ def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:
     assert json.loads((run.directory / "result.json").read_text())["test_accuracy"] > 0.9
 
 
-def test_allocation_goes_on_after_a_requeue(desk: Desk) -> None:
+def test_allocation_continues_after_a_requeue(desk: Desk) -> None:
     job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=PATIENT))
     desk.until_logged(job, "round 1 rank 3 of 4")
     desk.cluster.run("scontrol", "requeue", job)
@@ -260,7 +260,7 @@ def test_join_adds_nodes_to_a_submitted_run(desk: Desk) -> None:
     assert "the run has succeeded already" in desk.log(late)
 
 
-def test_allocation_saves_and_goes_on_after_a_preemption_with_grace(busy_desk: Desk) -> None:
+def test_allocation_saves_and_continues_after_a_preemption_with_grace(busy_desk: Desk) -> None:
     desk = busy_desk
     job = desk.sbatch("--partition=graceful", desk.template("allocation.sbatch", COMMAND=SAVING))
     desk.until_trained(job, 4, "0")
@@ -282,7 +282,7 @@ def test_pool_trains_with_all_jobs_of_its_array(desk: Desk) -> None:
     assert {path.name for path in desk.path.glob("pool-*.log")} == {f"pool-{element}.log" for element in elements}
 
 
-def test_a_preempted_job_of_a_pool_saves_and_comes_back(busy_desk: Desk) -> None:
+def test_a_preempted_job_of_a_pool_saves_and_returns(busy_desk: Desk) -> None:
     desk = busy_desk
     template = desk.template("pool-preemptible.sbatch", COMMAND=SAVING)
     array = desk.sbatch("--partition=graceful", "--exclusive", template)
@@ -298,7 +298,7 @@ def test_a_preempted_job_of_a_pool_saves_and_comes_back(busy_desk: Desk) -> None
     check_success(desk, Run(desk.path / "runs" / f"job-{array}"), elements, world_size=4)
 
 
-def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
+def test_chain_continues_after_its_time_limit(desk: Desk) -> None:
     template = desk.template("chain.sbatch", COMMAND=SAVING, TOTAL_TIME="TOTAL_TIME=10")
     job = desk.sbatch("--time=2", "--signal=USR2@110", template)
     desk.until_logged(job, "rank 0 saves: .*the time limit is near")
@@ -308,7 +308,7 @@ def test_chain_goes_on_after_its_time_limit(desk: Desk) -> None:
     assert desk.cluster.job(job)["Restarts"] == "1"
 
 
-def test_container_has_its_batch_script_requeue_it(desk: Desk) -> None:
+def test_the_batch_script_requeues_the_job_of_a_container(desk: Desk) -> None:
     job = desk.sbatch("--nodes=2", desk.template("container.sbatch", COMMAND=SAVING))
     desk.until_trained(job, 2, "0")
     desk.cluster.run("scancel", "--signal=USR2", job)

@@ -1,4 +1,4 @@
-"""Time limits, and what people do to jobs, on a real cluster; SLURM looks at limits every 30 s."""
+"""Time limits, and users' commands on jobs, on a real cluster. SLURM checks limits every 30 s."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 FreshCluster = Callable[..., SlurmCluster]
 PLAN = Plan(save_every=1000)
-"""Saves where it is asked to stop, and nowhere else."""
+"""Saves only when it is requested to stop."""
 
 SLURM = {"time": "60", "warning": 60}
 
@@ -36,21 +36,21 @@ def setting(goes_on: bool = True, **slurm: object) -> Setting:
 
 
 def limited(stage: Stage) -> str:
-    """The run's job, to which SLURM will soon say that its time is nearly over."""
+    """Return the run's job. SLURM will soon announce the end of its time limit."""
     (job,) = stage.cluster.jobs()
     stage.cluster.limit(job, 65)
     return job
 
 
 def at_the_gate(stage: Stage) -> str:
-    """The run's job, which has come as far as it will without leave."""
+    """Return the run's job once all workers wait at the gate."""
     stage.until_world(2)
     stage.until_step(PLAN.gate)
     return next(iter(stage.cluster.jobs()))
 
 
 def check_success(stage: Stage, job: str, restarts: int = 1) -> None:
-    """The run has lost no step, and its job has been requeued so often."""
+    """Check that the run has lost no step, and how often its job was requeued."""
     assert stage.verdict().steps_lost == 0
     stage.leaves_nothing()
     assert stage.job_states() == {"COMPLETED"}
@@ -63,7 +63,7 @@ def said(stage: Stage) -> str:
 
 
 def without_scontrol(cluster: SlurmCluster) -> list[str]:
-    """Lines for the batch script of a job whose agents have no way to SLURM."""
+    """Return lines for the batch script of a job whose agents cannot call SLURM."""
     program = cluster.path / "bin" / "scontrol"
     program.parent.mkdir()
     program.write_text(REFUSES.format(scontrol=cluster.run("which", "scontrol")))
@@ -72,7 +72,7 @@ def without_scontrol(cluster: SlurmCluster) -> list[str]:
 
 
 @pytest.mark.parametrize("reachable", [True, False], ids=["SLURM-answers", "no-scontrol"])
-def test_beyond_its_time_limit_a_run_goes_on_until_it_is_done(reachable: bool, cluster: SlurmCluster) -> None:
+def test_a_run_continues_beyond_its_time_limit_until_it_is_done(reachable: bool, cluster: SlurmCluster) -> None:
     setup = [] if reachable else without_scontrol(cluster)
     with Stage(cluster, setting(setup=setup)) as stage:
         stage.until_step(3)
@@ -80,7 +80,7 @@ def test_beyond_its_time_limit_a_run_goes_on_until_it_is_done(reachable: bool, c
         stage.cluster.start_now(job)
         check_success(stage, job)
         assert ("left to the batch script" in said(stage)) is not reachable
-        assert not list(stage.paths.slurm.glob("requeue-*")), "nothing is left to requeue the next incarnation"
+        assert not list(stage.paths.slurm.glob("requeue-*")), "no request is left for the next incarnation"
 
 
 def test_a_limit_without_more_time_ends_the_job_with_a_checkpoint(cluster: SlurmCluster) -> None:
@@ -102,7 +102,7 @@ def test_a_limit_without_more_time_ends_the_job_with_a_checkpoint(cluster: Slurm
         pytest.param({}, Requeue("", -1, "", 60.0, progress=PLAN.gate, by_limit=True), "no progress", id="no progress"),
     ],
 )
-def test_a_run_that_must_not_go_on_is_closed_with_the_reason(
+def test_a_run_that_must_not_continue_is_closed_with_the_reason(
     slurm: dict[str, object], past: Requeue | None, reason: str, cluster: SlurmCluster
 ) -> None:
     with Stage(cluster, setting(**slurm)) as stage:
@@ -119,10 +119,10 @@ def test_a_run_that_must_not_go_on_is_closed_with_the_reason(
         assert stage.cluster.job(job)["Restarts"] == "0"
 
 
-def test_a_job_whose_batch_script_was_lost_is_requeued_all_the_same(cluster: SlurmCluster) -> None:
+def test_a_job_whose_batch_script_was_lost_is_requeued_too(cluster: SlurmCluster) -> None:
     with Stage(cluster, setting()) as stage:
         job = at_the_gate(stage)
-        limited(stage)  # SLURM does not let one change it afterwards
+        limited(stage)  # SLURM refuses the change afterwards
         cluster.fail_node(Stage.number(cluster.job(job)["BatchHost"]))
         lost = stage.until_world(1)
         stage.cluster.start_now(job)
@@ -132,7 +132,7 @@ def test_a_job_whose_batch_script_was_lost_is_requeued_all_the_same(cluster: Slu
         assert cluster.job(job)["Restarts"] == "1"
 
 
-def test_a_users_signal_is_one_checkpoint(cluster: SlurmCluster) -> None:
+def test_a_users_signal_causes_one_checkpoint(cluster: SlurmCluster) -> None:
     with Stage(cluster, setting()) as stage:
         job = at_the_gate(stage)
         cluster.run("scancel", "--signal=USR2", job)
@@ -141,7 +141,7 @@ def test_a_users_signal_is_one_checkpoint(cluster: SlurmCluster) -> None:
         assert stage.run.status().round == 2
 
 
-def test_a_cancelled_job_ends_at_once_and_for_good(cluster: SlurmCluster) -> None:
+def test_a_cancelled_job_ends_at_once_and_is_not_requeued(cluster: SlurmCluster) -> None:
     with Stage(cluster, setting()) as stage:
         job = at_the_gate(stage)
         cluster.run("scancel", job)

@@ -1,4 +1,4 @@
-"""Plain torchrun on a real cluster, its rendezvous in our files: by the plug-in, or torch's own protocol over them."""
+"""Plain torchrun on a real cluster with a rendezvous in our files: by the plug-in, or by torch's own protocol."""
 
 import json
 import os
@@ -50,7 +50,7 @@ srun torchrun --nnodes 2:4 --nproc-per-node 1 --max-restarts 5 --monitor-interva
 
 
 class Line:
-    """Jobs whose steps are plain torchrun, all of one run."""
+    """Jobs of one run whose steps are plain torchrun."""
 
     def __init__(self, desk: Desk, backend: str) -> None:
         self.desk = desk
@@ -61,11 +61,11 @@ class Line:
         self._seen: set[str] = set()
 
     def start(self) -> None:
-        """One more node: a job of its own, so that any node may die, whichever it is."""
+        """Add a node, as a job of its own, so that any node may die."""
         self.jobs.append(self.desk.sbatch("line"))
 
     def round(self, workers: int) -> list[dict[str, Any]]:
-        """Wait for a new group of so many workers; what they say, by rank."""
+        """Wait for a new group of so many workers. Return their output by rank."""
         found: dict[str, list[dict[str, Any]]] = {}
 
         def look() -> bool:
@@ -92,7 +92,7 @@ class Line:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_torchrun_goes_on_whatever_dies(backend: str, desk: Desk) -> None:
+def test_torchrun_continues_when_any_process_dies(backend: str, desk: Desk) -> None:
     line = Line(desk, backend)
     for _ in range(3):
         line.start()
