@@ -11,7 +11,7 @@ from tests.mutants.test_mutants import BY_TESTS, MUTANTS
 
 
 def found_by(name: str) -> tuple[str, list[str]]:
-    """All that find a mutant."""
+    """Return the name of a mutant and all its finders."""
     patch, found = MUTANTS[name], []
     if patch.module in TABLES and (row := failing_table(patch)) is not None:
         found.append(f"table: {row.partition(':')[0]}")

@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parents[2]
 
 
 def at_night_unless_changed(mutants: dict[str, Patch]) -> list[object]:
-    """Return the names as parameters: mutants of modules without a change are for the night, but the first of each."""
+    """Return the names as parameters. For a module without a change, only its first mutant is not nightly."""
     seen: set[str] = set()
     parameters: list[object] = []
     for name, patch in mutants.items():
@@ -26,7 +26,8 @@ def at_night_unless_changed(mutants: dict[str, Patch]) -> list[object]:
 
 @cache
 def changed_modules() -> frozenset[str]:
-    """Return the modules that differ from what is upstream; from the commit before where that is HEAD or not known."""
+    """Return the modules that differ from the upstream branch. If it is unknown or equal to HEAD, compare with
+    HEAD~1."""
     base = _git("merge-base", "HEAD", "@{upstream}") or _git("rev-parse", "HEAD")
     if base == _git("rev-parse", "HEAD"):
         base = "HEAD~1"
@@ -35,7 +36,7 @@ def changed_modules() -> frozenset[str]:
 
 
 def _git(*arguments: str) -> str:
-    """Return what git prints; nothing where there is no git, no repository, or no such commit."""
+    """Return the output of git; an empty string without git, a repository, or the commit."""
     try:
         done = subprocess.run(("git", *arguments), cwd=_ROOT, capture_output=True, text=True, check=False)
     except OSError:

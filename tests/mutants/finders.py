@@ -1,4 +1,4 @@
-"""The finders of faults: tables of cases, the simulator, and test files that run on a copy of the code."""
+"""The finders of mutants: tables of cases, the simulator, and test files that run on a copy of the code."""
 
 import shutil
 import subprocess
@@ -16,16 +16,16 @@ TABLES = {
     RANKING: "tests.protocol.test_ranking",
     NODE: "tests.protocol.test_node",
 }
-"""The module whose table tests are about this one."""
+"""The test module with the tables for each module."""
 
 HISTORIES = 400
-"""Simulated at most, to find one fault."""
+"""Maximum number of simulated histories for one mutant."""
 
 _ROOT = Path(__file__).parents[2]
 
 
 def failing_table(*patches: Patch) -> str | None:
-    """The first row of a table that fails with these; None if none does."""
+    """Return the first row of a table that fails with ``patches``; None if none fails."""
     code = load(*patches)
     names = sorted({TABLES[patch.module] for patch in patches} if patches else set(TABLES.values()))
     rows = (failing_row(code.tests(name)) for name in names)
@@ -33,7 +33,7 @@ def failing_table(*patches: Patch) -> str | None:
 
 
 def failing_simulation(*patches: Patch, histories: int = HISTORIES, profile: str | None = None) -> str | None:
-    """The first simulated history that breaks a promise with these; None if none does."""
+    """Return the first simulated history with ``patches`` that violates a property; None if there is none."""
     profiles = [each for each in reversed(PROFILES) if profile == each.name or (profile is None and not each.final)]
     for seed in range(histories):
         chosen = profiles[seed % len(profiles)]
@@ -44,7 +44,7 @@ def failing_simulation(*patches: Patch, histories: int = HISTORIES, profile: str
 
 
 def failing_tests(patch: Patch, tests: str, scratch: Path) -> str | None:
-    """The first test of a file or folder that fails on a copy of the code with ``patch`` in it; None if none does."""
+    """Return the first test of a file or folder that fails on a copy of the code with ``patch``; None if none fails."""
     for name in ("hpcelastic", "tests"):
         shutil.copytree(_ROOT / name, scratch / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(_ROOT / "pyproject.toml", scratch)

@@ -1,4 +1,4 @@
-"""Faults that somebody might put into the protocol some day: each one edit of the source."""
+"""Possible faults of the protocol. Each is one edit of the source."""
 
 from tests.protocol.under_test import (
     ASSIGNMENT,
@@ -42,108 +42,122 @@ _COMMIT = "return files.publish_new(self._path(after + 1), files.to_json(documen
 _OVERWRITE = "files.publish(self._path(after + 1), files.to_json(document))"
 
 MUTANTS = {
-    "a node ready for an older round is taken in": Patch(
+    "a node that is ready for an older round is a member of the next round": Patch(
         DECIDE, _READY, _READY.replace(" and m.round == state.round", "")
     ),
-    "a dead node is taken in": Patch(DECIDE, _READY, _READY.replace(" and _alive(view, m.node)", "")),
-    "a node that may be long dead is taken in": Patch(DECIDE, "    if unproved:\n", "    if False:\n"),
-    "both twins are taken in": Patch(DECIDE, "return list({m.name: m for", "return list({m.node: m for"),
-    "of twins the one that was in the round is taken in": Patch(
+    "a dead node is a member of the next round": Patch(DECIDE, _READY, _READY.replace(" and _alive(view, m.node)", "")),
+    "a node whose heartbeat was not seen is a member of the next round": Patch(
+        DECIDE, "    if unproved:\n", "    if False:\n"
+    ),
+    "two incarnations of a node are members of a round": Patch(
+        DECIDE, "return list({m.name: m for", "return list({m.node: m for"
+    ),
+    "an older incarnation of a node is preferred": Patch(
         DECIDE, "(m.node not in inside, m.node))}", "(m.node in inside, m.node))}"
     ),
-    "workers still running are not waited for": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
-    "who was ready for an older round counts as stopped": Patch(
+    "a round forms although workers are still running": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
+    "a node that is ready for an older round counts as stopped": Patch(
         DECIDE, _STOPPED, "return member.node_state in (NodeState.LEFT, NodeState.READY)"
     ),
-    "who has succeeded counts as lost when it goes": Patch(DECIDE, _SUCCESS_STAYS, "if False:\n            continue"),
-    "a lost member is waited for": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
-    "a lost member is not missed": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
-    "a fenced member is not missed": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
+    "a node that leaves after its success counts as lost": Patch(
+        DECIDE, _SUCCESS_STAYS, "if False:\n            continue"
+    ),
+    "the run waits for a lost member": Patch(DECIDE, _GONE, _GONE.replace(" or not _alive(view, node)", "")),
+    "a lost member does not end the round": Patch(DECIDE, "if not _alive(view, p.node):", "if False:"),
+    "a fenced member does not end the round": Patch(DECIDE, _FENCED, "if False:\n            return Cause"),
     "a loss takes precedence over a departure": Patch(DECIDE, _DEPARTURE + _LOSS, _LOSS + _DEPARTURE),
     "a dead incarnation counts as alive": Patch(
         DECIDE, _ALIVE, "return not any(s.member and node in s.member.dead for s in view.nodes.values())"
     ),
     "the report of a newer incarnation is ignored": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
-    "min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
-    "max is ignored as a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
-    "max is ignored as a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
-    "standbys are forgotten": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
+    "nodes.min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
+    "nodes.max is ignored when a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
+    "nodes.max is ignored when a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
+    "standbys are not recorded": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
-    "a success of some is the success of all": Patch(DECIDE, "if len(done) == len(state.participants):", "if done:"),
-    "a success in a round that was to end counts for nothing": Patch(
+    "a success of some nodes counts as the success of all": Patch(
+        DECIDE, "if len(done) == len(state.participants):", "if done:"
+    ),
+    "a success in a round that is ending is ignored": Patch(
         DECIDE, "    done = _done(state, view) if state.grace else set()", "    done = set()"
     ),
-    "a success of some ends a round that was to end": Patch(
+    "a success of some nodes completes a round that is ending": Patch(
         DECIDE, "if done and len(done) == len(state.participants):", "if done:"
     ),
     "a newcomer interrupts a round that succeeds": Patch(
         DECIDE, "newcomer = None if done else _newcomer(state, view)", "newcomer = _newcomer(state, view)"
     ),
-    "a round follows a success that is final": Patch(DECIDE, "    if finished:\n", "    if False:\n"),
-    "a change of size ends a round that has to be the last": Patch(
+    "a round follows a final success": Patch(DECIDE, "    if finished:\n", "    if False:\n"),
+    "a change of size ends a round after a final success": Patch(
         DECIDE,
         "planned = None if _finished(state, view) else _planned_end(state, view)",
         "planned = _planned_end(state, view)",
     ),
-    "a success that is final is waited for": Patch(
+    "a node with a final success is waited for": Patch(
         DECIDE, "return member.final and member.round == state.round", "return False"
     ),
     "a departure closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
-    "survivors are ranked anew": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.max_nodes)"),
-    "names go before switches": Patch(
+    "survivors get new seats": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.max_nodes)"),
+    "names determine the order before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),
-    "jobs are mixed by their own orders": Patch(RANKING, "m.order if one_job else 0", "m.order"),
+    "nodes of different jobs are ordered by their order within the job": Patch(
+        RANKING, "m.order if one_job else 0", "m.order"
+    ),
     "n10 comes before n2": Patch(RANKING, "[int(part) if part.isdecimal() else part for", "[part for"),
-    "newcomers take no seat": Patch(RANKING, " for seat, member in enumerate(seats) if member is None]", " in ()]"),
-    "who stays is moved by a smaller node": Patch(RANKING, "product((True, False)", "product((False,)"),
-    "the nearest seat is not looked for": Patch(RANKING, "range(deepest, -1, -1)", "(0,)"),
+    "newcomers get no free seat": Patch(RANKING, " for seat, member in enumerate(seats) if member is None]", " in ()]"),
+    "a smaller node displaces a member from its seat": Patch(RANKING, "product((True, False)", "product((False,)"),
+    "a newcomer does not get the nearest seat": Patch(RANKING, "range(deepest, -1, -1)", "(0,)"),
     "a newcomer displaces a survivor": Patch(RANKING, "room = max_nodes - len(kept)", "room = max_nodes"),
-    "newcomers go first": Patch(
+    "newcomers precede the members at their switch": Patch(
         RANKING, "for m in (member, *followers", "for m in (*followers.pop(seat, []), member, *followers"
     ),
-    "newcomers go last": Patch(RANKING, "if prefix in last), ())", "if False), ())"),
-    "switches are not kept together": Patch(RANKING, "if len(newcomers) <= room or all", "if True or all"),
-    "the round does not count up": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round,"),
-    "the round skips a number": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round + 2,"),
+    "newcomers follow all members": Patch(RANKING, "if prefix in last), ())", "if False), ())"),
+    "nodes of a switch are separated": Patch(RANKING, "if len(newcomers) <= room or all", "if True or all"),
+    "the round number does not increase": Patch(DECIDE, "        round=state.round + 1,", "        round=state.round,"),
+    "the round number increases by two": Patch(
+        DECIDE, "        round=state.round + 1,", "        round=state.round + 2,"
+    ),
     "a failure of an older round counts": Patch(DECIDE, "(f for f in found if f.round == state.round)", "found"),
-    "each failing node is charged": Patch(
+    "each failed node spends a restart": Patch(
         DECIDE,
         "state.spent.get(cause.value, 0) + 1}",
         "state.spent.get(cause.value, 0) + max(1, len(_failures(state, view)))}",
     ),
-    "a failure beside a loss is charged": Patch(DECIDE, _ECHO, "if False:"),
-    "a fenced node's failure is charged": Patch(DECIDE, " if m.fenced != state.round}", "}"),
-    "a failure is never charged": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
-    "a loss is charged like a failure": Patch(
+    "a failure beside a loss spends a restart": Patch(DECIDE, _ECHO, "if False:"),
+    "the failure of a fenced node spends a restart": Patch(DECIDE, " if m.fenced != state.round}", "}"),
+    "a failure spends no restart": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
+    "a loss spends a restart": Patch(
         DECIDE, 'return Cause.NODE, f"{p.name} was lost"', 'return Cause.WORKER, f"{p.name} was lost"'
     ),
-    "the budget is one too small": Patch(
+    "the budget is smaller by one": Patch(
         DECIDE, "state.restarts > state.settings.restarts.max", "state.restarts >= state.settings.restarts.max"
     ),
-    "the budget is not looked at": Patch(DECIDE, "if state.restarts > state.settings.restarts.max:", "if False:"),
-    "what is charged is charged again": Patch(
+    "the budget is ignored": Patch(DECIDE, "if state.restarts > state.settings.restarts.max:", "if False:"),
+    "a failure spends two restarts": Patch(
         DECIDE,
         "return replace(state, cause=None, grace=0.0, spent=spent,",
         "return replace(state, grace=0.0, spent=spent,",
     ),
-    "close revives an ended run": Patch(DECIDE, _CLOSED, _CLOSED.replace("state.phase.final", "False")),
-    "reopen forgets the members": Patch(
+    "closing changes the phase of an ended run": Patch(DECIDE, _CLOSED, _CLOSED.replace("state.phase.final", "False")),
+    "reopening removes the members": Patch(
         DECIDE,
         "replace(reopened, standbys=(), failures=(),",
         "replace(reopened, standbys=(), failures=(), participants=(),",
     ),
-    "a loss does not end the grace": Patch(DECIDE, _LOSES, "if False:"),
-    "a fence does not end the grace": Patch(
+    "a loss does not end the grace period": Patch(DECIDE, _LOSES, "if False:"),
+    "an expired lease does not end the grace period": Patch(
         DECIDE, "if member is not None and member.fenced == state.round:", "if False:"
     ),
-    "who has stopped and gone ends the grace": Patch(DECIDE, _LOSES, "if not _alive(view, p.node):"),
-    "a leaving node is taken in": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
-    "a drained node is taken in": Patch(DECIDE, _WANTED, "return member.leaving is None"),
-    "of two warnings the later counts": Patch(DECIDE, "= min(leaving)", "= max(leaving)"),
+    "a node that leaves after its workers stopped ends the grace period": Patch(
+        DECIDE, _LOSES, "if not _alive(view, p.node):"
+    ),
+    "a leaving node is a member of the next round": Patch(DECIDE, _WANTED, "return not state.drains(member)"),
+    "a drained node is a member of the next round": Patch(DECIDE, _WANTED, "return member.leaving is None"),
+    "the later of two warnings determines the grace period": Patch(DECIDE, "= min(leaving)", "= max(leaving)"),
     "two nodes get the same ranks": Patch(
         ASSIGNMENT, "first_rank=sum(sizes[:group_rank])", "first_rank=sum(sizes[: group_rank - 1])"
     ),
@@ -151,59 +165,63 @@ MUTANTS = {
         ASSIGNMENT, "master_port=state.participants[0].port", "master_port=state.participants[group_rank].port"
     ),
     "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
-    "a lease runs out too early": Patch(LIVENESS, "> self._expiry and ", "> self._expiry / 3 and "),
-    "a lease never runs out": Patch(LIVENESS, "alive = not expired and ", "alive = True or "),
+    "a lease expires too early": Patch(LIVENESS, "> self._expiry and ", "> self._expiry / 3 and "),
+    "a lease never expires": Patch(LIVENESS, "alive = not expired and ", "alive = True or "),
     "a heartbeat does not prove life": Patch(
         LEASES, "Liveness(expiry, LeaseName.follows)", "Liveness(expiry, lambda new, old: new.revision > old.revision)"
     ),
     "a lease has no heartbeat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
-    "a lease is renewed with news only": Patch(
+    "a lease is renewed only with a new content": Patch(
         LEASE_KEEPER,
         "return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()",
         "return 1.0",
     ),
-    "news wait for the next renewal": Patch(
+    "a new content waits for the next renewal": Patch(
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
     "leases are not read while a round runs": Patch(
         RENDEZVOUS, "leases is None or now - leases.time >= self._lease.interval / 2", "leases is None"
     ),
-    "a lease is taken to begin with every turn": Patch(
+    "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,
         "            self._renew(member)\n        return self._lease.renewed_at",
         "            self._renew(member)\n        self._lease.renewed_at = self._clock()\n"
         "        return self._lease.renewed_at",
     ),
-    "any lease proves life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"),
-    "no lease proves life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
-    "a version may be written over": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
-    "a version is read once": Patch(REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"),
+    "every lease counts as proof of life": Patch(
+        LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"
+    ),
+    "no lease counts as proof of life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
+    "a version may be replaced": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
+    "a version is read only once": Patch(
+        REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"
+    ),
 }
 
 UNSEEN = {
-    "a change of size ends a round that has to be the last",
-    "a success that is final is waited for",
-    "who has succeeded counts as lost when it goes",
+    "a change of size ends a round after a final success",
+    "a node with a final success is waited for",
+    "a node that leaves after its success counts as lost",
     "the report of a newer incarnation is ignored",
-    "standbys are forgotten",
-    "names go before switches",
-    "jobs are mixed by their own orders",
+    "standbys are not recorded",
+    "names determine the order before switches",
+    "nodes of different jobs are ordered by their order within the job",
     "n10 comes before n2",
-    "who stays is moved by a smaller node",
-    "the nearest seat is not looked for",
-    "newcomers go first",
-    "newcomers go last",
-    "switches are not kept together",
-    "of twins the one that was in the round is taken in",
+    "a smaller node displaces a member from its seat",
+    "a newcomer does not get the nearest seat",
+    "newcomers precede the members at their switch",
+    "newcomers follow all members",
+    "nodes of a switch are separated",
+    "an older incarnation of a node is preferred",
     "a loss takes precedence over a departure",
     "there is no last call",
     "a newcomer interrupts a round that succeeds",
-    "a loss does not end the grace",
-    "a fence does not end the grace",
-    "who has stopped and gone ends the grace",
-    "a leaving node is taken in",
-    "a drained node is taken in",
-    "of two warnings the later counts",
+    "a loss does not end the grace period",
+    "an expired lease does not end the grace period",
+    "a node that leaves after its workers stopped ends the grace period",
+    "a leaving node is a member of the next round",
+    "a drained node is a member of the next round",
+    "the later of two warnings determines the grace period",
 }
-"""Those that break no promise that the referee knows: a run only takes longer, counts a departure as a
-loss, or has ranks that suit the machine room less. The tables must catch them."""
+"""Mutants that violate no property that the referee checks: a run only takes longer, counts a departure as a loss, or
+has ranks that match the switches less. The tables must find them."""

@@ -1,7 +1,6 @@
-"""Faults that somebody might put into the code around the protocol some day: each one edit of the source."""
+"""Possible faults of the code around the protocol. Each is one edit of the source."""
 
 from tests.protocol.under_test import (
-    ATTENTION,
     FENCE,
     FILES,
     GUARD,
@@ -13,6 +12,7 @@ from tests.protocol.under_test import (
     LEASES,
     LIVENESS,
     NODE,
+    POLLING,
     PUBLISH,
     REGISTER,
     RENDEZVOUS,
@@ -38,40 +38,44 @@ _ADD = "self.update(key, lambda old: str(_parse_number(key, old) + amount))"
 
 MUTANTS = {
     # files
-    "a lost reply is taken for a loss": Patch(FILES, _JUDGED, "return LinkResult.NAME_TAKEN"),
-    "a name that is taken counts as our own": Patch(FILES, _JUDGED, "return LinkResult.CREATED"),
-    "a short write is taken for a whole one": Patch(
+    "a lost reply counts as a lost race": Patch(FILES, _JUDGED, "return LinkResult.NAME_TAKEN"),
+    "a name of another writer counts as our own": Patch(FILES, _JUDGED, "return LinkResult.CREATED"),
+    "a short write counts as complete": Patch(
         FILES, "            while view:\n                view", "            if view:\n                view"
     ),
     "drafts are not made durable": Patch(FILES, "            if durable:\n                os.fsync(fd)\n", ""),
     # register
     "a version is published before it is complete": Patch(REGISTER, _PUBLISHED, _IN_PLACE),
     "versions are polled by name": Patch(REGISTER, _LISTED, _POLLED),
-    "a stale listing is trusted": Patch(
+    "a stale listing replaces a newer one": Patch(
         REGISTER,
         "if last > self._newest.number:",
         "if last and last != self._newest.number:",
     ),
-    "the sweep is left out where versions are removed": Patch(HISTORY, "            self._remove_drafts(last)\n", ""),
-    "who removes versions does not let them settle": Patch(
+    "drafts are not removed with versions": Patch(HISTORY, "            self._remove_drafts(last)\n", ""),
+    "versions are removed as soon as they are superseded": Patch(
         HISTORY, "return observations[0][1] if now - observations[0][0] >= SETTLE_DELAY else 0", "return newest"
     ),
     # rendezvous
-    "nothing is compared": Patch(
+    "a commit does not compare versions": Patch(
         RENDEZVOUS, _COMMIT, "            won = self._register.commit(newest.number, encode(state))"
     ),
-    "there is no margin": Patch(RENDEZVOUS, _EXPIRY, "self._backend.observer(times.lease, clock)"),
-    "a lease runs from the end of its renewal": Patch(
+    "the margin is zero": Patch(RENDEZVOUS, _EXPIRY, "self._backend.observer(times.lease, clock)"),
+    "a lease begins at the end of its renewal": Patch(
         LEASE_KEEPER,
         "self.published, self.renewed_at, self.requested = member, now, False",
         "self.published, self.renewed_at, self.requested = member, self._clock(), False",
     ),
     # notifications
-    "a refusal is believed though the lease moves": Patch(
+    "a refused connection is believed although the lease is renewed": Patch(
         SUSPICION, "if self._observer.lease_version(node) != before:", "if False:"
     ),
-    "a refusal is believed before the lease can move": Patch(SUSPICION, "self._clock() - since >= _STANDSTILL", "True"),
-    "a node that was declared gone stays gone": Patch(SUSPICION, "        self.gone &= set(members)\n", ""),
+    "a refused connection is believed before the lease could be renewed": Patch(
+        SUSPICION, "self._clock() - since >= _STANDSTILL", "True"
+    ),
+    "a node that was declared dead never counts as alive again": Patch(
+        SUSPICION, "        self.gone &= set(members)\n", ""
+    ),
     "no node is notified of a version": Patch(
         RENDEZVOUS, "self._notifier.notify([*members.values(), *self._others(set(members))]", "self._notifier.notify([]"
     ),
@@ -79,16 +83,16 @@ MUTANTS = {
     "a node with a lost link does not renew its lease": Patch(
         RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
-    "a silent neighbour's end is found by chance": Patch(
+    "the leases are not read early after a neighbour became silent": Patch(
         SUSPICION, "(left := self._observer.expires(node) - now) > 0", "(left := 1.0) < 0"
     ),
-    "a silent neighbour is not watched": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
-    "a dead node leads": Patch(LEADERS, " if p.node not in view.dead)", ")"),
-    "a notified node waits": Patch(ATTENTION, "if newer or result is None:", "if result is None:"),
+    "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
+    "a dead node is a leader": Patch(LEADERS, " if p.node not in view.dead)", ")"),
+    "a notified node does not poll": Patch(POLLING, "if newer or result is None:", "if result is None:"),
     "all nodes poll at every publication": Patch(
-        ATTENTION, "max(now, self._polled + self._shared_read_interval(result))", "now"
+        POLLING, "max(now, self._polled + self._shared_read_interval(result))", "now"
     ),
-    "polls postpone the reading": Patch(ATTENTION, 'float("inf") if read else self._next_read', 'float("inf")'),
+    "polls delay the reading of leases": Patch(POLLING, 'float("inf") if read else self._next_read', 'float("inf")'),
     "the node that ends a round leaves the decision to the leaders": Patch(
         RENDEZVOUS, " or self._ends_the_round(state)", ""
     ),
@@ -97,33 +101,37 @@ MUTANTS = {
         "            self._leaders_notified = False  # our first publication, in a run of which we know nothing yet\n",
         "",
     ),
-    "a node without network relies on notifications": Patch(ATTENTION, " or not result.network_healthy:", ":"),
+    "a node without network relies on notifications": Patch(POLLING, " or not result.network_healthy:", ":"),
     # leases
-    "a lease ages while it is read": Patch(LIVENESS, "expired = before - ", "expired = after - "),
-    "a lease is known from before it was read": Patch(
+    "the duration of a listing counts for the age of a lease": Patch(
+        LIVENESS, "expired = before - ", "expired = after - "
+    ),
+    "a lease is dated before it was read": Patch(
         LIVENESS,
         "age.version, age.since, age.missing_listings = version, after, 0",
         "age.version, age.since, age.missing_listings = version, before, 0",
     ),
-    "what moved during a long sleep proves life": Patch(
+    "a renewal during a long sleep proves life": Patch(
         LIVENESS, "proved = before - self._last_listing_end <= self._expiry", "proved = self._last_listing_end >= 0"
     ),
-    "who is missed by a listing ages as if it were shown": Patch(
+    "a node that a listing misses ages as if it were listed": Patch(
         LIVENESS, "return self.missing_since if self.missing_listings else self.since", "return self.since"
     ),
-    "who is missed twice is dead": Patch(LIVENESS, " and not missing_by_chance", ""),
-    "who is missed by a listing is forgotten": Patch(
+    "a node that two listings miss is dead": Patch(LIVENESS, " and not missing_by_chance", ""),
+    "a node that a listing misses is removed": Patch(
         LIVENESS, "{*listed, *expected, *self._missing(listed)}", "{*listed, *expected}"
     ),
     "an older name proves life": Patch(LEASE_NAMES, "return self > other if self.revision >= 0 else", "return"),
-    "any name of a node counts": Patch(LEASE_NAMES, "if name is not other and name > other:", "if name is not other:"),
+    "every name of a node's lease counts": Patch(
+        LEASE_NAMES, "if name is not other and name > other:", "if name is not other:"
+    ),
     "a heartbeat whose reply was lost is repeated": Patch(LEASES, "if not self._is_listed(name):", "if True:"),
     "two publications have the same revision": Patch(
         LEASES,
         "        self._revision += 1  #",
         "        self._revision += self._published is not None or not self._revision  #",
     ),
-    "a failure is told without its report": Patch(
+    "a failure is published without its report": Patch(
         LEASES, "if not new and content.read_failures <= _MAX_READ_FAILURES:", "if False:"
     ),
     # guard
@@ -131,16 +139,20 @@ MUTANTS = {
     "a renewal that comes too late is accepted": Patch(
         GUARD, "        self.check()\n        if message ==", "        if message =="
     ),
-    "a lapse is forgotten": Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:"),
-    "the guard tells nobody": Patch(GUARD, '        _send("killed")', '        _send("")'),
+    "an expired lease counts as valid after a renewal": Patch(
+        GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:"
+    ),
+    "the guard does not report that it has killed the workers": Patch(
+        GUARD, '        _send("killed")', '        _send("")'
+    ),
     # node state machine
-    "workers start on old news": Patch(NODE, "now < lease_from + self.lease:", "True:"),
-    "workers start though the lease ran out while others were stopped": Patch(
+    "workers start after an old observation": Patch(NODE, "now < lease_from + self.lease:", "True:"),
+    "workers start after the lease expired during a stop": Patch(
         NODE,
         _STOP_FIRST,
         f"{_STOP_FIRST}.then(lambda machine: machine.observe(state, lease_from, now, settled=settled, polls=polls))",
     ),
-    "workers start though others may be going on": Patch(NODE, "and settled and", "and"),
+    "workers start although others may continue without the node": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
         NODE, "part.round > self.member.round", "part.round >= self.member.round"
     ),
@@ -150,16 +162,16 @@ MUTANTS = {
     "workers are not stopped for a new round": Patch(
         NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
     ),
-    "a fence is not told": Patch(
+    "a node does not publish that it was fenced": Patch(
         NODE,
         "            return self._publish(self.member.node_state, self.member.round, fenced=self.member.round)\n"
         "        round = self.part.round",
         "            return self._publish(self.member.node_state, self.member.round)\n        round = self.part.round",
     ),
-    "who is fenced does not ask for the next round": Patch(
+    "a fenced node does not ask for the next round": Patch(
         NODE, ".then(lambda machine: machine._ready(round, fenced=round))", ""
     ),
-    "who succeeds in a round that is to end begins anew": Patch(
+    "a node that succeeded in a round that is ending starts workers again": Patch(
         NODE, "if published == (NodeState.SUCCEEDED, state.round) and state.grace:", "if False:"
     ),
     "a departure overwrites a success": Patch(
@@ -167,139 +179,141 @@ MUTANTS = {
         "if self.member.node_state is NodeState.SUCCEEDED:\n            return Transition(self)\n",
         "if False:\n            pass\n",
     ),
-    "who leaves says nothing": Patch(
+    "a node leaves without a departure": Patch(
         NODE, "return self._publish(NodeState.LEFT, self.member.round)", "return Transition(self)"
     ),
-    "a worker's failure is kept quiet": Patch(
+    "a worker's failure is not published": Patch(
         NODE,
         "published = self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)",
         "published = Transition(self)",
     ),
-    "workers that were asked to stop have succeeded": Patch(NODE, "        if not early:\n", "        if True:\n"),
-    "of two deadlines the later counts": Patch(
+    "workers that stopped on request count as succeeded": Patch(NODE, "        if not early:\n", "        if True:\n"),
+    "the later of two deadlines counts": Patch(
         NODE,
         "if self.stop_deadline is not None and deadline >= self.stop_deadline:",
         "if self.stop_deadline is not None and deadline < self.stop_deadline:",
     ),
-    "who leaves takes part again": Patch(
+    "a node that leaves asks for the next round": Patch(
         NODE,
         "if self.part is not None or self.leaving or self.member.final:",
         "if self.part is not None or self.member.final:",
     ),
-    "who leaves does not say so": Patch(
+    "a node does not publish that it must leave": Patch(
         NODE,
         "published = machine._publish(self.member.node_state, self.member.round, leaving=notice)",
         "published = Transition(machine)",
     ),
-    "workers that ignore the request are waited for": Patch(NODE, "if seconds > 0 and polls:", "if True:"),
+    "the node waits for workers that do not poll": Patch(NODE, "if seconds > 0 and polls:", "if True:"),
     # requeue
     "another agent's claim is judged again": Patch(REQUEUE, "None if _claimed(agent) else refusal", "refusal"),
     "the claim of a dead agent never times out": Patch(
         REQUEUE, "if not agent.end_signals and not _request_file_exists(agent):", "if False:"
     ),
-    "claims are all alike": Patch(REQUEUE, "by_limit, agent.member.node)", "by_limit)"),
-    "a warning that is repeated ends the wait for the end": Patch(
+    "all claims are equal": Patch(REQUEUE, "by_limit, agent.member.node)", "by_limit)"),
+    "a repeated warning ends the wait for the end": Patch(
         REQUEUE, "    agent.end_signals.clear()  # they were warnings\n", ""
     ),
     "an element requeues its array": Patch(
         REQUEUE, "job = agent.task.name\n    info = ", "job = agent.task.job_id\n    info = "
     ),
     # agent
-    "a question that fails is never forgotten": Patch(
+    "a failed query is never finished": Patch(
         SIGNAL_RESOLUTION,
         "            notice = None\n        self._deliver",
         "            return\n        self._deliver",
     ),
-    "who is first believes the others": Patch(SIGNAL_RESOLUTION, " or not self._batch_system.query_delay", ""),
-    "a SIGTERM is not heard while a question is open": Patch(
+    "the first agent uses the answers of others": Patch(
+        SIGNAL_RESOLUTION, " or not self._batch_system.query_delay", ""
+    ),
+    "a SIGTERM during a query is ignored": Patch(
         SIGNAL_RESOLUTION,
         "if self.signum is None or (signum in STOP_SIGNALS and self.signum not in STOP_SIGNALS):",
         "if self.signum is None:",
     ),
     # key-value store
-    "a sum is made before it is compared": Patch(
+    "a sum is computed before the compare-and-set": Patch(
         KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(_parse_number(key, seen) + amount))"
     ),
     # publications of workers
-    "no round is shut out": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
-    "a round that has drafts is not shut out": Patch(FENCE, "        _remove_drafts(path)\n", "        return\n"),
-    "drafts lie where they are published": Patch(
+    "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
+    "a claim does not exclude a round with drafts": Patch(FENCE, "        _remove_drafts(path)\n", "        return\n"),
+    "drafts are in the published directory": Patch(
         PUBLISH, "directory = path.parent if fence is None else fence.drafts(path.parent)", "directory = path.parent"
     ),
 }
 
 PROFILE_OF = {
-    "a round follows a success that is final": "agents of torch",
-    "a node that may be long dead is taken in": "long waits",
-    "any lease proves life": "long waits",
-    "both twins are taken in": "long waits",
-    "reopen forgets the members": "users",
+    "a round follows a final success": "agents of torch",
+    "a node whose heartbeat was not seen is a member of the next round": "long waits",
+    "every lease counts as proof of life": "long waits",
+    "two incarnations of a node are members of a round": "long waits",
+    "reopening removes the members": "users",
     "leases are not read while a round runs": "losses",
-    "a lost reply is taken for a loss": "counters",
-    "there is no margin": "late renewals",
-    "no round is shut out": "publishers",
-    "a round that has drafts is not shut out": "publishers",
-    "drafts lie where they are published": "publishers",
+    "a lost reply counts as a lost race": "counters",
+    "the margin is zero": "late renewals",
+    "a claim excludes no round": "publishers",
+    "a claim does not exclude a round with drafts": "publishers",
+    "drafts are in the published directory": "publishers",
 }
-"""The profile in which the simulator finds a fault soonest, for faults that take long."""
+"""The profile in which the simulator finds a mutant soonest, for mutants that take long."""
 
 BY_TESTS = {
-    "a lease runs from the end of its renewal": "tests/rendezvous/test_rendezvous.py",
-    "news wait for the next renewal": "tests/rendezvous/test_rendezvous.py::test_news_are_published_at_once",
-    "a refusal is believed though the lease moves": "tests/rendezvous/test_notifications.py",
-    "a refusal is believed before the lease can move": "tests/rendezvous/test_notifications.py",
-    "a node that was declared gone stays gone": "tests/rendezvous/test_notifications.py",
+    "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
+    "a new content waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_news_are_published_at_once",
+    "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",
+    "a refused connection is believed before the lease could be renewed": "tests/rendezvous/test_notifications.py",
+    "a node that was declared dead never counts as alive again": "tests/rendezvous/test_notifications.py",
     "no node is notified of a version": "tests/rendezvous/test_notifications.py",
     "leaders are not notified of a publication": "tests/rendezvous/test_notifications.py",
     "a node with a lost link does not renew its lease": "tests/rendezvous/test_notifications.py",
-    "a silent neighbour's end is found by chance": "tests/rendezvous/test_notifications.py",
-    "a silent neighbour is not watched": "tests/rendezvous/test_notifications.py",
-    "a dead node leads": "tests/protocol/test_leaders.py",
-    "a notified node waits": "tests/protocol/test_polling.py",
+    "the leases are not read early after a neighbour became silent": "tests/rendezvous/test_notifications.py",
+    "a silent neighbour is not observed": "tests/rendezvous/test_notifications.py",
+    "a dead node is a leader": "tests/protocol/test_leaders.py",
+    "a notified node does not poll": "tests/protocol/test_polling.py",
     "all nodes poll at every publication": "tests/protocol/test_polling.py",
-    "polls postpone the reading": "tests/protocol/test_polling.py",
+    "polls delay the reading of leases": "tests/protocol/test_polling.py",
     "the node that ends a round leaves the decision to the leaders": "tests/rendezvous/test_notifications.py",
     "no node is notified of the first publication": "tests/rendezvous/test_notifications.py",
     "a node without network relies on notifications": "tests/protocol/test_polling.py",
-    "a lease ages while it is read": "tests/storage/test_leases.py",
-    "a lease is known from before it was read": "tests/storage/test_leases.py",
-    "what moved during a long sleep proves life": "tests/storage/test_leases.py",
-    "who is missed by a listing ages as if it were shown": "tests/storage/test_leases.py",
-    "who is missed by a listing is forgotten": "tests/storage/test_leases.py",
-    "who is missed twice is dead": "tests/storage/test_leases.py",
+    "the duration of a listing counts for the age of a lease": "tests/storage/test_leases.py",
+    "a lease is dated before it was read": "tests/storage/test_leases.py",
+    "a renewal during a long sleep proves life": "tests/storage/test_leases.py",
+    "a node that a listing misses ages as if it were listed": "tests/storage/test_leases.py",
+    "a node that a listing misses is removed": "tests/storage/test_leases.py",
+    "a node that two listings miss is dead": "tests/storage/test_leases.py",
     "an older name proves life": "tests/storage/test_leases.py",
-    "any name of a node counts": "tests/storage/test_lease_names.py",
+    "every name of a node's lease counts": "tests/storage/test_lease_names.py",
     "a heartbeat whose reply was lost is repeated": "tests/storage/test_leases.py",
     "two publications have the same revision": "tests/storage/test_leases.py",
-    "a failure is told without its report": "tests/storage/test_leases.py",
-    "the sweep is left out where versions are removed": "tests/storage/test_history.py",
-    "who removes versions does not let them settle": "tests/storage/test_history.py",
+    "a failure is published without its report": "tests/storage/test_leases.py",
+    "drafts are not removed with versions": "tests/storage/test_history.py",
+    "versions are removed as soon as they are superseded": "tests/storage/test_history.py",
     "a renewal that comes too late is accepted": "tests/agent/test_guard_main.py",
-    "a lapse is forgotten": "tests/agent/test_guard_main.py",
+    "an expired lease counts as valid after a renewal": "tests/agent/test_guard_main.py",
     "another agent's claim is judged again": "tests/slurm/test_requeue.py",
     "the claim of a dead agent never times out": "tests/slurm/test_requeue.py",
-    "claims are all alike": "tests/slurm/test_requeue.py",
-    "a warning that is repeated ends the wait for the end": "tests/slurm/test_requeue.py",
+    "all claims are equal": "tests/slurm/test_requeue.py",
+    "a repeated warning ends the wait for the end": "tests/slurm/test_requeue.py",
     "an element requeues its array": "tests/slurm/test_requeue.py",
-    "a question that fails is never forgotten": "tests/agent/test_signals.py",
-    "who is first believes the others": "tests/agent/test_signals.py",
-    "a SIGTERM is not heard while a question is open": "tests/agent/test_signals.py",
+    "a failed query is never finished": "tests/agent/test_signals.py",
+    "the first agent uses the answers of others": "tests/agent/test_signals.py",
+    "a SIGTERM during a query is ignored": "tests/agent/test_signals.py",
 }
-"""The tests of a module, for what neither tables nor the simulator see."""
+"""The tests of a module that find a mutant which neither tables nor the simulator find."""
 
 UNSEEN = {
     *BY_TESTS,
-    "workers start on old news",
-    "workers start though the lease ran out while others were stopped",
-    "workers start though others may be going on",
-    "a fence is not told",
-    "who leaves says nothing",
-    "workers that were asked to stop have succeeded",
-    "of two deadlines the later counts",
-    "who leaves takes part again",
-    "who succeeds in a round that is to end begins anew",
-    "who leaves does not say so",
-    "workers that ignore the request are waited for",
+    "workers start after an old observation",
+    "workers start after the lease expired during a stop",
+    "workers start although others may continue without the node",
+    "a node does not publish that it was fenced",
+    "a node leaves without a departure",
+    "workers that stopped on request count as succeeded",
+    "the later of two deadlines counts",
+    "a node that leaves asks for the next round",
+    "a node that succeeded in a round that is ending starts workers again",
+    "a node does not publish that it must leave",
+    "the node waits for workers that do not poll",
 }
-"""Those that the simulator does not see: the guard makes up for them, or a run only takes longer, or the moment is too
-rare."""
+"""Mutants that the simulator does not find: the guard compensates for them, a run only takes longer, or the necessary
+situation is too rare."""

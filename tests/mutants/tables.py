@@ -8,19 +8,19 @@ from typing import Any
 
 
 def failing_row(tests: ModuleType) -> str | None:
-    """The first row of the tables in ``tests`` that fails; None if none does."""
+    """Return the first row of the tables in ``tests`` that fails; None if none fails."""
     for name, test in inspect.getmembers(tests, inspect.isfunction):
         if name.startswith("test_"):
             for row in _rows(test):
                 try:
                     test(**row)
-                except BaseException as error:  # also what pytest.raises makes of a missing error
+                except BaseException as error:  # also the error of pytest.raises for a missing exception
                     return f"{name}: {error}"
     return None
 
 
 def _rows(test: Any) -> Iterator[dict[str, Any]]:
-    """The arguments of each row, as pytest would make them from the parametrize marks; none if it may fail."""
+    """Yield the arguments of each row like pytest, from the parametrize marks. No row if the test may fail."""
     marks = getattr(test, "pytestmark", [])
     if any(mark.name == "xfail" for mark in marks):
         return

@@ -1,4 +1,4 @@
-"""A mistake would be found: each that was seeded is, by tables, by the simulator or by the tests of a module."""
+"""Tables, the simulator or the tests of a module find each fault that is inserted into the code."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ UNSEEN = mutants.UNSEEN | shell.UNSEEN
 BY_TESTS = shell.BY_TESTS
 
 
-def test_no_fault_is_found_where_none_was_seeded() -> None:
+def test_no_fault_is_found_without_a_mutant() -> None:
     assert failing_table() is None
     assert failing_simulation(histories=50) is None
 
@@ -35,16 +35,16 @@ def test_the_tests_of_its_module_find(name: str, tmp_path: Path) -> None:
     assert failing_tests(MUTANTS[name], BY_TESTS[name], tmp_path) is not None
 
 
-def test_whatever_the_simulator_cannot_see_is_found_otherwise() -> None:
+def test_mutants_that_the_simulator_misses_have_another_finder() -> None:
     tables = {name for name, patch in MUTANTS.items() if patch.module in TABLES}
     assert tables | set(BY_TESTS) >= UNSEEN
 
 
 @pytest.mark.parametrize("patch", MUTANTS.values(), ids=MUTANTS)
-def test_the_place_of_a_mutant_is_there(patch: Patch) -> None:
+def test_the_source_has_the_text_of_each_mutant(patch: Patch) -> None:
     patch.applied(source(patch.module).read_text())
 
 
-def test_a_mutant_whose_place_has_gone_is_noticed() -> None:
+def test_a_mutant_without_its_text_is_an_error() -> None:
     with pytest.raises(ValueError, match="occurs 0 times, not once"):
         load(Patch(DECIDE, "no such text", ""))

@@ -1,4 +1,4 @@
-"""The code under test, loaded afresh so that a test can give it a simulated machine or seed a fault in its text."""
+"""Fresh copies of the code under test, so that a test can simulate its machine or insert a fault into its source."""
 
 import builtins
 import importlib.util
@@ -12,7 +12,7 @@ from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
 RANKING = "hpcelastic.protocol.ranking"
-LEADERS, ATTENTION = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
+LEADERS, POLLING = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
 LIVENESS = "hpcelastic.protocol.liveness"
 FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
 LEASE_NAMES = "hpcelastic.storage.lease_names"
@@ -34,12 +34,12 @@ _AS_THEY_ARE = {
     "hpcelastic.protocol.settings",
     "hpcelastic.protocol.state",
 }
-"""Values, which the tests hold too."""
+"""Modules of values, which the tests share with the code under test."""
 
 
 @dataclass(frozen=True)
 class Patch:
-    """One edit of a module's source: ``old`` must occur exactly once, so that a patch can't rot unnoticed."""
+    """One edit of a module's source. ``old`` must occur exactly once, so that an outdated patch is detected."""
 
     module: str
     old: str
@@ -53,7 +53,7 @@ class Patch:
 
 
 class Code:
-    """Fresh copies of modules, with ``patches`` in their text, that import a simulated machine and one another."""
+    """Fresh copies of modules with ``patches`` in their source. They import each other and the simulated modules."""
 
     def __init__(self, patches: tuple[Patch, ...]) -> None:
         self.system = System()
@@ -64,7 +64,7 @@ class Code:
             self.module(patch.module)
 
     def module(self, name: str) -> Any:
-        """A module of hpcelastic, or of what is simulated."""
+        """Return a module of hpcelastic or a simulated module."""
         if name not in self._modules:
             self._modules[name] = module = ModuleType(name)
             vars(module).update(__builtins__=self._builtins, __package__=name.rpartition(".")[0])
@@ -72,7 +72,7 @@ class Code:
         return self._modules[name]
 
     def tests(self, name: str) -> ModuleType:
-        """A fresh copy of a module of tests, that imports this code."""
+        """Return a fresh copy of a test module that imports this code."""
         module = ModuleType(name)
         vars(module).update(__builtins__=self._builtins, __package__=name.rpartition(".")[0])
         exec(_compiled(name, ()), vars(module))
@@ -100,7 +100,7 @@ class Code:
 
 @cache
 def load(*patches: Patch) -> Code:
-    """The code with ``patches`` in it."""
+    """Return the code with ``patches``."""
     return Code(patches)
 
 
