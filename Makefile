@@ -58,7 +58,7 @@ simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
 exhaustive: $(READY)
-	$(BIN)/python -m tests.protocol.exhaustive --nodes 3 --min 2 --depth 30 --faults crash=1 fail=1 lapse=1 --lag \
+	$(BIN)/python -m tests.protocol.exhaustive --nodes 3 --min 2 --depth 30 --faults crash=1 fail=1 expire=1 --lag \
 		--limit 1000000
 
 mutants: $(READY)

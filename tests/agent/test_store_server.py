@@ -264,7 +264,7 @@ def test_the_guard_ends_the_host_with_the_agent(port: StoreListener, resources: 
     assert server.reap() == -signal.SIGKILL
 
 
-def test_a_host_whose_lease_has_lapsed_is_killed_at_once(port: StoreListener, resources: WorkerResources) -> None:
+def test_a_host_whose_lease_has_expired_is_killed_at_once(port: StoreListener, resources: WorkerResources) -> None:
     lease_from = boottime()
     resources.guard.set_deadline(lease_from)  # it has run out by now
     server = port.serve(

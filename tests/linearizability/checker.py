@@ -1,8 +1,7 @@
-"""A check of whether a concurrent history is equivalent to a sequential one. Pure functions.
+"""The check whether a concurrent history is equivalent to a sequential one. Pure functions.
 
-Source: Wing and Gong, Testing and Verifying Concurrent Objects (1993), with the memory of Lowe, Testing for
-Linearizability (2017): a set of operations together with the state that they lead to is explored once. No Python
-library for this is kept up.
+Sources: Wing and Gong, Testing and Verifying Concurrent Objects (1993); Lowe, Testing for Linearizability (2017), for
+the memory: a set of operations with the resulting state is explored once. No maintained Python library does this.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ Call: TypeAlias = "tuple[Any, ...]"
 State: TypeAlias = Hashable
 
 UNKNOWN: Final = "unknown"
-"""The result of an operation that was never answered; it may have happened, at any time since, or not at all."""
+"""The result of an operation without an answer. It may have taken effect at any time since its call, or not at all."""
 
 IMPOSSIBLE: Final = "impossible"
 """The answer of a model if no operation can have this result in this state."""
 
 Model: TypeAlias = "Callable[[State, Call, Any], State]"
-"""``(state, call, result)`` to the state after it, or `IMPOSSIBLE`; the result may be `UNKNOWN`."""
+"""Maps ``(state, call, result)`` to the next state, or to `IMPOSSIBLE`. The result may be `UNKNOWN`."""
 
 
 @dataclass(frozen=True)
 class Operation:
-    """One call by one process, which makes one call at a time. Seconds on any one clock."""
+    """One call of a process. A process makes one call at a time. Times are in seconds of one clock."""
 
     process: str
     call: Call
@@ -42,7 +41,8 @@ class Operation:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of a check. ``stuck`` has the operations of which none can come next, at the furthest point."""
+    """The result of a check. ``stuck`` has the remaining operations at the furthest point, of which none can be
+    next."""
 
     linearizable: bool
     stuck: tuple[Operation, ...] = ()
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def check(history: Iterable[Operation], model: Model, initial: State) -> Verdict:
-    """Look for an order of the operations that respects time and that the model allows."""
+    """Search for an order of the operations that respects time and that the model allows."""
     operations = sorted(history, key=lambda operation: operation.invoked)
     needed = sum(1 << index for index, operation in enumerate(operations) if operation.result != UNKNOWN)
     visited, paths = {(0, initial)}, [(0, initial)]
@@ -75,7 +75,7 @@ def check(history: Iterable[Operation], model: Model, initial: State) -> Verdict
 
 
 def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
-    """Operations that can come next: none that is left had returned before they were called."""
+    """Yield the operations that can be next: those that were called before any remaining one returned."""
     first_return = math.inf
     start = (~done & done + 1).bit_length() - 1
     waiting = set[str]()
@@ -86,13 +86,13 @@ def _next(operations: Sequence[Operation], done: int) -> Iterator[int]:
         if not done >> index & 1:
             if operation.process not in waiting:
                 yield index
-            if operation.result != UNKNOWN:  # what was called after that by the same process comes after it
+            if operation.result != UNKNOWN:  # a later call of the same process follows it
                 waiting.add(operation.process)
             first_return = min(first_return, operation.returned)
 
 
 def by_key(history: Iterable[Operation], key: Callable[[Operation], Hashable]) -> dict[Hashable, list[Operation]]:
-    """The histories of independent objects: all are linearizable if and only if each of them is."""
+    """Return the histories of independent objects. All are linearizable if and only if each of them is."""
     parts: dict[Hashable, list[Operation]] = defaultdict(list)
     for operation in history:
         parts[key(operation)].append(operation)
@@ -100,5 +100,5 @@ def by_key(history: Iterable[Operation], key: Callable[[Operation], Hashable]) -
 
 
 def widened(history: Iterable[Operation], before: float, after: float) -> list[Operation]:
-    """The history with every interval stretched: sound where a clock is known only so well."""
+    """Return the history with every interval extended, for clocks with a limited accuracy."""
     return [replace(o, invoked=o.invoked - before, returned=o.returned + after) for o in history]

@@ -13,7 +13,7 @@ def _expect(result: Any, meant: Any, after: State) -> State:
 
 
 def key(state: State, call: Call, result: Any) -> State:
-    """One key of a `KeyValueStore`; the state is its value, a str or None."""
+    """The model of one key of a `KeyValueStore`. The state is its value, a str or None."""
     name, *arguments = call
     if name == "get":
         return _expect(result, state, state)
@@ -31,7 +31,7 @@ def key(state: State, call: Call, result: Any) -> State:
 
 
 def register(state: State, call: Call, result: Any) -> State:
-    """A `Register`; the state is the tuple of all its values. A read answers with the newest one."""
+    """The model of a `Register`. The state is the tuple of all its values, and a read returns the newest one."""
     assert isinstance(state, tuple)
     if call[0] == "read":
         return _expect(result, _version(state, len(state)), state)
@@ -39,7 +39,7 @@ def register(state: State, call: Call, result: Any) -> State:
 
 
 def late_register(state: State, call: Call, result: Any) -> State:
-    """A `Register` on a filesystem whose listings are late: a read answers with the newest version, or an older one."""
+    """The model of a `Register` on a filesystem with late listings: a read returns any version."""
     assert isinstance(state, tuple)
     if call[0] == "read":
         seen = result == UNKNOWN or (result[0] <= len(state) and result == _version(state, result[0]))
@@ -59,7 +59,7 @@ def _version(state: tuple[Any, ...], number: int) -> list[Any]:
 
 
 def backward(history: Iterable[Operation]) -> list[tuple[Operation, Operation]]:
-    """Pairs of reads of a register by one process, the later one of which is of an older version."""
+    """Return the pairs of reads of a register by one process of which the later read returned an older version."""
     last: dict[str, Operation] = {}
     pairs = []
     for operation in sorted(history, key=lambda operation: operation.invoked):

@@ -1,7 +1,7 @@
-"""Operations at random, each with its call, result and times: ``recorder OBJECT DIRECTORY WHO COUNT PROCESSES SEED``.
+"""Random operations, each with its call, result and times: ``recorder OBJECT DIRECTORY WHO COUNT PROCESSES SEED``.
 
-A line of JSON before each call and one after it, so that what a killed process was doing is known too. An operation
-that raised is never answered: it may have happened or not.
+It writes a line of JSON before each call and one after it, so the call of a killed process is known too. An operation
+that raised an exception has no answer: it may have taken effect or not.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Work: TypeAlias = "Iterator[tuple[list[Any], Callable[[], Any]]]"
 
 
 class RenamedRegister:
-    """A register as it must not be: compared in memory, then replaced. The checker has to catch it."""
+    """A wrong register, which compares in memory and then replaces. The checker must find the error."""
 
     def __init__(self, directory: Path, who: str) -> None:
         self._path = directory / "register.json"
@@ -43,7 +43,7 @@ class RenamedRegister:
 
 
 def of_register(register: Register | RenamedRegister, who: str, chance: random.Random) -> Work:
-    """Reads, and commits after the version that was read last."""
+    """Reads, and commits after the version of the last read."""
     last = 0
 
     def read() -> list[Any]:
@@ -62,7 +62,7 @@ def of_register(register: Register | RenamedRegister, who: str, chance: random.R
 
 
 def of_keys(store: KeyValueStore, who: str, chance: random.Random) -> Work:
-    """All operations on one key that holds texts, each of them written once, and on one that holds a number."""
+    """All operations on a key with texts, each of which is written once, and on a key with a number."""
     last: str | None = None
 
     def note(value: str | None) -> str | None:
@@ -98,7 +98,7 @@ def work(kind: str, directory: Path, who: str, chance: random.Random) -> Work:
 
 
 def kernel() -> str:
-    """The identity of the kernel whose clock this process reads."""
+    """Return the identity of the kernel whose clock this process reads."""
     return Path("/proc/sys/kernel/random/boot_id").read_text()
 
 

@@ -15,12 +15,12 @@ from tests.linearizability.checker import UNKNOWN, Operation, widened
 from tests.linearizability.recorder import kernel
 
 TIMEOUT = 120.0
-"""Seconds that the recording of one history may take."""
+"""Time limit in seconds for the recording of one history."""
 
 
 @dataclass(frozen=True)
 class Recording:
-    """One kind of object, on which so many processes of each client do so many operations each."""
+    """The kind of the object, the number of processes of each client, and the number of operations of each process."""
 
     kind: str
     folder: str
@@ -32,7 +32,7 @@ class Recording:
 
 
 def record(shared: MountSet, recording: Recording) -> list[Operation]:
-    """The history, on this machine's monotonic clock."""
+    """Return the history, on this machine's monotonic clock."""
     total = recording.processes * len(shared.clients)
     with ExitStack() as stack:
         running = [
@@ -46,7 +46,7 @@ def record(shared: MountSet, recording: Recording) -> list[Operation]:
 
 
 class _Recorder:
-    """One process."""
+    """One recording process."""
 
     def __init__(self, stack: ExitStack, client: Client, who: str, recording: Recording, total: int) -> None:
         arguments = [client.directory / recording.folder, who, recording.count, total, recording.seed]
@@ -57,7 +57,7 @@ class _Recorder:
         self._killed = False
 
     def kill_amid(self, calls: int) -> None:
-        """Kill it once it has begun so many calls; it is killed within one if all goes well."""
+        """Kill the process after it has begun so many calls, usually during a call."""
         deadline = time.monotonic() + TIMEOUT
         while self._process.output().count('"call"') < calls and time.monotonic() < deadline:
             time.sleep(0.005)
@@ -73,14 +73,14 @@ class _Recorder:
         found = paired(self._who, lines)
         if lines[0]["kernel"] == kernel():
             return found
-        # Of a guest's clock no more is known than that the process began after it was started, and ended before it was
-        # seen to have ended.
+        # The offset of a guest's clock is known only from two facts: the process began after it was started, and ended
+        # before its end was observed.
         first, last = self._begun - lines[0]["at"], ended - lines[-1]["at"]
         return widened(found, -first, last)
 
 
 def paired(who: str, lines: Sequence[dict[str, Any]]) -> list[Operation]:
-    """The operations that a process has told of."""
+    """Return the operations that a process has written."""
     found: list[Operation] = []
     for line in lines:
         if "call" in line:

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.nightly
 
 
 def op(process: str, call: str, result: Any, invoked: float, returned: float = math.inf) -> Operation:
-    """An operation as in ``op("a", "set 1", None, 0, 1)``."""
+    """Return an operation, as in ``op("a", "set 1", None, 0, 1)``."""
     return Operation(process, tuple(call.split()), result, invoked, returned)
 
 
@@ -22,31 +22,37 @@ def commit(process: str, after: int, value: str, won: Any, invoked: float, retur
 
 
 LINEARIZABLE = [
-    pytest.param([], id="nothing"),
+    pytest.param([], id="no operation"),
     pytest.param([op("a", "set 1", None, 0, 1), op("b", "get", "1", 2, 3)], id="a read after a write"),
-    pytest.param([op("a", "set 1", None, 0, 3), op("b", "get", None, 1, 2)], id="a read during a write, of the old"),
-    pytest.param([op("a", "set 1", None, 0, 3), op("b", "get", "1", 1, 2)], id="a read during a write, of the new"),
-    pytest.param([op("a", "add 1", 2, 0, 3), op("b", "add 1", 1, 1, 2)], id="sums in the order of neither's call"),
-    pytest.param([op("a", "set 1", UNKNOWN, 0), op("b", "get", "1", 5, 6)], id="died, and had written"),
-    pytest.param([op("a", "set 1", UNKNOWN, 0), op("b", "get", None, 5, 6)], id="died, and had not written"),
+    pytest.param(
+        [op("a", "set 1", None, 0, 3), op("b", "get", None, 1, 2)], id="a read of the old value during a write"
+    ),
+    pytest.param(
+        [op("a", "set 1", None, 0, 3), op("b", "get", "1", 1, 2)], id="a read of the new value during a write"
+    ),
+    pytest.param([op("a", "add 1", 2, 0, 3), op("b", "add 1", 1, 1, 2)], id="sums in another order than the calls"),
+    pytest.param([op("a", "set 1", UNKNOWN, 0), op("b", "get", "1", 5, 6)], id="killed after the write"),
+    pytest.param([op("a", "set 1", UNKNOWN, 0), op("b", "get", None, 5, 6)], id="killed before the write"),
     pytest.param(
         [op("a", "set 1", UNKNOWN, 0), op("b", "get", None, 5, 6), op("b", "get", "1", 7, 8)],
-        id="an unanswered write that came late",
+        id="a late write without an answer",
     ),
 ]
 
 NOT_LINEARIZABLE = [
     pytest.param([op("a", "set 1", None, 0, 1), op("b", "get", None, 2, 3)], id="a stale read"),
     pytest.param([op("a", "add 1", 1, 0, 3), op("b", "add 1", 1, 1, 2)], id="a lost update"),
-    pytest.param([op("a", "add 1", 1, 0, 1), op("b", "add 1", 3, 2, 3)], id="an update carried out twice"),
+    pytest.param([op("a", "add 1", 1, 0, 1), op("b", "add 1", 3, 2, 3)], id="an update executed twice"),
     pytest.param(
         [op("a", "set 1", None, 0, 9), op("b", "get", "1", 1, 2), op("c", "get", None, 3, 4)],
-        id="seen by one, then not by another",
+        id="a new value, then an old value for another process",
     ),
     pytest.param([op("a", "set 1", UNKNOWN, 5), op("b", "get", "1", 0, 1)], id="read before it was written"),
-    pytest.param([op("b", "get", "1", 0, 1)], id="a value that nobody wrote"),
-    pytest.param([op("a", "set x", None, 0, 1), op("b", "compare_set x y", "x", 2, 3)], id="a comparison ignored"),
-    pytest.param([op("a", "delete", True, 0, 1)], id="deleted, and was not there"),
+    pytest.param([op("b", "get", "1", 0, 1)], id="a value that was never written"),
+    pytest.param(
+        [op("a", "set x", None, 0, 1), op("b", "compare_set x y", "x", 2, 3)], id="a comparison without effect"
+    ),
+    pytest.param([op("a", "delete", True, 0, 1)], id="a deletion of a missing key"),
     pytest.param(
         [op("a", "compare_set 1 2", "2", 2, 3), op("a", "set 1", None, 0, 1), op("b", "compare_set 1 3", "3", 2, 3)],
         id="two winners",
@@ -61,13 +67,13 @@ def test_a_linearizable_history_is_accepted(history: list[Operation]) -> None:
 
 
 @pytest.mark.parametrize("history", NOT_LINEARIZABLE)
-def test_a_history_that_is_not_linearizable_is_refused(history: list[Operation]) -> None:
+def test_a_history_that_is_not_linearizable_is_rejected(history: list[Operation]) -> None:
     verdict = check(history, key, None)
     assert not verdict
     assert verdict.stuck and all(str(operation) in str(verdict) for operation in verdict.stuck)
 
 
-def test_of_two_commits_after_the_same_version_one_wins() -> None:
+def test_one_of_two_commits_after_the_same_version_wins() -> None:
     both = [commit("a", 0, "x", True, 0, 3), commit("b", 0, "y", True, 1, 2)]
     assert not check(both, register, ())
     assert check([both[0], commit("b", 0, "y", False, 1, 2)], register, ())
@@ -81,13 +87,13 @@ def test_a_late_read_is_linearizable_only_for_the_late_model() -> None:
     assert not check([history[0], made_up], late_register, ())
 
 
-def test_a_read_that_goes_back_is_found() -> None:
+def test_a_read_of_an_older_version_is_found() -> None:
     reads = [Operation("a", ("read",), [number, None], at, at + 1) for at, number in enumerate([1, 2, 1])]
     assert backward(reads) == [(reads[1], reads[2])]
     assert not backward(reads[:2])
 
 
-def test_a_history_is_divided_by_its_objects() -> None:
+def test_a_history_is_divided_by_object() -> None:
     history = [op("a", "x get", None, 0, 1), op("a", "y get", None, 2, 3), op("b", "x get", None, 0, 1)]
     parts = by_key(history, lambda operation: operation.call[0])
     assert {name: len(part) for name, part in parts.items()} == {"x": 2, "y": 1}
@@ -95,7 +101,7 @@ def test_a_history_is_divided_by_its_objects() -> None:
 
 def test_widened_intervals_keep_the_order_within_a_process() -> None:
     stale = [op("a", "set 1", None, 0, 1), op("b", "get", None, 2, 3)]
-    assert check(widened(stale, 1, 1), key, None), "the clocks may be that wrong"
+    assert check(widened(stale, 1, 1), key, None), "the clocks may differ that much"
     own = [op("a", "set 1", None, 0, 1), op("a", "get", None, 2, 3)]
     assert not check(widened(own, 1, 1), key, None), "a process knows its own order"
 
@@ -106,11 +112,11 @@ def test_long_histories_are_checked_quickly() -> None:
     assert not check([*history[:1000], op("x", "add 1", 1000, 1003, 1004), *history[1000:]], key, None)
 
 
-# Against a check that tries every order
+# Comparison with a check that tries every order
 
 
 def every_order(history: list[Operation], model: Model, initial: State) -> bool:
-    """All orders of all choices of the unanswered operations."""
+    """Yield all orders of all choices of the operations without an answer."""
     unanswered = [operation for operation in history if operation.result == UNKNOWN]
     answered = [operation for operation in history if operation.result != UNKNOWN]
     return any(
@@ -143,7 +149,7 @@ CALLS = st.one_of(
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Operation]:
-    """Up to 6 operations, each by a process of its own, at small whole times."""
+    """Up to 6 operations, each by its own process, at small integer times."""
     found = []
     for index, (call, result) in enumerate(draw(st.lists(CALLS, max_size=6))):
         invoked = draw(st.integers(0, 6))
@@ -154,5 +160,5 @@ def histories(draw: st.DrawFn) -> list[Operation]:
 
 @settings(max_examples=300, deadline=None)
 @given(histories())
-def test_the_verdict_is_that_of_every_order_tried(history: list[Operation]) -> None:
+def test_the_verdict_is_that_of_an_exhaustive_check(history: list[Operation]) -> None:
     assert bool(check(history, key, None)) == every_order(history, key, None)

@@ -39,7 +39,7 @@ def test_operations_on_keys(shared: Shared) -> None:
 
 
 def changed(operation: Operation) -> bool:
-    """Return whether it has, or may have, changed its key. If so, its process has seen the newest version."""
+    """Return whether an operation has, or may have, changed its key. Its process has then seen the newest version."""
     _, name, *arguments = operation.call
     if operation.result == UNKNOWN or name in ("set", "add"):
         return True
@@ -47,18 +47,18 @@ def changed(operation: Operation) -> bool:
 
 
 def check_size(history: Sequence[Operation]) -> None:
-    """Fail where hardly anything was recorded."""
+    """Fail if almost nothing was recorded."""
     answered = [operation for operation in history if operation.result != UNKNOWN]
     assert len(answered) > 60 and len({operation.process for operation in answered}) == 4
 
 
-def test_a_register_that_is_only_renamed_is_caught(tmp_path: Path) -> None:
+def test_the_wrong_register_is_found(tmp_path: Path) -> None:
     (tmp_path / "register").mkdir()
     history = record(local("ext4", tmp_path), Recording("renamed register", "register", SEED))
     assert not check(history, register, ())
 
 
-def test_an_operation_of_a_process_that_died_is_unanswered() -> None:
+def test_an_operation_of_a_killed_process_has_no_answer() -> None:
     lines: list[dict[str, Any]] = [
         {"at": 1},
         {"at": 2, "call": ["read"]},

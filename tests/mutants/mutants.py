@@ -52,7 +52,7 @@ MUTANTS = {
     "two incarnations of a node are members of a round": Patch(
         DECIDE, "return list({m.name: m for", "return list({m.node: m for"
     ),
-    "an older incarnation of a node is preferred": Patch(
+    "the incarnation that was a member is preferred": Patch(
         DECIDE, "(m.node not in inside, m.node))}", "(m.node in inside, m.node))}"
     ),
     "a round forms although workers are still running": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
@@ -212,7 +212,7 @@ UNSEEN = {
     "newcomers precede the members at their switch",
     "newcomers follow all members",
     "nodes of a switch are separated",
-    "an older incarnation of a node is preferred",
+    "the incarnation that was a member is preferred",
     "a loss takes precedence over a departure",
     "there is no last call",
     "a newcomer interrupts a round that succeeds",

@@ -79,7 +79,7 @@ def simulate(first: int, *limit: str) -> tuple[str, ...]:
 
 
 def exhaustive(*rules: str) -> tuple[str, ...]:
-    faults = ("--faults", "crash=1", "fail=1", "lapse=1", "--lag")
+    faults = ("--faults", "crash=1", "fail=1", "expire=1", "--lag")
     return (sys.executable, "-m", "tests.protocol.exhaustive", *rules, *faults, "--limit", "1000000")
 
 

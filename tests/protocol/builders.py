@@ -59,7 +59,7 @@ def unproved(seen: Seen) -> Seen:
 
 
 def view(*seen: Seen, quorum_for: float = 0.0, **missing: Seen) -> View:
-    """What was seen, by node; ``a=Seen(None, False)`` for a node of which nothing was found."""
+    """Return a view of these nodes; ``a=Seen(None, False)`` for a node without a lease."""
     nodes = {s.member.node: s for s in seen if s.member is not None}
     return View({**nodes, **{node(name): s for name, s in missing.items()}}, quorum_for)
 
@@ -69,13 +69,13 @@ def participants(names: str) -> tuple[Participant, ...]:
 
 
 def running(names: str, round: int = 1, given: Settings | None = None, **changes: Any) -> State:
-    """A round that runs on ``names``, one letter each."""
+    """Return a state in which a round runs on ``names``, one letter each."""
     state = State("run", given or settings(), Phase.RUNNING, round, participants(names))
     return replace(state, **changes)
 
 
 def joining(names: str, cause: Cause | None, round: int = 1, given: Settings | None = None, **changes: Any) -> State:
-    """A round of ``names`` that has ended by ``cause``."""
+    """Return a state in which a round of ``names`` has ended by ``cause``."""
     state = State("run", given or settings(), Phase.JOINING, round, participants(names), cause=cause)
     return replace(state, **changes)
 

@@ -1,4 +1,4 @@
-"""Searches the model of a run breadth first: every interleaving of its steps, to a depth or to the end.
+"""Searches the model of a run breadth first: every interleaving of its steps, up to a depth or completely.
 
 ``python -m tests.protocol.exhaustive --nodes 3 --depth 40`` searches deeper than the tests do.
 """
@@ -14,22 +14,22 @@ from tests.protocol.model import Broken, Global, Model, Rules
 
 @dataclass(frozen=True)
 class Searched:
-    """What a search has found."""
+    """The result of a search."""
 
     states: int
     depth: int
     complete: bool
-    """True if no state is left that was not looked at."""
+    """True if all states were explored."""
 
     broken: str = ""
-    """The promise that was broken, with the shortest history that breaks it; empty if none was."""
+    """The violated property with the shortest history that violates it; empty if there is none."""
 
     def __str__(self) -> str:
-        return f"{self.states:,} states to depth {self.depth}{', all there are' if self.complete else ''}"
+        return f"{self.states:,} states to depth {self.depth}{', complete' if self.complete else ''}"
 
 
 class Search:
-    """A search of all that a run of ``rules`` can come to."""
+    """A search of all states that a run of ``rules`` can reach."""
 
     def __init__(self, rules: Rules) -> None:
         self.model = Model(rules)
@@ -38,10 +38,10 @@ class Search:
         """By state: the state from which it was found."""
 
         self._after = array("l")
-        """The states that are one step away and no fault, for each state in turn; -1 ends its list."""
+        """For each state in turn, the next states without a fault; -1 ends its list."""
 
     def run(self, depth: int | None = None, limit: int | None = None) -> Searched:
-        """To ``depth`` steps or ``limit`` states, if given; else until there is nothing new."""
+        """Search to ``depth`` steps or ``limit`` states if given, else completely."""
         first = self.model.first()
         self._add(first, 0)
         level, reached = [first], 0
@@ -60,7 +60,7 @@ class Search:
         return number
 
     def _next(self, level: list[Global]) -> list[Global]:
-        """All states that are found one step beyond ``level``."""
+        """Return all states that are found one step beyond ``level``."""
         found, numbers = [], self._numbers
         for state in level:
             number = at = numbers[state]
@@ -80,7 +80,7 @@ class Search:
         return found
 
     def _judge_progress(self, unexplored: int) -> None:
-        """From every state the end can be reached without a fault: none is a dead end. Those unexplored may pass."""
+        """Check that the end can be reached from every explored state without a fault."""
         good = bytearray(self.model.final(state) for state in self._numbers)
         good[len(good) - unexplored :] = b"\1" * unexplored
         edges = [[] for _ in good]
@@ -101,7 +101,7 @@ class Search:
             raise Broken(f"the run can't end any more\n{self._history(stuck)}")
 
     def _history(self, number: int) -> str:
-        """The steps that lead to a state, one a line."""
+        """Return the steps that lead to a state, one for each line."""
         states = list(self._numbers)
         steps = []
         while number > 0:
@@ -111,15 +111,15 @@ class Search:
 
 
 def main() -> int:
-    """Search as the command line says; exit status 1 if a promise is broken."""
+    """Search as the command line says. The exit status is 1 if a property is violated."""
     parser = argparse.ArgumentParser(prog="python -m tests.protocol.exhaustive", description=__doc__)
     parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--depth", type=int, help="steps; until nothing is new unless given")
+    parser.add_argument("--depth", type=int, help="maximum number of steps; unlimited if not given")
     parser.add_argument("--min", type=int, default=1)
     parser.add_argument("--max", type=int, default=3)
     parser.add_argument("--restarts", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=3, help="the search ends once more have formed")
-    parser.add_argument("--faults", nargs="*", default=["crash=1", "fail=1"], help="as in crash=1 fail=2 come=1")
+    parser.add_argument("--rounds", type=int, default=3, help="the search ends after more rounds")
+    parser.add_argument("--faults", nargs="*", default=["crash=1", "fail=1"], help="for example crash=1 fail=2 come=1")
     parser.add_argument("--lag", action="store_true")
     parser.add_argument("--unsettled", action="store_true")
     parser.add_argument("--polls", action="store_true", help="the workers poll for requests to stop")

@@ -1,11 +1,12 @@
-"""An abstract model of a run around the real `decide`, `close` and `NodeStateMachine`, small enough for a whole search.
+"""An abstract model of a run around the real `decide`, `close` and `NodeStateMachine`, small enough to search
+completely.
 
-A state of the model is a tuple of small numbers, each of which stands for an interned value: the register, the faults
-that are left, the history, and one `Slot` for each node. Time is absent: an action may take any time, so each step
-below may come at any moment when it is possible at all. The leases contribute one rule: a node may be declared dead
-only after its guard has killed its workers, and only while it has not renewed its lease.
+A state of the model is a tuple of small numbers, each of which stands for an interned value: the register, the
+remaining faults, the history, and one `Slot` for each node. There is no time: an action may take any time, so each step
+below may occur at any moment when it is possible. The leases contribute one rule: a node may be declared dead only
+after its guard has killed its workers, and only while it has not renewed its lease.
 
-One step of a node is what no other node can observe in part.
+A step of a node is one that no other node can observe in part.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
@@ -21,18 +22,18 @@ from tests.protocol.under_test import NODE, Code, Patch, load
 
 Value = TypeVar("Value", bound=Hashable)
 Global = tuple[int, ...]
-"""Register, faults left, history, then the slots; all interned."""
+"""Register, remaining faults, history, then the slots; all interned."""
 
 _LEASE = 1.0
-"""The duration of a lease; only fresh and old observations are distinguished."""
+"""The duration of a lease. Only fresh and old observations are distinguished."""
 
 
 class Broken(AssertionError):
-    """A promise of the protocol was broken."""
+    """A property of the protocol is violated."""
 
 
 class Interned(Generic[Value]):
-    """Numbers values, so that states are short and quick to compare."""
+    """Numbers for values, so that states are short and quick to compare."""
 
     def __init__(self) -> None:
         self._numbers: dict[Value, int] = {}
@@ -50,21 +51,22 @@ class Interned(Generic[Value]):
 
 
 class LeaseIs(Enum):
-    """What others can make of a node's lease."""
+    """What other nodes know of a node's lease."""
 
     HELD = "held"
-    LAPSED = "lapsed"
-    """It ran out, and the guard has killed the workers: whoever has watched for long enough calls the node dead."""
+    EXPIRED = "expired"
+    """It expired, and the guard has killed the workers. An observer that has watched long enough declares the node
+    dead."""
 
     REGAINED = "regained"
-    """It was renewed after it had run out; who reads late still calls the node dead."""
+    """It was renewed after it had expired. An observer that reads late still declares the node dead."""
 
 
 class News(NamedTuple):
-    """What the agent has read and has not acted upon yet."""
+    """An observation that the agent has not handled yet."""
 
     state: int
-    """The state of the run, interned, without what no action of this node depends on."""
+    """The state of the run, interned, without the parts on which no action of this node depends."""
 
     settled: bool
     fresh: bool
@@ -76,18 +78,18 @@ class Slot(NamedTuple):
 
     up: bool
     machine: Any
-    """The node state machine of its agent. Its ``member`` is what the agent publishes next."""
+    """The node state machine of the agent. The agent publishes its ``member`` next."""
 
     published: Member
-    """What its lease file holds."""
+    """The content of the lease file."""
 
     lease: LeaseIs = LeaseIs.HELD
     news: News | None = None
     pending: int | None = None
-    """What it has decided to commit and has not yet, an interned state; decided on the newest version, else None."""
+    """The interned state that the node has decided to commit after the newest version; None if there is none."""
 
     running: Any = None
-    """The assignment of its workers that run, also while they are being stopped."""
+    """The assignment of the workers that run, also while they are being stopped."""
 
     @property
     def member(self) -> Member:
@@ -96,29 +98,29 @@ class Slot(NamedTuple):
 
     @property
     def stopping(self) -> bool:
-        """Whether its agent has still to stop the workers."""
+        """Whether the agent still has to stop the workers."""
         return self.running is not None and self.machine.part is None
 
 
 class Step(NamedTuple):
-    """What one node can do by itself."""
+    """A step of one node."""
 
     slot: Slot
     fault: str = ""
-    """What it takes from the budget of faults."""
+    """The fault that the step takes from the budget."""
 
     breaks: int = 0
-    """The round whose workers elsewhere may fail for it."""
+    """The round whose workers on other nodes may fail because of the step."""
 
     crashed: int = 0
-    """The round in which it is a worker's own failure."""
+    """The round in which the step is a worker's own failure."""
 
 
 class History(NamedTuple):
-    """What has happened that no node knows."""
+    """Events that no node knows."""
 
     broken: int = 0
-    """The newest round in which workers may fail for want of a peer."""
+    """The newest round in which workers may fail because a peer is missing."""
 
     crashed: frozenset[int] = frozenset()
     """Rounds in which a worker failed by itself."""
@@ -126,44 +128,45 @@ class History(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """Which run, and which of the rules hold that the proof needs. The search finds a history for each missing rule."""
+    """The parameters of the run, and the rules of the proof that apply. Without a rule, the search finds a
+    violation."""
 
     nodes: int = 3
     min_nodes: int = 1
     max_nodes: int = 3
     restarts: int = 1
     faults: tuple[tuple[str, int], ...] = ()
-    """How often each may happen: fail, crash, lapse, leave, warn, come, close, give up."""
+    """How often each fault may happen: fail, crash, expire, leave, warn, come, close, give up."""
 
     rounds: int = 3
-    """Where the search ends: a node that reads late may end one round after the other."""
+    """The last round of the search: a node that reads late may end any number of rounds."""
 
     patches: tuple[Patch, ...] = ()
     compare: bool = True
-    """A commit succeeds on the version only that it was decided on."""
+    """Whether a commit succeeds only on the version for which it was decided."""
 
     guard: bool = True
-    """The guard kills the workers before any node can declare this one dead."""
+    """Whether the guard kills the workers before any node can declare this one dead."""
 
     lag: bool = False
-    """A reader of a lease may miss its last renewal."""
+    """Whether a reader of a lease may miss its last renewal."""
 
     settled: bool = True
-    """A node whose lease had expired starts workers only on news from when no reader can have missed the renewal."""
+    """Whether a node whose lease had expired starts workers only after every reader must have seen the renewal."""
 
     fresh: bool = True
-    """Workers start only on news younger than the lease."""
+    """Whether workers start only after an observation that is younger than the lease."""
 
     final: bool = False
-    """A node that has succeeded starts no workers again, and may end before the run does: torch's agents."""
+    """Whether a node that has succeeded starts no workers again and may end before the run, like torch's agents."""
 
     polls: bool = False
-    """The workers poll for requests to stop at the end of a step."""
+    """Whether the workers poll for requests to stop at the end of a step."""
 
 
 @dataclass
 class Model:
-    """All steps that a run of ``rules`` can take."""
+    """All steps of a run of ``rules``."""
 
     rules: Rules
     _registers: Interned[State] = field(default_factory=Interned)
@@ -184,7 +187,7 @@ class Model:
         return load(*self.rules.patches)
 
     def first(self) -> Global:
-        """All nodes have come, and have read nothing yet."""
+        """Return the first state: all nodes exist and have read nothing yet."""
         settings = Settings(
             NodeRange(self.rules.min_nodes, self.rules.max_nodes), restarts=RestartSettings(self.rules.restarts)
         )
@@ -204,15 +207,15 @@ class Model:
         return [slot for number in state[3:] if (slot := self._slots[number]) is not None]
 
     def final(self, state: Global) -> bool:
-        """True where the run has ended, or too few nodes are left to go on, or the search ends."""
+        """True if the run has ended, too few nodes are left to continue, or the search ends."""
         up, register = sum(slot.up for slot in self.slots(state)), self.register(state)
         return register.phase.final or up < self.rules.min_nodes or register.round > self.rules.rounds
 
     # Steps
 
     def steps(self, state: Global) -> Iterator[tuple[Global, bool]]:
-        """Where every step that can come next leads, and whether it is a fault. None once the run has ended: all that
-        can come then is what could have come before, and workers that stop."""
+        """Yield the state after every possible step, and whether the step is a fault. None after the end of the run:
+        all later steps could have occurred before it, or stop workers."""
         register, faults, history, *slots = state
         if self._registers[register].phase.final or self._registers[register].round > self.rules.rounds:
             return
@@ -236,7 +239,8 @@ class Model:
         yield from self._outside_steps(state)
 
     def _own_steps(self, number: int) -> list[tuple[int, str, int, int]]:
-        """What the slot may become by itself, by which fault, in which round workers may fail for it or did."""
+        """Yield the slots after the node's own steps, with the fault, and the rounds in which workers may fail or
+        did."""
         if number not in self._own:
             slot = self._slots[number]
             steps = self._steps_of(slot) if slot is not None and slot.up else ()
@@ -244,7 +248,7 @@ class Model:
         return self._own[number]
 
     def _spend(self, faults: int, kind: str) -> int | None:
-        """The budget after a fault; None if it has none left."""
+        """Return the budget after a fault; None if none is left."""
         key = (faults, kind)
         if key not in self._spent:
             left = dict(self._faults[faults])
@@ -258,7 +262,7 @@ class Model:
         return self._histories.number(History(max(before.broken, breaks), rounds))
 
     def _outside_steps(self, state: Global) -> Iterator[tuple[Global, bool]]:
-        """The user closes the run; a node comes."""
+        """Yield the steps from outside: the user closes the run, or a node joins."""
         left = self._spend(state[1], "close")
         if left is not None:
             decision = self.code.decide.close(self.register(state), "closed")
@@ -275,7 +279,7 @@ class Model:
                 yield (state[0], left, *state[2:place], self._slots.number(comer), *state[place + 1 :]), True
 
     def _readings(self, register: int, place: int, slots: list[int]) -> list[int]:
-        """What the slot at ``place`` may become by a turn of its rendezvous: observers may differ."""
+        """Yield the slots that can follow from a turn of the rendezvous at ``place``. Observers may differ."""
         number = slots[place - 3]
         key = (register, place, number, *(self._visible(slot) for slot in slots))
         if key not in self._read:
@@ -289,7 +293,7 @@ class Model:
         return self._read[key]
 
     def _visible(self, number: int) -> int:
-        """What others can see of a slot."""
+        """Return the part of a slot that other nodes can see."""
         if number not in self._seen:
             slot = self._slots[number]
             seen = slot and (slot.published, slot.lease, slot.up or self.rules.guard)
@@ -297,7 +301,7 @@ class Model:
         return self._seen[number]
 
     def _decisions(self, register: State, reader: Slot, others: list[Slot]) -> Iterator[Slot]:
-        """The reader after it has read the register and the leases of ``others``."""
+        """Yield the reader after it has read the register and the leases of ``others``."""
         informed = self._without_idle_news(reader._replace(news=self._news(register, reader)))
         for alive in product(*(_liveness(slot, self.rules) for slot in others)):
             seen = {s.published.node: Seen(s.published, a) for s, a in zip(others, alive, strict=True)}
@@ -308,17 +312,17 @@ class Model:
             yield informed._replace(pending=pending)
 
     def _news(self, register: State, reader: Slot) -> News:
-        """What the reader makes of the register. A lease that has expired again makes its observation too old."""
+        """Return the observation of the reader. If the lease has expired again, the observation is too old."""
         known = _known(register, reader.member.node)
         transition, same = (
             reader.machine.observe(state, 0.0, 0.0, settled=True, polls=self.rules.polls) for state in (register, known)
         )
         assert register.phase.final or transition == same, f"{transition} != {same}"
         settled = reader.lease is LeaseIs.HELD or not self.rules.settled
-        return News(self._registers.number(known), settled, reader.lease is not LeaseIs.LAPSED or not self.rules.fresh)
+        return News(self._registers.number(known), settled, reader.lease is not LeaseIs.EXPIRED or not self.rules.fresh)
 
     def _changed(self, state: Global, new: int) -> Global:
-        """The register changes: who had decided on the version before will find the next one taken."""
+        """Yield the states after a change of the register. Commits after the previous version will fail."""
         idle = [self._without_pending(number)[0] for number in state[3:]]
         change = (state[0], new, state[2], *idle)
         if change not in self._changes:
@@ -327,7 +331,7 @@ class Model:
         return (new, *state[1:3], *(idle if self.rules.compare else state[3:]))
 
     def _without_pending(self, number: int) -> tuple[int, int | None]:
-        """The slot once its commit is done or has failed, and what it was about to commit."""
+        """Return the slot after its commit or the failure of it, and the state that it was about to commit."""
         if number not in self._idle:
             slot = self._slots[number]
             idle = number if slot is None or slot.pending is None else self._slots.number(slot._replace(pending=None))
@@ -335,7 +339,7 @@ class Model:
         return self._idle[number]
 
     def story(self, before: Global, after: Global) -> str:
-        """What happened between two states, for people."""
+        """Describe the difference between two states."""
         old, new = self.register(before), self.register(after)
         changes = [f"the run is {new.phase.value}, round {new.round}"] if before[0] != after[0] else []
         for a, b in zip(before[3:], after[3:], strict=True):
@@ -344,22 +348,22 @@ class Model:
                 changes.append(f"{two.member.node} {_change(one, two)}")
         return "; ".join(changes) if old is not new or changes else "nothing"
 
-    # Promises
+    # Properties
 
     def judge(self, state: Global) -> None:
-        """Broken if what runs at this moment must not."""
+        """Raise Broken if the running workers violate a property."""
         if state[3:] not in self._judged:
             _judge_groups([slot for slot in self.slots(state) if slot.running is not None])
             self._judged.add(state[3:])
 
-    # What a node does by itself
+    # Steps of a node
 
     def _steps_of(self, slot: Slot) -> Iterator[Step]:
         for step in (*self._agent_steps(slot), *self._worker_steps(slot), *self._mishaps(slot)):
             yield step._replace(slot=self._without_idle_news(step.slot))
 
     def _agent_steps(self, slot: Slot) -> Iterator[Step]:
-        """The agent executes what is left of its actions, ends, or acts upon its news."""
+        """The agent executes its remaining actions, ends, or handles its observation."""
         machine = slot.machine
         if slot.stopping:
             yield Step(slot._replace(running=None), breaks=slot.running.round)
@@ -405,26 +409,26 @@ class Model:
 
     def _mishaps(self, slot: Slot) -> Iterator[Step]:
         machine, round = slot.machine, slot.running.round if slot.running else 0
-        if slot.lease is LeaseIs.REGAINED:  # time passes, and each node that read late has read again
+        if slot.lease is LeaseIs.REGAINED:  # meanwhile each late reader has read again
             yield Step(slot._replace(lease=LeaseIs.HELD))
-        yield Step(self._gone(slot._replace(lease=LeaseIs.LAPSED), slot.published), "crash", breaks=round)
+        yield Step(self._gone(slot._replace(lease=LeaseIs.EXPIRED), slot.published), "crash", breaks=round)
         if slot.member.node_state is not NodeState.SUCCEEDED:
             yield Step(_departed(slot, machine), "leave", breaks=round)
             if not machine.leaving:
                 yield self._execute(slot, machine.leave(Notice("", 1.0), 0.0, self.rules.polls))._replace(fault="warn")
-        if slot.lease is not LeaseIs.LAPSED:
+        if slot.lease is not LeaseIs.EXPIRED:
             news = slot.news and slot.news._replace(fresh=not self.rules.fresh)
-            changes = {"running": None, "news": news, "lease": LeaseIs.LAPSED}
-            yield self._execute(slot, machine.lease_expired(), **changes)._replace(fault="lapse", breaks=round)
+            changes = {"running": None, "news": news, "lease": LeaseIs.EXPIRED}
+            yield self._execute(slot, machine.lease_expired(), **changes)._replace(fault="expire", breaks=round)
 
     def _gone(self, slot: Slot, last: Member) -> Slot:
-        """The slot once its node is gone; ``last`` is its last publication."""
+        """Return the slot after its node is gone. ``last`` is its last publication."""
         return slot._replace(
             up=False, machine=self._machine(last), published=last, news=None, pending=None, running=None
         )
 
     def _without_idle_news(self, slot: Slot) -> Slot:
-        """The slot without news that no action follows from."""
+        """Return the slot without an observation from which no action follows."""
         if slot.news is None or (slot.up and self._observe(slot, slot.news).actions):
             return slot
         return slot._replace(news=None)
@@ -437,8 +441,8 @@ class Model:
         return Slot(True, self._machine(member), member)
 
     def _comers(self, slots: list[Slot], place: int) -> Iterator[Slot]:
-        """The nodes that may come: a new one, or one that is gone, with or without proof that its predecessor is
-        dead."""
+        """Yield the nodes that may join: a new one, or one that is gone, with or without proof that its previous
+        incarnation is dead."""
         yield self._newcomer(f"n{place - 3}", 0, place - 3)
         for before in [slot.published for slot in slots if not slot.up]:
             again = self._newcomer(before.name, place, before.order)
@@ -448,22 +452,22 @@ class Model:
 
 
 def _renewed(slot: Slot, rules: Rules) -> Iterator[Slot]:
-    """The slot as it reads: its lease is renewed first, but may have run out again meanwhile."""
-    if slot.lease is LeaseIs.LAPSED:
+    """Return the slot as it reads. Its lease is renewed first, but may have expired again meanwhile."""
+    if slot.lease is LeaseIs.EXPIRED:
         yield slot
-    lag = slot.lease is LeaseIs.REGAINED or (rules.lag and slot.lease is LeaseIs.LAPSED)
+    lag = slot.lease is LeaseIs.REGAINED or (rules.lag and slot.lease is LeaseIs.EXPIRED)
     yield slot._replace(published=slot.member, lease=LeaseIs.REGAINED if lag else LeaseIs.HELD)
 
 
 def _departed(slot: Slot, machine: Any) -> Slot:
-    """The slot once its agent has published its departure, or has a success published, and has ended."""
+    """Return the slot after its agent has published its departure, or has a success published, and has ended."""
     machine = machine.depart().machine
-    ended = slot._replace(up=False, machine=machine, published=machine.member, lease=LeaseIs.LAPSED)
+    ended = slot._replace(up=False, machine=machine, published=machine.member, lease=LeaseIs.EXPIRED)
     return ended._replace(news=None, pending=None, running=None)
 
 
 def _known(state: State, node: str) -> State:
-    """What the actions of ``node`` depend on."""
+    """Return the values on which the actions of ``node`` depend."""
     if state.phase.final:
         return state
     known = replace(state, spent=_Spent(), cause=None)
@@ -474,24 +478,24 @@ def _known(state: State, node: str) -> State:
 
 
 def _liveness(slot: Slot, rules: Rules) -> tuple[bool, ...]:
-    """Whether an observer may take a node for alive, for dead, or for either."""
+    """Return whether an observer may take a node for alive, for dead, or for either."""
     return (True,) if slot.lease is LeaseIs.HELD and rules.guard else (True, False)
 
 
 class _Spent(dict[str, int]):
-    """The budget, hashable."""
+    """The budget of faults, hashable."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
 def _bare(state: State) -> State:
-    """The state without what is for people only."""
+    """Return the state without the values that are only for people."""
     return replace(state, spent=_Spent(state.spent), failures=(), standbys=(), reason="")
 
 
 def _change(before: Slot | None, after: Slot) -> str:
-    """What has become of a slot, for people."""
+    """Describe the change of a slot."""
     if before is None:
         return "comes"
     says = f"says {after.member.node_state.value} {after.member.round}" if before.member != after.member else ""
@@ -503,12 +507,12 @@ def _change(before: Slot | None, after: Slot) -> str:
         f"has its lease {after.lease.value}": before.lease != after.lease,
         "publishes": before.published != after.published,
         f"has read {after.news}": before.news != after.news and after.news is not None,
-        "decides to go on": before.pending != after.pending and after.pending is not None,
+        "decides to continue": before.pending != after.pending and after.pending is not None,
     }
     return ", ".join(what for what, true in changes.items() if true) or "reads nothing new"
 
 
-# Judgements
+# Checks
 
 
 def _judge_groups(running: list[Slot]) -> None:
@@ -531,7 +535,7 @@ def _judge_decision(old: State, new: State | None, seen: Mapping[str, Seen]) -> 
 def _judge_change(old: State, new: State, slots: Iterable[Slot], history: History) -> None:
     by_node = {slot.member.node: slot for slot in slots}
     formed = new.phase is Phase.RUNNING
-    _demand(not old.phase.final, lambda: f"a run that has {old.phase.value} went on")
+    _demand(not old.phase.final, lambda: f"a run that has {old.phase.value} continued")
     _demand(new.round == old.round + formed, lambda: f"round {old.round} was followed by {new.round}")
     ended = new.phase is Phase.JOINING and new.round > 0
     _demand((new.cause is not None) == ended, lambda: f"cause {new.cause} in phase {new.phase.value}")
@@ -539,7 +543,7 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
     if formed:
         limits = new.settings.nodes
         _demand(limits.min <= len(nodes) <= limits.max, lambda: f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
-        _demand(len({p.name for p in new.participants}) == len(nodes), lambda: f"a node takes part twice: {nodes}")
+        _demand(len({p.name for p in new.participants}) == len(nodes), lambda: f"a node is a member twice: {nodes}")
         stands = {node: (by_node[node].published.node_state, by_node[node].published.round) for node in nodes}
         admitted = all(
             node_state is NodeState.LEFT or (node_state, at) == (NodeState.READY, old.round)
@@ -553,7 +557,7 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
         succeeded = all((m.node_state, m.round) == (NodeState.SUCCEEDED, new.round) for m in done)
         _demand(succeeded, lambda: f"success without all: {done}")
         well = old.phase is Phase.RUNNING or old.grace > 0
-        _demand(well, lambda: "success of a round with which something was wrong")
+        _demand(well, lambda: "success of a round with a fault")
     _judge_budget(old, new, by_node, history)
 
 
@@ -566,7 +570,7 @@ def _judge_budget(old: State, new: State, by_node: dict[str, Slot], history: His
     _demand(not charged or old.round in history.crashed, lambda: f"round {old.round} was charged for nothing")
     members = [by_node[p.node].published for p in old.participants]
     back = all(m.node_state in (NodeState.READY, NodeState.LEFT) or m.final for m in members)
-    _demand(not charged or back, lambda: f"round {old.round} was charged, but a node did not come back")
+    _demand(not charged or back, lambda: f"round {old.round} was charged, but a node did not return")
     exceeded = new.restarts > new.settings.restarts.max
     hopeless = any(m.final for m in members) or old.phase is Phase.RUNNING
     may_fail = (new.phase is Phase.FAILED) == exceeded or (new.phase is Phase.FAILED and hopeless)

@@ -1,4 +1,4 @@
-"""JSON of the protocol's values: whole, tolerant of newer fields, strict about meanings."""
+"""JSON of the protocol's values: complete, tolerant of newer fields, strict about types and enumerations."""
 
 import json
 from collections.abc import Mapping
@@ -74,11 +74,11 @@ def through_json(value: Any) -> Any:
 def test_decode_inverts_encode_through_json(value: Any) -> None:
     again = decode(type(value), through_json(value))
     assert again == value
-    assert repr(again) == repr(value)  # types too: 1 is not 1.0, a tuple is no list
+    assert repr(again) == repr(value)  # also the types: 1 is not 1.0, and a tuple is not a list
 
 
 def with_strangers(data: Any) -> Any:
-    """The same JSON, as a newer writer would extend it: an unknown field in every object that is a value."""
+    """Return the JSON with an unknown field in every object that is a value, as a newer writer would extend it."""
     if isinstance(data, list):
         return [with_strangers(item) for item in data]
     if isinstance(data, dict):
@@ -137,7 +137,7 @@ LEASE = ["settings", "rendezvous", "lease"]
 
 
 def changed(data: Any, place: list[Any], value: Any) -> Any:
-    """A copy of JSON ``data`` with ``value`` at ``place``."""
+    """Return a copy of JSON ``data`` with ``value`` at ``place``."""
     if not place:
         return value
     copy = dict(data) if isinstance(data, dict) else list(data)
@@ -153,7 +153,7 @@ def changed(data: Any, place: list[Any], value: Any) -> Any:
         pytest.param(["run_id"], 7, "run_id is 7, not str", id="number for text"),
         pytest.param(["run_id"], None, "run_id is None, not str", id="null for text"),
         pytest.param(["phase"], "paused", r"phase is 'paused', not one of \['joining'", id="unknown phase"),
-        pytest.param(["phase"], "JOINING", "phase is 'JOINING'", id="a phase's name for its value"),
+        pytest.param(["phase"], "JOINING", "phase is 'JOINING'", id="the name of a phase instead of its value"),
         pytest.param(["phase"], None, "phase is None", id="null for a phase"),
         pytest.param(["phase"], ["joining"], "phase is", id="list for a phase"),
         pytest.param(["cause"], "weather", "cause is 'weather'", id="unknown cause"),
@@ -163,7 +163,7 @@ def changed(data: Any, place: list[Any], value: Any) -> Any:
         pytest.param(["round"], None, "round is None, not int", id="null for int"),
         pytest.param(["settings"], None, "settings is not an object", id="null for an object"),
         pytest.param(["settings", "nodes"], 3, r"settings\.nodes is not an object", id="number for an object"),
-        pytest.param(["settings", "nodes", "min"], False, r"settings\.nodes\.min is False", id="deep inside"),
+        pytest.param(["settings", "nodes", "min"], False, r"settings\.nodes\.min is False", id="a nested field"),
         pytest.param(
             ["settings", "rendezvous", "lease"], True, r"settings\.rendezvous\.lease is True", id="bool for float"
         ),
@@ -174,32 +174,34 @@ def changed(data: Any, place: list[Any], value: Any) -> Any:
         pytest.param(["participants"], "ab", "participants is 'ab', not list", id="text for a list"),
         pytest.param(["participants", 1], None, r"participants\[1\] is not an object", id="in a list"),
         pytest.param(["participants", 1], {}, r"participants\[1\]\.node is missing", id="missing in a list"),
-        pytest.param(["participants", 0, "port"], 1.5, r"participants\[0\]\.port is 1\.5", id="deep in a list"),
+        pytest.param(
+            ["participants", 0, "port"], 1.5, r"participants\[0\]\.port is 1\.5", id="a nested field in a list"
+        ),
         pytest.param(["standbys"], ["a@0", 1], r"standbys\[1\] is 1, not str", id="in a list of text"),
         pytest.param(["spent"], [], r"spent is \[\], not dict", id="list for a mapping"),
         pytest.param(["spent"], {"node": True}, r"spent\.node is True, not int", id="in a mapping"),
         pytest.param(["failures", 0, "rank"], None, r"failures\[0\]\.rank is None", id="in a failure"),
     ],
 )
-def test_an_unknown_meaning_is_refused_by_its_place(place: list[str | int], value: Any, message: str) -> None:
+def test_an_invalid_value_is_refused_with_its_place(place: list[str | int], value: Any, message: str) -> None:
     with pytest.raises(DecodeError, match=f"^{message}"):
         decode(State, changed(STATE, place, value))
 
 
 @pytest.mark.parametrize("name", ["node", "node_state", "round", "local_world_size", "address", "port"])
-def test_a_missing_field_is_named(name: str) -> None:
+def test_the_error_names_a_missing_field(name: str) -> None:
     data = {key: value for key, value in MEMBER.items() if key != name}
     with pytest.raises(DecodeError, match=f"^{name} is missing$"):
         decode(Member, data)
 
 
-def test_the_place_may_start_elsewhere() -> None:
+def test_the_place_may_have_a_prefix() -> None:
     with pytest.raises(DecodeError, match=r"^v7\.round is None"):
         decode(State, changed(STATE, ["round"], None), "v7")
 
 
 @pytest.mark.parametrize("value", [1, "x", [], {}, {"round": 1}], ids=str)
-def test_what_may_be_absent_must_else_be_whole(value: Any) -> None:
+def test_an_optional_value_must_be_valid(value: Any) -> None:
     with pytest.raises(DecodeError, match=r"^failure\b"):
         decode(Member, changed(MEMBER, ["failure"], value))
 
@@ -212,12 +214,12 @@ def test_a_whole_number_of_seconds_is_a_float(lease: int) -> None:
     assert isinstance(decoded.timestamp, float)
 
 
-def test_a_number_beyond_all_floats_is_refused() -> None:
+def test_a_number_larger_than_any_float_is_refused() -> None:
     with pytest.raises(DecodeError, match="timestamp"):
         decode(Failure, changed(through_json(failure("a", 1)), ["timestamp"], 10**400))
 
 
-def test_a_wrong_field_of_an_optional_value_is_named() -> None:
+def test_the_error_names_a_wrong_field_of_an_optional_value() -> None:
     with pytest.raises(DecodeError, match=r"^failure\.rank is None"):
         decode(Member, changed(MEMBER, ["failure", "rank"], None))
 
@@ -229,7 +231,7 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 @dataclass(frozen=True)
 class Anything:
-    """Hints that the protocol's own values do not use."""
+    """Hints that the values of the protocol do not use."""
 
     choice: Literal["none", "out"] = "none"
     either: int | str | None = None
@@ -265,6 +267,6 @@ def test_other_hints_too(value: Anything) -> None:
     ],
     ids=str,
 )
-def test_other_hints_refuse_too(data: Any) -> None:
+def test_other_hints_refuse_wrong_values(data: Any) -> None:
     with pytest.raises(DecodeError, match=f"^{next(iter(data))}"):
         decode(Anything, data)

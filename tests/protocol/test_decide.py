@@ -1,4 +1,4 @@
-"""Every rule of the protocol, a row each."""
+"""Every rule of the protocol, one row each."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -36,7 +36,7 @@ NOTHING = Seen(None, alive=True)
 
 
 def formed(decision: Decision) -> str:
-    """The nodes of the round that the decision forms, by rank, and the standbys."""
+    """Return the nodes of the round that the decision forms, by rank, and the standbys."""
     assert decision.next is not None, decision.reason
     assert decision.next.phase is Phase.RUNNING, decision.reason
     ranks = "".join(p.node.removesuffix("@0") for p in decision.next.participants)
@@ -45,12 +45,12 @@ def formed(decision: Decision) -> str:
 
 
 def awaiting(*names: str) -> Decision:
-    """The nodes must stop their workers of round 1."""
+    """Return the decision that waits for nodes to stop their workers of round 1."""
     reason = f"waiting for {', '.join(names)} to stop the workers of round 1"
     return Decision(None, reason, busy=tuple(f"{name}@0" for name in names))
 
 
-# Phase RUNNING: when a round goes on, and what ends it
+# Phase RUNNING: when a round continues, and what ends it
 
 BEFORE_ITS_START = [ready("a", 0), ready("b", 0)]
 
@@ -58,33 +58,33 @@ BEFORE_ITS_START = [ready("a", 0), ready("b", 0)]
 @pytest.mark.parametrize(
     ("seen", "quorum_for"),
     [
-        pytest.param(view(runs("a", 1), runs("b", 1)), 0.0, id="all run"),
-        pytest.param(view(*BEFORE_ITS_START), 0.0, id="none has started yet"),
-        pytest.param(view(runs("a", 1), runs("b", 1)), 99.0, id="the last call means nothing now"),
+        pytest.param(view(runs("a", 1), runs("b", 1)), 0.0, id="all nodes run"),
+        pytest.param(view(*BEFORE_ITS_START), 0.0, id="no node has started yet"),
+        pytest.param(view(runs("a", 1), runs("b", 1)), 99.0, id="the last call has no effect"),
         pytest.param(view(runs("a", 1), succeeded("b", 1)), 0.0, id="one has succeeded"),
         pytest.param(view(runs("a", 1), dead(succeeded("b", 1))), 0.0, id="one has succeeded, then was lost"),
         pytest.param(
             view(runs("a", 1), Seen(member("b", NodeState.SUCCEEDED, 1), True), ready("b@1", 1, dead=("b@0",))),
             0.0,
-            id="one has succeeded, then came back",
+            id="one has succeeded, then returned",
         ),
         pytest.param(view(runs("a", 1), succeeded("b", 1), ready("c", 1)), 0.0, id="a newcomer after a success"),
         pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 0)), 0.0, id="a newcomer that knows an old round"),
         pytest.param(view(runs("a", 1), runs("b", 1), ready("c", -1)), 0.0, id="a newcomer that knows no round"),
         pytest.param(view(runs("a", 1), runs("b", 1), dead(ready("c", 1))), 0.0, id="a newcomer that is dead"),
-        pytest.param(view(runs("a", 1), runs("b", 1), left("c")), 0.0, id="a stranger has left"),
-        pytest.param(view(runs("a", 1), runs("b", 1), failed("c", 1)), 0.0, id="a stranger has failed"),
+        pytest.param(view(runs("a", 1), runs("b", 1), left("c")), 0.0, id="another node has left"),
+        pytest.param(view(runs("a", 1), runs("b", 1), failed("c", 1)), 0.0, id="another node has failed"),
+        pytest.param(view(runs("a", 1), runs("b", 1, failure=failure("b", 0))), 0.0, id="a failure of an old round"),
         pytest.param(
-            view(runs("a", 1), runs("b", 1, failure=failure("b", 0))), 0.0, id="a report of failure on an old round"
+            view(runs("a", 1), ready("b", 0, failure=failure("b", 0))),
+            0.0,
+            id="a failure of an old round, not started yet",
         ),
-        pytest.param(
-            view(runs("a", 1), ready("b", 0, failure=failure("b", 0))), 0.0, id="a failure of old, and not started yet"
-        ),
-        pytest.param(view(runs("a", 1), b=NOTHING), 0.0, id="a lease not found, not for long yet"),
-        pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 0, dead=("d@0",))), 0.0, id="some stranger is dead"),
+        pytest.param(view(runs("a", 1), b=NOTHING), 0.0, id="a lease that is missing for a short time"),
+        pytest.param(view(runs("a", 1), runs("b", 1), ready("c", 0, dead=("d@0",))), 0.0, id="another node is dead"),
     ],
 )
-def test_a_round_runs_on(seen: View, quorum_for: float) -> None:
+def test_a_round_continues(seen: View, quorum_for: float) -> None:
     decision = decide(running("ab"), replace(seen, quorum_for=quorum_for))
     assert decision == Decision(None, "round 1 runs on 2 nodes")
 
@@ -122,19 +122,17 @@ ENDS = [
         view(runs("a", 1), runs("b", 1), ready("b@1", -1, dead=("b@0",))),
         Cause.NODE,
         "b was lost",
-        id="its successor knows it dead",
+        id="its new incarnation reports its death",
     ),
-    pytest.param(view(runs("a", 1), ready("b", 1)), Cause.NODE, "b stopped its workers", id="lease ran out"),
+    pytest.param(view(runs("a", 1), ready("b", 1)), Cause.NODE, "b stopped its workers", id="the lease expired"),
     pytest.param(view(runs("a", 1), left("b")), Cause.LEAVE, "b left", id="departure"),
     pytest.param(view(runs("a", 1), left("b", 0)), Cause.LEAVE, "b left", id="departure before its start"),
-    pytest.param(
-        view(runs("a", 1), dead(left("b"))), Cause.LEAVE, "b left", id="departure, and its lease ran out since"
-    ),
+    pytest.param(view(runs("a", 1), dead(left("b"))), Cause.LEAVE, "b left", id="departure, then the lease expired"),
     pytest.param(
         view(runs("a", 1), left("b"), ready("b@1", -1, dead=("b@0",))),
         Cause.LEAVE,
         "b left",
-        id="departure, and its successor knows it dead",
+        id="departure, then its new incarnation reports its death",
     ),
     pytest.param(view(runs("a", 1), left("b"), ready("c", 1)), Cause.LEAVE, "b left", id="departure and newcomer"),
     pytest.param(
@@ -144,7 +142,7 @@ ENDS = [
         view(runs("a", 1, leaving=Notice("preempted", 20.0)), left("b")),
         Cause.LEAVE,
         "b left",
-        id="departure beside a warning: no common step is left",
+        id="departure beside a warning",
     ),
 ]
 
@@ -163,7 +161,7 @@ WELL = [
         Cause.LEAVE,
         "b and 1 more leave within 20 s: preempted",
         20.0,
-        id="two warnings, the sooner counts",
+        id="two warnings, the earlier deadline counts",
     ),
     pytest.param(
         view(succeeded("a", 1), runs("b", 1, leaving=SOON)),
@@ -176,12 +174,12 @@ WELL = [
 
 
 @pytest.mark.parametrize(("seen", "cause", "reason", "grace"), WELL)
-def test_a_round_ends_well_where_nothing_is_wrong(seen: View, cause: Cause, reason: str, grace: float) -> None:
+def test_a_round_without_a_fault_ends_with_a_grace_period(seen: View, cause: Cause, reason: str, grace: float) -> None:
     decision = decide(running("ab"), seen)
     assert decision.next == joining("ab", cause, grace=grace, reason=reason)
 
 
-def test_a_warning_does_not_undo_a_success() -> None:
+def test_a_warning_does_not_change_a_success() -> None:
     seen = view(succeeded("a", 1), succeeded("b", 1))
     warned = replace(seen.nodes["b@0"].member, leaving=SOON)  # type: ignore[type-var]  # it is there
     decision = decide(running("ab"), View({**seen.nodes, "b@0": Seen(warned, alive=True)}))
@@ -196,7 +194,7 @@ BREAKS = [
 
 
 @pytest.mark.parametrize(("seen", "what"), BREAKS)
-def test_what_goes_wrong_ends_the_grace(seen: View, what: str) -> None:
+def test_a_fault_ends_the_grace_period(seen: View, what: str) -> None:
     state = joining("ab", Cause.JOIN, grace=120.0)
     again = decide(state, seen).next
     assert again == replace(state, grace=0.0, reason=f"{what} during the grace period")
@@ -206,12 +204,12 @@ def test_what_goes_wrong_ends_the_grace(seen: View, what: str) -> None:
 @pytest.mark.parametrize(
     "seen",
     [
-        pytest.param(view(runs("a", 1), ready("b", 1)), id="one has come to its step's end"),
-        pytest.param(view(runs("a", 1), left("b")), id="one has, and left"),
-        pytest.param(view(runs("a", 1), dead(left("b"))), id="one has left, and its lease ran out"),
+        pytest.param(view(runs("a", 1), ready("b", 1)), id="one has stopped"),
+        pytest.param(view(runs("a", 1), left("b")), id="one has stopped and left"),
+        pytest.param(view(runs("a", 1), dead(left("b"))), id="one has left, and its lease expired"),
     ],
 )
-def test_the_grace_lasts_while_some_come_to_a_steps_end(seen: View) -> None:
+def test_the_grace_period_lasts_while_nodes_stop(seen: View) -> None:
     decision = decide(joining("ab", Cause.LEAVE, grace=20.0), seen)
     assert (decision.next, decision.reason) == (None, "waiting for a to stop the workers of round 1")
 
@@ -224,13 +222,13 @@ def test_the_grace_lasts_while_some_come_to_a_steps_end(seen: View) -> None:
         pytest.param(view(succeeded("a", 1), succeeded("b", 1), ready("c", 1)), id="a newcomer waits"),
     ],
 )
-def test_a_round_that_was_to_end_well_and_comes_to_its_end_is_the_last(seen: View) -> None:
+def test_a_success_of_all_during_the_grace_period_ends_the_run(seen: View) -> None:
     ended = decide(joining("ab", Cause.JOIN, grace=120.0), seen).next
     assert ended == running("ab", phase=Phase.SUCCEEDED, reason="all workers of round 1 succeeded")
 
 
-def test_who_succeeds_in_a_round_that_is_to_end_waits_for_the_others() -> None:
-    """Those who were stopped go on, and so do all."""
+def test_a_node_that_succeeds_in_the_grace_period_waits_for_the_others() -> None:
+    """The nodes that stopped continue, and so do all others."""
     state = joining("ab", Cause.JOIN, grace=120.0)
     assert decide(state, view(succeeded("a", 1), runs("b", 1))).next is None
     again = decide(state, view(succeeded("a", 1), ready("b", 1))).next
@@ -239,7 +237,7 @@ def test_who_succeeds_in_a_round_that_is_to_end_waits_for_the_others() -> None:
     assert decide(again, view(succeeded("a", 1), succeeded("b", 1))).next is None
 
 
-def test_who_must_leave_is_in_no_further_round() -> None:
+def test_a_leaving_node_is_in_no_further_round() -> None:
     state = joining("abc", Cause.LEAVE, grace=20.0, drained=("c",))
     decision = decide(state, view(ready("a", 1), ready("b", 1, leaving=SOON), ready("c", 1)))
     assert decision.next is not None
@@ -247,7 +245,7 @@ def test_who_must_leave_is_in_no_further_round() -> None:
     assert (decision.next.grace, decision.next.spent) == (0.0, {"leave": 1})
 
 
-def test_a_drain_ends_the_round_that_the_node_is_in() -> None:
+def test_a_drain_ends_the_round_of_the_node() -> None:
     drained = drain(running("ab"), ["b"]).next
     assert drained is not None and drained.phase is Phase.RUNNING
     ended = decide(drained, view(runs("a", 1), runs("b", 1))).next
@@ -256,7 +254,7 @@ def test_a_drain_ends_the_round_that_the_node_is_in() -> None:
     assert back is not None and decide(back, view(runs("a", 1), runs("b", 1))).next is None
 
 
-def test_a_drain_of_a_machine_is_one_of_all_its_nodes() -> None:
+def test_a_drain_of_a_machine_drains_all_its_nodes() -> None:
     drained = drain(running("abc"), ["m", "c"]).next
     assert drained is not None and (drained.drained, drained.reason) == (("c", "m"), "c, m are drained")
     seen = view(runs("a", 1, host="m"), runs("b", 1, host="m"), runs("c", 1))
@@ -264,7 +262,7 @@ def test_a_drain_of_a_machine_is_one_of_all_its_nodes() -> None:
     assert ended is not None and ended.reason == "a, b, c are drained"
 
 
-def test_a_node_whose_incarnation_is_retired_leaves_and_comes_back_as_another() -> None:
+def test_a_node_whose_incarnation_is_retired_leaves_and_may_return() -> None:
     retired = retire(running("ab"), ["b@0"]).next
     assert retired is not None and (retired.retired, retired.reason) == (("b@0",), "b is drained")
     assert retire(retired, ["b@0"]).next is None
@@ -274,7 +272,7 @@ def test_a_node_whose_incarnation_is_retired_leaves_and_comes_back_as_another() 
     assert formed is not None and [p.node for p in formed.participants] == ["a@0", "b@1"]
 
 
-def test_a_scale_ends_a_round_that_is_too_large_and_takes_more_in() -> None:
+def test_a_scale_changes_the_size_of_the_round() -> None:
     smaller, larger = scale(running("ab"), 1).next, scale(running("abcd"), 5).next
     assert smaller is not None and larger is not None
     ended = decide(smaller, view(runs("a", 1), runs("b", 1))).next
@@ -285,14 +283,14 @@ def test_a_scale_ends_a_round_that_is_too_large_and_takes_more_in() -> None:
     assert joins is not None and joins.cause is Cause.JOIN
 
 
-def test_a_checkpoint_that_is_asked_for_ends_a_round_well() -> None:
+def test_a_requested_checkpoint_ends_a_round_with_a_grace_period() -> None:
     asked = checkpoint(running("ab")).next
     assert asked is not None and (asked.cause, asked.grace) == (Cause.CHECKPOINT, 120.0)
     assert checkpoint(asked).next is None
 
 
 @pytest.mark.parametrize("wish", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint])
-def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -> None:
+def test_a_run_that_has_ended_refuses_requests(wish: Callable[[State], Decision]) -> None:
     assert wish(running("ab", phase=Phase.CLOSED)).next is None
 
 
@@ -300,9 +298,9 @@ def test_a_run_that_has_ended_heeds_no_wish(wish: Callable[[State], Decision]) -
     ("round", "expected", "formed"),
     [
         pytest.param(0, None, False, id="the first round waits for the last call"),
-        pytest.param(0, 1, False, id="the scheduler has started one more"),
-        pytest.param(0, 0, True, id="the scheduler has started no more"),
-        pytest.param(1, None, True, id="a later round takes in who comes late"),
+        pytest.param(0, 1, False, id="SLURM has started one more"),
+        pytest.param(0, 0, True, id="SLURM has started no more"),
+        pytest.param(1, None, True, id="a later round includes late nodes"),
     ],
 )
 def test_a_pool_waits_for_elements_that_run(round: int, expected: int | None, formed: bool) -> None:
@@ -330,7 +328,7 @@ def test_a_round_ends(seen: View, cause: Cause, reason: str) -> None:
         pytest.param(2, 3, True, id="min"),
     ],
 )
-def test_a_newcomer_joins_where_there_is_room(min_nodes: int, max_nodes: int, joins: bool) -> None:
+def test_a_newcomer_joins_if_a_seat_is_free(min_nodes: int, max_nodes: int, joins: bool) -> None:
     state = running("ab", given=settings(min_nodes, max_nodes))
     assert (decide(state, view(runs("a", 1), runs("b", 1), ready("c", 1))).next is not None) == joins
 
@@ -341,7 +339,7 @@ def test_a_newcomer_joins_where_there_is_room(min_nodes: int, max_nodes: int, jo
         pytest.param(view(succeeded("a", 1), succeeded("b", 1)), id="all live"),
         pytest.param(view(succeeded("a", 1), dead(succeeded("b", 1))), id="one is gone"),
         pytest.param(view(succeeded("a", 1), succeeded("b", 1), ready("c", 1)), id="a newcomer waits"),
-        pytest.param(view(succeeded("a", 1), succeeded("b", 1), dead(runs("c", 1))), id="a stranger is dead"),
+        pytest.param(view(succeeded("a", 1), succeeded("b", 1), dead(runs("c", 1))), id="another node is dead"),
     ],
 )
 def test_the_success_of_all_ends_the_run(seen: View) -> None:
@@ -351,19 +349,19 @@ def test_the_success_of_all_ends_the_run(seen: View) -> None:
 
 
 FINAL = dead(succeeded("a", 1, final=True))
-"""A node that has succeeded, and whose agent has ended since."""
+"""A node that has succeeded, and whose agent has ended meanwhile."""
 
 
 @pytest.mark.parametrize(
     ("state", "seen"),
     [
-        pytest.param(running("ab"), view(FINAL, runs("b", 1)), id="nothing else has happened"),
+        pytest.param(running("ab"), view(FINAL, runs("b", 1)), id="no other event"),
         pytest.param(running("ab"), view(FINAL, runs("b", 1), ready("c", 1)), id="a newcomer waits"),
         pytest.param(running("ab", target=1), view(FINAL, runs("b", 1)), id="the run is scaled down"),
         pytest.param(running("ab", drained=("a",)), view(FINAL, runs("b", 1)), id="the node is drained"),
     ],
 )
-def test_a_round_goes_on_after_a_success_that_is_final(state: State, seen: View) -> None:
+def test_a_round_continues_after_a_final_success(state: State, seen: View) -> None:
     assert decide(state, seen).next is None
 
 
@@ -378,7 +376,7 @@ def test_a_round_goes_on_after_a_success_that_is_final(state: State, seen: View)
         ),
     ],
 )
-def test_no_round_follows_a_success_that_is_final(other: Seen, reason: str, spent: dict[str, int]) -> None:
+def test_no_round_follows_a_final_success(other: Seen, reason: str, spent: dict[str, int]) -> None:
     seen = view(succeeded("a", 1, final=True), other, ready("c", 1))
     ended = decide(running("ab"), seen).next
     assert ended is not None and (ended.phase, ended.reason) == (Phase.JOINING, reason)
@@ -388,7 +386,7 @@ def test_no_round_follows_a_success_that_is_final(other: Seen, reason: str, spen
     assert [one.rank for one in failed.failures] == ([2] if "worker" in spent else [])
 
 
-def test_workers_that_still_run_are_waited_for_after_a_success_that_is_final() -> None:
+def test_after_a_final_success_the_run_waits_for_running_workers() -> None:
     ended = joining("abc", Cause.WORKER)
     assert decide(ended, view(FINAL, ready("b", 1), runs("c", 1))).busy == ("c@0",)
 
@@ -406,15 +404,15 @@ def test_an_agent_that_gives_up_ends_the_run(phase: Phase) -> None:
     [succeeded("b", 0), runs("b", 1), ready("b", 0)],
     ids=["of an older round", "running", "not started"],
 )
-def test_success_needs_all(other: Seen) -> None:
+def test_a_success_needs_all_nodes(other: Seen) -> None:
     assert decide(running("ab"), view(succeeded("a", 1), other)).next is None
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.final], ids=lambda phase: phase.value)
-@pytest.mark.parametrize("seen", [view(failed("a", 1), dead(runs("b", 1)), ready("c", 1))], ids=["whatever is seen"])
+@pytest.mark.parametrize("seen", [view(failed("a", 1), dead(runs("b", 1)), ready("c", 1))], ids=["any view"])
 def test_a_final_phase_is_final(phase: Phase, seen: View) -> None:
-    state = running("ab", phase=phase, reason="so it is")
-    assert decide(state, seen) == Decision(None, f"the run has {phase.value}: so it is")
+    state = running("ab", phase=phase, reason="the reason")
+    assert decide(state, seen) == Decision(None, f"the run has {phase.value}: the reason")
 
 
 # Phase JOINING: exclusivity
@@ -433,13 +431,15 @@ def test_a_final_phase_is_final(phase: Phase, seen: View) -> None:
         pytest.param(failed("b", 1), True, id="stopping after a failure"),
         pytest.param(succeeded("b", 1), True, id="succeeded"),
         pytest.param(ready("b", 0), True, id="may be about to start"),
-        pytest.param(ready("b", -1), True, id="knows no round"),
+        pytest.param(ready("b", -1), True, id="has seen no round"),
         pytest.param(NOTHING, True, id="lease not found yet"),
     ],
 )
 @pytest.mark.parametrize("quorum_for", [0.0, 99.0])
 @pytest.mark.parametrize("cause", [*Cause, None])
-def test_no_round_forms_beside_another(b: Seen, waits: bool, quorum_for: float, cause: Cause | None) -> None:
+def test_no_round_forms_while_workers_of_another_run(
+    b: Seen, waits: bool, quorum_for: float, cause: Cause | None
+) -> None:
     seen = view(ready("a", 1), ready("c", 1), b=b, quorum_for=quorum_for)
     decision = decide(joining("ab", cause, given=settings(max_nodes=2)), seen)
     if waits:
@@ -448,17 +448,17 @@ def test_no_round_forms_beside_another(b: Seen, waits: bool, quorum_for: float, 
         assert decision.next is not None
 
 
-def test_all_that_are_waited_for_are_named() -> None:
+def test_the_reason_names_all_awaited_nodes() -> None:
     decision = decide(joining("abc", Cause.NODE), view(runs("c", 1), ready("a", 1), runs("b", 1)))
     assert decision == awaiting("b", "c")
 
 
-def test_a_node_named_dead_by_its_successor_is_not_waited_for() -> None:
+def test_a_node_whose_new_incarnation_reports_its_death_is_not_awaited() -> None:
     seen = view(ready("a", 1), runs("b", 1), ready("b@1", 1, dead=("b@0",)))
     assert formed(decide(joining("ab", Cause.NODE, given=settings(2, 2)), seen)) == "ab@1"
 
 
-def test_the_word_of_a_dead_node_on_its_predecessor_still_counts() -> None:
+def test_the_report_of_a_dead_node_on_its_previous_incarnation_counts() -> None:
     seen = view(ready("a", 1), runs("b", 1), dead(ready("b@1", 1, dead=("b@0",))), quorum_for=30.0)
     assert formed(decide(joining("ab", Cause.NODE), seen)) == "a"
 
@@ -476,7 +476,7 @@ def test_the_word_of_a_dead_node_on_its_predecessor_still_counts() -> None:
         pytest.param(
             [ready("a", 1), unproved(ready("b", 1)), ready("b@1", 1, dead=("b@0",))],
             None,
-            id="its successor knows it dead",
+            id="its new incarnation reports its death",
         ),
         pytest.param([ready("a", 1), ready("b", 1), unproved(ready("c", 0))], None, id="ready for an older round"),
         pytest.param([ready("a", 1), ready("b", 1), unproved(runs("c", 1))], None, id="not ready"),
@@ -484,7 +484,7 @@ def test_the_word_of_a_dead_node_on_its_predecessor_still_counts() -> None:
     ],
 )
 @pytest.mark.parametrize("quorum_for", [0.0, 99.0])
-def test_a_round_forms_with_no_node_that_has_given_no_sign_of_life(
+def test_a_round_forms_only_with_nodes_whose_heartbeat_was_seen(
     seen: list[Seen], waits_for: str | None, quorum_for: float
 ) -> None:
     state = joining("ab", Cause.NODE, given=settings(2, 2))
@@ -495,12 +495,12 @@ def test_a_round_forms_with_no_node_that_has_given_no_sign_of_life(
         assert formed(decision)[0] == "a"
 
 
-def test_a_round_goes_on_without_a_sign_of_life() -> None:
+def test_a_round_continues_without_a_heartbeat() -> None:
     seen = view(unproved(runs("a", 1)), unproved(runs("b", 1)))
     assert decide(running("ab"), seen) == Decision(None, "round 1 runs on 2 nodes")
 
 
-def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
+def test_the_wait_for_workers_precedes_the_wait_for_heartbeats() -> None:
     decision = decide(joining("ab", Cause.NODE), view(unproved(ready("a", 1)), runs("b", 1)))
     assert decision == awaiting("b")
 
@@ -517,19 +517,19 @@ def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
             settings(2, 4),
             view(ready("a", 0), quorum_for=99.0),
             "waiting for nodes: 1 of at least 2 are ready",
-            id="too few for long",
+            id="too few after the last call",
         ),
         pytest.param(
             settings(2, 4),
             view(ready("a", 0), dead(ready("b", 0)), quorum_for=99.0),
             "waiting for nodes: 1 of at least 2 are ready",
-            id="dead is not ready",
+            id="a dead node is not ready",
         ),
         pytest.param(
             settings(2, 4),
             view(ready("a", 0), ready("b", -1), left("c", 0), runs("d", 0), quorum_for=99.0),
             "waiting for nodes: 1 of at least 2 are ready",
-            id="only ready for this round is ready",
+            id="ready for an older round is not ready",
         ),
         pytest.param(settings(2, 2), view(ready("a", 0), ready("b", 0)), "ab", id="max reached"),
         pytest.param(settings(1, 2), view(ready("c", 0), ready("b", 0), ready("a", 0)), "ab+c", id="more than max"),
@@ -541,7 +541,7 @@ def test_who_is_to_stop_is_waited_for_before_a_sign_of_life() -> None:
             settings(1, 4),
             view(ready("a", 0), quorum_for=29.9),
             "last call: 1 node ready, waiting for more nodes",
-            id="nobody knows who comes",
+            id="unknown jobs",
         ),
         pytest.param(
             settings(1, 4),
@@ -569,10 +569,10 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param([ready("a", 1, **JOB)], 2, id="two not seen yet"),
+        pytest.param([ready("a", 1, **JOB)], 2, id="two have not been seen"),
         pytest.param([ready(n, 1, **JOB) for n in "abc"], 0, id="all are ready"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), ready("c", 0, **JOB)], 1, id="one is late"),
-        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), ready("c", -1, **JOB)], 1, id="one has just come"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), ready("c", -1, **JOB)], 1, id="one has just started"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), runs("c", 0, **JOB)], 1, id="one runs an old round"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1, **JOB))], 0, id="one is dead"),
         pytest.param(
@@ -580,30 +580,32 @@ def test_the_barrier(given: Settings, seen: View, expected: str) -> None:
             0,
             id="one left",
         ),
-        pytest.param([ready("a", 1, **JOB), ready("b", 1)], 0, id="of one nothing is known"),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1)], 0, id="the job of one is unknown"),
         pytest.param([ready("a", 1, job="7.0"), ready("b", 0, **JOB)], 1, id="the size of its job is unknown"),
         pytest.param([ready("a", 1, job_nodes=3), ready("b", 1, **JOB)], 0, id="its job is unknown"),
-        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1))], 1, id="a dead one unknown"),
-        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), left("c")], 1, id="an unknown one has left"),
+        pytest.param(
+            [ready("a", 1, **JOB), ready("b", 1, **JOB), dead(ready("c", 1))], 1, id="a dead one of an unknown job"
+        ),
+        pytest.param([ready("a", 1, **JOB), ready("b", 1, **JOB), left("c")], 1, id="one of an unknown job has left"),
         pytest.param([ready("a", 1, **JOB), ready("b", 1, job="8.0", job_nodes=2)], 3, id="two jobs"),
         pytest.param(
             [ready("a@1", 1, **AGAIN, dead=("a@0",)), runs("a", 1, **JOB), dead(runs("b", 1, **JOB))],
             2,
-            id="a requeued job starts from none",
+            id="the nodes of a requeued job count anew",
         ),
         pytest.param(
             [ready("a@1", 1, **JOB, dead=("a@0",)), ready("a", 1, **JOB), ready("b", 1, **JOB)],
             1,
-            id="a node that is back counts once",
+            id="a node that returned counts once",
         ),
         pytest.param(
             [ready("a", 1, job="7.0", job_nodes=1), ready("b", 1, job="7.0", job_nodes=1)],
             0,
-            id="more than the job has",
+            id="more nodes than the job has",
         ),
     ],
 )
-def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], expected: int) -> None:
+def test_the_last_call_waits_for_expected_nodes(seen: list[Seen], expected: int) -> None:
     state = State("run", settings(1, 9), round=1, participants=(Participant("a@0", 2, "host-a", 1097),))
     seen = seen if any(s.member and s.member.node == "a@0" for s in seen) else [*seen, dead(runs("a", 1))]
     decision = decide(state, view(*seen))
@@ -625,29 +627,35 @@ def test_the_last_call_waits_for_those_that_can_still_come(seen: list[Seen], exp
         pytest.param(
             "", 4, [ready("a", 1, order=2), ready("b", 1, order=1)], "ba", id="SLURM's order goes before the name"
         ),
-        pytest.param("", 4, [ready("b", 1, order=0), ready("a", 1, order=0)], "ab", id="the name decides a draw"),
-        pytest.param("cab", 4, [ready(n, 1) for n in "abc"], "cab", id="survivors keep their order"),
-        pytest.param("cab", 4, [left("c"), ready("b", 1), ready("a", 1)], "ab", id="also when the first has left"),
-        pytest.param("cab", 4, [dead(runs("a", 1)), ready("b", 1), ready("c", 1)], "cb", id="also when one was lost"),
-        pytest.param("db", 4, [ready(n, 1) for n in "abcd"], "dbac", id="newcomers follow"),
-        pytest.param("db", 3, [ready(n, 1) for n in "abcd"], "dba+c", id="newcomers stand by"),
-        pytest.param("db", 2, [ready(n, 1) for n in "abcd"], "db+ac", id="a newcomer displaces nobody"),
         pytest.param(
-            "db", 2, [ready("a", 1), dead(runs("d", 1)), ready("b", 1), ready("c", 1)], "ab+c", id="promotion"
+            "", 4, [ready("b", 1, order=0), ready("a", 1, order=0)], "ab", id="the name if the order is equal"
+        ),
+        pytest.param("cab", 4, [ready(n, 1) for n in "abc"], "cab", id="survivors keep their order"),
+        pytest.param("cab", 4, [left("c"), ready("b", 1), ready("a", 1)], "ab", id="also if the first has left"),
+        pytest.param("cab", 4, [dead(runs("a", 1)), ready("b", 1), ready("c", 1)], "cb", id="also if one was lost"),
+        pytest.param("db", 4, [ready(n, 1) for n in "abcd"], "dbac", id="newcomers follow"),
+        pytest.param("db", 3, [ready(n, 1) for n in "abcd"], "dba+c", id="newcomers become standbys"),
+        pytest.param("db", 2, [ready(n, 1) for n in "abcd"], "db+ac", id="a newcomer displaces no member"),
+        pytest.param(
+            "db",
+            2,
+            [ready("a", 1), dead(runs("d", 1)), ready("b", 1), ready("c", 1)],
+            "ab+c",
+            id="a standby takes a free seat",
         ),
         pytest.param(
             "cab",
             4,
             [ready("c@1", 1, dead=("c@0",)), runs("c", 1), ready("a", 1), ready("b", 1)],
             "c@1ab",
-            id="who is back takes its old place",
+            id="a node that returned takes its old seat",
         ),
         pytest.param(
             "ba",
             4,
             [ready("a@1", 1), ready("b@1", 1), dead(runs("a", 1)), dead(runs("b", 1))],
             "b@1a@1",
-            id="all are back",
+            id="all have returned",
         ),
     ],
 )
@@ -656,7 +664,7 @@ def test_ranks_are_stable(before: str, max_nodes: int, seen: list[Seen], after: 
     assert formed(decide(state, view(*seen))) == after
 
 
-def test_a_round_is_formed_whole() -> None:
+def test_a_round_has_all_its_fields() -> None:
     state = joining("ab", Cause.JOIN, 4, settings(1, 2), spent={"node": 2}, failures=(failure("a", 1),))
     decision = decide(state, view(ready("a", 4, local_world_size=3, port=99), ready("b", 4), ready("c", 4)))
     assert decision == Decision(
@@ -679,29 +687,31 @@ def test_a_round_is_formed_whole() -> None:
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        pytest.param([ready("a", 1), ready("b", 1), ready("c", 1)], "round 2 formed on 2 nodes", id="all, or stand by"),
+        pytest.param(
+            [ready("a", 1), ready("b", 1), ready("c", 1)], "round 2 formed on 2 nodes", id="all, or as standby"
+        ),
         pytest.param([ready("c", 1), ready("a", 1), left("b")], "round 2 formed on 2 nodes, without b", id="one left"),
         pytest.param(
             [ready("d", 1), left("c"), dead(runs("b", 1)), dead(runs("a", 1))],
             "round 2 formed on 1 node, without a, b, c",
-            id="none",
+            id="none of them",
         ),
         pytest.param(
             [ready("b", 1), ready("c", 1), dead(runs("a", 1)), ready("a@1", 1)],
             "round 2 formed on 2 nodes",
-            id="one is back",
+            id="one has returned",
         ),
     ],
 )
-def test_a_round_says_who_is_gone(seen: list[Seen], reason: str) -> None:
+def test_the_reason_of_a_round_names_missing_nodes(seen: list[Seen], reason: str) -> None:
     assert decide(joining("cba", Cause.NODE, given=settings(1, 2, last_call=0.0)), view(*seen)).reason == reason
 
 
 @pytest.mark.parametrize(
     ("before", "max_nodes"),
-    [pytest.param("ab", 2, id="it was in the round"), pytest.param("b", 3, id="it stood by")],
+    [pytest.param("ab", 2, id="it was a member"), pytest.param("b", 3, id="it was a standby")],
 )
-def test_a_node_takes_part_once(before: str, max_nodes: int) -> None:
+def test_a_node_is_a_member_once(before: str, max_nodes: int) -> None:
     seen = view(ready("a", 1), ready("a@1", 1), ready("b", 1))
     decided = decide(joining(before, Cause.NODE, given=settings(2, max_nodes, last_call=0.0)), seen).next
     assert decided is not None
@@ -709,9 +719,9 @@ def test_a_node_takes_part_once(before: str, max_nodes: int) -> None:
     assert decided.standbys == ()
 
 
-@pytest.mark.parametrize("twins", [("a", "a@1"), ("a@1", "a")], ids=["seen first", "seen last"])
+@pytest.mark.parametrize("twins", [("a", "a@1"), ("a@1", "a")], ids=["first in the view", "last in the view"])
 @pytest.mark.parametrize("inside", ["a@0", "a@1"])
-def test_of_twins_the_one_that_was_not_in_the_round_takes_part(inside: str, twins: tuple[str, str]) -> None:
+def test_the_incarnation_that_was_not_a_member_becomes_one(inside: str, twins: tuple[str, str]) -> None:
     state = running("", phase=Phase.JOINING, participants=(Participant(inside, 2, "host-a", 1097), *participants("b")))
     state = replace(state, settings=settings(2, 3, last_call=0.0), cause=Cause.NODE)
     decided = decide(state, view(*(ready(name, 1) for name in twins), ready("b", 1))).next
@@ -719,7 +729,7 @@ def test_of_twins_the_one_that_was_not_in_the_round_takes_part(inside: str, twin
     assert [p.node for p in decided.participants] == ["a@1" if inside == "a@0" else "a@0", "b@0"]
 
 
-def test_twins_are_one_node_of_the_minimum() -> None:
+def test_two_incarnations_count_as_one_node() -> None:
     seen = view(ready("a", 0), ready("a@1", 0))
     assert decide(created(settings(2, 3)), seen).reason == "waiting for nodes: 1 of at least 2 are ready"
 
@@ -739,9 +749,9 @@ FAILED_THEN_LOST = dead(failed("b", 1))
 @pytest.mark.parametrize(
     ("cause", "seen", "charged"),
     [
-        pytest.param(Cause.WORKER, [failed_and_back("a"), ready("b", 1)], Cause.WORKER, id="a failure alone"),
+        pytest.param(Cause.WORKER, [failed_and_back("a"), ready("b", 1)], Cause.WORKER, id="only a failure"),
         pytest.param(
-            Cause.WORKER, [failed_and_back("a"), failed_and_back("b")], Cause.WORKER, id="two failures are one"
+            Cause.WORKER, [failed_and_back("a"), failed_and_back("b")], Cause.WORKER, id="two failures count once"
         ),
         pytest.param(Cause.WORKER, [failed_and_back("a"), dead(runs("b", 1))], Cause.NODE, id="failure and loss"),
         pytest.param(
@@ -753,33 +763,44 @@ FAILED_THEN_LOST = dead(failed("b", 1))
             Cause.WORKER,
             [failed_and_back("a"), runs("b", 1), ready("b@1", 1, dead=("b@0",))],
             Cause.NODE,
-            id="failure and loss, and it is back",
+            id="failure and loss of a node that returned",
         ),
-        pytest.param(Cause.WORKER, [ready("a", 1), ready("b", 1)], Cause.WORKER, id="the report is gone"),
+        pytest.param(Cause.WORKER, [ready("a", 1), ready("b", 1)], Cause.WORKER, id="no report"),
         pytest.param(
-            Cause.WORKER, [failed_and_back("a"), ready("b", 1, fenced=1)], Cause.NODE, id="failure and fence elsewhere"
+            Cause.WORKER,
+            [failed_and_back("a"), ready("b", 1, fenced=1)],
+            Cause.NODE,
+            id="failure, and an expired lease of another node",
         ),
         pytest.param(
-            Cause.WORKER, [failed_and_back("a", fenced=1), ready("b", 1)], Cause.NODE, id="the failing node was fenced"
+            Cause.WORKER,
+            [failed_and_back("a", fenced=1), ready("b", 1)],
+            Cause.NODE,
+            id="the lease of the failing node expired",
         ),
         pytest.param(
-            Cause.WORKER, [failed_and_back("a"), ready("b", 1, fenced=0)], Cause.WORKER, id="a fence in an older round"
+            Cause.WORKER,
+            [failed_and_back("a"), ready("b", 1, fenced=0)],
+            Cause.WORKER,
+            id="a lease that expired in an older round",
         ),
         pytest.param(
             Cause.WORKER,
             [failed_and_back("a"), ready("b", 1), ready("c", 1, fenced=1)],
             Cause.WORKER,
-            id="a stranger was fenced",
+            id="the lease of a node outside of the round expired",
         ),
         pytest.param(
             Cause.WORKER,
             [failed_and_back("a"), ready("b", 1), ready("b@1", 1)],
             Cause.NODE,
-            id="one is back within its lease",
+            id="one returned before its lease expired",
         ),
         pytest.param(Cause.NODE, [failed_and_back("a"), ready("b", 1)], Cause.NODE, id="a failure after a loss"),
         pytest.param(Cause.LEAVE, [failed_and_back("a"), left("b")], Cause.LEAVE, id="a failure after a departure"),
-        pytest.param(Cause.JOIN, [failed_and_back("a"), ready("b", 1)], Cause.JOIN, id="a failure for a newcomer"),
+        pytest.param(
+            Cause.JOIN, [failed_and_back("a"), ready("b", 1)], Cause.JOIN, id="a failure after the end for a newcomer"
+        ),
     ],
 )
 def test_a_round_is_charged_once_by_its_true_cause(cause: Cause, seen: list[Seen], charged: Cause) -> None:
@@ -791,7 +812,7 @@ def test_a_round_is_charged_once_by_its_true_cause(cause: Cause, seen: list[Seen
     assert bool(decided.failures) == (charged is Cause.WORKER and seen != [ready("a", 1), ready("b", 1)])
 
 
-def test_a_round_is_charged_only_once_nobody_is_waited_for() -> None:
+def test_a_round_is_charged_once_all_workers_have_stopped() -> None:
     state = joining("ab", Cause.WORKER, given=settings(2, 2, restarts=0))
     assert decide(state, view(failed_and_back("a"), runs("b", 1))).next is None
     assert decide(state, view(failed_and_back("a"), dead(runs("b", 1)))).reason.startswith("waiting for nodes")
@@ -807,9 +828,9 @@ def test_the_first_round_charges_nothing() -> None:
     ("budget", "spent", "ends"),
     [
         pytest.param(0, 0, True, id="no budget"),
-        pytest.param(1, 0, False, id="the last one"),
-        pytest.param(1, 1, True, id="one too many"),
-        pytest.param(3, 1, False, id="some are left"),
+        pytest.param(1, 0, False, id="the last restart"),
+        pytest.param(1, 1, True, id="one restart too many"),
+        pytest.param(3, 1, False, id="restarts are left"),
     ],
 )
 def test_the_run_fails_when_the_budget_is_exceeded(budget: int, spent: int, ends: bool) -> None:
@@ -837,7 +858,7 @@ def test_the_run_fails_when_the_budget_is_exceeded(budget: int, spent: int, ends
         pytest.param([ready("a", 1), ready("b", 1)], "a worker failed", id="no report"),
     ],
 )
-def test_a_failed_run_says_why(budget: int, suffix: str, seen: list[Seen], what: str) -> None:
+def test_a_failed_run_has_a_reason(budget: int, suffix: str, seen: list[Seen], what: str) -> None:
     state = joining("ab", Cause.WORKER, given=settings(restarts=budget), spent={"worker": budget})
     assert decide(state, view(*seen)).reason == f"{what} {suffix}"
 
@@ -869,7 +890,7 @@ def test_close_ends_a_run(state: State) -> None:
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase.final], ids=lambda phase: phase.value)
-def test_close_leaves_an_ended_run_as_it_is(phase: Phase) -> None:
+def test_close_does_not_change_an_ended_run(phase: Phase) -> None:
     assert close(running("ab", phase=phase), "enough") == Decision(None, f"the run has {phase.value} already")
 
 
@@ -884,7 +905,7 @@ def test_close_leaves_an_ended_run_as_it_is(phase: Phase) -> None:
     ],
     ids=["failed", "closed", "succeeded", "running", "joining"],
 )
-def test_reopen_starts_over_with_the_next_round(state: State) -> None:
+def test_reopen_continues_with_the_next_round(state: State) -> None:
     again = reopen(state, settings(restarts=7))
     assert again == joining("ab", Cause.LEAVE, given=settings(restarts=7), reason="the run was reopened")
 
@@ -894,23 +915,23 @@ def test_reopen_before_any_round_waits_for_nodes() -> None:
     assert again == replace(created(), reason="the run was reopened")
 
 
-def test_a_reopened_run_waits_for_members_that_still_live() -> None:
+def test_a_reopened_run_waits_for_living_members() -> None:
     again = reopen(running("ab", phase=Phase.CLOSED), settings(last_call=0.0))
     assert decide(again, view(runs("a", 1), dead(runs("b", 1)), ready("c", 1))).next is None
     assert formed(decide(again, view(dead(runs("a", 1)), dead(runs("b", 1)), ready("c", 1)))) == "c"
 
 
-def test_failures_before_a_reopening_spend_nothing_after_it() -> None:
+def test_failures_before_a_reopening_do_not_count_after_it() -> None:
     again = reopen(running("ab", phase=Phase.FAILED), settings(restarts=0, last_call=0.0))
     decided = decide(again, view(failed_and_back("a"), dead(failed("b", 1)))).next
     assert decided is not None
     assert (decided.phase, decided.restarts, decided.failures) == (Phase.RUNNING, 0, ())
 
 
-# What a round means for a node
+# The assignment of a node
 
 
-def test_an_assignment_has_all_that_workers_need() -> None:
+def test_the_fields_of_an_assignment() -> None:
     mixed = (Participant("b@0", 3, "host-b", 7), Participant("a@1", 1, "host-a", 8), Participant("c@0", 2, "host-c", 9))
     state = running("", round=5, participants=mixed)
     assert [assignment(state, p.node) for p in mixed] == [
@@ -919,7 +940,7 @@ def test_an_assignment_has_all_that_workers_need() -> None:
     ]
 
 
-def test_workers_of_a_role_are_counted_for_themselves() -> None:
+def test_workers_of_each_role_are_counted_separately() -> None:
     sizes, roles = (2, 3, 1, 4), ("", "reader", "", "reader")
     state = running("", participants=tuple(Participant(f"n{i}@0", sizes[i], "h", 1, role=roles[i]) for i in range(4)))
     parts = [assignment(state, p.node) for p in state.participants]
@@ -932,7 +953,7 @@ def test_workers_of_a_role_are_counted_for_themselves() -> None:
 
 
 @pytest.mark.parametrize("name", ["a@0", "d@0"], ids=["another incarnation", "another node"])
-def test_who_is_not_in_the_round_has_no_assignment(name: str) -> None:
+def test_a_node_outside_of_the_round_has_no_assignment(name: str) -> None:
     assert assignment(running("", participants=(Participant("a@1", 1, "host-a", 8),)), name) is None
 
 
@@ -947,22 +968,24 @@ def test_no_assignment_unless_a_round_runs(phase: Phase) -> None:
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(view(), set(), id="nobody"),
+        pytest.param(view(), set(), id="no node"),
         pytest.param(view(ready("a", 1), runs("b", 1)), set(), id="all live"),
-        pytest.param(view(ready("a", 1), dead(runs("b", 1))), {"b@0"}, id="a lease ran out"),
+        pytest.param(view(ready("a", 1), dead(runs("b", 1))), {"b@0"}, id="a lease expired"),
         pytest.param(view(a=Seen(None, alive=False), b=NOTHING), {"a@0"}, id="a lease was never found"),
         pytest.param(
-            view(ready("a@1", 1, dead=("a@0", "x@0")), ready("a", 1)), {"a@0", "x@0"}, id="a successor's report"
+            view(ready("a@1", 1, dead=("a@0", "x@0")), ready("a", 1)),
+            {"a@0", "x@0"},
+            id="the report of a new incarnation",
         ),
-        pytest.param(view(dead(ready("a@1", 1, dead=("a@0",)))), {"a@0", "a@1"}, id="a dead successor"),
+        pytest.param(view(dead(ready("a@1", 1, dead=("a@0",)))), {"a@0", "a@1"}, id="a dead new incarnation"),
         pytest.param(view(unproved(ready("a", 1))), set(), id="no heartbeat yet"),
     ],
 )
-def test_who_is_dead(seen: View, expected: set[str]) -> None:
+def test_the_dead_nodes_of_a_view(seen: View, expected: set[str]) -> None:
     assert seen.dead == expected
 
 
-def test_names_are_all_before_the_last_at() -> None:
+def test_a_name_is_the_part_before_the_last_at_sign() -> None:
     assert [name_of(n) for n in ("a@0-1f", "user@host@2", node("z"))] == ["a", "user@host", "z"]
 
 
@@ -976,14 +999,14 @@ def test_names_are_all_before_the_last_at() -> None:
         pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),
         pytest.param(lambda: RendezvousSettings(margin=0.0), r"rendezvous\.margin is 0", id="no margin"),
         pytest.param(lambda: RendezvousSettings(poll=-1.0), r"rendezvous\.poll is -1", id="negative poll"),
-        pytest.param(lambda: RendezvousSettings(join_timeout=0.0), r"rendezvous\.join_timeout is 0", id="no patience"),
+        pytest.param(lambda: RendezvousSettings(join_timeout=0.0), r"rendezvous\.join_timeout is 0", id="no time-out"),
         pytest.param(lambda: RendezvousSettings(last_call=-0.1), r"rendezvous\.last_call is -0\.1", id="last call"),
         pytest.param(
             lambda: RendezvousSettings(lease=1.0, poll=0.3), r"a quarter of rendezvous\.lease", id="slow poll"
         ),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(make: object, message: str) -> None:
+def test_invalid_settings_are_refused(make: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()  # type: ignore[operator]  # a function, as just written
 

@@ -1,4 +1,4 @@
-"""Each kind of event keeps its form in JSON, and what is unknown is kept."""
+"""Each kind of event keeps its form in JSON, and unknown events are kept."""
 
 import json
 from typing import Any
@@ -75,7 +75,7 @@ IDS = [f"{kind} {index}" for index, (_, kind, _) in enumerate(EVENTS)]
 
 @pytest.mark.parametrize(("event", "kind", "fields"), EVENTS, ids=IDS)
 def test_a_kind_keeps_its_form(event: KnownEvent, kind: str, fields: dict[str, Any]) -> None:
-    """The same strings and names as in the logs of all versions."""
+    """The strings and names are those in the logs of all versions."""
     assert event.kind == kind
     assert to_fields(event) == fields
 
@@ -84,14 +84,14 @@ def test_a_kind_keeps_its_form(event: KnownEvent, kind: str, fields: dict[str, A
 def test_parse_inverts_to_fields_through_json(event: KnownEvent, kind: str, fields: dict[str, Any]) -> None:
     again = parse(kind, json.loads(json.dumps(to_fields(event))))
     assert again == event
-    assert repr(again) == repr(event)  # types too: the ranks of processes are numbers
+    assert repr(again) == repr(event)  # also the types: the ranks of processes are numbers
 
 
 def test_the_table_has_every_kind() -> None:
     assert {type(event) for event, _, _ in EVENTS} == set(KINDS.values())
 
 
-def test_each_kind_has_a_string_of_its_own() -> None:
+def test_each_kind_has_its_own_string() -> None:
     classes = [value for value in vars(events).values() if isinstance(value, type)]
     kinds = [(kind, value) for value in classes if isinstance(kind := vars(value).get("kind"), str)]
     assert dict(kinds) == KINDS

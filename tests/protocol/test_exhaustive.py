@@ -1,4 +1,4 @@
-"""Every interleaving of small runs keeps every promise; each rule that is dropped breaks one."""
+"""Every interleaving of small runs keeps every property. Without one of the rules, a property is violated."""
 
 import warnings
 from dataclasses import replace
@@ -9,28 +9,30 @@ from tests.protocol.exhaustive import Search
 from tests.protocol.model import Rules
 from tests.protocol.under_test import ASSIGNMENT, DECIDE, NODE, Patch
 
-EACH_ONCE = (("crash", 1), ("fail", 1), ("lapse", 1), ("leave", 1), ("come", 1), ("close", 1))
+EACH_ONCE = (("crash", 1), ("fail", 1), ("expire", 1), ("leave", 1), ("come", 1), ("close", 1))
 TWO = Rules(nodes=2, max_nodes=2)
-LATE = replace(TWO, faults=(("lapse", 1),), lag=True, rounds=2)
+LATE = replace(TWO, faults=(("expire", 1),), lag=True, rounds=2)
 FINAL = replace(TWO, final=True)
 LOST = replace(TWO, faults=(("crash", 1), ("come", 1)))
 
 
 class Count(UserWarning):
-    """Shows in pytest's summary how much was searched, though the test passes."""
+    """A warning that shows in pytest's summary how much was searched, even if the test passes."""
 
 
 @pytest.mark.parametrize(
     ("rules", "depth"),
     [
-        pytest.param(replace(TWO, restarts=0, faults=(("fail", 2), ("leave", 1))), None, id="two, failures, a goodbye"),
-        pytest.param(LATE, 22, id="two, a lease runs out and reads lag"),
+        pytest.param(
+            replace(TWO, restarts=0, faults=(("fail", 2), ("leave", 1))), None, id="two, failures, a departure"
+        ),
+        pytest.param(LATE, 22, id="two, a lease expires and reads are late"),
         pytest.param(LOST, 20, id="two, a loss and a return"),
         pytest.param(
-            replace(FINAL, faults=(("fail", 1), ("give up", 1))), None, id="two once, a failure, one gives up"
+            replace(FINAL, faults=(("fail", 1), ("give up", 1))), None, id="two, final success, a failure, one gives up"
         ),
-        pytest.param(replace(FINAL, faults=(("crash", 1), ("give up", 1))), None, id="two once, a loss"),
-        pytest.param(replace(FINAL, faults=(("fail", 1), ("come", 1))), 18, id="two once, a newcomer"),
+        pytest.param(replace(FINAL, faults=(("crash", 1), ("give up", 1))), None, id="two, final success, a loss"),
+        pytest.param(replace(FINAL, faults=(("fail", 1), ("come", 1))), 18, id="two, final success, a newcomer"),
         pytest.param(replace(TWO, faults=(("warn", 1), ("fail", 1)), polls=True), None, id="two, a warning, a failure"),
         pytest.param(replace(TWO, faults=(("warn", 1), ("come", 1)), polls=True), 15, id="two, a warning, a newcomer"),
         pytest.param(Rules(nodes=3), None, id="three"),
@@ -40,7 +42,7 @@ class Count(UserWarning):
         pytest.param(
             Rules(nodes=3, min_nodes=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
         ),
-        pytest.param(Rules(nodes=3, min_nodes=2, faults=(("lapse", 1),), lag=True), 20, id="three, a lease runs out"),
+        pytest.param(Rules(nodes=3, min_nodes=2, faults=(("expire", 1),), lag=True), 20, id="three, a lease expires"),
         pytest.param(Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
 )
@@ -54,13 +56,13 @@ def test_no_property_is_violated(rules: Rules, depth: int | None, request: pytes
 @pytest.mark.parametrize(
     ("rules", "broken"),
     [
-        pytest.param(replace(LATE, settled=False), "run at the same time", id="a lease regained is trusted at once"),
-        pytest.param(replace(LATE, guard=False), "run at the same time", id="a lease ends before the guard kills"),
-        pytest.param(replace(LATE, fresh=False), "run at the same time", id="old news are acted upon"),
+        pytest.param(replace(LATE, settled=False), "run at the same time", id="a regained lease is used at once"),
+        pytest.param(replace(LATE, guard=False), "run at the same time", id="a lease expires before the guard kills"),
+        pytest.param(replace(LATE, fresh=False), "run at the same time", id="an old observation is used"),
         pytest.param(replace(TWO, compare=False), "a run that has|was followed by", id="a commit without compare"),
     ],
 )
-def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
+def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> None:
     with pytest.raises(AssertionError, match=broken):
         raise AssertionError(Search(rules).run(40, 300_000).broken)
 
@@ -69,15 +71,15 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
     ("rules", "module", "old", "new", "broken"),
     [
         pytest.param(
-            TWO, DECIDE, "    if busy:\n", "    if False:\n", "run at the same time", id="no wait for the busy"
+            TWO, DECIDE, "    if busy:\n", "    if False:\n", "run at the same time", id="no wait for running workers"
         ),
         pytest.param(
             LOST,
             DECIDE,
             "return list({m.name: m for",
             "return list({m.node: m for",
-            "takes part twice",
-            id="both twins",
+            "is a member twice",
+            id="two incarnations of a node",
         ),
         pytest.param(
             replace(TWO, faults=(("crash", 1),)),
@@ -85,10 +87,15 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             " or not _alive(view, node)",
             "",
             "can't end any more",
-            id="no loss is seen",
+            id="a loss is not seen",
         ),
         pytest.param(
-            TWO, DECIDE, "if len(done) == len(state.participants):", "if done:", "without all", id="success of some"
+            TWO,
+            DECIDE,
+            "if len(done) == len(state.participants):",
+            "if done:",
+            "without all",
+            id="success of some nodes",
         ),
         pytest.param(
             replace(FINAL, faults=(("fail", 1),)),
@@ -96,7 +103,7 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             "    if finished:\n",
             "    if False:\n",
             "which was final",
-            id="a round follows a success that is final",
+            id="a round follows a final success",
         ),
         pytest.param(
             TWO, DECIDE, "        round=state.round + 1,", "        round=state.round,", "was followed", id="same round"
@@ -111,12 +118,12 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             id="ready for an older round counts as stopped",
         ),
         pytest.param(
-            replace(TWO, faults=(("lapse", 1), ("fail", 1))),
+            replace(TWO, faults=(("expire", 1), ("fail", 1))),
             DECIDE,
             " if m.fenced != state.round}",
             "}",
             "charged for nothing",
-            id="a fenced node's failure is charged",
+            id="the failure of a fenced node spends a restart",
         ),
         pytest.param(
             TWO,
@@ -124,7 +131,7 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             "return replace(state, cause=None, grace=0.0, spent=spent,",
             "return replace(state, grace=0.0, spent=spent,",
             "cause .* in phase running",
-            id="what is charged is not written off",
+            id="a failure spends two restarts",
         ),
         pytest.param(
             TWO,
@@ -132,7 +139,7 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
             "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)",
             "return replace(state, phase=Phase.CLOSED, cause=None, standbys=(), reason=reason)",
             "must not take a run from running to closed",
-            id="a step that is not in the table",
+            id="a transition that is not in the table",
         ),
         pytest.param(
             TWO,
@@ -160,7 +167,7 @@ def test_without_a_rule_a_promise_is_broken(rules: Rules, broken: str) -> None:
         ),
     ],
 )
-def test_a_mistake_is_found(rules: Rules, module: str, old: str, new: str, broken: str) -> None:
+def test_an_inserted_fault_is_found(rules: Rules, module: str, old: str, new: str, broken: str) -> None:
     with pytest.raises(AssertionError, match=broken):
         raise AssertionError(Search(replace(rules, patches=(Patch(module, old, new),))).run(40, 300_000).broken)
 
@@ -172,7 +179,7 @@ def test_the_shortest_history_is_shown() -> None:
     assert "has its lease regained" in searched.broken
 
 
-def test_a_search_that_was_cut_short_says_so() -> None:
+def test_an_incomplete_search_is_reported() -> None:
     searched = Search(TWO).run(depth=3)
     assert (searched.complete, searched.depth) == (False, 3)
     assert str(searched) == f"{searched.states} states to depth 3"

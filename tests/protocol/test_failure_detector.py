@@ -32,7 +32,7 @@ def broken(port_confirmed: bool = True) -> PeerFailureDetector:
 
 
 def refusing(detector: PeerFailureDetector, since: float, until: float) -> list[float]:
-    """When `PeerRefused` is reported if every dial is refused."""
+    """Return the times at which `PeerRefused` is reported if every dial is refused."""
     reported, now = [], since
     while now < until:
         if detector.next_dial is not None and detector.next_dial <= now:
@@ -43,14 +43,14 @@ def refusing(detector: PeerFailureDetector, since: float, until: float) -> list[
     return reported
 
 
-def test_refused_is_told_after_several_refusals_over_a_while_and_again() -> None:
+def test_refusals_over_some_time_are_reported_repeatedly() -> None:
     reported = refusing(broken(), 0.0, 5.0)
     assert 0.15 <= reported[0] <= 0.15 + 2 * FAST_REDIAL_DELAY
     gaps = [later - earlier for earlier, later in pairwise(reported)]
     assert gaps and all(HEARTBEAT_INTERVAL * 0.8 <= gap <= HEARTBEAT_INTERVAL * 2 for gap in gaps)
 
 
-def test_refused_needs_three_in_a_row() -> None:
+def test_a_report_needs_three_refusals_in_a_row() -> None:
     detector = broken()
     for now in (0.0, 0.1):
         assert detector.dial_refused(now) is None
@@ -60,7 +60,7 @@ def test_refused_needs_three_in_a_row() -> None:
     assert detector.dial_refused(0.4) == PeerRefused(NODE)
 
 
-def test_refused_needs_time() -> None:
+def test_a_report_needs_refusals_over_some_time() -> None:
     detector = broken()
     assert [detector.dial_refused(0.01 * step) for step in range(10)] == [None] * 10
     assert detector.dial_refused(0.15) == PeerRefused(NODE)
@@ -69,9 +69,9 @@ def test_refused_needs_time() -> None:
 @pytest.mark.parametrize(
     "detector",
     [PeerFailureDetector(NODE, 0.0), broken(port_confirmed=False), linked()],
-    ids=["port never confirmed", "linked by its own call only", "linked"],
+    ids=["port never confirmed", "linked only by a call of the peer", "linked"],
 )
-def test_a_refusal_that_proves_nothing_is_not_told(detector: PeerFailureDetector) -> None:
+def test_a_refusal_that_proves_nothing_is_not_reported(detector: PeerFailureDetector) -> None:
     assert [detector.dial_refused(float(now)) for now in range(10)] == [None] * 10
 
 
@@ -84,7 +84,7 @@ def test_a_new_link_ends_a_refusal() -> None:
     assert detector.dial_refused(2.0) is None
 
 
-def test_silence_is_told_at_every_look_and_its_end_once() -> None:
+def test_silence_is_reported_at_every_check_and_its_end_once() -> None:
     detector = linked()
     assert detector.check_silence(SILENCE_TIMEOUT) is None
     assert (
@@ -97,20 +97,20 @@ def test_silence_is_told_at_every_look_and_its_end_once() -> None:
     assert detector.check_silence(4.6) is None
 
 
-def test_one_never_linked_is_silent_later() -> None:
+def test_a_peer_without_a_link_is_silent_later() -> None:
     detector = PeerFailureDetector(NODE, 0.0)
     assert detector.check_silence(LINK_TIMEOUT) is None
     assert detector.check_silence(LINK_TIMEOUT + 0.1) == PeerSilent(NODE)
     assert detector.link_established(4.0) == PeerHeard(NODE)
 
 
-def test_one_that_refuses_is_not_silent_as_well() -> None:
+def test_a_peer_that_refuses_is_not_reported_as_silent() -> None:
     detector = broken()
     refusing(detector, 0.0, 5.0)
     assert detector.check_silence(5.0) is None
 
 
-def test_our_own_pause_is_no_silence() -> None:
+def test_a_pause_of_our_own_is_not_silence() -> None:
     detector = linked()
     detector.ignore_pause(10.0)
     assert detector.check_silence(11.0) is None and not detector.link_timed_out(11.0)
@@ -125,7 +125,7 @@ def test_a_link_without_heartbeats_times_out() -> None:
 
 
 def dials(detector: PeerFailureDetector, since: float, until: float) -> list[float]:
-    """When dials start if each fails at once."""
+    """Return the times at which dials start if each fails at once."""
     started, now = [], since
     while now < until:
         if detector.next_dial is not None and detector.next_dial <= now:
@@ -147,13 +147,13 @@ def test_a_lost_link_is_redialled_at_once_then_fast_then_slowly() -> None:
     assert 2 <= len([now for now in started if now >= 8.0]) <= 2.0 / HEARTBEAT_INTERVAL
 
 
-def test_one_never_reached_is_called_more_and_more_rarely() -> None:
+def test_the_interval_of_dials_to_a_peer_never_reached_grows() -> None:
     started = dials(PeerFailureDetector(NODE, 0.0), 0.0, 20.0)
     assert len([now for now in started if now < LINK_TIMEOUT]) <= LINK_TIMEOUT / HEARTBEAT_INTERVAL + 1
     assert 1 <= len([now for now in started if now >= 10.0]) <= 10.0 / SLOW_REDIAL_DELAY + 1
 
 
-def test_one_linked_and_met_is_not_called() -> None:
+def test_a_linked_peer_is_not_dialled() -> None:
     assert linked().next_dial is None
     assert linked(port_confirmed=False).next_dial is not None, "its port is not confirmed yet"
 
@@ -164,7 +164,7 @@ def test_after_a_close_the_next_dial_waits() -> None:
     assert detector.next_dial == 1.0 + HEARTBEAT_INTERVAL
 
 
-def test_the_reset_of_a_dial_that_hung_brings_fast_redials_again() -> None:
+def test_the_reset_of_a_hung_dial_makes_redials_fast_again() -> None:
     detector = broken()
     detector.dial_started(0.0)
     detector.dial_reset(60.0, started=0.0)
@@ -172,7 +172,7 @@ def test_the_reset_of_a_dial_that_hung_brings_fast_redials_again() -> None:
     assert refusing(detector, 60.0, 61.0)[0] < 60.5
 
 
-def test_resets_in_quick_succession_bring_no_fast_redials() -> None:
+def test_quick_resets_do_not_make_redials_fast() -> None:
     detector = broken()
     dials(detector, 0.0, 5.0)
     detector.dial_started(5.0)

@@ -10,18 +10,18 @@ def names(state: State, *seen: Seen) -> list[str]:
     return [leader.name for leader in leaders(state, view)]
 
 
-def test_members_of_the_round_lead_in_their_order() -> None:
+def test_the_first_members_of_the_round_are_leaders() -> None:
     assert names(running("dbca")) == ["d", "b", "c"]
 
 
-def test_the_dead_do_not_lead() -> None:
+def test_dead_nodes_are_not_leaders() -> None:
     state = running("dbca")
     assert names(state, Seen(member("d", NodeState.RUNNING, 1), alive=False)) == ["b", "c", "a"]
     teller = member("a", NodeState.RUNNING, 1, dead=(state.participants[1].node,))
     assert names(state, Seen(teller, alive=True)) == ["d", "c", "a"]
 
 
-def test_before_the_first_round_those_lead_that_come_first_in_their_job() -> None:
+def test_before_the_first_round_the_first_nodes_of_the_job_are_leaders() -> None:
     state = replace(running(""), round=0, participants=())
     seen = [
         Seen(member(name, NodeState.READY, 0, order=order), alive=True)
@@ -32,11 +32,11 @@ def test_before_the_first_round_those_lead_that_come_first_in_their_job() -> Non
     assert names(state, *seen) == ["c", "b", "a"]
 
 
-def test_where_no_member_is_left_newcomers_lead() -> None:
+def test_without_members_newcomers_are_leaders() -> None:
     state = running("a")
     gone, new = Seen(member("a", NodeState.RUNNING, 1), alive=False), Seen(member("b", NodeState.READY, 1), alive=True)
     assert names(state, gone, new) == ["b"]
 
 
-def test_nobody_leads_where_nobody_is_known() -> None:
+def test_without_nodes_there_is_no_leader() -> None:
     assert names(replace(running(""), round=0, participants=())) == []

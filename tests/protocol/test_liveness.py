@@ -1,4 +1,4 @@
-"""When an unchanged lease proves a death: listings and times in, verdicts out."""
+"""When an unchanged lease proves that a node is dead, for given listings and times."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ def liveness() -> Liveness[int]:
 
 
 def listing(one: Liveness[int], version: int | None, at: float, took: float = 0.0) -> bool:
-    """Whether node ``a`` is alive by a listing that ends at ``at``."""
+    """Return whether node ``a`` is alive by a listing that ends at ``at``."""
     listed = {} if version is None else {"a": version}
     return one.observe(listed, ["a"], at - took, at)["a"].alive
 
@@ -35,7 +35,7 @@ def test_a_lease_ages_from_the_end_of_the_listing_that_first_showed_it() -> None
 
 
 @pytest.mark.parametrize("older", [True, False], ids=["an older version", "no version"])
-def test_a_listing_that_does_not_show_the_lease_begins_a_new_age(older: bool) -> None:
+def test_a_listing_without_the_lease_begins_a_new_age(older: bool) -> None:
     one = liveness()
     listing(one, 2, 0.0)
     for step in range(MIN_MISSING_LISTINGS - 1):
@@ -51,13 +51,13 @@ def test_few_listings_without_the_lease_prove_nothing() -> None:
     assert not listing(one, None, 100.0 * MIN_MISSING_LISTINGS)
 
 
-def test_a_lease_that_is_shown_again_keeps_its_age() -> None:
+def test_a_lease_that_is_listed_again_keeps_its_age() -> None:
     one = liveness()
     listing(one, 1, 0.0), listing(one, None, 5.0), listing(one, 1, 9.0)
     assert not listing(one, 1, 10.1)
 
 
-def test_a_renewal_ends_a_death_and_no_other_listing_does() -> None:
+def test_only_a_renewal_makes_a_dead_node_alive() -> None:
     one = liveness()
     listing(one, 1, 0.0)
     assert not listing(one, 1, 11.0) and not listing(one, 1, 12.0)
@@ -73,7 +73,7 @@ def test_a_renewal_proves_life_if_the_listing_before_is_recent(at: float, proved
     assert one.observe({"a": 2}, [], at, at)["a"].proved is proved
 
 
-def test_a_node_that_was_never_listed_expires_as_one_that_was() -> None:
+def test_a_node_that_was_never_listed_expires_too() -> None:
     one = liveness()
     assert listing(one, None, 0.0)
     assert one.expires("a") == float("inf") and one.version("a") is None
@@ -81,7 +81,7 @@ def test_a_node_that_was_never_listed_expires_as_one_that_was() -> None:
     assert not listing(one, None, 20.0)
 
 
-def test_a_living_node_that_is_missing_is_judged_though_nobody_expects_it() -> None:
+def test_a_missing_node_is_judged_without_being_expected() -> None:
     one = liveness()
     one.observe({"a": 1}, [], 0.0, 0.0)
     assert set(one.observe({}, [], 1.0, 1.0)) == {"a"}
@@ -89,7 +89,7 @@ def test_a_living_node_that_is_missing_is_judged_though_nobody_expects_it() -> N
 
 @given(st.lists(st.tuples(st.floats(0.01, 6.0), st.floats(0.0, 2.0), st.booleans()), max_size=40))
 def test_a_node_that_renews_in_time_is_never_dead(turns: list[tuple[float, float, bool]]) -> None:
-    """It renews every EXPIRY / 3 seconds, however long listings take, whichever miss its lease now and then."""
+    """It renews every EXPIRY / 3 seconds. Listings may take any time, and any of them may miss the lease."""
     one, now, missed = liveness(), 0.0, 0
     for pause, took, miss in turns:
         begin = now + pause

@@ -27,13 +27,13 @@ FRESH, OLD = NOW - 1.0, NOW - LEASE
 def state_machine(
     node_state: NodeState = NodeState.READY, round: int = 0, runs: State | None = None
 ) -> NodeStateMachine:
-    """Node ``a``; with ``runs`` its workers of that state's round are running."""
+    """Return the machine of node ``a``. With ``runs``, its workers of that state's round are running."""
     return NodeStateMachine(member("a", node_state, round), LEASE, assignment(runs, "a@0") if runs else None)
 
 
 @dataclass
 class Agent:
-    """The shell of a node state machine: executes its actions and notes them in ``done``, in words."""
+    """The caller of a node state machine. It executes the actions and records descriptions of them in ``done``."""
 
     machine: NodeStateMachine
     polls: bool = False
@@ -42,14 +42,14 @@ class Agent:
     done: list[str] = field(default_factory=list)
 
     def observe(self, state: State, lease_from: float = FRESH, settled: bool = True) -> list[str]:
-        """What follows from an observation."""
+        """Return the actions that follow from an observation."""
         before = len(self.done)
         while self.apply(self.machine.observe(state, lease_from, self.now, settled=settled, polls=self.polls)):
             assert len(self.done) < 100
         return self.done[before:]
 
     def apply(self, transition: Transition) -> list[str]:
-        """Execute the actions and return them in words, such as ``publish ready 1`` or ``end failed``."""
+        """Execute the actions and return their descriptions, such as ``publish ready 1`` or ``end failed``."""
         before = len(self.done)
         self.machine = transition.machine
         for action in transition.actions:
@@ -118,7 +118,7 @@ def test_a_newcomer_asks_for_a_place_once_it_is_prepared(state: State, expected:
         assert newcomer.observe(state) == ["reserve", "publish ready 2"]
 
 
-def test_the_first_publication_asks_for_a_place_where_a_round_forms() -> None:
+def test_the_first_publication_asks_for_a_place_if_a_round_forms() -> None:
     assert agent_of(round=-1).apply(state_machine(round=-1).begin(ENDED)) == ["reserve", "publish ready 1"]
     assert agent_of(round=-1).apply(state_machine(round=-1).begin(RUNS_1)) == []
 
@@ -181,7 +181,7 @@ def test_a_node_that_has_been_in_a_round_is_prepared() -> None:
             ENDED,
             FRESH,
             ["reserve", "publish ready 1"],
-            id="has succeeded in vain",
+            id="has succeeded in a round that others ended",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
@@ -212,7 +212,7 @@ def test_no_worker_starts_if_the_lease_expires_while_others_are_stopped() -> Non
     assert agent.observe(RUNS_2, agent.now) == ["start 2", "publish running 2"]
 
 
-def test_a_lease_regained_is_not_trusted_at_once() -> None:
+def test_a_regained_lease_is_not_used_at_once() -> None:
     agent = agent_of()
     assert agent.observe(RUNS_1, settled=False) == []
     assert agent.observe(RUNS_1, settled=True) == ["start 1", "publish running 1"]
@@ -225,7 +225,7 @@ def test_a_failure_is_published_before_the_other_workers_are_stopped() -> None:
     assert (transition.machine.member.failure, transition.machine.part) == (failure("a", 1), None)
 
 
-def test_the_next_round_forgets_the_failure() -> None:
+def test_the_next_round_removes_the_failure() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     agent.apply(agent.machine.worker_failed(failure("a", 1)))
     agent.observe(ENDED)
@@ -239,7 +239,7 @@ def test_a_success_is_published_once_all_workers_have_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    "state", [ENDED, WITHOUT_US, RUNS_2], ids=["it ended", "others have continued", "it is a member"]
+    "state", [ENDED, WITHOUT_US, RUNS_2], ids=["the round ended", "others have continued", "it is a member"]
 )
 def test_an_agent_whose_success_is_final_follows_no_other_round(state: State) -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
@@ -263,7 +263,7 @@ def test_an_expired_lease_is_published_with_its_round(machine: NodeStateMachine,
     assert agent.member.fenced == 1
 
 
-def test_a_store_that_was_lost_ends_the_round_as_an_expired_lease_does() -> None:
+def test_a_lost_store_ends_the_round_like_an_expired_lease() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     transition = agent.machine.lease_expired("the store was lost")
     assert transition.actions[0] == StopWorkers("the store was lost")
@@ -277,7 +277,7 @@ def test_a_success_stays_published_when_the_store_is_lost() -> None:
     assert agent.member.fenced == 1
 
 
-def test_a_failure_that_the_directory_does_not_take_in_spends_no_restart() -> None:
+def test_a_failure_that_cannot_be_published_spends_no_restart() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     agent.apply(agent.machine.worker_failed(failure("a", 1)))
     assert agent.apply(agent.machine.store_failed()) == ["publish failed 1"]
@@ -304,7 +304,7 @@ WARNING = Notice("preempted", 20.0)
 ENDS_WELL = joining("ab", Cause.JOIN, round=1, grace=120.0)
 
 
-def test_a_node_that_leaves_starts_nothing_more() -> None:
+def test_a_leaving_node_starts_no_workers() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     assert agent.leave(WARNING) == ["publish running 1", "stop"]
     assert agent.member.leaving == WARNING
@@ -331,15 +331,13 @@ def test_workers_that_poll_end_their_step_before_the_node_leaves() -> None:
 @pytest.mark.parametrize(
     ("state", "polls", "expected"),
     [
-        pytest.param(ENDS_WELL, True, ["request"], id="nothing is wrong"),
+        pytest.param(ENDS_WELL, True, ["request"], id="no fault"),
         pytest.param(ENDS_WELL, False, ["stop", "reserve", "publish ready 1"], id="they do not poll"),
-        pytest.param(
-            replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "publish ready 1"], id="something is wrong"
-        ),
+        pytest.param(replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "publish ready 1"], id="a fault"),
         pytest.param(RUNS_2, True, ["stop", "start 2", "publish running 2"], id="the others continued"),
     ],
 )
-def test_workers_are_requested_to_stop_where_nothing_is_wrong(state: State, polls: bool, expected: list[str]) -> None:
+def test_workers_are_requested_to_stop_if_there_is_no_fault(state: State, polls: bool, expected: list[str]) -> None:
     assert agent_of(NodeState.RUNNING, 1, RUNS_1, polls).observe(state) == expected
 
 
@@ -349,7 +347,7 @@ def test_workers_that_stopped_on_request_are_no_success() -> None:
     assert agent.apply(agent.machine.workers_succeeded(early=True)) == ["reserve", "publish ready 1"]
 
 
-def test_a_success_in_a_round_that_is_to_end_waits_for_the_others() -> None:
+def test_a_success_in_the_grace_period_waits_for_the_others() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.observe(ENDS_WELL)
     assert agent.apply(agent.machine.workers_succeeded()) == ["publish succeeded 1"]
@@ -357,7 +355,7 @@ def test_a_success_in_a_round_that_is_to_end_waits_for_the_others() -> None:
     assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["reserve", "publish ready 1"]
 
 
-def test_workers_that_were_requested_to_stop_are_stopped_when_something_goes_wrong() -> None:
+def test_a_fault_stops_workers_that_were_requested_to_stop() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.observe(ENDS_WELL)
     assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["stop", "reserve", "publish ready 1"]
@@ -369,7 +367,7 @@ def test_workers_that_do_not_stop_in_time_are_stopped() -> None:
     assert agent.apply(agent.machine.stop_timed_out()) == ["stop", "reserve", "publish ready 1"]
 
 
-def test_of_two_deadlines_the_sooner_counts() -> None:
+def test_the_earlier_of_two_deadlines_counts() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.leave(Notice("time limit", 90.0))
     assert agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0)) == ["request"]
@@ -389,10 +387,10 @@ STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4,
     ("state", "leaves"),
     [
         pytest.param(STANDS_BY, False, id="the run was not scaled"),
-        pytest.param(replace(STANDS_BY, target=2), True, id="there are spares enough"),
+        pytest.param(replace(STANDS_BY, target=2), True, id="there are enough spares"),
         pytest.param(replace(STANDS_BY, target=2, standbys=("a@0", "d@0")), False, id="it is a spare"),
         pytest.param(replace(STANDS_BY, target=2, standbys=("d@0",)), False, id="it has come since"),
-        pytest.param(replace(STANDS_BY, target=2, participants=running("ab").participants), False, id="it takes part"),
+        pytest.param(replace(STANDS_BY, target=2, participants=running("ab").participants), False, id="it is a member"),
     ],
 )
 def test_a_surplus_node_leaves(state: State, leaves: bool) -> None:

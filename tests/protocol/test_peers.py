@@ -9,7 +9,7 @@ COUNTS = st.integers(2, 70)
 
 
 @given(COUNTS)
-def test_each_links_to_two_at_most_and_never_to_itself(count: int) -> None:
+def test_each_node_links_to_at_most_two_others(count: int) -> None:
     for index in range(count):
         near = neighbours(index, count)
         assert 1 <= len(near) <= 2 and index not in near and len(set(near)) == len(near)
@@ -17,7 +17,7 @@ def test_each_links_to_two_at_most_and_never_to_itself(count: int) -> None:
 
 
 @given(COUNTS)
-def test_everyone_is_watched_by_another(count: int) -> None:
+def test_every_node_has_an_observer(count: int) -> None:
     assert {there for index in range(count) for there in neighbours(index, count)} == set(range(count))
 
 
@@ -33,12 +33,12 @@ def test_links_are_symmetric_and_few(count: int) -> None:
 
 
 @given(st.integers(9, 300), st.data())
-def test_who_loses_a_row_of_members_loses_the_witnesses_of_few(count: int, data: st.DataObject) -> None:
+def test_a_row_of_lost_members_keeps_neighbours(count: int, data: st.DataObject) -> None:
     """Each of sqrt(count) consecutive members that are lost together keeps a neighbour."""
     start = data.draw(st.integers(0, count - 1))
     gone = {(start + step) % count for step in range(isqrt(count))}
     assert all(set(linked(index, count)) - gone for index in gone)
 
 
-def test_alone_there_is_nobody_to_watch() -> None:
+def test_a_single_node_has_no_neighbour() -> None:
     assert neighbours(0, 1) == linked(0, 1) == []

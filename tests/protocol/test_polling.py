@@ -12,48 +12,48 @@ JOINING = replace(RUNNING, phase=Phase.JOINING)
 
 
 class PollingNode:
-    """The poll schedule of a node, on a clock that the test moves."""
+    """The poll schedule of a node, on a clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
         self.schedule = PollSchedule(RendezvousSettings(lease=LEASE, margin=1, poll=POLL), lambda: self.now)
 
     def poll(self, result: PollResult, took: float = 0.0, read: bool = True) -> float:
-        """Poll, and return the seconds until the next poll."""
+        """Poll. Return the seconds until the next poll."""
         self.now += took
         self.schedule.record_poll(self.now - took, result, read)
         return self.schedule.pause
 
 
-def test_a_node_that_has_never_looked_looks() -> None:
+def test_a_node_that_has_never_polled_polls_at_once() -> None:
     assert PollingNode().schedule.poll_due
 
 
 @pytest.mark.parametrize(
     ("result", "pause"),
     [
-        pytest.param(RUNNING, 2 * LEASE, id="all is quiet"),
-        pytest.param(replace(RUNNING, rank=2), LEASE / 6, id="a leader watches the leases"),
-        pytest.param(replace(RUNNING, network_healthy=False), POLL, id="the network can't be used"),
+        pytest.param(RUNNING, 2 * LEASE, id="no event"),
+        pytest.param(replace(RUNNING, rank=2), LEASE / 6, id="a leader reads the leases"),
+        pytest.param(replace(RUNNING, network_healthy=False), POLL, id="the network does not work"),
         pytest.param(replace(RUNNING, network_healthy=False, nodes=1280), 10.0, id="many nodes without a network"),
         pytest.param(replace(RUNNING, urgent=True, nodes=1280), POLL, id="a neighbour is silent"),
         pytest.param(JOINING, POLL, id="a round forms"),
         pytest.param(replace(JOINING, nodes=1280), 10.0, id="a round of many forms"),
-        pytest.param(replace(JOINING, nodes=1280, rank=1), POLL, id="a round of many forms, and this is a leader"),
-        pytest.param(replace(RUNNING, phase=Phase.SUCCEEDED), POLL, id="the run is over"),
+        pytest.param(replace(JOINING, nodes=1280, rank=1), POLL, id="a round of many forms, on a leader"),
+        pytest.param(replace(RUNNING, phase=Phase.SUCCEEDED), POLL, id="the run has ended"),
     ],
 )
-def test_how_often_a_node_looks_by_itself(result: PollResult, pause: float) -> None:
+def test_the_poll_interval_without_notifications(result: PollResult, pause: float) -> None:
     assert PollingNode().poll(result) == pytest.approx(pause)
 
 
-def test_all_nodes_together_look_so_often_and_no_more() -> None:
+def test_all_nodes_together_have_a_limited_poll_rate() -> None:
     for nodes in (1, 64, 128, 1024, 10_000):
         pause = PollingNode().poll(replace(JOINING, nodes=nodes))
         assert nodes / pause <= 128 + 1e-6 and pause >= POLL
 
 
-def test_a_newer_version_is_looked_at_at_once_by_all() -> None:
+def test_all_nodes_poll_at_once_after_a_newer_version() -> None:
     for rank in (None, 0, 2):
         node = PollingNode()
         node.poll(replace(RUNNING, rank=rank, nodes=1024))
@@ -64,14 +64,14 @@ def test_a_newer_version_is_looked_at_at_once_by_all() -> None:
 
 
 @pytest.mark.parametrize(("rank", "pause"), [(0, 0.01), (1, 0.2), (2, 0.4)])
-def test_a_word_is_looked_at_by_one_leader_after_the_other(rank: int, pause: float) -> None:
+def test_leaders_poll_one_after_the_other_after_a_publication(rank: int, pause: float) -> None:
     node = PollingNode()
     node.poll(replace(JOINING, rank=rank))
     node.schedule.record_notification(newer=False)
     assert node.schedule.pause == pytest.approx(pause)
 
 
-def test_who_is_told_again_does_not_put_off_its_look() -> None:
+def test_a_repeated_notification_does_not_delay_the_poll() -> None:
     node = PollingNode()
     node.poll(replace(JOINING, rank=2))
     node.schedule.record_notification(newer=False)
@@ -80,7 +80,7 @@ def test_who_is_told_again_does_not_put_off_its_look() -> None:
     assert node.schedule.pause == pytest.approx(0.1)
 
 
-def test_a_word_makes_no_other_look_more_often_than_all_together_may() -> None:
+def test_publications_do_not_exceed_the_poll_rate_of_all_nodes() -> None:
     node = PollingNode()
     node.poll(replace(RUNNING, nodes=512))
     node.schedule.record_notification(newer=False)
@@ -90,7 +90,7 @@ def test_a_word_makes_no_other_look_more_often_than_all_together_may() -> None:
     assert node.schedule.poll_due and node.schedule.read_due
 
 
-def test_all_nodes_together_read_so_many_leases_and_no_more() -> None:
+def test_all_nodes_together_have_a_limited_rate_of_lease_reads() -> None:
     for nodes in (1, 64, 128, 1024, 10_000):
         node = PollingNode()
         node.poll(replace(JOINING, nodes=nodes))
@@ -100,7 +100,7 @@ def test_all_nodes_together_read_so_many_leases_and_no_more() -> None:
         assert node.schedule.read_due
 
 
-def test_looks_without_the_leases_do_not_put_off_their_reading() -> None:
+def test_polls_without_the_leases_do_not_delay_their_reading() -> None:
     node = PollingNode()
     node.poll(replace(JOINING, nodes=512))
     for _ in range(15):
@@ -112,7 +112,7 @@ def test_looks_without_the_leases_do_not_put_off_their_reading() -> None:
     assert node.schedule.read_due
 
 
-def test_a_silent_neighbour_makes_a_node_read_sooner() -> None:
+def test_a_silent_neighbour_makes_a_node_read_earlier() -> None:
     node = PollingNode()
     node.poll(RUNNING)
     node.poll(replace(RUNNING, urgent=True), read=False)
@@ -120,7 +120,7 @@ def test_a_silent_neighbour_makes_a_node_read_sooner() -> None:
     assert node.schedule.read_due
 
 
-def test_looks_that_take_long_take_half_of_the_time_at_most() -> None:
+def test_long_polls_take_at_most_half_of_the_time() -> None:
     node = PollingNode()
     node.poll(JOINING, took=3.0)
     node.schedule.record_notification(newer=True)

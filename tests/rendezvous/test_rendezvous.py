@@ -144,7 +144,7 @@ def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.M
 def test_a_lease_that_had_run_out_is_settled_only_when_all_must_have_seen_it_again(tmp_path: Path) -> None:
     world, a, _ = running_pair(tmp_path)
     rendezvous = world.settings.rendezvous
-    assert a.step().settled, "the first renewal follows no lapse"
+    assert a.step().settled, "no lease has expired before the first renewal"
     world.now += rendezvous.lease
     assert not a.step().settled
     world.now += rendezvous.margin - 0.1
@@ -153,7 +153,7 @@ def test_a_lease_that_had_run_out_is_settled_only_when_all_must_have_seen_it_aga
     assert a.step().settled
 
 
-def test_a_renewal_that_took_too_long_is_a_lapse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_expires_during_a_long_renewal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, a, _ = running_pair(tmp_path)
     replace_file = os.replace
 
