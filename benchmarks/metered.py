@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.machine import CHECKOUT
 from tests.filesystems import faulty
-from tests.filesystems.lies import Lies, encode
+from tests.filesystems.anomalies import Anomalies, encode
 from tests.filesystems.mounts import LIBRARY, why_no_fuse
 
 KINDS = {
@@ -40,7 +40,7 @@ KINDS = {
 not counted: libfuse releases POSIX locks at every close, and no program here uses them."""
 
 _KIND_OF = {operation: kind for kind, operations in KINDS.items() for operation in operations}
-_CACHED = Lies(entries=3.0, attributes=3.0)
+_CACHED = Anomalies(entries=3.0, attributes=3.0)
 _COUNTS = "user.counts"
 _TIMEOUT = 30.0
 
@@ -50,8 +50,8 @@ unavailable = why_no_fuse
 class Metered(faulty.SharedLocks):
     """The operations of the mount, with counts."""
 
-    def __init__(self, backing: str, lies: Path) -> None:
-        super().__init__(backing, lies)
+    def __init__(self, backing: str, anomalies: Path) -> None:
+        super().__init__(backing, anomalies)
         self._counts: Counter[str] = Counter()
         self._counting = threading.Lock()
 
@@ -99,8 +99,8 @@ def metered_mount() -> Iterator[Mount]:
         mount = Mount(Path(scratch) / "mount", Path(scratch) / "backing")
         for directory in (mount.directory, mount.backing):
             directory.mkdir()
-        lies = Path(scratch) / "lies.json"
-        lies.write_bytes(encode(_CACHED))
+        anomalies = Path(scratch) / "anomalies.json"
+        anomalies.write_bytes(encode(_CACHED))
         argv = [sys.executable, "-m", "benchmarks.metered", str(mount.backing), str(mount.directory)]
         environ = {**os.environ, "FUSE_LIBRARY_PATH": LIBRARY}
         with (Path(scratch) / "log").open("wb") as log:
@@ -124,7 +124,7 @@ def _await(directory: Path, daemon: "subprocess.Popen[bytes]", log: Path) -> Non
 
 def main(backing: str, mountpoint: str) -> None:
     """Serve the mount until it is unmounted or the process is killed."""
-    operations = Metered(backing, Path(backing).with_name("lies.json"))
+    operations = Metered(backing, Path(backing).with_name("anomalies.json"))
     options: dict[str, Any] = {"use_ino": True, "hard_remove": True, "fsname": "metered", "max_threads": 128}
     faulty._Fuse(operations, mountpoint, foreground=True, default_permissions=True, **options)
 

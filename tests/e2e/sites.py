@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.cli.shell import TIMEOUT, eventually
-from tests.filesystems.lies import ALL, CHANGES, Fault
+from tests.filesystems.anomalies import ALL, CHANGES, Fault
 from tests.filesystems.mounts import FaultyMount, faulty_mounts, why_no_fuse
 
 _PLAIN = "setpriv --bounding-set=-dac_override,-dac_read_search,-sys_resource"

@@ -1,4 +1,4 @@
-"""Checks of whether this machine can run the test filesystems that need root, packages or devices."""
+"""Checks whether this machine can run the test filesystems that need root, packages or devices."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _TAP = f"{_PROBE} && ip tuntap add t0 mode tap"
 
 @cache
 def why_no_nfs() -> str | None:
-    """None if NFS, on machines with kernels of their own, can start here, else the reason and the remedy."""
+    """Return None if NFS with separate kernels can start here, else the reason and the remedy."""
     compiler = ("cc",) if needs_shim() else ()
     return _missing((*_NAMESPACES, *_NFS, *compiler)) or _no_rights(_TAP)
 
 
 @cache
 def why_no_moosefs() -> str | None:
-    """None if MooseFS can start here, else the reason and the remedy."""
+    """Return None if MooseFS can start here, else the reason and the remedy."""
     return _missing((*_NAMESPACES, *_MOOSEFS)) or why_no_fuse() or _no_rights(_PROBE)
 
 
 def require(reason: str | None) -> None:
-    """Skip the test for that reason, if there is one; where CI is set, fail."""
+    """Skip the test if there is a ``reason``. If CI is set, fail."""
     if reason and os.environ.get("CI"):
         pytest.fail(f"CI must run these tests: {reason}", pytrace=False)
     if reason:
@@ -48,9 +48,9 @@ def _missing(programs: tuple[str, ...]) -> str | None:
 
 
 def _no_rights(probe: str) -> str | None:
-    """Return whether namespaces, links and mounts can be created, by a trial in namespaces that end at once."""
+    """Return whether namespaces, links and mounts can be created. Try it in namespaces that end at once."""
     if os.geteuid() != 0:
-        return "machines and networks of their own need root: run pytest as root"
+        return "separate machines and networks need root: run pytest as root"
     if "tuntap" in probe and not _is_device(Path("/dev/net/tun")):
         return "/dev/net/tun is missing: load the kernel module tun; in a container, pass --device /dev/net/tun"
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "sh", "-c", probe]

@@ -1,7 +1,7 @@
-"""A shared filesystem as tests see it: clients, each of which runs programs beside one directory that all share.
+"""A shared filesystem as tests use it: clients, each of which runs programs and sees one shared directory.
 
-Programs of the tests are started as ``python -m tests.filesystems.PROGRAM ARGS`` and print one JSON document, so that
-they work the same on this machine and in a guest of another kernel.
+Programs of the tests are started as ``python -m tests.filesystems.PROGRAM ARGS`` and print one JSON document. So they
+work on this machine and in a guest with another kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Process(Protocol):
     """A program that runs on a client."""
 
     def wait(self, timeout: float) -> int:
-        """Its exit status; TimeoutError after ``timeout`` seconds."""
+        """Return the exit status. Raises TimeoutError after ``timeout`` seconds."""
         ...
 
     def output(self) -> str:
@@ -33,12 +33,12 @@ class Process(Protocol):
         ...
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
-        """Send a signal to it and all that it started; fine if it has ended."""
+        """Send a signal to the program and its children. Do nothing if it has ended."""
         ...
 
 
 class Client(Protocol):
-    """A place where programs run. ``directory`` is where they see the shared directory there."""
+    """A machine on which programs run. ``directory`` is the shared directory there."""
 
     @property
     def name(self) -> str: ...
@@ -53,14 +53,14 @@ class Client(Protocol):
 
 @dataclass(frozen=True)
 class MountSet:
-    """One shared filesystem, by the name that the documentation uses, as at least two clients see it."""
+    """One shared filesystem, by its name in the documentation, with at least two clients."""
 
     name: str
     clients: tuple[Client, ...]
 
 
 class LocalProcess:
-    """A program on this machine, in a process group of its own."""
+    """A program on this machine, in its own process group."""
 
     def __init__(self, popen: subprocess.Popen[bytes], log: IO[bytes]) -> None:
         self._popen = popen
@@ -87,7 +87,7 @@ class LocalProcess:
 
 @dataclass(frozen=True)
 class LocalClient:
-    """This machine, looking at the shared directory through one of its own mounts."""
+    """This machine, with one of its own mounts of the shared directory."""
 
     name: str
     directory: Path
@@ -108,18 +108,18 @@ class LocalClient:
 
 
 def local(name: str, directory: Path, clients: int = 2) -> MountSet:
-    """Clients that all see ``directory`` through the same mount of this machine."""
+    """Return clients that all see ``directory`` through the same mount of this machine."""
     return MountSet(name, tuple(LocalClient(f"client {number}", directory) for number in range(clients)))
 
 
 def program(name: str, *args: object) -> list[str]:
-    """The command line of one of the programs in this package."""
+    """Return the command line of one of the programs in this package."""
     return [sys.executable, "-m", f"tests.filesystems.{name}", *map(str, args)]
 
 
 @contextmanager
 def started(client: Client, argv: Sequence[str], env: Mapping[str, str] = NOTHING) -> Iterator[Process]:
-    """A program on a client; killed at the end."""
+    """Run a program on a client. It is killed at the end of the context."""
     process = client.start(argv, env=env)
     try:
         yield process

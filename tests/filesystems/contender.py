@@ -1,7 +1,7 @@
-"""A writer of one register, to be disturbed: ``contender hold|commit DIRECTORY WHO [COUNT]``.
+"""A writer of one register for tests that disturb it: ``contender hold|commit DIRECTORY WHO [COUNT]``.
 
-``hold`` takes the register's lock, reads, says what it has read, and when SIGUSR1 comes commits on that. ``commit``
-makes so many commits of its own. Both print one JSON document a line.
+``hold`` takes the register's lock, reads, prints the version, and commits after that version when it gets SIGUSR1.
+``commit`` makes so many commits. Both print one JSON document on each line.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Test the promises of the store, as one of several concurrent processes: ``contract DIRECTORY PLACE COUNT``."""
+"""Test the properties of the store as one of several concurrent processes: ``contract DIRECTORY PLACE COUNT``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TIMEOUT = 60.0
 
 
 def persistently(operation: Callable[[], T]) -> T:
-    """Repeat what a filesystem that fails at random makes fail, for longer than it remembers what was absent."""
+    """Repeat an operation on a filesystem with random errors, for longer than it caches that a name is absent."""
     deadline = time.monotonic() + 10.0
     while time.monotonic() < deadline:
         try:
@@ -37,7 +37,7 @@ def persistently(operation: Callable[[], T]) -> T:
 
 
 def commit(register: Register, after: int, value: str) -> bool:
-    """Commit; where the outcome is in doubt, look."""
+    """Commit. If the outcome is unknown, read it."""
     try:
         return register.commit(after, value)
     except StoreError:
@@ -49,7 +49,7 @@ def is_at(register: Register, number: int, value: str) -> bool:
 
 
 def take_turns(directory: Path, place: int, count: int) -> list[int]:
-    """Commit whenever the newest version says that it is our turn; the versions that we made."""
+    """Commit whenever the newest version shows that it is our turn. Return the versions that we made."""
     register, made, deadline = Register(directory, str(place)), [], time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         number = persistently(register.read).number
@@ -62,7 +62,7 @@ def take_turns(directory: Path, place: int, count: int) -> list[int]:
 
 
 def race(directory: Path, place: int) -> dict[str, list[Any]]:
-    """Try to make every version; those that we made, and who made which as far as we see."""
+    """Try to make every version. Return our versions, and the writer of each version as we see it."""
     register = Register(directory, str(place))
     won = [number + 1 for number in range(RACES) if commit(register, number, f"{place} made {number + 1}")]
     seen = [persistently(lambda number=number: register.version(number)).value for number in range(1, RACES + 1)]
@@ -70,7 +70,7 @@ def race(directory: Path, place: int) -> dict[str, list[Any]]:
 
 
 def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
-    """Every operation of the key-value store, between processes that wait for each other's keys."""
+    """Use every operation of the key-value store between processes that wait for each other's keys."""
     store = KeyValueStore(directory, str(place))
     everyone = range(count)
 
@@ -93,7 +93,7 @@ def exchange(directory: Path, place: int, count: int) -> dict[str, Any]:
 
 
 def publish_and_read(directory: Path, place: int) -> dict[str, int]:
-    """The first process publishes documents under one name; the others read them, until they have seen one of these."""
+    """The first process publishes documents under one name. The others read until they have seen one of them."""
     path, began, number, newest, torn = directory / "document.json", time.monotonic(), 0, 0, 0
     waits = PUBLISHING if place == 0 else TIMEOUT
     while (passed := time.monotonic() - began) < PUBLISHING or (newest == 0 and passed < waits):
@@ -115,7 +115,7 @@ def publish(path: Path, number: int) -> None:
 
 
 def pad(number: int) -> str:
-    """Documents of very different lengths."""
+    """Return padding, so that the lengths of documents differ much."""
     return "x" * (number * 997 % 20_000)
 
 
@@ -124,7 +124,9 @@ def main(directory: str, place: str, count: str) -> None:
     for name in ("turns", "race", "store", "documents"):
         persistently(lambda name=name: files.make_directory(root / name))
     if own == 0:
-        persistently(lambda: publish(root / "documents" / "document.json", 0))  # or it may be absent to all for long
+        persistently(
+            lambda: publish(root / "documents" / "document.json", 0)
+        )  # otherwise clients may cache for long that it is absent
     meet(root, place, all_of_us)
     found = {
         "turns": take_turns(root / "turns", own, all_of_us),

@@ -1,9 +1,9 @@
-"""Two workers on two clients of one filesystem: one of round 1, which falls asleep, and one of round 3.
+"""Two workers on two clients of one filesystem: one of round 1, which is suspended, and one of round 3.
 
-``python -m tests.filesystems.duel sleeper|newer DIRECTORY`` plays one of them. Bout by bout the sleeper begins to
-publish and falls asleep before one more of its steps; the newer one publishes; the sleeper goes on, and the newer one
-looks what is there. The signs that they give each other are names in the same directory, awaited by listing. Each
-prints its bouts as JSON.
+``python -m tests.filesystems.duel sleeper|newer DIRECTORY`` runs one of them. In each bout the sleeper begins to
+publish and is suspended before the next of its steps. The newer one publishes, the sleeper continues, and the newer one
+reads the result. They notify each other by names in the same directory, which they find by listing. Each prints its
+bouts as JSON.
 """
 
 import json
@@ -21,13 +21,13 @@ from hpcelastic.training.publish import publication
 from tests.training.stepping import be, stepping
 
 TIMEOUT = 100.0
-"""Seconds within which the other must have given a sign."""
+"""Seconds within which the other worker must have created a name."""
 
 Value = TypeVar("Value")
 
 
 class Nap:
-    """The sleep of a worker before its step number ``at``, counted from 0."""
+    """The suspension of a worker before its step number ``at``, counted from 0."""
 
     def __init__(self, at: int, sleep: Callable[[str], None]) -> None:
         self._at, self._sleep = at, sleep
@@ -42,7 +42,7 @@ class Nap:
 
 
 def publish(directory: Path, round: int) -> str:
-    """Publish the round's number; what was said against it."""
+    """Publish the round's number. Return the error that refused it."""
     try:
         with publication(directory / "latest", Fence("run", round)) as file:
             file.write(str(round).encode())
@@ -69,7 +69,7 @@ def sleeper(root: Path) -> list[dict[str, Any]]:
         bout["refused"] = publish(directory, 1)
         be(None)
         if "before" not in bout:
-            if bout["refused"]:  # an error of the filesystem, at a step before that one
+            if bout["refused"]:  # an error of the filesystem at an earlier step
                 continue
             give(root, f"{number}.over")
             return bouts
@@ -89,7 +89,7 @@ def newer(root: Path) -> list[dict[str, Any]]:
 
 
 def insist(directory: Path, round: int) -> str:
-    """Publish, whatever the filesystem says at first."""
+    """Publish in spite of errors of the filesystem."""
     for _ in range(20):
         if not (refused := publish(directory, round)):
             break
@@ -101,7 +101,7 @@ def give(root: Path, sign: str) -> None:
 
 
 def await_sign(root: Path, *signs: str) -> str:
-    """The sign of ``signs`` that is given."""
+    """Wait for one of the names ``signs`` and return it."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         with suppress(OSError):
@@ -113,7 +113,7 @@ def await_sign(root: Path, *signs: str) -> str:
 
 
 def stubborn(call: Callable[[], Value]) -> Value:
-    """Return the result of ``call`` once the filesystem permits it."""
+    """Return the result of ``call`` as soon as the filesystem permits it."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:

@@ -1,12 +1,11 @@
-"""A filesystem that shows a directory of this machine and lies about it: ``faulty BACKING MOUNTPOINT LIES LOCKS``.
+"""A filesystem that shows a directory of this machine with anomalies: ``faulty BACKING MOUNTPOINT ANOMALIES LOCKS``.
 
-Each mount is a process of its own, so that several mounts of one directory are clients that share nothing but its
-files. Names and attributes that are stale come from the kernel's caches, as on a network filesystem. ``LIES`` is a file
-outside the mount that holds the lies of the moment; ``LOCKS`` is ``shared``, or ``local`` for locks that exclude within
-one mount only.
+Each mount is its own process, so several mounts of one directory are clients that share nothing but its files. Stale
+names and attributes come from the kernel's caches, as on a network filesystem. ``ANOMALIES`` is a file outside the
+mount with the present anomalies. ``LOCKS`` is ``shared``, or ``local`` for locks that exclude within one mount only.
 
-mfusepy (ctypes over libfuse 3, kept up) does what is needed; C would be faster, but needs a compiler and headers.
-A rename over an open file gives its readers ESTALE where they ask for attributes, as NFS does.
+mfusepy (ctypes over libfuse 3, maintained) has all that is needed. C would be faster, but needs a compiler and headers.
+After a rename over an open file, its readers get ESTALE when they read attributes, as with NFS.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from typing import Any, ClassVar
 
 import mfusepy
 
-from tests.filesystems.lies import Fault, Lies, decode
+from tests.filesystems.anomalies import Anomalies, Fault, decode
 from tests.filesystems.remembered import Remembered
 
 _PACE = 0.01
-"""Seconds between two looks of an operation that waits."""
+"""Seconds between two checks of an operation that waits."""
 
 _FLOCK = "hhqqi4x"
 """struct flock on 64-bit Linux."""
@@ -41,7 +40,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def faulty(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the lies of the moment act before and after an operation."""
+    """Apply the faults before and after an operation."""
     name = operation.__name__
 
     @functools.wraps(operation)
@@ -61,44 +60,44 @@ def faulty(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyped
-    """The operations of FUSE, carried out on the backing directory; locks are left to the kernel of this mount."""
+    """The operations of FUSE, executed on the backing directory. Locks are left to the kernel of this mount."""
 
     use_ns: ClassVar[bool] = True
     flag_nopath: ClassVar[bool] = True
     flag_nullpath_ok: ClassVar[bool] = True
 
-    def __init__(self, backing: str, lies: Path) -> None:
+    def __init__(self, backing: str, anomalies: Path) -> None:
         self._backing = backing
-        self._lies = lies
-        self._read: tuple[tuple[int, int], Lies] = ((0, 0), Lies())
+        self._anomalies = anomalies
+        self._read: tuple[tuple[int, int], Anomalies] = ((0, 0), Anomalies())
         self._config: Any = None
         self._paths: dict[int, str] = {}
         self._listings: dict[str, tuple[float, list[str]]] = {}
         self._remembered = Remembered()
 
-    # The lies
+    # Anomalies
 
     def init_with_config(self, _: Any, config: Any) -> None:
         self._config = config
-        self.lies()
+        self.anomalies()
 
-    def lies(self) -> Lies:
-        """The lies of the moment. libfuse looks at its configuration with every reply, so caches follow at once."""
-        status = os.stat(self._lies)
+    def anomalies(self) -> Anomalies:
+        """The present anomalies. libfuse reads its configuration with every reply, so caches change at once."""
+        status = os.stat(self._anomalies)
         stamp = (status.st_ino, status.st_mtime_ns)
         if stamp != self._read[0]:
-            lies = decode(self._lies.read_bytes())
-            self._config.entry_timeout = lies.entries
-            self._config.negative_timeout = lies.negative
-            self._config.attr_timeout = lies.attributes
-            self._config.kernel_cache = lies.pages
-            self._config.direct_io = not lies.pages
-            self._read = (stamp, lies)
+            anomalies = decode(self._anomalies.read_bytes())
+            self._config.entry_timeout = anomalies.entries
+            self._config.negative_timeout = anomalies.negative
+            self._config.attr_timeout = anomalies.attributes
+            self._config.kernel_cache = anomalies.pages
+            self._config.direct_io = not anomalies.pages
+            self._read = (stamp, anomalies)
         return self._read[1]
 
     def act(self, name: str, path: str, done: bool) -> None:
-        """Hang, or raise the error, that is due before or after an operation."""
-        for fault in self.lies().faults:
+        """Hang, or raise an error, if a fault applies before or after an operation."""
+        for fault in self.anomalies().faults:
             if fault.done == done and fault.meets(name, path) and random.random() < fault.probability:
                 if fault.hang:
                     self._hang(fault)
@@ -106,7 +105,7 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
                     raise OSError(fault.number, os.strerror(fault.number))
 
     def _hang(self, fault: Fault) -> None:
-        while fault in self.lies().faults:
+        while fault in self.anomalies().faults:
             _pause()
 
     def path_of(self, path: str | None, args: tuple[Any, ...]) -> str:
@@ -120,7 +119,7 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def _changed(self, *paths: str) -> None:
         for path in paths:
             self._listings.pop(os.path.dirname(path), None)
-            self._remembered.renew(self._at(path), self.lies().data)
+            self._remembered.renew(self._at(path), self.anomalies().data)
 
     # Attributes
 
@@ -129,7 +128,7 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         if path is None:
             status = os.fstat(fh or 0)
         else:
-            status = self._remembered.use(self._at(path), self.lies().data, os.lstat, os.stat)
+            status = self._remembered.use(self._at(path), self.anomalies().data, os.lstat, os.stat)
         times = {"st_atime": status.st_atime_ns, "st_mtime": status.st_mtime_ns, "st_ctime": status.st_ctime_ns}
         plain = ("st_mode", "st_ino", "st_nlink", "st_uid", "st_gid", "st_size", "st_blocks")
         return {**{name: getattr(status, name) for name in plain}, **times}
@@ -201,10 +200,10 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
         path = self.path_of(path, (fh,))
         taken, listing = self._listings.get(path, (0.0, []))
         now = time.monotonic()
-        if now - taken > self.lies().listings or not taken:
+        if now - taken > self.anomalies().listings or not taken:
             listing = [".", "..", *os.listdir(self._at(path))]
             self._listings[path] = (now, listing)
-        return [(name, None, 0) for name in listing]  # a plain str would get the inode number 0: skipped by readers
+        return [(name, None, 0) for name in listing]  # a plain str would get the inode number 0, which readers skip
 
     @faulty
     def fsyncdir(self, path: str | None, datasync: int, fh: int) -> None:
@@ -219,8 +218,8 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
     def open(self, path: str, flags: int) -> int:
         opened = functools.partial(os.open, flags=flags & ~os.O_NOFOLLOW)
         try:
-            fd = self._remembered.use(self._at(path), self.lies().data, opened, opened)
-        except FileNotFoundError as error:  # the kernel had a name, which has gone: to say so makes it look again
+            fd = self._remembered.use(self._at(path), self.anomalies().data, opened, opened)
+        except FileNotFoundError as error:  # the kernel's name is stale; with this error it looks it up again
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE)) from error
         return self._opened(path, fd)
 
@@ -256,7 +255,7 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
 
 class SharedLocks(Passthrough):
-    """Locks that exclude across all mounts: they are taken on the backing file."""
+    """Locks that exclude across all mounts, because they are taken on the backing file."""
 
     @faulty
     def flock(self, path: str | None, fh: int, operation: int) -> None:
@@ -264,7 +263,7 @@ class SharedLocks(Passthrough):
 
     @faulty
     def lock(self, path: str | None, fh: int, command: int, lock: Any) -> None:
-        """POSIX locks, as locks of the open file: here all of a mount's processes are one."""
+        """POSIX locks, as locks of the open file, because here all processes of a mount are one process."""
         wanted = lock.contents
         request = struct.pack(_FLOCK, wanted.l_type, wanted.l_whence, wanted.l_start, wanted.l_len, 0)
         if command == fcntl.F_GETLK:
@@ -274,7 +273,7 @@ class SharedLocks(Passthrough):
 
 
 class _Fuse(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy is untyped
-    """FUSE, but for two calls for which mfusepy assumes too much."""
+    """FUSE without two wrong assumptions of mfusepy."""
 
     def rename_fuse_3(self, old: bytes, new: bytes, flags: int) -> int:
         return -errno.EINVAL if flags else int(self.rename_fuse_2(old, new) or 0)
@@ -284,7 +283,7 @@ class _Fuse(mfusepy.FUSE):  # type: ignore[misc]  # mfusepy is untyped
 
 
 def _patiently(attempt: Callable[[], object], wait: bool) -> None:
-    """Take a lock; while another holds it, try again or raise EAGAIN."""
+    """Take a lock. While another process holds it, try again or raise EAGAIN."""
     while True:
         try:
             attempt()
@@ -296,7 +295,7 @@ def _patiently(attempt: Callable[[], object], wait: bool) -> None:
 
 
 def _pause() -> None:
-    """Wait briefly. EINTR if the caller was killed, because it could not end before the answer otherwise."""
+    """Wait briefly. Raise EINTR if the caller was killed, because it could not end before the answer otherwise."""
     _, _, caller = mfusepy.fuse_get_context()
     if caller and _killed(caller):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))
@@ -312,11 +311,11 @@ def _killed(thread: int) -> bool:
     return any(mask & 1 << (signal.SIGKILL - 1) for mask in pending)
 
 
-def main(backing: str, mountpoint: str, lies: str, locks: str) -> None:
-    """Serve the mount until it is unmounted; its end is this process's end, and so is the end of who started it."""
+def main(backing: str, mountpoint: str, anomalies: str, locks: str) -> None:
+    """Serve the mount until it is unmounted, or until the process that started this one ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    operations = {"shared": SharedLocks, "local": Passthrough}[locks](backing, Path(lies))
+    operations = {"shared": SharedLocks, "local": Passthrough}[locks](backing, Path(anomalies))
     options = {"use_ino": True, "hard_remove": True, "fsname": "hpcelastic-faulty", "max_threads": 64}
     _Fuse(operations, mountpoint, foreground=True, default_permissions=True, **options)
 

@@ -1,7 +1,7 @@
 """Increments of one counter by many processes: ``hammer KIND DIRECTORY INCREMENTS WHO PROCESSES``.
 
-Each process counts the numbers that its increments returned. An increment is lost if another one returned the same
-number, and was carried out twice if a number came to nobody.
+Each process records the numbers that its increments returned. An increment is lost if another one returned the same
+number. It was executed twice if no increment returned a number.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tests.filesystems.clients import MountSet, Process, program, started
 Increment: TypeAlias = "Callable[[], int]"
 
 LIMIT = 40.0
-"""Seconds after which a process stops hammering."""
+"""Seconds after which a process ends its increments."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """The effect of all processes together on a counter."""
+    """The effect of all processes on a counter."""
 
     wanted: int
-    """Increments that were to be made."""
+    """Number of requested increments."""
 
     returned: tuple[int, ...]
     """The numbers that increments returned, sorted."""
 
     errors: tuple[tuple[str, int], ...]
-    """Errors that increments ended with, most frequent first; such an increment may have happened or not."""
+    """Errors of increments, the most frequent first. Such an increment may have taken effect or not."""
 
     seconds: float
 
@@ -48,7 +48,7 @@ class Observation:
 
     @property
     def twice(self) -> int:
-        """Numbers that nobody was given."""
+        """Return the numbers that no increment returned."""
         return max(self.returned, default=0) - len(set(self.returned))
 
     @property
@@ -61,7 +61,7 @@ class Observation:
 
 
 def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: int) -> Observation:
-    """Hammer one counter with so many processes on each client, in the shared directory's folder ``name``."""
+    """Increment one counter with so many processes on each client, in the shared directory's folder ``name``."""
     count = processes * len(shared.clients)
     with ExitStack() as stack:
         running = [
@@ -81,7 +81,7 @@ def hammer(kind: str, shared: MountSet, name: str, increments: int, processes: i
 
 @dataclass(frozen=True)
 class _Report:
-    """Return the reports of one process until it ended or was found to hang."""
+    """The reports of one process, until it has ended or hangs."""
 
     returned: list[int]
     errors: dict[str, int]
@@ -117,7 +117,7 @@ def plain_lock(directory: Path, who: str) -> Increment:
 
 
 def plain_rename(directory: Path, who: str) -> Increment:
-    """Read, write aside, rename: whole files, but nothing keeps others out."""
+    """Read, write a new file, rename: each file is complete, but other writers are not excluded."""
     counter, draft = directory / "counter", directory / f"draft-{who}"
 
     def increment() -> int:
@@ -172,14 +172,14 @@ KINDS: dict[str, Callable[[Path, str], Increment]] = {
 
 
 def meet(directory: Path, who: str, count: int) -> None:
-    """Return once so many processes have come here. Only listings are looked at: absent names may stay absent."""
+    """Return when so many processes have arrived. Only listings are used, because an absent name may be cached."""
     while True:
         try:
             (directory / f"ready-{who}").touch()
             if sum(name.startswith("ready-") for name in os.listdir(directory)) >= count:
                 return
         except OSError:
-            pass  # a filesystem that fails at random
+            pass  # a filesystem with random errors
         time.sleep(0.02)
 
 

@@ -1,4 +1,4 @@
-"""MooseFS, a distributed filesystem: a master, a chunk server and two clients, each on a host of its own."""
+"""MooseFS, a distributed filesystem: a master, a chunk server and two clients, each on its own host."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _PORT = 9421
 _START_TIMEOUT = 60.0  # s
 _PROBE = 'mountpoint -q "$1" && cd "$1" && for _ in {1..8}; do echo 1 >>$2 && sync $2 && cat $2 || exit; done; rm $2'
 _UNUSED = b"MFSM NEW"
-"""The metadata of a filesystem that was never used; no master starts with none."""
+"""The metadata of an unused filesystem. A master does not start without metadata."""
 
 
 @dataclass(frozen=True)
 class HostProcess:
-    """A program on a host, and the nsenter that waits for it and would die of signals that the program awaits."""
+    """A program on a host. An nsenter process waits for it, which signals for the program would kill."""
 
     nsenter: LocalProcess
 
@@ -50,7 +50,7 @@ class HostProcess:
             self.nsenter.kill(signum)
 
     def _groups(self) -> list[int]:
-        """The process group that the program leads; none before it has one."""
+        """Return the process group that the program leads; nothing before it has one."""
         pid = self.nsenter.pid
         with suppress(OSError):
             children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
@@ -60,7 +60,7 @@ class HostProcess:
 
 @dataclass(frozen=True)
 class MooseClient:
-    """A host with a mount of its own, by a FUSE daemon of its own."""
+    """A host with its own mount, by its own FUSE daemon."""
 
     host: Host
     directory: Path
@@ -75,14 +75,14 @@ class MooseClient:
         return HostProcess(LocalClient(self.name, self.directory).start([*enter, *inside, *argv], env=env))
 
     def freeze(self) -> None:
-        """Stop the mount's daemon, and with it every program's next look at the filesystem."""
+        """Stop the mount's daemon. Every program then waits at its next access to the filesystem."""
         processes.send(self._daemon(), signal.SIGSTOP)
 
     def thaw(self) -> None:
         processes.send(self._daemon(), signal.SIGCONT)
 
     def kill_mount(self) -> None:
-        """Kill the mount's daemon; the programs live on and find no filesystem."""
+        """Kill the mount's daemon. The programs stay, and find no filesystem."""
         processes.send(self._daemon(), signal.SIGKILL)
 
     def cut(self) -> None:
@@ -95,12 +95,12 @@ class MooseClient:
         self.host.kill()
 
     def reboot(self) -> None:
-        """Start the host again, with the mount."""
+        """Start the host again with its mount."""
         _start(self.host)
         self.wait_mounted()
 
     def wait_mounted(self) -> None:
-        """Until programs on this host can write, and go on writing: a new master makes them wait for some 10 s."""
+        """Wait until programs on this host can write without delay: a new master makes them wait for about 10 s."""
         logs = self.directory.parent / "log"
         wait_until(f"{NAME} on {self.name}", self._writes, bool, _START_TIMEOUT, lambda: log_tails(logs))
 
@@ -114,14 +114,14 @@ class MooseClient:
 
 @dataclass(frozen=True)
 class MooseMountSet(MountSet):
-    """The filesystem on its clients."""
+    """The filesystem with its clients."""
 
     clients: tuple[MooseClient, ...]
 
 
 @contextmanager
 def moosefs_mounts(options: str = "") -> Iterator[MooseMountSet]:
-    """Start a filesystem with two clients, which end with it."""
+    """Start a filesystem with two clients. They end with the context."""
     with ExitStack() as running:
         path = _directory(running)
         hosts = _hosts(path, options, running)
@@ -154,7 +154,7 @@ def _start(host: Host) -> None:
 
 
 def _directory(running: ExitStack) -> Path:
-    """On every host; each mounts over `mount` for itself."""
+    """Create the directory on every host. Each mounts its own filesystem over `mount`."""
     path = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="moosefs-", ignore_cleanup_errors=True)))
     for name in ("log", "mount", _MASTER, _CHUNKS, "disk"):
         (path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Every shared filesystem that the tests know, by name, with how to get it and what is unusual about it."""
+"""Every shared filesystem of the tests, by name, with its start and its unusual properties."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from tests.filesystems.anomalies import ALL, NAMES, Anomalies, Fault
 from tests.filesystems.availability import why_no_moosefs, why_no_nfs
 from tests.filesystems.clients import Client, MountSet, local, started
-from tests.filesystems.lies import ALL, NAMES, Fault, Lies
 from tests.filesystems.moosefs import moosefs_mounts
 from tests.filesystems.mounts import faulty_mounts, why_no_fuse
 from tests.filesystems.nfs import nfs_mounts
@@ -27,10 +27,10 @@ class Group:
 
     name: str
     opened: Callable[[], Opened]
-    """Starts them; yields them by name."""
+    """Starts the mount sets and yields them by name."""
 
     why_unavailable: Callable[[], str | None] = lambda: None
-    """The reason and the remedy where they can't be had on this machine."""
+    """The reason and the remedy if they are not available on this machine."""
 
     slow: bool = False
 
@@ -40,15 +40,15 @@ class Source:
     """The source of a mount set."""
 
     name: str
-    lie: str
-    """Its unusual properties, in a few words."""
+    description: str
+    """A short description of its unusual properties."""
 
     group: Group
     staleness: float = 0.0
-    """Seconds for which a client may go on to see a file that another client has replaced."""
+    """Seconds for which a client may still see a file that another client has replaced."""
 
     late_listings: bool = False
-    """Whether a new name may be missing from a listing for a while."""
+    """Whether a listing may miss a new name for a while."""
 
     fails: bool = False
     """Whether operations fail at random."""
@@ -61,10 +61,10 @@ def _folder(name: str, parent: str | None) -> Iterator[Mapping[str, MountSet]]:
 
 
 @contextmanager
-def _lying(name: str, lies: Lies, shared_locks: bool) -> Iterator[Mapping[str, MountSet]]:
+def _faulty(name: str, anomalies: Anomalies, shared_locks: bool) -> Iterator[Mapping[str, MountSet]]:
     with (
         tempfile.TemporaryDirectory(prefix="hpcelastic-backing-") as backing,
-        faulty_mounts(Path(backing), lies, shared_locks=shared_locks) as mounts,
+        faulty_mounts(Path(backing), anomalies, shared_locks=shared_locks) as mounts,
     ):
         yield {name: MountSet(name, tuple(mount.client for mount in mounts))}
 
@@ -75,17 +75,17 @@ def _moosefs() -> Iterator[Mapping[str, MountSet]]:
         yield {shared.name: shared}
 
 
-def _fuse(name: str, lie: str, lies: Lies, *, shared_locks: bool = True) -> Source:
-    group = Group(name, partial(_lying, name, lies, shared_locks), why_no_fuse)
-    fails = any(fault.operations == ALL for fault in lies.faults)
-    return Source(name, lie, group, max(lies.data, lies.attributes), lies.listings > 0, fails)
+def _fuse(name: str, description: str, anomalies: Anomalies, *, shared_locks: bool = True) -> Source:
+    group = Group(name, partial(_faulty, name, anomalies, shared_locks), why_no_fuse)
+    fails = any(fault.operations == ALL for fault in anomalies.faults)
+    return Source(name, description, group, max(anomalies.data, anomalies.attributes), anomalies.listings > 0, fails)
 
 
 def _no_tmpfs() -> str | None:
     return None if os.path.ismount("/dev/shm") else "/dev/shm is not mounted: mount -t tmpfs tmpfs /dev/shm"
 
 
-STALE = Lies(entries=5, negative=30, attributes=5, data=5)
+STALE = Anomalies(entries=5, negative=30, attributes=5, data=5)
 
 LOST_REPLIES = (
     Fault(NAMES, "EIO", probability=0.1, done=True),
@@ -100,7 +100,7 @@ LOCAL = (
 )
 
 LYING = (
-    _fuse("FUSE, local locks", "locks exclude on one client only", Lies(), shared_locks=False),
+    _fuse("FUSE, local locks", "locks exclude on one client only", Anomalies(), shared_locks=False),
     _fuse(
         "FUSE, stale caches",
         "names, attributes and replaced files may be 5 s old; an absent name stays absent for 30 s",
@@ -108,14 +108,14 @@ LYING = (
     ),
     _fuse(
         "FUSE, lost replies",
-        "every fifth link, symlink, rename, mkdir and unlink is done, and answered with EIO or ESTALE",
-        Lies(faults=LOST_REPLIES),
+        "every fifth link, symlink, rename, mkdir and unlink is executed and answered with EIO or ESTALE",
+        Anomalies(faults=LOST_REPLIES),
     ),
-    _fuse("FUSE, no hard links", "link answers EPERM", Lies(faults=(Fault(("link",), "EPERM"),))),
-    _fuse("FUSE, errors", "of all operations 0.5 % answer ESTALE, and 0.2 % EIO", Lies(faults=ERRORS)),
-    _fuse("FUSE, late listings", "a listing may be 1 s old", Lies(listings=1)),
+    _fuse("FUSE, no hard links", "link answers EPERM", Anomalies(faults=(Fault(("link",), "EPERM"),))),
+    _fuse("FUSE, errors", "of all operations 0.5 % answer ESTALE, and 0.2 % EIO", Anomalies(faults=ERRORS)),
+    _fuse("FUSE, late listings", "a listing may be 1 s old", Anomalies(listings=1)),
     _fuse(
-        "FUSE, most at once",
+        "FUSE, combined",
         "local locks, stale caches (an absent name for 3 s) and lost replies",
         replace(STALE, negative=3, faults=LOST_REPLIES),
         shared_locks=False,
@@ -125,8 +125,10 @@ LYING = (
 _NFS = Group("nfs", nfs_mounts, why_no_nfs, slow=True)
 
 REMOTE = (
-    Source("NFSv3", "clients compare the time of a directory's last change, which moves in ticks", _NFS, staleness=3),
-    Source("NFSv3 nolock", "the same, and locks of one client only", _NFS, staleness=3),
+    Source(
+        "NFSv3", "clients compare the time of a directory's last change, which advances in ticks", _NFS, staleness=3
+    ),
+    Source("NFSv3 nolock", "the same, with locks that exclude on one client only", _NFS, staleness=3),
     Source("NFSv4.2", "Linux server and clients, default options", _NFS, staleness=3),
     Source("MooseFS", "default options", Group("moosefs", _moosefs, why_no_moosefs, slow=True), staleness=3),
 )
@@ -135,9 +137,9 @@ SOURCES = (*LOCAL, *LYING, *REMOTE)
 
 
 def make_folder(shared: MountSet, name: str) -> None:
-    """A folder in the shared directory; made on a client, since this machine may not see the directory."""
+    """Create a folder in the shared directory, on a client, because this machine may not see the directory."""
     client: Client = shared.clients[0]
-    for _ in range(20):  # a lost reply makes mkdir fail
+    for _ in range(20):  # mkdir fails if its reply is lost
         with started(client, ["mkdir", "-p", str(client.directory / name)]) as process:
             if process.wait(60) == 0:
                 return

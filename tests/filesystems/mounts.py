@@ -1,4 +1,4 @@
-"""Mounts of the lying filesystem, one process each, released and unmounted whatever happens."""
+"""Mounts of the faulty filesystem, one process each. They are unmounted at the end, also after errors."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from tests.filesystems.anomalies import Anomalies, Fault, encode
 from tests.filesystems.clients import CHECKOUT, LocalClient
-from tests.filesystems.lies import Fault, Lies, encode
 
 TIMEOUT = 30.0
-"""Seconds that mounting may take."""
+"""Time limit for mounting in seconds."""
 
 
 def _library() -> str:
-    """libfuse 3 as this machine has it: since 3.17 it has another number."""
+    """Return the name of libfuse 3 on this machine. Since 3.17 it has another number."""
     for name in ("libfuse3.so.4", "libfuse3.so.3"):
         with suppress(OSError):
             ctypes.CDLL(name)
@@ -34,12 +34,12 @@ def _library() -> str:
 
 LIBRARY = _library()
 
-NO_LIES = Lies()
+NO_ANOMALIES = Anomalies()
 
 
 @cache
 def why_no_fuse() -> str | None:
-    """None if the lying filesystem can be mounted here, else the reason and the remedy."""
+    """Return None if the faulty filesystem can be mounted here, else the reason and the remedy."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "/dev/fuse cannot be opened: load the kernel module fuse; in a container, pass --device /dev/fuse"
     if not shutil.which("fusermount3"):
@@ -52,37 +52,40 @@ def why_no_fuse() -> str | None:
 
 
 class FaultyMount:
-    """One mount of ``backing`` at ``client.directory``, with lies that can be changed while it is used."""
+    """One mount of ``backing`` at ``client.directory``, with anomalies that can be changed while it is used."""
 
-    def __init__(self, name: str, backing: Path, scratch: Path, lies: Lies, shared_locks: bool) -> None:
+    def __init__(self, name: str, backing: Path, scratch: Path, anomalies: Anomalies, shared_locks: bool) -> None:
         self.client = LocalClient(name, scratch / "mount")
         self._backing = backing
         self._scratch = scratch
         self.shared_locks = shared_locks
         self._daemon: subprocess.Popen[bytes] | None = None
         self.client.directory.mkdir(parents=True)
-        self.tell(lies)
+        self.set_anomalies(anomalies)
 
-    def tell(self, lies: Lies) -> None:
-        """Lie like this from now on."""
-        self.lies = lies
-        draft = self._scratch / "lies.draft"
-        draft.write_bytes(encode(lies))
-        draft.replace(self._scratch / "lies.json")
+    def set_anomalies(self, anomalies: Anomalies) -> None:
+        """Have these anomalies from now on."""
+        self.anomalies = anomalies
+        draft = self._scratch / "anomalies.draft"
+        draft.write_bytes(encode(anomalies))
+        draft.replace(self._scratch / "anomalies.json")
 
     def fail(self, *faults: Fault) -> None:
-        """Let these faults happen, in place of those before; none: no fault. What hung goes on."""
-        self.tell(replace(self.lies, faults=faults))
+        """Replace the present faults by these; without arguments there is none. Operations that hang continue."""
+        self.set_anomalies(replace(self.anomalies, faults=faults))
 
     def mount(self) -> None:
         arguments = [
             self._backing,
             self.client.directory,
-            self._scratch / "lies.json",
+            self._scratch / "anomalies.json",
             "shared" if self.shared_locks else "local",
         ]
         argv = [sys.executable, "-m", "tests.filesystems.faulty", *map(str, arguments)]
-        environment = {**os.environ, "FUSE_LIBRARY_PATH": LIBRARY}  # else mfusepy takes libfuse 2 where it finds one
+        environment = {
+            **os.environ,
+            "FUSE_LIBRARY_PATH": LIBRARY,
+        }  # otherwise mfusepy uses libfuse 2 if it is installed
         with (self._scratch / "log").open("ab") as log:
             self._daemon = subprocess.Popen(
                 argv, cwd=CHECKOUT, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -94,7 +97,7 @@ class FaultyMount:
             time.sleep(0.01)
 
     def unmount(self) -> None:
-        """End the mount at once, even if it is in use. A waiting call gets ENOTCONN: no process stays in state D."""
+        """End the mount at once, even if it is in use. A waiting call gets ENOTCONN, so no process stays in state D."""
         if self._daemon is not None:
             self._daemon.send_signal(signal.SIGKILL)
             self._daemon.wait()
@@ -105,12 +108,12 @@ class FaultyMount:
 
 @contextmanager
 def faulty_mounts(
-    backing: Path, lies: Lies = NO_LIES, *, shared_locks: bool = True, count: int = 2
+    backing: Path, anomalies: Anomalies = NO_ANOMALIES, *, shared_locks: bool = True, count: int = 2
 ) -> Iterator[tuple[FaultyMount, ...]]:
-    """Mounts of one directory, each a client of its own; unmounted at the end."""
+    """Mounts of one directory, each of which is a separate client. They are unmounted at the end."""
     with tempfile.TemporaryDirectory(prefix="hpcelastic-fuse-") as scratch:
         mounts = tuple(
-            FaultyMount(f"mount {number}", backing, Path(scratch) / str(number), lies, shared_locks)
+            FaultyMount(f"mount {number}", backing, Path(scratch) / str(number), anomalies, shared_locks)
             for number in range(count)
         )
         try:

@@ -1,4 +1,4 @@
-"""NFS as clusters have it: a Linux server and two Linux clients, each a kernel of its own, on a private network."""
+"""NFS as in clusters: a Linux server and two Linux clients with their own kernels, on a private network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.filesystems.clients import NOTHING, MountSet
 from tests.filesystems.uml import Guest, GuestProcess, needs_shim
 
 LEASE = 10
-"""Seconds after which a server of version 4 gives a silent client's locks to others; Linux's default is 90."""
+"""Seconds after which a server of version 4 gives the locks of a silent client to others. Linux's default is 90."""
 
 _SERVER = "server"
 _CLIENTS = ("n1", "n2")
@@ -22,16 +22,16 @@ _EXPORT = "/mnt/export"
 
 @dataclass(frozen=True)
 class Mount:
-    """One way to mount the server's directory."""
+    """One kind of mount of the server's directory."""
 
     name: str
     options: str
     slug: str
-    """Directory of its own on the server, and where clients mount it."""
+    """The directory on the server, and the mount point on clients."""
 
     @property
     def source(self) -> str:
-        """Version 4 counts paths from the export marked `fsid=0`, version 3 from the server's root."""
+        """Paths of version 4 begin at the export marked `fsid=0`, paths of version 3 at the server's root."""
         root = _EXPORT if self.options.startswith("vers=3") else ""
         return f"{_SERVER}:{root}/{self.slug}"
 
@@ -44,9 +44,9 @@ MOUNTS = (
     Mount("NFSv4.2 actimeo=60", "vers=4.2,proto=tcp,actimeo=60", "v42-actimeo"),
 )
 
-# A server that starts lets old clients reclaim their locks for a while and makes new ones wait. This one has no old
-# clients, so that is cut short: `nlm_*` are for version 3, in whole rounds of `nlm_timeout` seconds, 3 the least. A
-# kernel that has no way to remember clients, as Debian 13's without nfsdcld, has nothing to cut short and refuses.
+# A server that starts lets old clients reclaim their locks for a while, and makes new ones wait. This server has no old
+# clients, so the time is shortened: `nlm_*` are for version 3, in rounds of `nlm_timeout` seconds, at least 3. A kernel
+# without storage for clients, such as Debian 13's without nfsdcld, refuses this, and needs no shorter time.
 _SERVE = f"""
 mkdir {_EXPORT}
 mount -t tmpfs -o mode=0777 tmpfs {_EXPORT}
@@ -72,7 +72,7 @@ class NfsClient:
     guest: Guest
     mount: Mount
     mounts: Sequence[Mount]
-    """All that the guest mounts, this one included."""
+    """All mounts of the guest, this one included."""
 
     @property
     def name(self) -> str:
@@ -86,11 +86,11 @@ class NfsClient:
         return self.guest.start(argv, env=env)
 
     def remount(self, options: str = "") -> None:
-        """Mount it anew, with options added."""
+        """Mount again, with additional options."""
         self.guest.run(f"umount -f -l {self.directory} || :\n{mounting(self.mount, options)}")
 
     def unmount(self) -> None:
-        """Take it away from under those who use it: they keep what they have open."""
+        """Detach the mount from the directory tree. Programs keep their open files."""
         self.guest.run(f"umount -f -l {self.directory}")
 
     def freeze(self) -> None:
@@ -109,7 +109,7 @@ class NfsClient:
         self.guest.kill()
 
     def reboot(self) -> None:
-        """Boot the guest again, with all its mounts."""
+        """Boot the guest again with all its mounts."""
         self.guest.boot()
         self.guest.wait_booted()
         self.guest.run(joining(self.mounts))
@@ -124,9 +124,9 @@ class NfsMountSet(MountSet):
 
 @contextmanager
 def nfs_mounts(mounts: Sequence[Mount] = MOUNTS, *, shim: bool | None = None) -> Iterator[dict[str, NfsMountSet]]:
-    """Mount sets by name, all from one server on the same two clients, which boot for this and end with it.
+    """Mount sets by name, all from one server on the same two clients, which boot and end with the context.
 
-    A mount that the kernel does not offer is not among them: newer ones have no NFSv4.0.
+    The set contains only mounts that the kernel supports: newer kernels have no NFSv4.0.
     """
     with ExitStack() as running:
         server, *guests = _booted(running, needs_shim() if shim is None else shim)
@@ -154,13 +154,13 @@ def _booted(running: ExitStack, shim: bool) -> list[Guest]:
 
 
 def _run_on(guests: Sequence[Guest], script: str) -> None:
-    """On all of them at once."""
+    """Run a command on all of them at the same time."""
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda guest: guest.run(script), guests))
 
 
 def _offered(guest: Guest, mount: Mount) -> bool:
-    """Return whether the kernel supports that version of NFS. It is only called for versions that it may lack."""
+    """Return whether the kernel supports that version of NFS. It is called only for versions that may be missing."""
     if "vers=4.0" not in mount.options:
         return True
     said = guest.run(f"({mounting(mount)} && umount {directory_of(mount)}) 2>&1 || true")
@@ -168,17 +168,17 @@ def _offered(guest: Guest, mount: Mount) -> bool:
 
 
 def joining(mounts: Sequence[Mount]) -> str:
-    """The shell commands that make a guest a client."""
+    """Return the shell commands that make a guest a client."""
     return "\n".join(["rpcbind -w", "rpc.statd --no-notify", *map(mounting, mounts)])
 
 
 def mounting(mount: Mount, options: str = "") -> str:
-    """The shell command that mounts it, with options added."""
+    """Return the shell command that mounts it, with additional options."""
     where = directory_of(mount)
     options = ",".join(filter(None, (mount.options, options)))
     return f"mkdir -p {where} && mount -t nfs -o {options} {mount.source} {where}"
 
 
 def directory_of(mount: Mount) -> Path:
-    """The directory on the clients."""
+    """Return the directory on the clients."""
     return Path("/mnt") / mount.slug

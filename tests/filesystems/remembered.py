@@ -1,4 +1,4 @@
-"""Files as a client remembers them, for the lying filesystem."""
+"""The cached files of a client, for the faulty filesystem."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 
 class Remembered:
-    """Files as a client remembers them: one that others have replaced is still there, whole, for a while."""
+    """The cached files of a client. A file that others have replaced can be read completely for a while."""
 
     def __init__(self) -> None:
         self._files: dict[str, tuple[int, float]] = {}
         self._mutex = threading.Lock()
 
     def use(self, path: str, age: float, afresh: Callable[[str], Any], again: Callable[[str], Any]) -> Any:
-        """``again`` on the file that was there at most ``age`` seconds ago, else ``afresh`` on the path."""
+        """Call ``again`` with the file that was there at most ``age`` seconds ago, else ``afresh`` with the path."""
         if not age:
             return afresh(path)
         with self._mutex:
@@ -28,7 +28,7 @@ class Remembered:
             return again(f"/proc/self/fd/{self._files[path][0]}")
 
     def renew(self, path: str, age: float) -> None:
-        """This client has changed what is at ``path`` itself, so it knows."""
+        """Update the cache after a change of ``path`` by this client itself."""
         with self._mutex:
             if path in self._files:
                 os.close(self._files.pop(path)[0])
@@ -47,7 +47,7 @@ class Remembered:
         return True
 
     def _expire(self, age: float) -> None:
-        """Files are kept in the order in which they were looked at."""
+        """Files are kept in the order of their last use."""
         while self._files:
             path, (fd, since) = next(iter(self._files.items()))
             if time.monotonic() - since < age:

@@ -1,6 +1,6 @@
-"""Test the promises of RunStore, as one of several concurrent processes: ``run_store DIRECTORY PLACE COUNT``.
+"""Test the properties of RunStore as one of several concurrent processes: ``run_store DIRECTORY PLACE COUNT``.
 
-Each tells what its operations returned. On a filesystem that fails, an operation that raised may have happened or not.
+Each prints the results of its operations. On a filesystem with errors, a failed operation may have taken effect or not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Crowd:
         self.failed: dict[str, int] = {}
 
     def once(self, what: str, operation: Callable[[], T]) -> list[T]:
-        """Return the result of the operation; an empty list if the filesystem has failed it."""
+        """Return the result of the operation; an empty list if it failed because of the filesystem."""
         try:
             return [operation()]
         except StoreError:
@@ -43,12 +43,12 @@ class Crowd:
             return []
 
     def all_here(self, step: str) -> None:
-        """Wait for the others' keys."""
+        """Wait for the keys of the others."""
         persistently(lambda: self.store.set(f"{step}/{self.place}", b"\xff here"))
         persistently(lambda: self.store.wait([f"{step}/{other}" for other in range(self.count)]))
 
     def add(self) -> list[int]:
-        """The sums."""
+        """Return the sums."""
         return [found for _ in range(EACH) for found in self.once("add", lambda: self.store.add("sum", 1))]
 
     def append(self) -> None:
@@ -63,7 +63,7 @@ class Crowd:
         ]
 
     def queue(self) -> list[str]:
-        """Put in as many items as the others, and take out what there is, meanwhile and then until nothing is left."""
+        """Push as many items as the others. Pop items meanwhile, and afterwards until none is left."""
         taken = []
         for number in range(EACH):
             self.once("push", lambda number=number: self.store.queue_push("queue", f"{self.place}.{number}"))

@@ -1,4 +1,4 @@
-"""Fixtures: a folder on every shared filesystem, each of which is started once for all tests."""
+"""Fixtures: a folder on every shared filesystem. Each filesystem is started once for all tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shared:
 
 @dataclass(frozen=True)
 class Started:
-    """The filesystems that have been started, by their group's name; all end with the session."""
+    """The filesystems that were started, by the name of their group. All end with the session."""
 
     groups: dict[str, Mapping[str, MountSet]]
     running: ExitStack
@@ -59,7 +59,7 @@ def _starts_slowly(source: Source) -> bool:
 
 
 def on(nightly: Callable[[Source], bool] = _starts_slowly, sources: Iterable[Source] = SOURCES) -> list[Any]:
-    """Parameters for the fixture `shared`: these filesystems, some of them at night only."""
+    """Return parameters for the fixture `shared`: these filesystems, some of them only at night."""
 
     def marks(source: Source) -> list[pytest.MarkDecorator]:
         group = pytest.mark.xdist_group(source.group.name)

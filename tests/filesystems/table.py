@@ -1,7 +1,8 @@
-"""Hammers a counter in every way on every filesystem, and writes the table of ``docs/filesystems.md``.
+"""Runs every kind of increment on every filesystem, and writes the table of ``docs/filesystems.md``.
 
-``python -m tests.filesystems.table [INCREMENTS [FILESYSTEM ...]]``: increments by each process, and the names of
-filesystems, all if none is given. The others, and those that can't be had here, keep the rows they have.
+``python -m tests.filesystems.table [INCREMENTS [FILESYSTEM ...]]``: the number of increments of each process, and the
+names of filesystems, by default all. Other rows, and those of filesystems that are not available here, stay as they
+are.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ PAGE = CHECKOUT / "docs" / "filesystems.md"
 BEGIN, END = "<!-- table: begin, by make filesystems -->\n", "<!-- table: end -->\n"
 
 PROCESSES = 2
-"""On each of the clients."""
+"""Number of processes on each client."""
 
 
 def cell(observation: Observation) -> str:
-    """Return the result of the counter, in a few words."""
+    """Return a short description of the result."""
     made, hung = len(observation.returned), dict(observation.errors).get("hung", 0)
     parts = [
         f"**lost {observation.lost}**" if observation.lost else "",
@@ -45,7 +46,7 @@ def row(source: Source, shared: MountSet, increments: int) -> str:
 
 
 def rows(increments: int, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """The row of each filesystem that can be had here, as soon as it is known."""
+    """Yield the row of each available filesystem as soon as it is known."""
     running: dict[str, Mapping[str, MountSet]] = {}
     with ExitStack() as stack:
         for source in sources(names):
@@ -64,12 +65,12 @@ def sources(names: Sequence[str]) -> list[Source]:
 
 
 def old_rows(table: str) -> dict[str, str]:
-    """The rows that the page has, by filesystem."""
+    """Return the present rows of the page, by filesystem."""
     return {line.split("|")[1].strip(): line for line in table.splitlines() if line.startswith("| ")}
 
 
 def page() -> tuple[str, str, str]:
-    """The page before, in and after the table."""
+    """Return the page before, in and after the table."""
     before, _, rest = PAGE.read_text().partition(BEGIN)
     table, _, after = rest.partition(END)
     return before, table, after

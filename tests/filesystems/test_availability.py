@@ -1,4 +1,4 @@
-"""A test that can't run here says why, and where it must run it fails."""
+"""A test that cannot run here is skipped with the reason. In continuous integration it fails."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def forget() -> None:
 
 @pytest.fixture
 def fresh() -> Iterator[None]:
-    """Reasons are looked for once; in the test, and after it, anew."""
+    """Clear the caches of reasons, before and after the test."""
     forget()
     yield
     forget()
 
 
 @pytest.mark.parametrize("why", REASONS)
-def test_what_is_not_installed_is_named_with_the_remedy(
+def test_the_reason_names_missing_programs_and_the_remedy(
     monkeypatch: pytest.MonkeyPatch, fresh: None, why: Callable[[], str | None]
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
@@ -37,16 +37,16 @@ def test_what_is_not_installed_is_named_with_the_remedy(
 
 
 @pytest.mark.parametrize("ci", ["", "1"], ids=["here", "in continuous integration"])
-def test_no_reason_is_no_skip(monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
+def test_without_a_reason_nothing_is_skipped(monkeypatch: pytest.MonkeyPatch, ci: str) -> None:
     monkeypatch.setenv("CI", ci)
     skipped = True
-    with contextlib.suppress(pytest.skip.Exception):  # not caught, it would skip this test
+    with contextlib.suppress(pytest.skip.Exception):  # otherwise it would skip this test
         require(None)
         skipped = False
     assert not skipped
 
 
-def test_a_reason_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reason_skips_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     with pytest.raises(pytest.skip.Exception, match="no such thing"):
         require("no such thing")

@@ -1,4 +1,4 @@
-"""A client that holds the register's lock freezes, is cut off or dies: others go on, and it never overwrites them."""
+"""A client with the register's lock freezes, is cut off or dies: others continue, and it never overwrites them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FOLDERS = count()
 
 
 class Faulty(Client, Protocol):
-    """A client that can be disturbed."""
+    """A client with functions for faults."""
 
     def freeze(self) -> None: ...
     def thaw(self) -> None: ...
@@ -85,7 +85,7 @@ def shared(request: pytest.FixtureRequest) -> MountSet:
 
 @pytest.fixture
 def folder(shared: MountSet) -> str:
-    """A new directory, shared, under a name that no client has ever looked for."""
+    """A new shared directory with a name that no client has ever looked up."""
     name = f"faults-{next(_FOLDERS)}"
     client = shared.clients[0]
     assert client.start(["mkdir", str(client.directory / name)]).wait(TIMEOUT) == 0
@@ -93,7 +93,7 @@ def folder(shared: MountSet) -> str:
 
 
 def hears(process: Process, key: str) -> Any:
-    """The first value that it prints under that key."""
+    """Return the first value that the program prints under that key."""
     deadline = time.monotonic() + TIMEOUT
     while time.monotonic() < deadline:
         for line in process.output().splitlines():
@@ -121,7 +121,7 @@ def commits(client: Client, folder: str, number: int = COMMITS) -> dict[str, Any
 
 
 @pytest.mark.parametrize("disturbed", [frozen, cut, dead])
-def test_commits_go_on_past_a_lost_holder_of_the_lock(shared: Any, folder: str, disturbed: Disturbed) -> None:
+def test_commits_continue_without_the_lost_holder_of_the_lock(shared: Any, folder: str, disturbed: Disturbed) -> None:
     holder, other = shared.clients
     with holds(holder, folder) as held:
         hears(held, "read")
@@ -134,7 +134,7 @@ def test_commits_go_on_past_a_lost_holder_of_the_lock(shared: Any, folder: str, 
 
 
 @pytest.mark.parametrize("disturbed", [frozen, cut])
-def test_a_holder_that_comes_back_cannot_commit_on_its_old_version(
+def test_a_holder_that_returns_cannot_commit_after_its_old_version(
     shared: Any, folder: str, disturbed: Disturbed
 ) -> None:
     holder, other = shared.clients

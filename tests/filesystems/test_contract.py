@@ -1,4 +1,4 @@
-"""The store keeps its promises between clients, on every filesystem."""
+"""The store keeps its properties between clients, on every filesystem."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def folder_of(shared: Shared, client: int) -> str:
 
 
 def run(shared: Shared, commands: list[tuple[int, list[str]]]) -> list[Any]:
-    """The results of programs that run at the same time, each on the client of that number."""
+    """Return the results of programs that run at the same time, each on the client with that number."""
     with ExitStack() as stack:
         running = [stack.enter_context(started(shared.mounts.clients[at], argv)) for at, argv in commands]
         for process in running:
@@ -53,40 +53,40 @@ def run(shared: Shared, commands: list[tuple[int, list[str]]]) -> list[Any]:
 
 def test_a_commit_is_seen_by_all_clients_in_time(results: list[dict[str, Any]]) -> None:
     made = sorted(chain.from_iterable(result["turns"] for result in results))
-    assert made == list(range(1, TURNS + 1)), "each version was made by the process whose turn it was"
+    assert made == list(range(1, TURNS + 1)), "each version was made by the process in turn"
     for place, result in enumerate(results):
         assert all((number - 1) % PROCESSES == place for number in result["turns"])
 
 
-def test_of_all_commits_after_the_same_version_one_wins(results: list[dict[str, Any]]) -> None:
+def test_one_of_all_commits_after_the_same_version_wins(results: list[dict[str, Any]]) -> None:
     won = sorted(chain.from_iterable(result["race"]["won"] for result in results))
     assert won == list(range(1, RACES + 1))
 
 
-def test_all_clients_see_the_winners_that_believe_to_have_won(results: list[dict[str, Any]]) -> None:
+def test_all_clients_see_the_same_winners(results: list[dict[str, Any]]) -> None:
     winners = {number: place for place, result in enumerate(results) for number in result["race"]["won"]}
     truth = [f"{winners[number]} made {number}" for number in range(1, RACES + 1)]
     assert [result["race"]["seen"] for result in results] == [truth] * PROCESSES
 
 
-def test_what_is_set_is_got_by_all_clients(results: list[dict[str, Any]]) -> None:
+def test_all_clients_get_a_value_that_was_set(results: list[dict[str, Any]]) -> None:
     said = [f"hello from {place}" for place in range(PROCESSES)]
     assert [result["exchange"]["got"] for result in results] == [said] * PROCESSES
 
 
-def test_of_all_that_set_an_unset_key_one_wins(results: list[dict[str, Any]]) -> None:
+def test_one_of_all_writers_of_an_unset_key_wins(results: list[dict[str, Any]]) -> None:
     exchanges = [result["exchange"] for result in results]
     assert len({exchange["agreed"] for exchange in exchanges}) == 1
     assert all(exchange["chosen"] == exchange["agreed"] for exchange in exchanges)
 
 
-def test_a_deleted_key_has_no_value_for_anybody(results: list[dict[str, Any]]) -> None:
+def test_no_client_gets_the_value_of_a_deleted_key(results: list[dict[str, Any]]) -> None:
     assert [result["exchange"]["left"] for result in results] == [None] * PROCESSES
     assert all("leader" not in result["exchange"]["keys"] for result in results)
     assert all(len(result["exchange"]["keys"]) == 5 * PROCESSES for result in results)
 
 
-def test_a_published_document_is_never_seen_in_part(results: list[dict[str, Any]]) -> None:
+def test_a_published_document_is_always_complete(results: list[dict[str, Any]]) -> None:
     writer, *readers = (result["documents"] for result in results)
     assert writer["number"] > 5
     assert all(reader["torn"] == 0 for reader in readers), results
@@ -103,11 +103,11 @@ def test_a_new_name_is_listed_before_the_directory_changes_again(shared: Shared)
 # Leases
 
 SLACK = 10.0
-"""Seconds for which a busy machine may keep a process from looking."""
+"""Seconds for which a busy machine may delay a process."""
 
 
 @pytest.mark.parametrize("shared", on(lambda source: source.group.slow or source.staleness > 0), indirect=True)
-def test_a_lease_is_seen_to_live_and_to_end_within_bounds(shared: Shared) -> None:
+def test_observers_see_the_life_and_the_end_of_a_lease_in_time(shared: Shared) -> None:
     stale = shared.source.staleness
     expiry = 1.5 + 1.2 * stale
     life = 1.5 * expiry

@@ -1,4 +1,4 @@
-"""``hpcelastic doctor`` on all clients of a filesystem tells the filesystems apart and names what each lies about."""
+"""``hpcelastic doctor`` on all clients of a filesystem finds the anomalies of each filesystem."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 __all__ = ["shared", "started_filesystems"]
 
 TIMEOUT = 280.0
-"""Seconds that a doctor may take on a busy machine; by itself it takes less than a minute."""
+"""Time limit for a doctor on a busy machine, in seconds. Otherwise it takes less than a minute."""
 
 HANDLED, WARNING = Severity.HANDLED, Severity.WARNING
 
@@ -35,7 +35,7 @@ class Expected:
     severities: dict[str, Severity]
     lock: LockKind = LockKind.NATIVE
     lag: float = 0.0
-    """Seconds of lag that it must find, at least."""
+    """Minimum lag in seconds that it must find."""
 
 
 EXPECTED = {
@@ -56,24 +56,24 @@ EXPECTED = {
     "FUSE, no hard links": Expected({"links": HANDLED}),
     "FUSE, errors": Expected({}),
     "FUSE, late listings": Expected({}, lag=0.5),
-    "FUSE, most at once": Expected(
+    "FUSE, combined": Expected(
         {"locks": HANDLED, "replaced content": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT, lag=3.0
     ),
     "NFSv3": Expected({"names polled by open": HANDLED}),
     "NFSv3 nolock": Expected(
         {"locks": HANDLED, "POSIX locks": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT
     ),
-    "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times come and go with the load
+    "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times depend on the load
     "MooseFS": Expected({}),
 }
 
 
 QUICK = ("ext4", "FUSE, local locks", "FUSE, stale caches", "NFSv4.2")
-"""Filesystems that are examined each time."""
+"""Filesystems that are examined in each test run."""
 
 
 @pytest.mark.parametrize("shared", on(lambda source: source.name not in QUICK), indirect=True)
-def test_doctor_names_what_a_filesystem_lies_about(shared: Shared) -> None:
+def test_doctor_finds_the_anomalies_of_a_filesystem(shared: Shared) -> None:
     if shared.source.name not in EXPECTED:
         pytest.fail(f"say in EXPECTED what doctor should find on {shared.source.name}")
     expected, verdict = EXPECTED[shared.source.name], examined(shared.mounts, shared.folder)
@@ -87,7 +87,7 @@ def test_doctor_names_what_a_filesystem_lies_about(shared: Shared) -> None:
 
 
 def examined(mounts: MountSet, folder: str) -> FilesystemReport:
-    """The verdict of doctors on all clients, in a folder of the shared directory."""
+    """Return the verdict of doctors on all clients, in a folder of the shared directory."""
     for client in mounts.clients[:1]:
         run(client, ["chmod", "700", str(client.directory / folder)])
     id = secrets.token_hex(4)
@@ -108,7 +108,7 @@ def doctor(directory: PurePath) -> list[str]:
 
 
 def run(client: Client, argv: list[str]) -> None:
-    """Run a command to its end; a filesystem that loses replies may call it a failure."""
+    """Run a command to its end. On a filesystem with lost replies it may report a failure."""
     for _ in range(20):
         with started(client, argv) as process, suppress(TimeoutError):
             if process.wait(60) == 0:
@@ -116,7 +116,7 @@ def run(client: Client, argv: list[str]) -> None:
 
 
 def document(output: str) -> dict[str, Any]:
-    """The JSON in what a doctor wrote to its output and its error output."""
+    """Return the JSON in the output or the error output of a doctor."""
     start = output.index("{")
     found, _ = json.JSONDecoder().raw_decode(output[start:])
     assert isinstance(found, dict)

@@ -1,6 +1,6 @@
-"""A worker of an older round that sleeps before any of its steps never publishes over a newer round, on any filesystem.
+"""A worker of an older round that is suspended before any of its steps never publishes over a newer round.
 
-Whether a hole in the fence would be found is shown in `tests.training.test_fence`.
+`tests.training.test_fence` shows that a fault of the fence would be found.
 """
 
 import json
@@ -17,20 +17,20 @@ pytestmark = pytest.mark.slow
 __all__ = ["shared", "started_filesystems"]
 
 TIMEOUT = 240.0
-"""Seconds for all bouts; where an absent name is remembered for long, a claim takes as long."""
+"""Time limit for all bouts in seconds. If a client caches absent names for long, a claim takes as long."""
 
 
 @pytest.mark.parametrize("clients", [(0, 1), (0, 0)], ids=["two clients", "one client"])
-def test_a_sleeper_never_publishes_over_a_newer_round(shared: Shared, clients: tuple[int, int]) -> None:
+def test_a_suspended_worker_never_publishes_over_a_newer_round(shared: Shared, clients: tuple[int, int]) -> None:
     sleeper, newer = duel(shared, clients)
     assert len(sleeper) == len(newer) > 8
     for mine, theirs in zip(sleeper, newer, strict=True):
-        assert theirs == {"refused": "", "latest": "3"}, f"it slept before {mine}"
+        assert theirs == {"refused": "", "latest": "3"}, f"it was suspended before {mine}"
     assert sum(bool(bout["refused"]) for bout in sleeper) > 5, sleeper
 
 
 def duel(shared: Shared, clients: tuple[int, int]) -> list[list[dict[str, Any]]]:
-    """The bouts of the sleeper and of the newer one, each on its client."""
+    """Return the bouts of the sleeper and of the newer worker, each on its client."""
     with ExitStack() as running:
         players = []
         for role, number in zip(("sleeper", "newer"), clients, strict=True):

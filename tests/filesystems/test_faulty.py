@@ -1,4 +1,4 @@
-"""The lying filesystem tells exactly the lies that it is told to tell."""
+"""The faulty filesystem has exactly the anomalies that are set."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.filesystems.anomalies import ALL, Anomalies, Fault, decode, encode
 from tests.filesystems.availability import require
-from tests.filesystems.lies import ALL, Fault, Lies, decode, encode
 from tests.filesystems.mounts import FaultyMount, faulty_mounts, why_no_fuse
 
 pytestmark = pytest.mark.nightly
 
 LONG = 60.0
-"""Seconds for which a cache lasts longer than any test."""
+"""Seconds; longer than any test."""
 
 
 @pytest.fixture(scope="module", params=["shared", "local"])
@@ -32,19 +32,19 @@ def mounts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def ours(mounts: list[FaultyMount], request: pytest.FixtureRequest) -> Iterator[tuple[FaultyMount, Path, Path]]:
-    """The first mount, and a new folder as it and as the other one show it."""
+    """The first mount, and a new folder through it and through the other mount."""
     mount, other = mounts
-    mount.tell(Lies())
+    mount.set_anomalies(Anomalies())
     name = f"{abs(hash(request.node.name))}"
     (other.client.directory / name).mkdir()
     yield mount, mount.client.directory / name, other.client.directory / name
-    mount.tell(Lies())
+    mount.set_anomalies(Anomalies())
 
 
 Ours = tuple[FaultyMount, Path, Path]
 
 
-def test_without_lies_all_is_seen_at_once(ours: Ours) -> None:
+def test_without_anomalies_all_changes_are_visible_at_once(ours: Ours) -> None:
     _, here, there = ours
     assert not (here / "x").exists()
     (there / "x").write_text("one")
@@ -59,7 +59,7 @@ def test_without_lies_all_is_seen_at_once(ours: Ours) -> None:
 
 
 def locked(lock: Callable[[int, int], None], here: Path, there: Path) -> bool:
-    """Return whether a lock that is held there excludes this process."""
+    """Return whether a lock in ``there`` excludes this process."""
     with open(there / "lock", "w") as held, open(here / "lock", "w") as wanted:
         lock(held.fileno(), fcntl.LOCK_EX)
         try:
@@ -70,7 +70,7 @@ def locked(lock: Callable[[int, int], None], here: Path, there: Path) -> bool:
 
 
 @pytest.mark.parametrize("lock", [pytest.param(fcntl.flock, id="flock"), pytest.param(fcntl.lockf, id="POSIX")])
-def test_locks_exclude_other_mounts_where_they_are_shared(ours: Ours, lock: Callable[[int, int], None]) -> None:
+def test_shared_locks_exclude_other_mounts(ours: Ours, lock: Callable[[int, int], None]) -> None:
     mount, here, there = ours
     assert locked(lock, here, there) == mount.shared_locks
     assert not locked(lambda fd, how: lock(fd, how) if how & fcntl.LOCK_NB else None, here, there), "it was released"
@@ -83,7 +83,7 @@ def test_flock_excludes_within_a_mount(ours: Ours) -> None:
 
 def test_an_absent_name_stays_absent_to_stat_and_open_but_is_listed(ours: Ours) -> None:
     mount, here, there = ours
-    mount.tell(Lies(negative=LONG))
+    mount.set_anomalies(Anomalies(negative=LONG))
     assert not (here / "x").exists()
     (there / "x").touch()
     assert not (here / "x").exists() and os.listdir(here) == ["x"]
@@ -91,18 +91,18 @@ def test_an_absent_name_stays_absent_to_stat_and_open_but_is_listed(ours: Ours) 
         (here / "x").read_text()
 
 
-def test_attributes_are_old(ours: Ours) -> None:
+def test_attributes_are_stale(ours: Ours) -> None:
     mount, here, there = ours
-    mount.tell(Lies(attributes=LONG, entries=LONG))
+    mount.set_anomalies(Anomalies(attributes=LONG, entries=LONG))
     (there / "x").write_text("one")
     assert (here / "x").stat().st_size == 3
     (there / "x").write_text("longer")
     assert (here / "x").stat().st_size == 3
 
 
-def test_a_replaced_file_is_old_and_whole_until_we_change_it_ourselves(ours: Ours) -> None:
+def test_a_replaced_file_is_stale_and_complete_until_we_change_it(ours: Ours) -> None:
     mount, here, there = ours
-    mount.tell(Lies(data=LONG))
+    mount.set_anomalies(Anomalies(data=LONG))
     (there / "x").write_text("one")
     assert (here / "x").read_text() == "one"
     (there / "y").write_text("a longer one")
@@ -113,18 +113,18 @@ def test_a_replaced_file_is_old_and_whole_until_we_change_it_ourselves(ours: Our
     assert (here / "x").read_text() == "ours" == (there / "x").read_text()
 
 
-def test_pages_are_kept_while_attributes_are_old(ours: Ours) -> None:
+def test_pages_are_cached_while_attributes_are_stale(ours: Ours) -> None:
     mount, here, there = ours
-    mount.tell(Lies(pages=True, attributes=LONG, entries=LONG))
+    mount.set_anomalies(Anomalies(pages=True, attributes=LONG, entries=LONG))
     (there / "x").write_text("one")
-    assert [(here / "x").read_text() for _ in range(2)] == ["one"] * 2  # what is opened again is kept
+    assert [(here / "x").read_text() for _ in range(2)] == ["one"] * 2  # the cached data is used after a new open
     (there / "x").write_text("two")
     assert (here / "x").read_text() == "one"
 
 
-def test_a_listing_is_late_but_for_what_we_change_ourselves(ours: Ours) -> None:
+def test_a_listing_is_late_except_for_our_own_changes(ours: Ours) -> None:
     mount, here, there = ours
-    mount.tell(Lies(listings=LONG))
+    mount.set_anomalies(Anomalies(listings=LONG))
     assert os.listdir(here) == []
     (there / "x").touch()
     assert os.listdir(here) == [] and (here / "x").exists()
@@ -136,7 +136,7 @@ NUMBERS = ("ESTALE", "EIO", "ENOSPC", "EDQUOT", "EACCES", "EROFS", "ENOLCK", "EP
 
 
 @pytest.mark.parametrize("error", NUMBERS)
-def test_an_operation_answers_any_error_and_does_nothing(ours: Ours, error: str) -> None:
+def test_an_operation_with_an_error_has_no_effect(ours: Ours, error: str) -> None:
     mount, here, there = ours
     mount.fail(Fault(("mkdir",), error))
     with pytest.raises(OSError) as raised:
@@ -144,7 +144,7 @@ def test_an_operation_answers_any_error_and_does_nothing(ours: Ours, error: str)
     assert raised.value.errno == getattr(errno, error) and os.listdir(there) == []
 
 
-def test_a_lost_reply_is_an_error_of_what_was_done(ours: Ours) -> None:
+def test_an_operation_with_a_lost_reply_has_an_effect_and_an_error(ours: Ours) -> None:
     mount, here, there = ours
     (here / "x").touch()
     mount.fail(Fault(("link",), "EIO", done=True))
@@ -153,7 +153,7 @@ def test_a_lost_reply_is_an_error_of_what_was_done(ours: Ours) -> None:
     assert sorted(os.listdir(there)) == ["x", "y"]
 
 
-def test_a_fault_befalls_only_its_paths_and_only_so_often(ours: Ours) -> None:
+def test_a_fault_affects_only_its_paths_with_its_probability(ours: Ours) -> None:
     mount, here, _ = ours
     mount.fail(Fault(("mkdir",), "EIO", pattern="*/bad-*"), Fault(("rmdir",), "EIO", probability=0.0))
     (here / "good").mkdir()
@@ -162,7 +162,7 @@ def test_a_fault_befalls_only_its_paths_and_only_so_often(ours: Ours) -> None:
     (here / "good").rmdir()
 
 
-def test_what_hangs_goes_on_when_it_is_released(ours: Ours) -> None:
+def test_a_hung_operation_continues_when_it_is_released(ours: Ours) -> None:
     mount, here, _ = ours
     (here / "x").write_text("data")
     mount.fail(Fault(ALL, hang=True))
@@ -173,7 +173,7 @@ def test_what_hangs_goes_on_when_it_is_released(ours: Ours) -> None:
         assert reader.communicate(timeout=30)[0] == b"data"
 
 
-def test_who_hangs_can_be_killed(ours: Ours) -> None:
+def test_a_process_with_a_hung_operation_can_be_killed(ours: Ours) -> None:
     mount, here, _ = ours
     (here / "x").touch()
     mount.fail(Fault(ALL, hang=True))
@@ -183,7 +183,7 @@ def test_who_hangs_can_be_killed(ours: Ours) -> None:
         assert reader.wait(30) == -9
 
 
-def test_an_unmounted_client_lets_all_go_and_can_mount_again(ours: Ours) -> None:
+def test_unmounting_ends_waiting_calls_and_a_client_can_mount_again(ours: Ours) -> None:
     mount, here, _ = ours
     (here / "x").write_text("data")
     mount.fail(Fault(ALL, hang=True))
@@ -192,17 +192,17 @@ def test_an_unmounted_client_lets_all_go_and_can_mount_again(ours: Ours) -> None
         mount.unmount()
         assert reader.wait(30) == 1
     assert not here.exists()
-    mount.tell(Lies())
+    mount.set_anomalies(Anomalies())
     mount.mount()
     assert (here / "x").read_text() == "data"
 
 
 def reading(path: Path) -> subprocess.Popen[bytes]:
-    """A process that prints the file."""
+    """Start a process that prints the file."""
     return subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
 
 
-def test_nothing_stays_mounted_when_a_test_fails(tmp_path: Path) -> None:
+def test_a_failed_test_leaves_no_mount(tmp_path: Path) -> None:
     require(why_no_fuse())
     with pytest.raises(ZeroDivisionError), faulty_mounts(tmp_path) as mounts:
         where = mounts[0].client.directory
@@ -211,6 +211,8 @@ def test_nothing_stays_mounted_when_a_test_fails(tmp_path: Path) -> None:
     assert not where.exists() and str(where) not in Path("/proc/self/mountinfo").read_text()
 
 
-def test_lies_travel_as_json() -> None:
-    lies = Lies(5, 30, 5, 5, True, 1, (Fault(("link",), "EIO", 0.1, True, True, "*.json"), Fault(ALL, hang=True)))
-    assert decode(encode(lies)) == lies
+def test_anomalies_are_encoded_as_json() -> None:
+    anomalies = Anomalies(
+        5, 30, 5, 5, True, 1, (Fault(("link",), "EIO", 0.1, True, True, "*.json"), Fault(ALL, hang=True))
+    )
+    assert decode(encode(anomalies)) == anomalies

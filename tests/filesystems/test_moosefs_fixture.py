@@ -1,4 +1,4 @@
-"""The MooseFS fixture: clients with mounts of their own, which share, suffer and end as they should."""
+"""The MooseFS fixture: clients with their own mounts that share files, have faults and end correctly."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_locks_exclude_the_other_client(moosefs: MooseMountSet) -> None:
     assert not locked_by_one_is_free_to_the_other(moosefs)
 
 
-def test_with_local_locks_they_do_not() -> None:
+def test_local_locks_do_not_exclude_the_other_client() -> None:
     require(why_no_moosefs())
     with moosefs_mounts(LOCAL_LOCKS) as mounts:
         assert locked_by_one_is_free_to_the_other(mounts)
@@ -65,7 +65,7 @@ def test_a_program_runs_in_the_checkout_and_ends_with_its_status(
     assert moosefs.clients[0].start(argv, env={"WORD": "word"}).wait(TIMEOUT) == status
 
 
-def test_a_signal_reaches_the_program_alone(moosefs: MooseMountSet) -> None:
+def test_a_signal_reaches_only_the_program(moosefs: MooseMountSet) -> None:
     with started(moosefs.clients[0], ["bash", "-c", "trap 'exit 7' USR1; echo ready; sleep 60 & wait"]) as process:
         wait_until("its start", process.output, bool, TIMEOUT, str)
         process.kill(signal.SIGUSR1)

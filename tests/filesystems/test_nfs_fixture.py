@@ -1,4 +1,4 @@
-"""The NFS fixture: clients that are machines of their own, which start, share, suffer and end as they should."""
+"""The NFS fixture: clients that are separate machines, which start, share files, have faults and end correctly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def try_lock(client: NfsClient) -> int:
     return client.start(["flock", "--nonblock", f"{client.directory}/lock", "true"]).wait(TIMEOUT)
 
 
-# What is mounted
+# Mounts
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -43,7 +43,7 @@ def test_a_file_of_one_client_is_read_by_the_other(nfs: dict[str, NfsMountSet], 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_mount_is_what_its_name_says(nfs: dict[str, NfsMountSet], name: str) -> None:
+def test_the_mount_has_the_options_of_its_name(nfs: dict[str, NfsMountSet], name: str) -> None:
     for client in nfs[name].clients:
         options = output(client, "findmnt --noheadings --output OPTIONS --target .").split(",")
         assert set(client.mount.options.split(",")) - {"nolock"} <= {*options, "mountproto=tcp", "actimeo=60"}
@@ -63,7 +63,7 @@ def test_a_lock_excludes_the_other_client_unless_locks_are_local(nfs: dict[str, 
     wait_until("the lock's release", lambda: try_lock(other), lambda status: status == 0, TIMEOUT, str)
 
 
-# How programs run
+# Programs
 
 
 def test_a_program_runs_in_the_checkout_with_its_environment(nfs: dict[str, NfsMountSet]) -> None:
@@ -87,7 +87,7 @@ def test_a_program_ends_with_its_status(nfs: dict[str, NfsMountSet], argv: list[
     assert nfs["NFSv4.2"].clients[0].start(argv).wait(TIMEOUT) == status
 
 
-def test_output_comes_while_the_program_runs_and_a_kill_reaches_its_children(nfs: dict[str, NfsMountSet]) -> None:
+def test_output_arrives_early_and_a_kill_reaches_the_children(nfs: dict[str, NfsMountSet]) -> None:
     client = nfs["NFSv4.2"].clients[0]
     with started(client, ["sh", "-c", "sleep 1000 & echo $!; wait"]) as process:
         child = int(wait_until("output", process.output, bool, TIMEOUT, client.guest.console))
@@ -106,20 +106,20 @@ def test_a_guest_without_its_command_server_ends(nfs: dict[str, NfsMountSet]) ->
     client.reboot()
 
 
-def test_long_output_is_whole(nfs: dict[str, NfsMountSet]) -> None:
+def test_long_output_is_complete(nfs: dict[str, NfsMountSet]) -> None:
     process = nfs["NFSv4.2"].clients[0].start(["seq", "300000"])
     assert process.wait(TIMEOUT) == 0
     assert process.output() == "".join(f"{number}\n" for number in range(1, 300001))
 
 
-def test_a_guest_writes_nowhere_on_this_machine(nfs: dict[str, NfsMountSet]) -> None:
+def test_a_guest_cannot_write_on_this_machine(nfs: dict[str, NfsMountSet]) -> None:
     client = nfs["NFSv4.2"].clients[0]
     assert client.start(["touch", str(CHECKOUT / "written-by-a-guest")]).wait(TIMEOUT) != 0
     output(client, "touch /tmp/x-guest /dev/shm/x-guest /run/x-guest")
     assert not any(Path(folder, "x-guest").exists() for folder in ("/tmp", "/dev/shm", "/run"))
 
 
-# What can be done to a client
+# Faults of a client
 
 
 def test_a_frozen_client_does_nothing_until_it_thaws(nfs: dict[str, NfsMountSet]) -> None:
@@ -134,7 +134,7 @@ def test_a_frozen_client_does_nothing_until_it_thaws(nfs: dict[str, NfsMountSet]
     assert process.wait(TIMEOUT) == 0
 
 
-def test_a_client_cut_off_waits_and_goes_on_when_it_is_healed(nfs: dict[str, NfsMountSet]) -> None:
+def test_a_client_without_network_waits_and_continues_afterwards(nfs: dict[str, NfsMountSet]) -> None:
     client, other = nfs["NFSv4.2"].clients
     client.cut()
     try:
@@ -159,7 +159,7 @@ def test_a_client_unmounts_and_mounts_again(nfs: dict[str, NfsMountSet]) -> None
     output(client, "touch here")
 
 
-def test_a_killed_client_takes_its_programs_along_and_can_be_booted_again(nfs: dict[str, NfsMountSet]) -> None:
+def test_a_killed_client_ends_its_programs_and_can_be_booted_again(nfs: dict[str, NfsMountSet]) -> None:
     client, other = nfs["NFSv4.2"].clients
     output(other, "touch before")
     process = client.start(["sleep", "1000"])
@@ -171,7 +171,7 @@ def test_a_killed_client_takes_its_programs_along_and_can_be_booted_again(nfs: d
     assert "before" in output(client, "ls")
 
 
-# How it ends
+# End
 
 _MOUNT_AND_WAIT = """
 import sys
@@ -183,12 +183,12 @@ with nfs_mounts(MOUNTS[:1]) as mounts:
 
 
 def started_by(mark: str) -> set[int]:
-    """Processes that have inherited the mark."""
+    """Return the processes that have inherited the mark."""
     found = {int(entry.name) for entry in Path("/proc").glob("[0-9]*")}
     return {pid for pid in found if processes.environment(pid).get("STARTED_BY") == mark}
 
 
-def test_two_sets_share_the_machine_and_nothing_outlives_who_started_it(nfs: dict[str, NfsMountSet]) -> None:
+def test_two_sets_share_the_machine_and_end_with_their_starter(nfs: dict[str, NfsMountSet]) -> None:
     mark = f"{os.getpid()}-nfs-lifeline"
     another = subprocess.Popen(
         [sys.executable, "-c", _MOUNT_AND_WAIT],

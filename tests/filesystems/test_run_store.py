@@ -47,25 +47,25 @@ def failures(results: Found) -> Counter[str]:
 
 
 def check_once(seen: list[str], open_ends: int) -> None:
-    """Every item was seen, and none twice; but for so many operations of which nobody knows what they did."""
+    """Check that every item was seen, and none twice. As many exceptions are allowed as operations have failed."""
     assert max(Counter(seen).values()) == 1, seen
     assert set(seen) <= ITEMS
     assert len(ITEMS - set(seen)) <= open_ends, (ITEMS - set(seen), open_ends)
 
 
-def test_no_addition_is_lost_or_made_twice(results: Found) -> None:
+def test_no_addition_is_lost_or_executed_twice(results: Found) -> None:
     sums = sorted(chain.from_iterable(result["sums"] for result in results))
     (left,) = {result["left"] for result in results}
     assert len(sums) == len(set(sums)) == PROCESSES * EACH - failures(results)["add"]
     assert len(sums) <= left <= PROCESSES * EACH
 
 
-def test_of_all_that_set_an_absent_key_one_wins_and_all_agree(results: Found) -> None:
+def test_one_of_all_writers_of_an_absent_key_wins_and_all_agree(results: Found) -> None:
     (first,) = {tuple(result["first"]) for result in results}
     assert len(first) == RACES and set(first) <= {str(place) for place in range(PROCESSES)}
 
 
-def test_what_is_appended_is_there_once_in_order_and_the_same_for_all(results: Found) -> None:
+def test_appended_items_exist_once_in_the_same_order_for_all(results: Found) -> None:
     (log,) = {result["log"] for result in results}
     check_once(log.split(), failures(results)["append"])
     assert in_order(log.split())
@@ -83,7 +83,7 @@ def in_order(items: list[str]) -> bool:
     return all([item for item in items if item[0] == who] == sorted(i for i in items if i[0] == who) for who in "0123")
 
 
-def test_an_item_that_was_lost_or_taken_twice_is_found() -> None:
+def test_the_check_finds_items_that_were_lost_or_taken_twice() -> None:
     items = sorted(ITEMS)
     check_once(items, 0)
     for seen in (items[1:], [*items, items[0]], [*items[1:], "9.9"]):

@@ -23,11 +23,11 @@ WORKER = str(CHECKOUT / "tests" / "filesystems" / "worker.py")
 
 
 QUICK = ("ext4", "FUSE, local locks", "FUSE, lost replies", "NFSv4.2")
-"""Filesystems on which a run is tried each time; the others take longer, or tell little more."""
+"""Filesystems that each test run uses. The others take longer or show little more."""
 
 
 def timings(source: Source) -> str:
-    """Leases must outlive what a client may take for news, as `hpcelastic doctor` says."""
+    """Return timings that fit the staleness of the filesystem, like those of `hpcelastic doctor`."""
     lease = 4 + 2 * source.staleness
     return f"lease={lease},margin={1 + source.staleness},last_call={3 + source.staleness},poll=0.2,join_timeout=120"
 
@@ -54,19 +54,19 @@ def eventually(what: str, good: Callable[[], object], agents: list[Process]) -> 
 
 
 def rounds(process: Process, world: int, whole: bool) -> list[int]:
-    """The rounds of that size of which workers beside that agent have told, before or after a worker died."""
+    """Return the rounds of that size in the output of workers beside that agent, before or after a worker died."""
     pattern = rf"rank \d+ of {world} in round (\d+), whole: {whole}"
     return [int(number) for number in re.findall(pattern, process.output())]
 
 
-# Where operations fail at random an agent may end on one of the errors: a sync that failed is not repeated, by rule.
+# On a filesystem with random errors an agent may end by one of them: by rule, a failed sync is not repeated.
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "shared",
     on(lambda source: source.name not in QUICK, [source for source in SOURCES if not source.fails]),
     indirect=True,
 )
-def test_a_run_outlives_a_worker_and_an_agent(shared: Shared) -> None:
+def test_a_run_survives_the_death_of_a_worker_and_an_agent(shared: Shared) -> None:
     with ExitStack() as stack:
         agents = [
             stack.enter_context(started(client, agent(shared, place)))

@@ -1,8 +1,8 @@
 """Measure whether the listings of one client show the names of another: ``visibility DIRECTORY PLACE COUNT``.
 
-The writer (place 0) publishes name after name, each once the reader has answered the one before or has had its time.
-The reader lists all the time. A name that it first sees together with the next was missing until the directory changed
-again.
+The writer (place 0) publishes one name after another, each after the reader has answered the one before or after a
+time-out. The reader lists all the time. A name that it first sees together with the next one was missing until the
+directory changed again.
 """
 
 from __future__ import annotations

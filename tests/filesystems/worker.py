@@ -1,6 +1,6 @@
-"""A worker that trains nothing: rank 0 dies in the first round of two, then all wait; the last one left may finish.
+"""A worker that trains nothing: rank 0 dies in the first round of two, then all wait; the last one may finish.
 
-It needs nothing but the standard library, and looks at listings only: a name that was absent may stay absent.
+It needs only the standard library, and uses only listings, because an absent name may be cached.
 """
 
 import os
@@ -17,7 +17,7 @@ def there(name: str) -> bool:
         try:
             return name in os.listdir(RUN)
         except OSError:
-            time.sleep(0.1)  # a filesystem that fails at random
+            time.sleep(0.1)  # a filesystem with random errors
 
 
 def mark(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Machines with kernels of their own on this one, by user-mode Linux."""
+"""Machines with their own kernels on this machine, by user-mode Linux."""
 
 from tests.filesystems.uml.guest import Guest
 from tests.filesystems.uml.kernel import needs_shim

@@ -1,11 +1,11 @@
-"""The command server of a guest: starts programs and signals them for the tests outside. Standard library only.
+"""The command server of a guest. It starts and signals programs for the tests outside. Standard library only.
 
-It speaks JSON lines over a serial line, which goes on working when the guest's network is cut:
+It uses JSON lines over a serial line, which still works when the guest's network is cut:
 
     in   {"start": 7, "argv": [...], "env": {...}, "cwd": "..."}    {"signal": 9, "to": 7}
     out  {"ready": true}    {"of": 7, "output": "..."}    {"of": 7, "exit": 0}
 
-Output is bytes, of which a chunk may end within a letter, so each byte travels as the letter of that number.
+Output is bytes, and a chunk may end within a character, so each byte is sent as the character of that number.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CANNOT_START = 127
 
 
 class Program:
-    """A program in a process group of its own, with its output in a pipe that never blocks us."""
+    """A program in its own process group. Its output goes to a non-blocking pipe."""
 
     def __init__(self, argv: list[str], env: dict[str, str], cwd: str) -> None:
         self.output, inner = os.pipe()
@@ -48,14 +48,14 @@ class Program:
             os.close(inner)
         self.pidfd = os.pidfd_open(self._popen.pid)
         self.told = False
-        """All of its output was read, and the pipe is closed: its number may mean another file by now."""
+        """Whether all of its output was read and the pipe is closed. Its number may then belong to another file."""
 
     def signal(self, number: int) -> None:
-        """To the whole group."""
+        """Send a signal to the whole group."""
         os.killpg(self._popen.pid, number)
 
     def status(self) -> int:
-        """The exit status of a program that has ended; killed by a signal, its number, negative."""
+        """Return the exit status of a program that has ended; minus the number of the signal that killed it."""
         return self._popen.wait()
 
     def read(self) -> bytes | None:
@@ -66,7 +66,7 @@ class Program:
 
 
 class CommandServer:
-    """Serves one serial line until it is hung up."""
+    """Serves one serial line until it is closed."""
 
     def __init__(self, line: int) -> None:
         self._line = line
@@ -115,7 +115,7 @@ class CommandServer:
         self._watch(program.pidfd, functools.partial(self._end, number, program))
 
     def _forward(self, number: int, program: Program) -> bool:
-        """Pass on what can be read now; whether there was anything."""
+        """Send the output that can be read now. Return whether there was any."""
         data = None if program.told else program.read()
         if data:
             self._say(of=number, output=data.decode("latin-1"))
@@ -125,7 +125,7 @@ class CommandServer:
         return bool(data)
 
     def _end(self, number: int, program: Program) -> None:
-        """Tell how a program ended, once all that it wrote has been told; what it left running may write on."""
+        """Report the end of a program after its output. Its remaining children may still write."""
         del self._programs[number]
         self._forget(program.pidfd)
         while self._forward(number, program):

@@ -1,4 +1,4 @@
-"""A guest: a machine with a kernel of its own that sees this machine's files, read-only, and runs programs of tests."""
+"""A guest: a machine with its own kernel that sees this machine's files, read-only, and runs programs of tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COMMAND_TIMEOUT = 60.0  # s
 
 
 class Guest:
-    """Booted by `boot`, usable after `wait_booted`; it can be booted again after `kill`."""
+    """A guest that `boot` starts. It can be used after `wait_booted`, and booted again after `kill`."""
 
     def __init__(self, name: str, addresses: Mapping[str, str], switch: Switch, *, shim: bool) -> None:
         self.name = name
@@ -47,7 +47,7 @@ class Guest:
             raise ClusterError(f"guest {self.name} did not boot: {error}\n{self.console()}") from error
 
     def console(self) -> str:
-        """The output of its kernel and process 1 since it was booted."""
+        """Return the output of its kernel and process 1 since its boot."""
         return self._kernel.console() if self._kernel else ""
 
     def start(self, argv: Sequence[str], *, env: Mapping[str, str] = NOTHING) -> GuestProcess:
@@ -55,7 +55,7 @@ class Guest:
         return self._line.start(argv, env, str(CHECKOUT))
 
     def run(self, script: str, timeout: float = _COMMAND_TIMEOUT) -> str:
-        """The output of shell commands; ClusterError if one fails."""
+        """Return the output of shell commands. Raises ClusterError if one fails."""
         process = self.start(["bash", "-ec", script])
         if status := process.wait(timeout):
             raise ClusterError(
@@ -64,7 +64,7 @@ class Guest:
         return process.output()
 
     def freeze(self) -> None:
-        """Stop the whole machine: none of its programs gets any further than its next system call."""
+        """Stop the whole machine. Each of its programs stops at its next system call at the latest."""
         assert self._kernel
         self._kernel.signal(signal.SIGSTOP)
 
@@ -73,14 +73,14 @@ class Guest:
         self._kernel.signal(signal.SIGCONT)
 
     def cut(self) -> None:
-        """Unplug the network; programs can still be started and heard."""
+        """Disconnect the network. Programs can still be started and send their output."""
         self._switch.detach(self.name)
 
     def heal(self) -> None:
         self._switch.attach(self.name)
 
     def kill(self) -> None:
-        """Power off, with no farewell to anybody."""
+        """Power off without any message to other machines."""
         if self._kernel is not None:
             self._kernel.kill()
             self._kernel = None
@@ -91,7 +91,7 @@ class Guest:
 
 
 def _arguments(name: str, addresses: Mapping[str, str]) -> dict[str, str]:
-    """For the guest's process 1, as the kernel's arguments: none may hold a space."""
+    """Return the kernel's arguments for process 1 of the guest. None may contain a space."""
     shown = [str(CHECKOUT), sys.prefix, str(Path(os.path.realpath(sys.executable)).parents[1])]
     return {
         "name": name,

@@ -1,8 +1,8 @@
-"""A user-mode Linux kernel: an ordinary process here, a machine of its own inside.
+"""A user-mode Linux kernel: an ordinary process outside, a separate machine inside.
 
-It lives in namespaces of its own: as process 1 of a process namespace, so that its death ends at once all processes
-that carry its programs, which would otherwise run on without a kernel; with a private /dev/shm, where it keeps its
-memory; and in the network namespace of a switch.
+It has its own namespaces. It is process 1 of a process namespace, so that its death ends all processes of its programs
+at once, which would otherwise run on without a kernel. It has a private /dev/shm, where it keeps its memory, and the
+network namespace of a switch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.cluster.processes import ProcessHandle
 _HERE = Path(__file__).parent
 _DEATH_TIMEOUT = 20.0  # s
 
-# Source: getauxval(3), <linux/auxvec.h>. The size of a signal's frame: the XSAVE area and less than 1 KiB besides.
+# Sources: getauxval(3), <linux/auxvec.h>. The size of a signal's frame is the XSAVE area and less than 1 KiB more.
 _AT_MINSIGSTKSZ = 51
 _LARGEST_FRAME = 2696 + 1024
 
@@ -37,8 +37,8 @@ mount -t tmpfs -o mode=1777 memory /dev/shm
 exec unshare --pid bash -c "$holder" holder "$shim" "$@"
 """
 
-# `unshare --pid` without --fork: the first child is process 1 of the new namespace, and $! its id out here. Standard
-# input is a lifeline: it ends with the process that started the kernel, and so does then this holder, and the kernel.
+# `unshare --pid` without --fork: the first child is process 1 of the new namespace, and $! is its id outside. Standard
+# input ends with the process that started the kernel. Then this holder ends too, and so does the kernel.
 _HOLDER = """
 shim=$1 line=$2; shift 2
 env LD_PRELOAD="$shim" setpriv --pdeathsig KILL "$@" </dev/null >&2 &
@@ -57,10 +57,10 @@ def needs_shim() -> bool:
 
 @dataclass(frozen=True)
 class Machine:
-    """The parameters of a kernel. ``arguments`` reach its process 1 as environment."""
+    """The parameters of a kernel. Its process 1 gets ``arguments`` as environment."""
 
     port: str
-    """The switch's port that its network interface is plugged into."""
+    """The switch's port for its network interface."""
 
     arguments: Mapping[str, str]
     memory: str = "512M"
@@ -68,7 +68,7 @@ class Machine:
 
 
 class Kernel:
-    """Runs from its creation until `kill`. ``line`` is the far end of its serial line, a file descriptor."""
+    """A kernel that runs from its creation until `kill`. ``line`` is the other end of its serial line, a descriptor."""
 
     def __init__(self, machine: Machine, switch: Switch, line: int) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the kernel's handle
@@ -90,15 +90,15 @@ class Kernel:
         self._process = ProcessHandle(int(pid))
 
     def console(self) -> str:
-        """The output of the kernel and its process 1."""
+        """Return the output of the kernel and of its process 1."""
         return os.pread(self._log.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def signal(self, number: signal.Signals) -> None:
-        """SIGSTOP and SIGCONT: its programs stop with it, each at its next system call at the latest."""
+        """Send SIGSTOP or SIGCONT. Its programs stop with it, each at its next system call at the latest."""
         os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        """Power off, with no farewell to anybody."""
+        """Power off without any message to other machines."""
         self._process.kill()
         if not self._process.wait(_DEATH_TIMEOUT):
             raise ClusterError(f"a guest's kernel still runs {_DEATH_TIMEOUT:g} s after SIGKILL")
@@ -111,7 +111,7 @@ class Kernel:
 
 
 def _command(machine: Machine, line: int) -> list[str]:
-    """The root is this machine's, through hostfs, read-only: a guest has all programs and the checkout."""
+    """The root is that of this machine, read-only through hostfs: a guest has all programs and the checkout."""
     return [
         "linux.uml",
         f"mem={machine.memory}",

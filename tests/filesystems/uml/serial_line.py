@@ -1,4 +1,4 @@
-"""The near end of a guest's serial line: programs started and heard over it. See `commands` for what is spoken."""
+"""This end of a guest's serial line, which starts programs and receives their output. See `commands` for the format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class GuestProcess:
         self._status: int | None = None
 
     def wait(self, timeout: float) -> int:
-        """Its exit status; killed by a signal, the signal's number, negative, and SIGKILL if its guest has died."""
+        """Return the exit status; minus the number of the signal that killed it, SIGKILL if its guest has died."""
         news = self._line.news
         with news:
             if not news.wait_for(lambda: self._status is not None or self._line.lost, timeout):
@@ -39,12 +39,12 @@ class GuestProcess:
         self._line.say(signal=signum, to=self._number)
 
     def hear(self, message: Mapping[str, Any]) -> None:
-        self._output.append(message.get("output", ""))  # bytes as letters, see `commands`
+        self._output.append(message.get("output", ""))  # bytes as characters, see `commands`
         self._status = message.get("exit", self._status)
 
 
 class SerialLine:
-    """``news`` guards and tells of all that arrives; ``lost`` is set when the guest has hung up."""
+    """``news`` protects and announces all received messages. ``lost`` is set when the guest has closed the line."""
 
     def __init__(self, near: socket.socket) -> None:
         self.news = threading.Condition()
@@ -56,10 +56,10 @@ class SerialLine:
         threading.Thread(target=self._listen, daemon=True, name="serial line").start()
 
     def wait_ready(self, timeout: float) -> None:
-        """Until the guest's command server answers."""
+        """Wait until the guest's command server answers."""
         with self.news:
             if not self.news.wait_for(lambda: self._ready or self.lost, timeout) or self.lost:
-                raise ClusterTimeout(f"no word from the guest's command server in {timeout:g} s")
+                raise ClusterTimeout(f"no message from the guest's command server in {timeout:g} s")
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], cwd: str) -> GuestProcess:
         number = next(self._numbers)
@@ -68,7 +68,7 @@ class SerialLine:
         return process
 
     def say(self, **message: Any) -> None:
-        """Fine if nobody is left to hear it."""
+        """Send a message. Do nothing if the guest has ended."""
         try:
             self._near.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
@@ -83,7 +83,7 @@ class SerialLine:
                 for line in lines:
                     self._take(json.loads(line))
         except (OSError, ValueError):
-            pass  # a guest was killed, in mid-sentence perhaps
+            pass  # a guest was killed, perhaps within a message
         self._lose()
 
     def _take(self, message: Mapping[str, Any]) -> None:
