@@ -1,4 +1,4 @@
-"""Real processes for tests: watched by pidfd, ended by pid whatever the test does."""
+"""Real processes for tests. They are watched by pidfd and always ended by process id."""
 
 import contextlib
 import os
@@ -12,18 +12,18 @@ from pathlib import Path
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 
 TIMEOUT = 20.0
-"""Seconds within which what must happen has to happen."""
+"""Time limit for each expected event in seconds."""
 
 
 class Watched:
-    """A process that may not be our child."""
+    """A process that may be another process's child."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
     def ends(self, within: float = TIMEOUT) -> bool:
-        """Wait for its end; False if it is still there after ``within`` seconds."""
+        """Wait for its end. Return False if it still exists after ``within`` seconds."""
         return bool(select.select([self._fd], [], [], within)[0])
 
     @property
@@ -31,7 +31,7 @@ class Watched:
         return not self.ends(within=0.0)
 
     def close(self) -> None:
-        """Kill it, if it has not ended."""
+        """Kill it if it has not ended."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, signal.SIGKILL)
         os.close(self._fd)
@@ -48,7 +48,7 @@ def watched(*pids: int) -> Iterator[list[Watched]]:
 
 @contextlib.contextmanager
 def sleeper(marker: str | None = None, *, script: str = "exec sleep 300") -> Iterator["subprocess.Popen[bytes]"]:
-    """A shell script in a session of its own, known by ``marker`` in its environment; killed at the end."""
+    """A shell script in its own session, with ``marker`` in its environment. It is killed at the end."""
     env = {"PATH": os.environ["PATH"]} | ({MARKER: marker} if marker else {})
     process = subprocess.Popen(["sh", "-c", script], env=env, start_new_session=True, stdout=subprocess.PIPE)
     try:
@@ -69,7 +69,7 @@ def settled(pid: int) -> bool:
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """Look again and again until ``condition`` holds; False if it does not in time."""
+    """Poll until ``condition`` is true. Return False if it does not become true in time."""
     deadline = time.monotonic() + TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Workers started for tests, by a fork server or in fresh interpreters, as an agent starts them."""
+"""Workers for tests, started by a fork server or in fresh interpreters, as an agent starts them."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ from tests.agent.processes import TIMEOUT
 
 @dataclass
 class Node:
-    """What an agent has: a guard, a fork server unless ``preload`` is empty, and one group of workers at a time."""
+    """The components of an agent: a guard, a fork server unless ``preload`` is empty, and one group of workers."""
 
     directory: Path
     entrypoint: Entrypoint
@@ -38,7 +38,7 @@ class Node:
     processors: Sequence[Collection[int]] = ()
 
     def start(self, workers: int = 1) -> WorkerGroup:
-        """Ask for a group in the next round."""
+        """Request a group in the next round."""
         self.round += 1
         part = Assignment(self.round, 0, 1, 0, workers, workers, "127.0.0.1", 1, "", 0, workers)
         settings = AgentSettings(self.entrypoint, self.workers, LogSettings("both"), self.variables)
@@ -52,7 +52,7 @@ class Node:
         return group
 
     def attend(self, group: WorkerGroup, timeout: float = 3 * TIMEOUT) -> None:
-        """Handle events as the agent's loop does until all of ``group`` are spawned."""
+        """Handle events like the agent's loop until all of ``group`` are spawned."""
         deadline = time.monotonic() + timeout
         while group.spawn_requests:
             assert time.monotonic() < deadline, f"{len(group.spawn_requests)} workers are not spawned"
@@ -68,7 +68,7 @@ class Node:
                 group.complete_spawn(source)
 
     def finish(self, group: WorkerGroup) -> list[int]:
-        """Wait for the end of all workers: their exit statuses, in the order of their ranks."""
+        """Wait for the end of all workers. Return their exit statuses in the order of ranks."""
         self.attend(group)
         codes = {}
         deadline = time.monotonic() + 3 * TIMEOUT
@@ -81,11 +81,11 @@ class Node:
         return [codes[rank] for rank in sorted(codes)]
 
     def run(self, workers: int = 1) -> list[int]:
-        """A group from its start to its end: exit statuses."""
+        """Start a group and wait for its end. Return the exit statuses."""
         return self.finish(self.start(workers))
 
     def log(self, stream: str, rank: int = 0) -> str:
-        """What a worker of the newest round wrote."""
+        """Return the output of a worker of the newest round."""
         return self.facts.paths.log(self.round, rank, stream).read_text()
 
 
@@ -101,7 +101,7 @@ def node(
     forward: tuple[str, ...] = (),
     **variables: str,
 ) -> Iterator[Node]:
-    """A node that runs ``entrypoint``; nothing of it is left at the end."""
+    """A node that runs ``entrypoint``. All its processes are ended at the end."""
     facts = RunFacts(RunPaths(directory / "run"), "r", f"n@0-{os.getpid()}", 3)
     environ = dict(os.environ if environ is None else environ)
     reports: list[str] = []

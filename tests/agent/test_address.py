@@ -1,4 +1,4 @@
-"""The address of a node, of the interface that was asked for or of the one that others can reach."""
+"""The address of a node: that of the configured interface, or one that others can reach."""
 
 import socket
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Machine = Callable[..., None]
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    """Makes this machine one with these interfaces, and routes from prefixes of addresses to addresses of ours."""
+    """Replace the interfaces of this machine, and the source addresses of its routes by prefix."""
 
     def made(*here: Interface, **routes: str) -> None:
         class Probe(socket.socket):
@@ -49,7 +49,7 @@ def test_the_address_is_one_of_this_machine() -> None:
         server.bind((ours, 0))
 
 
-def test_the_kernel_tells_all_addresses() -> None:
+def test_the_kernel_lists_all_addresses() -> None:
     found = interfaces()
     assert LO in found
     assert {one.name for one in found} <= {name for _, name in socket.if_nameindex()}
@@ -61,23 +61,23 @@ def ipv(text: str) -> bytes:
     return socket.inet_pton(socket.AF_INET6 if ":" in text else socket.AF_INET, text)
 
 
-# Found out
+# Without a configured interface
 
 FOUND = {
-    "the default route's": ([LO, ETH, IB], {"v4": "10.1.0.7"}, "10.1.0.7"),
-    "without a route the first": ([LO, IB, ETH], {}, "10.1.0.7"),
+    "the address of the default route": ([LO, ETH, IB], {"v4": "10.1.0.7"}, "10.1.0.7"),
+    "the first without a route": ([LO, IB, ETH], {}, "10.1.0.7"),
     "no loopback": ([LO, Interface("dummy", "127.8.0.1"), ETH], {}, "10.0.0.7"),
     "no link-local": ([LO, NEAR, ETH], {}, "10.0.0.7"),
     "IPv4 before IPv6": ([LO, ETH, LO6, ETH6], {"v6": "fd00::7"}, "10.0.0.7"),
     "IPv6 by route": ([LO, LO6, NEAR6, ETH6], {"v6": "fd00::8"}, "fd00::8"),
     "IPv6 without a route": ([LO, LO6, NEAR6, ETH6], {}, "fd00::7"),
-    "else the loopback": ([LO, LO6, NEAR6], {}, "127.0.0.1"),
+    "loopback if there is no other": ([LO, LO6, NEAR6], {}, "127.0.0.1"),
     "no interface": ([], {}, "127.0.0.1"),
 }
 
 
 @pytest.mark.parametrize(("here", "routes", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_without_a_word_it_is_found_out(
+def test_the_address_without_a_configured_interface(
     machine: Machine, here: list[Interface], routes: dict[str, str], expected: str
 ) -> None:
     machine(*here, **routes)
@@ -85,44 +85,44 @@ def test_without_a_word_it_is_found_out(
 
 
 LAUNCHED = {
-    "the one towards the launcher": ("10.1.0.1", "10.1.0.7"),
+    "the address of the route to the launcher": ("10.1.0.1", "10.1.0.7"),
     "over IPv6": ("fd00::1", "fd00::7"),
-    "a launcher on the loopback tells nothing": ("127.0.0.1", "10.0.0.7"),
-    "nor one that no route leads to": ("172.16.0.1", "10.0.0.7"),
+    "a launcher on the loopback": ("127.0.0.1", "10.0.0.7"),
+    "a launcher without a route": ("172.16.0.1", "10.0.0.7"),
     "nor a name": ("login1", "10.0.0.7"),
-    "nor nothing": ("", "10.0.0.7"),
+    "no launcher": ("", "10.0.0.7"),
 }
 
 
 @pytest.mark.parametrize(("launcher", "expected"), LAUNCHED.values(), ids=LAUNCHED.keys())
-def test_a_launcher_shows_the_way(machine: Machine, launcher: str, expected: str) -> None:
+def test_the_route_to_the_launcher_determines_the_address(machine: Machine, launcher: str, expected: str) -> None:
     machine(LO, ETH, IB, ETH6, v4="10.0.0.7", lo="127.0.0.1", **{"10.1.": "10.1.0.7", "fd00:": "fd00::7"})
     assert own_address(launcher=launcher) == expected
 
 
-# Asked for
+# With a configured interface
 
 ASKED = {
     "name": ("ib0", "10.1.0.7"),
     "network": ("10.2.0.0/16", "10.2.0.7"),
-    "network by an address in it": ("10.2.9.9/16", "10.2.0.7"),
+    "network given by an address in it": ("10.2.9.9/16", "10.2.0.7"),
     "one address": ("10.0.0.7/32", "10.0.0.7"),
     "IPv6 network": ("fd00::/64", "fd00::7"),
-    "loopback if asked for": ("lo", "127.0.0.1"),
+    "configured loopback": ("lo", "127.0.0.1"),
     "IPv6 only": ("eth6", "fd00::9"),
-    "link-local if there is nothing else": ("idrac", "169.254.0.2"),
+    "link-local if there is no other": ("idrac", "169.254.0.2"),
 }
 
 
 @pytest.mark.parametrize(("interface", "expected"), ASKED.values(), ids=ASKED.keys())
-def test_the_interface_that_was_asked_for(machine: Machine, interface: str, expected: str) -> None:
+def test_the_configured_interface(machine: Machine, interface: str, expected: str) -> None:
     eth6 = [Interface("eth6", "fe80::9"), Interface("eth6", "fd00::9")]
     machine(LO, ETH, IB, IB2, NEAR, LO6, NEAR6, ETH6, *eth6, v4="10.0.0.7")
     assert own_address(interface, launcher="192.0.2.9") == expected
 
 
 @pytest.mark.parametrize("interface", ["ib1", "10.9.0.0/16", "fd01::/64"])
-def test_one_that_is_not_here_is_refused_with_those_that_are(
+def test_a_missing_interface_is_refused_with_the_existing_ones(
     machine: Machine, interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(LO, ETH, ETH6, v4="10.0.0.7")

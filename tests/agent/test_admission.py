@@ -1,4 +1,4 @@
-"""Admission of a node: when it is refused, excluded, and admitted after all."""
+"""Admission of a node: when it is refused, excluded and admitted."""
 
 import signal
 from collections.abc import Callable
@@ -27,7 +27,7 @@ NOW = 1_000_000.0
 
 @dataclass
 class Clock:
-    """A clock that advances during a sleep; ``happens`` is called then, once."""
+    """A clock that advances during a sleep. The first sleep calls ``happens``."""
 
     now: float = NOW
     happens: Callable[[], object] = lambda: None
@@ -61,7 +61,7 @@ def paths(tmp_path: Path) -> RunPaths:
     return paths
 
 
-def asked(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
+def admit_node(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
     settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
     environ = {"PATH": "/usr/bin:/bin"}
     request = AdmissionRequest(paths, FileBackend(paths), NODE, Settings(), settings, environ, movable)
@@ -72,13 +72,13 @@ def out(paths: RunPaths) -> None:
     record(paths, Incident("n1", IncidentKind.CHECK, "it smokes", NOW))
 
 
-def test_a_node_that_nothing_is_known_of_joins_without_a_word(paths: RunPaths, clock: Clock) -> None:
-    assert asked(paths, clock) is None
+def test_a_node_without_incidents_joins(paths: RunPaths, clock: Clock) -> None:
+    assert admit_node(paths, clock) is None
     assert (clock.said, clock.now, read_leases(paths.leases)) == ([], NOW, {})
 
 
-def test_a_node_that_fails_its_check_says_so_and_is_not_waited_for(paths: RunPaths, clock: Clock) -> None:
-    assert asked(paths, clock, check=True, disk="0", command="echo bent; exit 1") == EXIT_UNFIT
+def test_a_node_that_fails_its_check_reports_it_and_ends(paths: RunPaths, clock: Clock) -> None:
+    assert admit_node(paths, clock, check=True, disk="0", command="echo bent; exit 1") == EXIT_UNFIT
     assert clock.said[0].startswith("node check failed: health.command: bent (exit status 1); ")
     assert f"hpcelastic forgive {paths.root} n1" in clock.said[-1]
     assert [one.message for one in read_incidents(paths)] == ["health.command: bent (exit status 1)"]
@@ -86,30 +86,30 @@ def test_a_node_that_fails_its_check_says_so_and_is_not_waited_for(paths: RunPat
     assert (lease.member.name, lease.member.node_state) == ("n1", NodeState.LEFT)
 
 
-def test_a_node_that_is_out_stands_aside_until_it_is_forgiven(paths: RunPaths, clock: Clock) -> None:
+def test_an_excluded_node_waits_until_it_is_forgiven(paths: RunPaths, clock: Clock) -> None:
     out(paths)
     clock.happens = lambda: forgive(paths)
-    assert asked(paths, clock) is None
+    assert admit_node(paths, clock) is None
     assert clock.now == NOW + admission._POLL_INTERVAL
     assert clock.said[0] == "this node had problems recently: check failed just now: it smokes"
     assert clock.said[1].startswith("it is excluded for 60 min; to admit it now: hpcelastic forgive ")
     assert [lease.member.node_state for lease in read_leases(paths.leases).values()] == [NodeState.LEFT]
 
 
-def test_or_until_the_run_has_ended(paths: RunPaths, clock: Clock) -> None:
+def test_an_excluded_node_waits_until_the_run_has_ended(paths: RunPaths, clock: Clock) -> None:
     out(paths)
     clock.happens = lambda: close_run(FileBackend(paths), "test", "enough")
-    assert asked(paths, clock) == 1
+    assert admit_node(paths, clock) == 1
 
 
-def test_or_until_no_round_has_formed_for_long(paths: RunPaths, clock: Clock) -> None:
+def test_an_excluded_node_waits_until_no_round_has_formed_for_long(paths: RunPaths, clock: Clock) -> None:
     out(paths)
-    assert asked(paths, clock) is None
+    assert admit_node(paths, clock) is None
     assert admission._IDLE_RUN_TIMEOUT < clock.now - NOW < 2 * admission._IDLE_RUN_TIMEOUT
     assert clock.said[-1] == "no round for 60 s: this node is admitted although it had problems recently"
 
 
-def test_who_can_go_elsewhere_does_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:
+def test_a_relocatable_agent_leaves_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:
     out(paths)
 
     def begin(state: State) -> Decision:
@@ -119,32 +119,32 @@ def test_who_can_go_elsewhere_does_once_a_round_runs_without_it(paths: RunPaths,
         steer_run(FileBackend(paths), "test", begin)
 
     clock.happens = forms
-    assert asked(paths, clock, movable=True) == EXIT_UNFIT
+    assert admit_node(paths, clock, movable=True) == EXIT_UNFIT
     assert clock.now == NOW + admission._POLL_INTERVAL
 
 
-def test_who_can_go_elsewhere_is_taken_by_a_run_that_needs_it(paths: RunPaths, clock: Clock) -> None:
+def test_a_relocatable_agent_is_admitted_if_the_run_needs_it(paths: RunPaths, clock: Clock) -> None:
     out(paths)
-    assert asked(paths, clock, movable=True) is None
+    assert admit_node(paths, clock, movable=True) is None
 
 
-def test_nobody_stands_aside_where_that_is_turned_off(paths: RunPaths, clock: Clock) -> None:
+def test_without_exclusion_no_node_waits(paths: RunPaths, clock: Clock) -> None:
     out(paths)
-    assert asked(paths, clock, exclude=False) is None
+    assert admit_node(paths, clock, exclude=False) is None
     assert clock.now == NOW
 
 
-def test_who_stands_aside_goes_when_told(paths: RunPaths, clock: Clock) -> None:
+def test_a_waiting_node_ends_at_a_signal(paths: RunPaths, clock: Clock) -> None:
     out(paths)
     before = signal.getsignal(signal.SIGTERM)
     clock.happens = lambda: signal.raise_signal(signal.SIGTERM)
     with pytest.raises(SystemExit) as ended:
-        asked(paths, clock)
+        admit_node(paths, clock)
     assert ended.value.code == 128 + signal.SIGTERM
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_a_directory_that_fails_meanwhile_is_waited_for(
+def test_a_waiting_node_waits_for_a_failed_directory(
     paths: RunPaths, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out(paths)
@@ -156,5 +156,5 @@ def test_a_directory_that_fails_meanwhile_is_waited_for(
         raise admission.StoreError("no answer")
 
     monkeypatch.setattr(admission, "read_state", fails_once)
-    assert asked(paths, clock) is None
+    assert admit_node(paths, clock) is None
     assert clock.now == NOW + 2 * admission._POLL_INTERVAL

@@ -1,4 +1,4 @@
-"""What an agent says of the processors and GPUs that its workers have."""
+"""The report of an agent on the processors and GPUs of its workers."""
 
 import os
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.agent.starting import node
     ],
     ids=str,
 )
-def test_processors_are_written_as_slurm_does(numbers: set[int], text: str) -> None:
+def test_processors_are_written_like_slurms(numbers: set[int], text: str) -> None:
     assert format_ranges(numbers) == text
 
 
@@ -36,11 +36,11 @@ def test_processors_are_those_of_this_process() -> None:
 
 
 @pytest.mark.parametrize("gpus", ["", "2,3", "GPU-8932f937"])
-def test_gpus_are_told_as_they_were_given(gpus: str) -> None:
+def test_gpus_are_reported_as_they_were_given(gpus: str) -> None:
     assert binding({"CUDA_VISIBLE_DEVICES": gpus})["gpus"] == gpus
 
 
-def test_only_who_is_started_meanwhile_is_bound() -> None:
+def test_only_processes_started_in_the_block_are_bound() -> None:
     before = os.sched_getaffinity(0)
     with cpu_affinity({min(before)}):
         assert os.sched_getaffinity(0) == {min(before)}

@@ -8,7 +8,7 @@ from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 
-# Three nodes with 2, 4 and 1 workers; this is the second, in round 5.
+# Three nodes with 2, 4 and 1 workers. This is the second one, in round 5.
 PART = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
 RUN = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3, "/proc/9/fd/4", "ib0")
 
@@ -51,15 +51,15 @@ def environment(
 
 
 @pytest.mark.parametrize(("name", "value"), CONTRACT.items(), ids=CONTRACT.keys())
-def test_the_contract(name: str, value: str) -> None:
+def test_the_variables_of_a_worker(name: str, value: str) -> None:
     assert environment()[name] == value
 
 
-def test_the_contract_is_all_that_is_added() -> None:
+def test_no_other_variable_is_added() -> None:
     assert environment({"PATH": "/bin"}) == {**CONTRACT, "PATH": "/bin"}
 
 
-def test_torchs_own_names_are_all_there() -> None:
+def test_all_names_of_torch_are_set() -> None:
     """torch's agent sets these names for its workers, in `LocalElasticAgent._start_workers`."""
     source = Path(pytest.importorskip("importlib.util").find_spec("torch").origin).parent
     text = (source / "distributed/elastic/agent/server/local_elastic_agent.py").read_text()
@@ -69,27 +69,27 @@ def test_torchs_own_names_are_all_there() -> None:
     assert theirs <= set(CONTRACT)
 
 
-def test_ranks_count_on_from_the_nodes_first() -> None:
+def test_ranks_continue_from_the_first_of_the_node() -> None:
     ranks = [(environment(local_rank=i)["RANK"], environment(local_rank=i)["LOCAL_RANK"]) for i in range(4)]
     assert ranks == [("2", "0"), ("3", "1"), ("4", "2"), ("5", "3")]
 
 
-def test_the_restart_count_is_the_rounds_and_starts_at_0() -> None:
+def test_the_restart_count_is_the_number_of_the_round_from_0() -> None:
     assert environment(part=replace(PART, round=1))["TORCHELASTIC_RESTART_COUNT"] == "0"
 
 
 OVERRIDES = {
-    "an outer run's rank does not leak in": ({"RANK": "99", "MASTER_PORT": "1"}, {}, "RANK", "4"),
-    "nor its marker": ({MARKER: "outer@0"}, {}, MARKER, "n1@0-ab"),
-    "NCCL's error handling is the user's": (
+    "the rank of an outer run is removed": ({"RANK": "99", "MASTER_PORT": "1"}, {}, "RANK", "4"),
+    "the marker of an outer run is removed": ({MARKER: "outer@0"}, {}, MARKER, "n1@0-ab"),
+    "NCCL's error handling of the user": (
         {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "3"},
         {},
         "TORCH_NCCL_ASYNC_ERROR_HANDLING",
         "3",
     ),
-    "threads are the user's": ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS", "8"),
+    "number of threads of the user": ({"OMP_NUM_THREADS": "8"}, {}, "OMP_NUM_THREADS", "8"),
     "the job file overrides the environment": ({"A": "base"}, {"A": "extra"}, "A", "extra"),
-    "the job file goes before our defaults": ({}, {"OMP_NUM_THREADS": "6"}, "OMP_NUM_THREADS", "6"),
+    "the job file overrides our defaults": ({}, {"OMP_NUM_THREADS": "6"}, "OMP_NUM_THREADS", "6"),
 }
 
 
@@ -108,25 +108,25 @@ def test_the_environment_of_the_agent_is_not_changed() -> None:
     assert base == {"PATH": "/bin"}
 
 
-def test_roles_are_counted_for_themselves() -> None:
+def test_roles_are_counted_separately() -> None:
     part = replace(PART, role="reader", role_first_rank=1, role_world_size=6)
     found = environment(part=part)
     assert [found[name] for name in ("ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE", "RANK")] == ["reader", "3", "6", "4"]
 
 
 VIRTUAL = {
-    "as SLURM has given them": ({"CUDA_VISIBLE_DEVICES": "4,5, 7"}, {}, "7"),
-    "all of the machine": ({}, {}, "2"),
-    "as the job file says": ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1,2,3"}, "3"),
+    "GPUs given by SLURM": ({"CUDA_VISIBLE_DEVICES": "4,5, 7"}, {}, "7"),
+    "all GPUs of the machine": ({}, {}, "2"),
+    "GPUs in the job file": ({"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1,2,3"}, "3"),
 }
 
 
 @pytest.mark.parametrize(("base", "extra", "gpu"), VIRTUAL.values(), ids=VIRTUAL)
-def test_each_worker_may_see_its_gpu_alone(base: dict[str, str], extra: dict[str, str], gpu: str) -> None:
+def test_each_worker_may_see_only_its_gpu(base: dict[str, str], extra: dict[str, str], gpu: str) -> None:
     found = worker_environment(base, PART, 2, replace(RUN, virtual_local_rank=True), extra)
     assert [found[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "HPCELASTIC_LOCAL_RANK")] == [gpu, "0", "2"]
 
 
-def test_signals_that_are_passed_on_are_named() -> None:
+def test_forwarded_signals_are_listed() -> None:
     found = worker_environment({}, PART, 0, replace(RUN, forwarded_signals=("SIGUSR1", "SIGHUP")), {})
     assert found["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"

@@ -23,13 +23,13 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recorded(tmp_path: Path, content: bytes) -> tuple[str, str, float]:
-    """What is said of a worker that left this error file, and nothing in its log."""
+    """Return the description of a worker with this error file and an empty log."""
     (tmp_path / "error.json").write_bytes(content)
     return describe_failure(1, tmp_path / "error.json", None)
 
 
 def logged(tmp_path: Path, text: str, exit_code: int = 1) -> tuple[str, str, float]:
-    """What is said of a worker that left this log, and no error file."""
+    """Return the description of a worker with this log and no error file."""
     (tmp_path / "log").write_text(text)
     return describe_failure(exit_code, tmp_path / "error.json", tmp_path / "log")
 
@@ -45,7 +45,7 @@ EXITS = [
 
 
 @pytest.mark.parametrize(("exit_code", "words"), EXITS, ids=[words for _, words in EXITS])
-def test_an_exit_status_in_words(tmp_path: Path, exit_code: int, words: str) -> None:
+def test_the_description_of_an_exit_status(tmp_path: Path, exit_code: int, words: str) -> None:
     assert describe_exit(exit_code) == words
     assert describe_failure(exit_code, tmp_path / "none", None) == (words, "", NOW)
 
@@ -53,7 +53,7 @@ def test_an_exit_status_in_words(tmp_path: Path, exit_code: int, words: str) -> 
 # Error files
 
 
-def test_what_record_writes_is_taken_whole(tmp_path: Path) -> None:
+def test_the_content_of_torchs_record_is_used(tmp_path: Path) -> None:
     extra = {"py_callstack": "Traceback\n  File\nValueError: x\n", "timestamp": "1234"}
     content = json.dumps({"message": {"message": "ValueError: x", "extraInfo": extra}}).encode()
     assert recorded(tmp_path, content) == ("ValueError: x", "Traceback\n  File\nValueError: x\n", 1234.0)
@@ -67,7 +67,7 @@ def test_only_the_end_of_a_long_traceback_is_kept(tmp_path: Path) -> None:
     assert recorded(tmp_path, json.dumps({"message": "x" * longest + "\nE: y"}).encode())[1].endswith("x\nE: y")
 
 
-def test_an_error_file_goes_before_the_log(tmp_path: Path) -> None:
+def test_an_error_file_precedes_the_log(tmp_path: Path) -> None:
     (tmp_path / "error.json").write_text('{"message":{"message":"ValueError: x"}}')
     message, _, _ = logged(tmp_path, TRACEBACK)
     assert message == "ValueError: x"
@@ -91,13 +91,13 @@ ERROR_FILES = {
 
 
 @pytest.mark.parametrize(("content", "message", "traceback"), ERROR_FILES.values(), ids=ERROR_FILES.keys())
-def test_error_files_that_are_understood(tmp_path: Path, content: bytes, message: str, traceback: str) -> None:
+def test_error_files_that_are_read(tmp_path: Path, content: bytes, message: str, traceback: str) -> None:
     assert recorded(tmp_path, content) == (message, traceback, NOW)
 
 
 NONSENSE = {
     "empty": b"",
-    "cut off": b'{"message":{"mess',
+    "incomplete": b'{"message":{"mess',
     "binary": bytes(range(256)),
     "null": b"null",
     "number": b"7",
@@ -118,18 +118,18 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("content", NONSENSE.values(), ids=NONSENSE.keys())
-def test_an_error_file_that_makes_no_sense_is_passed_over(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_error_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     assert recorded(tmp_path, content) == ("exit status 1", "", NOW)
     assert logged(tmp_path, TRACEBACK)[0] == "ValueError: x (exit status 1)"
 
 
-def test_a_directory_for_an_error_file_is_passed_over(tmp_path: Path) -> None:
+def test_a_directory_in_place_of_an_error_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "error.json").mkdir()
     assert describe_failure(1, tmp_path / "error.json", None) == ("exit status 1", "", NOW)
 
 
-def test_torchs_record_is_understood(tmp_path: Path) -> None:
-    """The file that the real decorator writes for a script that raises."""
+def test_torchs_record_is_read(tmp_path: Path) -> None:
+    """The file is written by the real decorator for a script that raises."""
     script = tmp_path / "train.py"
     script.write_text(
         "from torch.distributed.elastic.multiprocessing.errors import record\n\n"
@@ -170,14 +170,14 @@ LOGS = {
 
 
 @pytest.mark.parametrize(("text", "message"), LOGS.values(), ids=LOGS.keys())
-def test_the_end_of_the_log_serves_without_an_error_file(tmp_path: Path, text: str, message: str) -> None:
+def test_without_an_error_file_the_end_of_the_log_is_used(tmp_path: Path, text: str, message: str) -> None:
     found, tail, when = logged(tmp_path, text)
     assert found == message
     assert tail == text.rstrip("\n")
     assert when == NOW
 
 
-def test_a_signal_is_named_with_the_last_words(tmp_path: Path) -> None:
+def test_a_signal_is_reported_with_the_last_line(tmp_path: Path) -> None:
     assert logged(tmp_path, TRACEBACK, -6)[0] == "ValueError: x (killed by SIGABRT)"
 
 
@@ -206,7 +206,7 @@ def test_a_result_in_time_is_returned() -> None:
     assert late == []
 
 
-def test_a_result_that_comes_late_is_passed_on_once() -> None:
+def test_a_late_result_is_delivered_once() -> None:
     answers, late = threading.Event(), queue.SimpleQueue[str]()
     assert within(0.01, lambda: "described" if answers.wait(60.0) else "", late.put) is None
     answers.set()

@@ -1,4 +1,4 @@
-"""The fork server: spawn requests, and their results when a process dies or hangs in between."""
+"""The fork server: spawn requests, and their results if a process dies or hangs meanwhile."""
 
 import errno
 import os
@@ -19,7 +19,9 @@ from hpcelastic.agent.settings import Entrypoint
 from tests.agent.processes import TIMEOUT, eventually, watched
 from tests.agent.starting import Node, node
 
-SAY_WHO = "import os\nprint(os.getpid(), os.getppid(), open('/proc/self/cmdline').read().count('fork_server_main.py'))"
+PRINT_NAME = (
+    "import os\nprint(os.getpid(), os.getppid(), open('/proc/self/cmdline').read().count('fork_server_main.py'))"
+)
 WAIT = "import time\nprint('here')\ntime.sleep(1000)"
 
 Make = Callable[..., Node]
@@ -27,7 +29,7 @@ Make = Callable[..., Node]
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
-    """A node that runs a script, with modules to preload; each test makes one."""
+    """Return a function that makes a node, which runs a script with modules to preload."""
     made = []
 
     def made_node(script: str, preload: tuple[str, ...] = ("json",), *, count: int = 1, **modules: str) -> Node:
@@ -44,7 +46,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
 
 
 def is_fork_of(pid: int, parent: int) -> bool:
-    """Whether ``pid`` was forked from the fork server, whose memory lies at the same random addresses."""
+    """Return whether ``pid`` was forked from the fork server, whose memory has the same random addresses."""
 
     def memory(pid: int) -> str:
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
@@ -58,8 +60,8 @@ def parent_of(made: Node) -> int:
     return made.fork_server.pid
 
 
-def heard(made: Node) -> None:
-    """Wait for the server's message, and handle it."""
+def await_message(made: Node) -> None:
+    """Wait for the server's message and handle it."""
     assert made.fork_server is not None
     assert select.select([made.fork_server], [], [], TIMEOUT)[0], "the server sends nothing"
     made.fork_server.handle_message()
@@ -69,7 +71,7 @@ def children() -> set[int]:
     return set(fork_server._children())
 
 
-# What it is for
+# Purpose
 
 
 def test_restarts_are_forked_from_the_same_parent(make: Make) -> None:
@@ -86,13 +88,13 @@ def test_restarts_are_forked_from_the_same_parent(make: Make) -> None:
 
 
 def test_workers_are_children_of_the_agent(make: Make) -> None:
-    made = make(SAY_WHO)
+    made = make(PRINT_NAME)
     group = made.start()
     assert made.finish(group) == [0]
     assert made.log("out").split() == [str(group.pids[0]), str(os.getpid()), "0"]
 
 
-def test_children_from_before_are_left_to_who_waits_for_them(make: Make) -> None:
+def test_earlier_children_are_not_reaped(make: Make) -> None:
     child = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     made = make("pass")
@@ -105,15 +107,15 @@ def test_exit_statuses_and_signals_of_workers_are_known(make: Make) -> None:
     assert made.run(2) == [3, -signal.SIGKILL]
 
 
-def test_preforked_processes_are_taken_first(make: Make) -> None:
-    made = make(SAY_WHO, count=2)
+def test_preforked_processes_are_used_first(make: Make) -> None:
+    made = make(PRINT_NAME, count=2)
     assert made.fork_server is not None
     made.fork_server.prefork(2)
-    heard(made)
+    await_message(made)
     preforked = list(made.fork_server._preforked)
     assert all(select.select([request], [], [], TIMEOUT)[0] for request in preforked)
     made.fork_server.prefork(2)
-    assert made.fork_server._preforked == preforked, "none is asked for twice"
+    assert made.fork_server._preforked == preforked, "none is requested twice"
     pids = set(marked_processes(made.facts.node)) - {parent_of(made)}
     group = made.start(2)
     assert set(group.spawn_requests) == {request.fileno() for request in preforked}
@@ -121,7 +123,7 @@ def test_preforked_processes_are_taken_first(make: Make) -> None:
 
 
 def test_preforked_processes_that_were_killed_are_replaced(make: Make) -> None:
-    made = make(SAY_WHO)
+    made = make(PRINT_NAME)
     assert made.fork_server is not None
     made.fork_server.prefork(1)
     (request,) = made.fork_server._preforked
@@ -137,8 +139,8 @@ def test_preforked_processes_that_were_killed_are_replaced(make: Make) -> None:
     assert made.reports == []
 
 
-def test_an_order_that_was_taken_is_never_given_twice(make: Make) -> None:
-    """A spawned process that closes its connection and ends before the agent has finished sending."""
+def test_a_command_is_never_sent_twice(make: Make) -> None:
+    """A spawned process closes its connection and ends before the agent has finished sending."""
     made = make("import os; os.write(1, b'ran\\n'); os._exit(0)", count=2)
     for _ in range(10):
         assert made.run(2) == [0, 0]
@@ -146,8 +148,10 @@ def test_an_order_that_was_taken_is_never_given_twice(make: Make) -> None:
 
 
 def test_another_program_can_be_spawned(make: Make, tmp_path: Path) -> None:
-    """Such as the store server: with descriptors, whose numbers are its last arguments."""
-    made = make(SAY_WHO, other="import os, sys\nprint(sys.argv[1:2], sys.path[0])\nos.write(int(sys.argv[2]), b'hi')")
+    """The store server is such a program. Its last arguments are the numbers of its descriptors."""
+    made = make(
+        PRINT_NAME, other="import os, sys\nprint(sys.argv[1:2], sys.path[0])\nos.write(int(sys.argv[2]), b'hi')"
+    )
     assert made.fork_server is not None
     request = made.fork_server.request_spawn()
     assert request is not None and select.select([request], [], [], TIMEOUT)[0]
@@ -164,16 +168,16 @@ def test_another_program_can_be_spawned(make: Make, tmp_path: Path) -> None:
     os.close(write)
     assert process.wait() == 0
     assert (tmp_path / "out").read_text() == f"['a'] {tmp_path / 'elsewhere'}\n"
-    assert os.read(read, 9) == b"hi" and os.read(read, 9) == b"", "nobody else holds it"
+    assert os.read(read, 9) == b"hi" and os.read(read, 9) == b"", "no other process holds it"
     os.close(read)
 
 
-# Spawn requests that are interrupted
+# Interrupted spawn requests
 
 
 @pytest.fixture
 def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
-    """Lets an import of ``slow`` go on, which waits for it."""
+    """Return a function that lets the import of ``slow`` continue."""
     os.mkfifo(tmp_path / "gate")
     monkeypatch.setenv("GATE", str(tmp_path / "gate"))
     fd = os.open(tmp_path / "gate", os.O_RDWR)
@@ -185,7 +189,7 @@ SLOW = "import os\nos.read(os.open(os.environ['GATE'], os.O_RDONLY), 1)"
 
 
 def test_spawn_requests_wait_for_the_imports(make: Make, gate: Callable[[], None]) -> None:
-    made = make(SAY_WHO, ("slow",), slow=SLOW)
+    made = make(PRINT_NAME, ("slow",), slow=SLOW)
     group = made.start()
     made.turn(group, 0.1)
     assert len(group.spawn_requests) == 1 and not group.running and not group.ended
@@ -194,20 +198,20 @@ def test_spawn_requests_wait_for_the_imports(make: Make, gate: Callable[[], None
     assert made.log("out").endswith("0\n") and made.reports == []
 
 
-def test_a_start_that_is_cancelled_leaves_nothing(make: Make, gate: Callable[[], None], tmp_path: Path) -> None:
+def test_a_cancelled_start_leaves_no_process(make: Make, gate: Callable[[], None], tmp_path: Path) -> None:
     made = make(f"open({str(tmp_path / 'ran')!r}, 'w')", ("slow",), slow=SLOW)
     parent = parent_of(made)
     group = made.start()
     assert group.stop(grace=TIMEOUT) == [] and group.ended
     gate()
-    heard(made)  # it has come to what was asked
-    (made.directory / "train.py").write_text(SAY_WHO)
+    await_message(made)  # it has reached the request
+    (made.directory / "train.py").write_text(PRINT_NAME)
     assert made.run() == [0]
     assert set(marked_processes(made.facts.node)) == {parent}
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_start_that_is_cancelled_with_spawned_processes_leaves_nothing(make: Make, tmp_path: Path) -> None:
+def test_a_cancelled_start_with_spawned_processes_leaves_no_process(make: Make, tmp_path: Path) -> None:
     made = make(f"open({str(tmp_path / 'ran')!r}, 'w')", count=2)
     group = made.start(2)
     first = next(iter(group.spawn_requests.values()))
@@ -217,9 +221,7 @@ def test_a_start_that_is_cancelled_with_spawned_processes_leaves_nothing(make: M
     assert not (tmp_path / "ran").exists()
 
 
-def test_a_worker_that_fails_before_the_others_are_spawned_is_one_of_a_group(
-    make: Make, gate: Callable[[], None]
-) -> None:
+def test_a_worker_may_fail_before_the_others_are_spawned(make: Make, gate: Callable[[], None]) -> None:
     made = make("import os, time\nif os.environ['RANK'] == '0': os._exit(3)\ntime.sleep(1000)", count=2)
     group = made.start(2)
     while not group.running:
@@ -228,66 +230,66 @@ def test_a_worker_that_fails_before_the_others_are_spawned_is_one_of_a_group(
             group.complete_spawn(line)
     (pidfd,) = group.running
     assert select.select([pidfd], [], [], TIMEOUT)[0]
-    assert group.reap(pidfd)[1] == 3 and not group.ended, "one is to come"
+    assert group.reap(pidfd)[1] == 3 and not group.ended, "one is missing"
     group.stop(grace=0)
     assert group.ended
 
 
-@pytest.mark.parametrize("when", ["as it imports", "as it is asked", "once they are born", "once they run"])
-def test_killed_parent(make: Make, gate: Callable[[], None], when: str) -> None:
-    made = make(SAY_WHO if when != "once they run" else WAIT, ("slow",), count=2, slow=SLOW)
+@pytest.mark.parametrize("when", ["during the import", "during the request", "after the spawn", "after the start"])
+def test_a_killed_fork_server(make: Make, gate: Callable[[], None], when: str) -> None:
+    made = make(PRINT_NAME if when != "after the start" else WAIT, ("slow",), count=2, slow=SLOW)
     first = parent_of(made)
     with watched(first) as (parent,):
-        if when == "as it imports":
+        if when == "during the import":
             os.kill(first, signal.SIGKILL)
             assert parent.ends()
             group = made.start(2)
             gate()
         else:
             gate()
-            heard(made)
-            os.kill(first, signal.SIGSTOP if when == "as it is asked" else signal.SIGCONT)
+            await_message(made)
+            os.kill(first, signal.SIGSTOP if when == "during the request" else signal.SIGCONT)
             group = made.start(2)
-            if when == "once they run":
+            if when == "after the start":
                 made.attend(group)
-            for request in () if when == "as it is asked" else list(group.spawn_requests.values()):
+            for request in () if when == "during the request" else list(group.spawn_requests.values()):
                 assert select.select([request], [], [], TIMEOUT)[0]
             os.kill(first, signal.SIGKILL)
             assert parent.ends()
-        if when == "once they run":
-            heard(made)
-            assert select.select(list(group.running), [], [], 0.1)[0] == [], "they live on"
+        if when == "after the start":
+            await_message(made)
+            assert select.select(list(group.running), [], [], 0.1)[0] == [], "they stay alive"
             group.stop(grace=0)
         else:
             assert made.finish(group) == [0, 0]
     if made.fork_server is not None and made.fork_server.pid == first:
-        heard(made)
+        await_message(made)
     second = parent_of(made)
     assert second != first
     assert made.reports == [f"the fork server, process {first}, died; a new one is started"]
     gate()
-    (made.directory / "train.py").write_text(SAY_WHO)
+    (made.directory / "train.py").write_text(PRINT_NAME)
     group = made.start(2)
     made.attend(group)
     assert made.finish(group) == [0, 0]
     assert made.log("out").endswith(" 0\n") and parent_of(made) == second
 
 
-def test_a_parent_that_dies_again_and_again_is_given_up(make: Make) -> None:
-    made = make(SAY_WHO)
+def test_a_fork_server_that_dies_repeatedly_is_not_replaced(make: Make) -> None:
+    made = make(PRINT_NAME)
     for deaths in range(4):
         os.kill(parent_of(made), signal.SIGKILL)
         while made.fork_server is not None and made.fork_server.pid is not None and len(made.reports) <= deaths:
-            heard(made)
+            await_message(made)
     assert made.fork_server is not None and made.fork_server.pid is None
     assert len(made.reports) == 4 and "died 4 times" in made.reports[-1]
     assert made.run() == [0]
 
 
-def test_a_parent_that_does_not_answer_is_not_waited_for_long(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_fork_server_without_an_answer_is_bounded(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_SPAWN_TIMEOUT", 0.2)
-    made = make(SAY_WHO, count=2)
-    heard(made)
+    made = make(PRINT_NAME, count=2)
+    await_message(made)
     os.kill(parent_of(made), signal.SIGSTOP)
     for _ in range(2):
         assert made.run(2) == [0, 0]
@@ -299,13 +301,13 @@ def test_a_parent_that_does_not_answer_is_not_waited_for_long(make: Make, monkey
     assert made.finish(group) == [0, 0] and len(made.reports) == 1
 
 
-@pytest.mark.parametrize("moment", ["before it is seen", "once it is seen"])
+@pytest.mark.parametrize("moment", ["before the agent reads it", "after the agent has read it"])
 def test_a_spawned_process_that_dies_is_replaced_by_a_fresh_interpreter(make: Make, moment: str) -> None:
-    made = make(SAY_WHO)
+    made = make(PRINT_NAME)
     group = made.start()
     (request,) = group.spawn_requests.values()
     assert select.select([request], [], [], TIMEOUT)[0]
-    if moment == "once it is seen":
+    if moment == "after the agent has read it":
         process = request.process()
         assert process is not None
         pid = process.pid
@@ -318,14 +320,14 @@ def test_a_spawned_process_that_dies_is_replaced_by_a_fresh_interpreter(make: Ma
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_signals_to_the_whole_task_do_not_end_the_parent(make: Make, signum: signal.Signals) -> None:
-    made = make(SAY_WHO)
-    heard(made)
+def test_signals_to_the_whole_task_do_not_end_the_fork_server(make: Make, signum: signal.Signals) -> None:
+    made = make(PRINT_NAME)
+    await_message(made)
     os.kill(parent_of(made), signum)
     assert made.run() == [0] and made.reports == []
 
 
-def test_a_signal_that_follows_the_order_at_once_is_not_lost(make: Make) -> None:
+def test_a_signal_right_after_the_command_is_not_lost(make: Make) -> None:
     made = make(WAIT, count=2)
     for _ in range(5):
         group = made.start(2)
@@ -334,7 +336,7 @@ def test_a_signal_that_follows_the_order_at_once_is_not_lost(make: Make) -> None
         assert made.finish(group) == [-signal.SIGTERM, -signal.SIGTERM]
 
 
-# Servers whose forks cannot be trusted
+# Servers whose forks cannot be used
 
 UNFIT = {
     "a thread": (
@@ -361,18 +363,20 @@ UNFIT = {
 
 
 @pytest.mark.parametrize(("module", "reason"), UNFIT.values(), ids=UNFIT)
-def test_unfit_parent(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str) -> None:
+def test_an_unusable_fork_server(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
+) -> None:
     if "DEVICE" in module:
         monkeypatch.setattr(fork_server, "_PROGRAM", str(tmp_path / "fork_server_main.py"))
         text = Path(workers.__file__).parents[1].joinpath("worker", "fork_server_main.py").read_text()
         (tmp_path / "fork_server_main.py").write_text(text.replace('"/dev/nvidia"', repr(str(tmp_path / "nvidia"))))
         (tmp_path / "nvidia0").touch()
         monkeypatch.setenv("DEVICE", str(tmp_path / "nvidia0"))
-    made = make(SAY_WHO, ("json", "unfit"), unfit=module, count=2)
+    made = make(PRINT_NAME, ("json", "unfit"), unfit=module, count=2)
     for _ in range(2):
         assert made.run(2) == [0, 0]
     while made.fork_server is not None and made.fork_server.pid is not None:
-        heard(made)
+        await_message(made)
     (report,) = made.reports
     assert report.startswith(reason) and report.endswith("takes longer (workers.preload)")
     assert set(marked_processes(made.facts.node)) == set()
@@ -385,7 +389,7 @@ def test_fresh_interpreters_are_used_if_forked_workers_cannot_be_adopted(
         raise PermissionError(errno.EPERM, "PR_SET_CHILD_SUBREAPER")
 
     monkeypatch.setattr(fork_server, "_set_subreaper", refuse)
-    made = make(SAY_WHO)
+    made = make(PRINT_NAME)
     assert made.fork_server is not None and made.fork_server.pid is None and not made.fork_server.loading
     assert made.run() == [0]
     assert made.reports == [
@@ -394,22 +398,22 @@ def test_fresh_interpreters_are_used_if_forked_workers_cannot_be_adopted(
     ]
 
 
-def test_a_module_that_is_missing_is_named(make: Make) -> None:
-    made = make(SAY_WHO, ("no_such_module",))
+def test_the_report_names_a_missing_module(make: Make) -> None:
+    made = make(PRINT_NAME, ("no_such_module",))
     assert made.run() == [0]
     while made.reports == []:
-        heard(made)
+        await_message(made)
     assert made.reports[0].startswith("import no_such_module: ModuleNotFoundError: No module named 'no_such_module': ")
 
 
-# What is left
+# Remaining processes
 
 
 def test_orphans_are_reaped(make: Make) -> None:
     orphan = "import subprocess\nprint(subprocess.Popen(['sh', '-c', 'setsid sleep 0 & setsid sleep 1000 &']).wait())"
     made = make(orphan)
     before = children()
-    with subprocess.Popen(["true"]) as ours:  # a zombie that is not theirs
+    with subprocess.Popen(["true"]) as ours:  # a zombie of another parent
         assert made.run() == [0]
         assert eventually(
             lambda: (made.fork_server is None or made.fork_server.reap_orphans([])) or children() - before == {ours.pid}
@@ -417,9 +421,9 @@ def test_orphans_are_reaped(make: Make) -> None:
         assert ours.wait() == 0
 
 
-def test_nothing_is_left_at_the_end(tmp_path: Path) -> None:
+def test_no_process_is_left_at_the_end(tmp_path: Path) -> None:
     before, fds = children(), sorted(os.listdir("/proc/self/fd"))
-    (tmp_path / "train.py").write_text(SAY_WHO)
+    (tmp_path / "train.py").write_text(PRINT_NAME)
     with node(tmp_path, Entrypoint(script=str(tmp_path / "train.py")), ("json",), workers=2) as made:
         assert made.run(2) == [0, 0]
         assert made.fork_server is not None
@@ -431,8 +435,8 @@ def test_nothing_is_left_at_the_end(tmp_path: Path) -> None:
     assert sorted(os.listdir("/proc/self/fd")) == fds
 
 
-def test_the_parent_ends_with_its_agent(tmp_path: Path) -> None:
-    """Also where no guard is left."""
+def test_the_fork_server_ends_with_its_agent(tmp_path: Path) -> None:
+    """This also holds without a guard."""
     (tmp_path / "agent.py").write_text(
         "import os, sys\nfrom pathlib import Path\n"
         "from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings\n"
@@ -450,7 +454,7 @@ def test_the_parent_ends_with_its_agent(tmp_path: Path) -> None:
             assert parent.ends()
 
 
-def test_a_line_whose_other_end_has_gone_is_seen() -> None:
+def test_a_closed_connection_is_detected() -> None:
     ours, theirs = socket.socketpair()
     request = fork_server.SpawnRequest(ours, set(), print)
     assert not request.failed

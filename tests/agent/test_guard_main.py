@@ -23,71 +23,74 @@ from tests.agent.processes import TIMEOUT, Watched, eventually, settled, sleeper
 
 WITH_GRANDCHILD = "setsid sleep 300 & echo $!; wait"
 WITH_DAEMON = "(setsid sh -c 'echo $$; exec sleep 300' &); exec sleep 300"
-"""The process that is named has another session and has lost its parent."""
+"""The printed process has another session and has lost its parent."""
 
-# What it decides, without processes
+# Decisions, without processes
 
 FOREVER = "until 99999"
 SCRIPTS = {
     "the agent dies": ([(0, "group 7 0"), (1, "group 8 0"), (2, "")], ["kill [7, 8]"]),
     "the agent dies before any worker": ([(0, "")], ["kill []"]),
     "the agent dies in the middle of a line": ([(0, "group 7 0"), (1, "!group 8 0"), (2, "")], ["kill [7]"]),
-    "a line comes in pieces": ([(0, "!gro"), (1, "!up 7 0\ngro"), (2, "!up 8"), (3, " 0"), (4, "")], ["kill [7, 8]"]),
-    "a group has gone": ([(0, "group 7 0\ngroup 8 0\ngone 7"), (1, "")], ["kill [8]"]),
-    "an unknown group has gone": ([(0, "gone 7"), (1, "")], ["kill []"]),
+    "a line arrives in parts": ([(0, "!gro"), (1, "!up 7 0\ngro"), (2, "!up 8"), (3, " 0"), (4, "")], ["kill [7, 8]"]),
+    "a group has ended": ([(0, "group 7 0\ngroup 8 0\ngone 7"), (1, "")], ["kill [8]"]),
+    "an unknown group has ended": ([(0, "gone 7"), (1, "")], ["kill []"]),
     "quit": ([(0, "group 7 0"), (1, "quit")], []),
-    "the lease runs out": ([(0, "group 7 0\nuntil 10"), (10, None), (11, "quit")], ["fenced", "kill [7]", "killed"]),
-    "the lease holds": ([(0, "group 7 0\nuntil 10"), (9.9, "until 20"), (19.9, "quit")], []),
-    "a renewal that came too late": (
+    "the lease expires": ([(0, "group 7 0\nuntil 10"), (10, None), (11, "quit")], ["fenced", "kill [7]", "killed"]),
+    "the lease is valid": ([(0, "group 7 0\nuntil 10"), (9.9, "until 20"), (19.9, "quit")], []),
+    "a renewal that arrives too late": (
         [(0, "group 7 0\nuntil 10"), (10.1, FOREVER), (11, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "quit after the lease ran out": ([(0, "group 7 0\nuntil 10"), (10.1, "quit")], ["fenced", "kill [7]", "killed"]),
-    "death after the lease ran out": (
+    "quit after the lease expired": ([(0, "group 7 0\nuntil 10"), (10.1, "quit")], ["fenced", "kill [7]", "killed"]),
+    "death after the lease expired": (
         [(0, "group 7 0\nuntil 10"), (10.1, "")],
         ["fenced", "kill [7]", "killed", "kill []"],
     ),
     "no lease yet": ([(0, "group 7 0"), (99, None), (100, "quit")], []),
-    "workers that the agent was stopped on its way to tell of": (
+    "workers that a stopped agent has not announced": (
         [(0, "until 10\narm 0"), (10, None), (11, "quit")],
         ["fenced", "kill []", "killed"],
     ),
-    "a start on old news": ([(0, "until 10"), (20, "until 30\narm 5"), (21, "quit")], ["fenced", "kill []", "killed"]),
-    "what workers left, as the agent clears it away": (
+    "a start after an old observation": (
+        [(0, "until 10"), (20, "until 30\narm 5"), (21, "quit")],
+        ["fenced", "kill []", "killed"],
+    ),
+    "remaining processes while the agent removes them": (
         [(0, "until 10\narm 0\ngroup 7 0\ngone 7"), (10, None), (11, "quit")],
         ["fenced", "kill []", "killed"],
     ),
-    "nothing is left of the workers": ([(0, "until 10\narm 0\ngroup 7 0\ngone 7\ndisarm"), (20, "quit")], []),
+    "no process of the workers is left": ([(0, "until 10\narm 0\ngroup 7 0\ngone 7\ndisarm"), (20, "quit")], []),
     "no workers": ([(0, "until 10"), (20, None), (30, "quit")], []),
-    "workers after the lease ran out": (
+    "workers after the lease expired": (
         [(0, "until 10"), (20, "group 7 0"), (21, None), (22, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "workers by a lease that ran out before its renewal": (
+    "workers under a lease that expired before its renewal": (
         [(0, "until 10"), (20, "until 30\ngroup 7 5"), (21, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "workers by a lease that ran out, one renewal later": (
+    "workers under a lease that expired, one renewal later": (
         [(0, "until 10"), (20, "until 30"), (25, "until 35"), (26, "group 7 5"), (27, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "workers by a lease that was renewed in time": (
+    "workers under a lease that was renewed in time": (
         [(0, "until 10"), (9, "until 19\ngroup 7 0"), (18, "quit")],
         [],
     ),
-    "workers by a lease that began after another ran out": (
+    "workers under a lease that began after another one expired": (
         [(0, "until 10"), (20, "until 30"), (21, "until 31\ngroup 7 20.5"), (22, "quit")],
         [],
     ),
-    "workers by a lease that began as another ran out": (
+    "workers under a lease that began when another one expired": (
         [(0, "until 10"), (11, "until 20\ngroup 7 10"), (12, "quit")],
         ["fenced", "kill [7]", "killed"],
     ),
-    "workers by the lease that ended a lapse, which is seen only then": (
+    "workers under the next lease after one that expired unnoticed": (
         [(0, "until 10"), (20.1, "until 30\ngroup 7 20"), (21, "quit")],
         [],
     ),
-    "two workers by a lease that ran out": (
+    "two workers under a lease that expired": (
         [(0, "until 10"), (20, "until 30\ngroup 7 5\ngroup 8 5"), (21, "quit")],
         ["fenced", "kill [7]", "killed", "fenced", "kill [8]", "killed"],
     ),
@@ -106,7 +109,7 @@ SCRIPTS = {
 def test_decisions(
     monkeypatch: pytest.MonkeyPatch, script: list[tuple[float, str | None]], expected: list[str]
 ) -> None:
-    """``script`` has, for each wake-up, the time and what can be read: None for nothing, '' for the end of input."""
+    """``script`` has, for each wake-up, the time and the input: None for no input, '' for the end of input."""
     moments, did, now = iter(script), [], 0.0
     data: str | None = None
 
@@ -138,8 +141,8 @@ def test_decisions(
     assert next(moments, None) is None
 
 
-def test_a_renewal_that_is_too_late_once_it_is_read_renews_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine was stopped between the guard's look at the clock and the message."""
+def test_a_renewal_that_is_too_late_when_it_is_read_has_no_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine was stopped between the guard's reading of the clock and the message."""
     now, killed = 0.0, list[int]()
     monkeypatch.setattr(guard_main, "boottime", lambda: now)
     monkeypatch.setattr(guard_main, "os", SimpleNamespace(write=lambda fd, text: len(text)))
@@ -156,7 +159,7 @@ def test_a_renewal_that_is_too_late_once_it_is_read_renews_nothing(monkeypatch: 
     assert killed == [7]
 
 
-def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_guard_waits_until_the_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     lines, waited = iter([b"until 10\n", b"group 7 0\n", b"until 15.5\n", b"gone 7\n", b"disarm\n", b""]), []
 
     def wait(
@@ -174,7 +177,7 @@ def test_it_waits_until_the_lease_ends_and_no_longer(monkeypatch: pytest.MonkeyP
     assert waited == [None, None, 6.0, 11.5, 11.5, None]
 
 
-# What it does, with processes
+# Effects, with processes
 
 
 @pytest.fixture
@@ -186,7 +189,7 @@ def marker() -> Iterator[str]:
 
 @contextlib.contextmanager
 def guarding(marker: str) -> Iterator[Guard]:
-    """A guard that is killed, should the test fail, rather than left."""
+    """A guard that is killed if the test fails."""
     with Guard(marker) as it:
         try:
             yield it
@@ -196,7 +199,7 @@ def guarding(marker: str) -> Iterator[Guard]:
 
 
 def understood(it: Guard) -> bool:
-    """Wait until the guard has read all that it was told, and waits again."""
+    """Wait until the guard has handled all messages and waits again."""
     assert it._process.stdin is not None
     pipe, pid = it._process.stdin.fileno(), it._process.pid
 
@@ -207,7 +210,7 @@ def understood(it: Guard) -> bool:
     return eventually(idle)
 
 
-def heard(it: Guard) -> bool:
+def await_message(it: Guard) -> bool:
     ready, _, _ = select.select([it], [], [], TIMEOUT)
     assert ready, "the guard says nothing"
     return it.handle_message()
@@ -241,7 +244,7 @@ while True:
 
 
 class Agent:
-    """A process with a guard and workers, as an agent has."""
+    """A process with a guard and workers, like an agent."""
 
     def __init__(self, marker: str, *scripts: str) -> None:
         self.process = subprocess.Popen(
@@ -249,20 +252,20 @@ class Agent:
         )
         self.workers: list[Watched] = []
         try:
-            told = self.hear()
-            self.guard = Watched(told["guard"])
-            self.workers += [Watched(pid) for pid in told["workers"] + told["children"]]
-            assert all(settled(pid) for pid in told["children"])
+            message = self.receive()
+            self.guard = Watched(message["guard"])
+            self.workers += [Watched(pid) for pid in message["workers"] + message["children"]]
+            assert all(settled(pid) for pid in message["children"])
         except BaseException:
             self.close()
             raise
 
-    def hear(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], TIMEOUT)
         assert ready, "the agent says nothing"
-        told: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return told
+        message: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return message
 
     def kill(self) -> None:
         self.process.kill()
@@ -283,26 +286,26 @@ def agent(marker: str) -> Iterator[Agent]:
     agent.close()
 
 
-def test_a_killed_agent_leaves_nobody_behind(agent: Agent) -> None:
+def test_a_killed_agent_leaves_no_process(agent: Agent) -> None:
     assert all(worker.alive for worker in agent.workers) and len(agent.workers) == 5
     agent.kill()
     assert all(worker.ends() for worker in agent.workers)
-    assert agent.guard.ends(), "nor the guard itself"
+    assert agent.guard.ends(), "the guard has ended too"
 
 
-def test_a_killed_agent_leaves_nobody_behind_though_its_guard_was_replaced(agent: Agent) -> None:
+def test_a_killed_agent_with_a_replaced_guard_leaves_no_process(agent: Agent) -> None:
     os.kill(agent.guard.pid, signal.SIGKILL)
-    told = agent.hear()
-    assert told["fenced"] is False
+    message = agent.receive()
+    assert message["fenced"] is False
     assert agent.guard.ends()
-    with watched(told["guard"]) as (replaced,):
+    with watched(message["guard"]) as (replaced,):
         assert all(worker.alive for worker in agent.workers)
         agent.kill()
         assert all(worker.ends() for worker in agent.workers)
         assert replaced.ends()
 
 
-def test_workers_of_others_are_left_alone(agent: Agent) -> None:
+def test_workers_of_other_agents_are_not_killed(agent: Agent) -> None:
     with sleeper("other@1") as other, sleeper() as unmarked, watched(other.pid, unmarked.pid) as strangers:
         agent.kill()
         assert all(worker.ends() for worker in agent.workers)
@@ -310,19 +313,19 @@ def test_workers_of_others_are_left_alone(agent: Agent) -> None:
         assert all(stranger.alive for stranger in strangers)
 
 
-def test_when_the_lease_runs_out_workers_die_and_the_agent_hears_of_it(marker: str) -> None:
+def test_when_the_lease_expires_workers_die_and_the_agent_is_notified(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker, script=WITH_GRANDCHILD) as worker:
         assert worker.stdout is not None
         with watched(worker.pid, int(worker.stdout.readline())) as processes:
             assert settled(processes[1].pid)
             it.add(worker.pid, boottime())
             it.set_deadline(boottime() + 0.05)
-            assert heard(it) is True
+            assert await_message(it) is True
             assert all(process.ends() for process in processes)
-            assert it._process.poll() is None, "the guard goes on"
+            assert it._process.poll() is None, "the guard continues"
 
 
-def test_renewals_keep_the_workers(marker: str) -> None:
+def test_renewals_keep_the_workers_alive(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
         it.add(worker.pid, boottime())
         first = boottime() + 0.3
@@ -334,12 +337,12 @@ def test_renewals_keep_the_workers(marker: str) -> None:
         assert process.ends()
 
 
-def test_workers_started_once_the_fencing_is_heard_of_are_not_killed_with_the_others(marker: str) -> None:
+def test_workers_started_after_the_fencing_are_not_killed(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as stuck:
         it.add(stuck.pid, boottime())
         it.set_deadline(boottime())
         for _ in range(20):
-            assert heard(it) is True
+            assert await_message(it) is True
             with sleeper(marker) as worker, watched(worker.pid) as (process,):
                 it.set_deadline(boottime() + 1000)
                 assert understood(it)
@@ -351,7 +354,7 @@ def test_workers_started_once_the_fencing_is_heard_of_are_not_killed_with_the_ot
             it.remove(worker.pid)
 
 
-def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
+def test_a_worker_that_has_ended_is_not_guarded(marker: str) -> None:
     with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
         it.add(worker.pid, boottime())
         it.remove(worker.pid)
@@ -361,7 +364,7 @@ def test_a_worker_that_has_gone_is_not_guarded(marker: str) -> None:
         assert process.alive and not select.select([it], [], [], 0)[0]
 
 
-def test_a_node_that_was_stopped_across_the_deadline_is_fenced_whatever_came_late(marker: str) -> None:
+def test_a_node_that_was_stopped_across_the_deadline_is_fenced(marker: str) -> None:
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
         it.add(worker.pid, boottime())
         deadline = boottime() + 0.5
@@ -372,45 +375,45 @@ def test_a_node_that_was_stopped_across_the_deadline_is_fenced_whatever_came_lat
         assert not process.ends(within=deadline - boottime() + 0.05)
         it.set_deadline(boottime() + 1000)
         os.kill(it._process.pid, signal.SIGCONT)
-        assert heard(it) is True
+        assert await_message(it) is True
         assert process.ends()
 
 
-def test_workers_that_are_started_by_a_lease_that_has_run_out_since_are_killed_at_once(marker: str) -> None:
-    """The node was stopped between the agent's look at its lease and the start, and the lease was renewed since."""
+def test_workers_started_under_an_expired_lease_are_killed_at_once(marker: str) -> None:
+    """The node was stopped between the agent's check of its lease and the start. The lease was renewed since then."""
     with guarding(marker) as it, sleeper(marker) as worker, watched(worker.pid) as (process,):
         lease_from = boottime()
         it.set_deadline(lease_from)
         it.set_deadline(boottime() + 1000)
         it.add(worker.pid, lease_from)
-        assert heard(it) is True
+        assert await_message(it) is True
         assert process.ends()
 
 
-def test_a_replaced_guard_knows_by_which_lease_workers_were_started(marker: str) -> None:
+def test_a_replaced_guard_knows_the_lease_of_the_workers(marker: str) -> None:
     with guarding(marker) as it, sleeper() as worker, watched(worker.pid) as (process,):
         lease_from = boottime()
         it.set_deadline(lease_from)
         os.kill(it._process.pid, signal.SIGKILL)
         it.add(worker.pid, lease_from)
-        assert heard(it) is False
-        assert heard(it) is True
+        assert await_message(it) is False
+        assert await_message(it) is True
         assert process.ends()
 
 
-def test_a_guard_holds_no_output_of_the_task_open(marker: str) -> None:
-    """SLURM waits for whoever does."""
+def test_a_guard_does_not_keep_the_output_of_the_task_open(marker: str) -> None:
+    """SLURM waits until all processes have closed it."""
     with guarding(marker) as it:
         assert os.readlink(f"/proc/{it._process.pid}/fd/2") == "/dev/null"
 
 
-def test_workers_die_though_nobody_is_left_to_be_told_that_the_lease_ran_out(marker: str) -> None:
-    """The agent dies and its lease runs out while the guard is stopped."""
+def test_workers_die_when_the_lease_expires_without_an_agent(marker: str) -> None:
+    """The agent dies and its lease expires while the guard is stopped."""
     agent = Agent(marker, "exec sleep 300", "exec sleep 300")
     try:
         os.kill(agent.guard.pid, signal.SIGSTOP)
-        agent.process.send_signal(signal.SIGUSR1)  # its last renewal, over already
-        assert agent.hear() == {"renewed": True}
+        agent.process.send_signal(signal.SIGUSR1)  # its last renewal, which has expired
+        assert agent.receive() == {"renewed": True}
         agent.kill()
         os.kill(agent.guard.pid, signal.SIGCONT)
         assert all(worker.ends() for worker in agent.workers)
@@ -419,7 +422,7 @@ def test_workers_die_though_nobody_is_left_to_be_told_that_the_lease_ran_out(mar
         agent.close()
 
 
-def test_leaving_in_order_leaves_processes_alone(marker: str) -> None:
+def test_an_orderly_end_kills_no_process(marker: str) -> None:
     with sleeper(marker) as worker, watched(worker.pid) as (process,):
         with Guard(marker) as it:
             it.add(worker.pid, boottime())
@@ -436,11 +439,11 @@ def test_signals_to_the_whole_task_do_not_end_the_guard(marker: str, signum: sig
         assert understood(it)
         os.kill(it._process.pid, signum)
         it.set_deadline(boottime())
-        assert heard(it) is True
+        assert await_message(it) is True
         assert process.ends()
 
 
-def test_a_dead_guard_is_replaced_and_knows_what_its_predecessor_knew(marker: str) -> None:
+def test_the_replacement_of_a_dead_guard_has_its_state(marker: str) -> None:
     with guarding(marker) as it, sleeper() as first, sleeper() as gone, watched(first.pid, gone.pid) as (kept, left):
         it.add(first.pid, boottime())
         it.add(gone.pid, boottime())
@@ -448,14 +451,14 @@ def test_a_dead_guard_is_replaced_and_knows_what_its_predecessor_knew(marker: st
         it.set_deadline(boottime() + 0.7)
         os.kill(it._process.pid, signal.SIGKILL)
         dead = it._process
-        assert heard(it) is False
+        assert await_message(it) is False
         assert it._process.pid != dead.pid and dead.returncode == -signal.SIGKILL
-        assert heard(it) is True, "the replacement knows the groups and the lease"
+        assert await_message(it) is True, "the replacement knows the groups and the lease"
         assert kept.ends()
         assert left.alive
 
 
-def test_telling_a_dead_guard_is_no_error(marker: str) -> None:
+def test_a_message_to_a_dead_guard_is_no_error(marker: str) -> None:
     with guarding(marker) as it:
         os.kill(it._process.pid, signal.SIGKILL)
         with watched(it._process.pid) as (process,):
@@ -464,10 +467,10 @@ def test_telling_a_dead_guard_is_no_error(marker: str) -> None:
             it.add(pgid, boottime())
         it.remove(4_000_002)
         it.set_deadline(boottime() + 1000)
-        assert heard(it) is False
+        assert await_message(it) is False
         assert set(it._groups) == {4_000_001}
         it.set_deadline(boottime())
-        assert heard(it) is True, "the replacement was told what the dead one was not"
+        assert await_message(it) is True, "the replacement gets the messages that the dead one missed"
 
 
 @pytest.fixture
@@ -477,21 +480,21 @@ def two(marker: str) -> Iterator[list[Watched]]:
         yield found
 
 
-def test_a_spared_process_outlives_the_lease_but_not_the_agent(marker: str, two: list[Watched]) -> None:
+def test_a_spared_process_is_killed_only_with_the_agent(marker: str, two: list[Watched]) -> None:
     worker, parent = two
     with guarding(marker) as it:
         it.spare(parent.pid)
         it.add(worker.pid, boottime())
         it.set_deadline(boottime())
-        assert heard(it) is True
+        assert await_message(it) is True
         assert worker.ends() and parent.alive
         os.kill(it._process.pid, signal.SIGKILL)
-        assert heard(it) is False
+        assert await_message(it) is False
         it.arm(0.0)
-        assert heard(it) is True, "the replacement fences as well"
-        assert parent.alive, "and knows whom to spare"
+        assert await_message(it) is True, "the replacement fences too"
+        assert parent.alive, "the replacement knows the spared process"
         assert it._process.stdin is not None
-        it._process.stdin.close()  # as the agent's death does
+        it._process.stdin.close()  # like the death of the agent
         assert parent.ends()
 
 
@@ -502,26 +505,26 @@ def test_one_process_at_a_time_is_spared(marker: str, two: list[Watched]) -> Non
         it.spare(second.pid)
         it.arm(boottime())
         it.set_deadline(boottime())
-        assert heard(it) is True
+        assert await_message(it) is True
         assert first.ends() and second.alive
 
 
-def test_a_guard_has_a_session_of_its_own(marker: str) -> None:
-    """A SIGKILL of the agent's whole process group does not reach it."""
+def test_a_guard_has_its_own_session(marker: str) -> None:
+    """A SIGKILL of the agent's process group does not reach it."""
     with guarding(marker) as it:
         assert os.getsid(it._process.pid) == it._process.pid
 
 
-def test_a_guard_leaves_no_descriptors(marker: str) -> None:
+def test_a_guard_closes_its_descriptors(marker: str) -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with guarding(marker) as it:
         os.kill(it._process.pid, signal.SIGKILL)
-        assert heard(it) is False
+        assert await_message(it) is False
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_workers_cannot_keep_the_guard_from_hearing_of_the_agents_death(marker: str) -> None:
-    """Its input ends with the agent though the workers live: they do not inherit the pipe."""
+def test_the_guard_notices_the_agents_death_while_workers_live(marker: str) -> None:
+    """Its input ends with the agent although the workers are alive, because they do not inherit the pipe."""
     with guarding(marker) as it, sleeper(marker) as worker:
         assert it._process.stdin is not None
         pipe = os.readlink(f"/proc/self/fd/{it._process.stdin.fileno()}")
@@ -529,7 +532,7 @@ def test_workers_cannot_keep_the_guard_from_hearing_of_the_agents_death(marker: 
         assert pipe not in theirs
 
 
-# Finding and killing
+# Processes with a marker
 
 
 def test_marked_processes_are_found_in_every_session(marker: str) -> None:
@@ -539,14 +542,14 @@ def test_marked_processes_are_found_in_every_session(marker: str) -> None:
         assert settled(child)
         found = set(marked_processes(marker))
         assert {worker.pid, child} <= found
-        assert other.pid not in found, "a marker is whole"
+        assert other.pid not in found, "a marker is compared completely"
         worker.kill()
         with watched(worker.pid) as (process,):
             assert process.ends()
         assert set(marked_processes(marker)) == {child}, "a zombie has no environment"
 
 
-def test_killing_reaches_those_born_meanwhile(marker: str) -> None:
+def test_killing_reaches_processes_spawned_meanwhile(marker: str) -> None:
     spawner = "echo started; i=0; while [ $i -lt 500 ]; do sleep 300 & i=$((i+1)); done; wait"
     with sleeper(marker, script=spawner) as worker, watched(worker.pid) as (process,):
         assert worker.stdout is not None
@@ -556,7 +559,7 @@ def test_killing_reaches_those_born_meanwhile(marker: str) -> None:
         assert eventually(lambda: not list(marked_processes(marker)))
 
 
-def test_killing_reaches_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killing_reaches_a_process_during_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([[], [7], [], [], [8]])
     killed: list[int] = []
     monkeypatch.setattr(guard_main, "marked_processes", lambda marker: next(looks))
@@ -566,13 +569,13 @@ def test_killing_reaches_a_process_in_the_middle_of_an_exec(monkeypatch: pytest.
     assert killed == [7]
 
 
-def test_killing_kills_nobody_where_nobody_carries_the_marker(marker: str) -> None:
+def test_killing_without_marked_processes_kills_none(marker: str) -> None:
     with sleeper(f"another-{marker}") as other, watched(other.pid) as (process,):
         kill_marked_processes(marker)
         assert process.alive
 
 
-def test_a_group_that_has_gone_is_no_error() -> None:
+def test_a_missing_group_is_no_error() -> None:
     gone = subprocess.Popen(["true"], start_new_session=True)
     gone.wait()
     with pytest.raises(ProcessLookupError):
@@ -580,7 +583,7 @@ def test_a_group_that_has_gone_is_no_error() -> None:
     kill_group(gone.pid, 0)
 
 
-def test_a_group_is_signalled_whole() -> None:
+def test_a_signal_reaches_the_whole_group() -> None:
     with sleeper(script="sleep 300 & echo $!; wait") as worker:
         assert worker.stdout is not None
         with watched(worker.pid, int(worker.stdout.readline())) as processes:

@@ -1,4 +1,4 @@
-"""Handlers of signals, for as long as a block lasts."""
+"""Handlers of signals within a block."""
 
 import os
 import signal
@@ -7,7 +7,7 @@ import threading
 from hpcelastic.agent.signals import signal_handlers
 
 
-def test_within_the_block_signals_come_and_afterwards_go_where_they_went() -> None:
+def test_handlers_are_set_within_the_block_and_restored_afterwards() -> None:
     before, came = signal.getsignal(signal.SIGUSR1), []
     with signal_handlers({signal.SIGUSR1: lambda signum, _: came.append(signum), signal.SIGUSR2: signal.SIG_IGN}):
         os.kill(os.getpid(), signal.SIGUSR1)
@@ -16,7 +16,7 @@ def test_within_the_block_signals_come_and_afterwards_go_where_they_went() -> No
     assert signal.getsignal(signal.SIGUSR1) == before
 
 
-def test_in_another_thread_nothing_is_changed() -> None:
+def test_in_another_thread_no_handler_is_set() -> None:
     seen = []
 
     def act() -> None:

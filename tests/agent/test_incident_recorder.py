@@ -1,4 +1,4 @@
-"""What an agent notes of nodes that go wrong."""
+"""The incidents that an agent records about nodes with faults."""
 
 import threading
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def failure(message: str) -> Failure:
 
 @pytest.fixture
 def watch(tmp_path: Path) -> Watching:
-    """What n1 has noted after it has seen states: by node, the cause and the round."""
+    """Return the incidents that n1 has recorded after these states: the cause and the round by node."""
 
     def watch(*states: State, enabled: bool = True) -> dict[str, tuple[str, int]]:
         paths = RunPaths(tmp_path / "run")
@@ -45,25 +45,25 @@ def watch(tmp_path: Path) -> Watching:
 SEEN = {
     "a loss": ([state(1, "n1", "n2"), state(1, "n1", "n2", phase=Phase.JOINING), state(2, "n1")], {"n2": ("lost", 1)}),
     "no loss": ([state(1, "n1", "n2"), state(2, "n1", "n2")], {}),
-    "not the first to tell": ([state(1, "n2", "n1", "n3"), state(2, "n2", "n1")], {}),
-    "a newcomer can't tell": ([state(1, "n2", "n3"), state(2, "n1", "n2")], {}),
-    "nor who has missed a round": ([state(1, "n1", "n2"), state(3, "n1")], {}),
-    "nor who has just begun": ([state(7, "n1")], {}),
+    "not the first member": ([state(1, "n2", "n1", "n3"), state(2, "n2", "n1")], {}),
+    "a newcomer": ([state(1, "n2", "n3"), state(2, "n1", "n2")], {}),
+    "a node that has missed a round": ([state(1, "n1", "n2"), state(3, "n1")], {}),
+    "a node that has just started": ([state(7, "n1")], {}),
 }
 
 
 @pytest.mark.parametrize(("states", "noted"), SEEN.values(), ids=SEEN)
-def test_losses_are_noted_by_the_first_member_that_was_there(
+def test_the_first_present_member_records_losses(
     states: list[State], noted: dict[str, tuple[str, int]], watch: Watching
 ) -> None:
     assert watch(*states) == noted
 
 
-def test_it_may_be_turned_off(watch: Watching) -> None:
+def test_the_recorder_may_be_disabled(watch: Watching) -> None:
     assert watch(state(1, "n1", "n2"), state(2, "n1"), enabled=False) == {}
 
 
-def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> None:
+def test_a_failure_of_the_hardware_is_recorded(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=True)
     assert incident_recorder.record_failure(failure("ZeroDivisionError: division by zero")) is None
@@ -77,7 +77,7 @@ def test_a_failure_that_the_machine_is_to_blame_for_is_noted(tmp_path: Path) -> 
     assert noted.message == "rank 3: CUDA error: uncorrectable ECC error encountered"
 
 
-def test_of_agents_that_share_a_machine_the_machine_is_to_blame(tmp_path: Path) -> None:
+def test_an_incident_names_the_shared_machine(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     incident_recorder = IncidentRecorder(
         paths, FileBackend(paths), replace(HERE, node="n1_2@0-a", host="n1"), enabled=True

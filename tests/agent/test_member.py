@@ -30,7 +30,7 @@ BOOT, SPACE, PID, START = this_process().split(":")
 
 
 def process_of(pid: int) -> str:
-    """What `this_process` would be in the live process ``pid``."""
+    """Return the value of `this_process` in the live process ``pid``."""
     return f"{BOOT}:{SPACE}:{pid}:{member._start_time(pid)}"
 
 
@@ -56,7 +56,7 @@ def ended() -> str:
         return process_of(process.pid)
 
 
-# What a member says
+# Fields of a member
 
 
 def test_a_new_member_is_ready_for_nothing_yet() -> None:
@@ -77,16 +77,16 @@ def test_a_new_member_is_ready_for_nothing_yet() -> None:
     )
 
 
-def test_every_member_is_another_incarnation() -> None:
+def test_every_member_has_a_new_incarnation() -> None:
     assert len({new_member(PLACE, 1, ()).node for _ in range(50)}) == 50
 
 
-def test_without_a_job_a_member_names_none() -> None:
+def test_a_member_outside_of_a_job_has_no_job() -> None:
     member = new_member(NodeIdentity("a b/c@d"), 1, ())
     assert (member.job, member.name) == ("", "a-b-c-d")
 
 
-def test_a_process_is_unlike_any_other(ended: str) -> None:
+def test_the_description_of_a_process_is_unique(ended: str) -> None:
     assert this_process() == this_process()
     with sleeper() as a, sleeper() as b:
         assert len({this_process(), ended, process_of(a.pid), process_of(b.pid)}) == 4
@@ -95,7 +95,7 @@ def test_a_process_is_unlike_any_other(ended: str) -> None:
 # Earlier incarnations
 
 
-def test_a_first_incarnation_has_no_predecessors(paths: RunPaths, tmp_path: Path) -> None:
+def test_a_first_incarnation_reports_no_dead_nodes(paths: RunPaths, tmp_path: Path) -> None:
     assert dead_incarnations(FileBackend(paths), PLACE) == ()
     assert dead_incarnations(FileBackend(RunPaths(tmp_path / "missing")), PLACE) == ()
 
@@ -105,14 +105,14 @@ def test_an_agent_that_ended_on_this_machine_is_dead(paths: RunPaths, ended: str
     assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
-def test_workers_that_outlived_their_agent_and_its_guard_are_ended_first(paths: RunPaths, ended: str) -> None:
+def test_workers_without_agent_and_guard_are_killed_first(paths: RunPaths, ended: str) -> None:
     name = leave_lease(paths, ended, f"n1@0-{secrets.token_hex(4)}")
     with sleeper(name) as worker, watched(worker.pid) as (process,):
         assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
         assert process.ends()
 
 
-def test_an_agent_that_lives_on_this_machine_is_in_the_way(paths: RunPaths) -> None:
+def test_a_living_agent_with_the_same_name_is_an_error(paths: RunPaths) -> None:
     with sleeper() as process:
         leave_lease(paths, process_of(process.pid))
         with pytest.raises(ConfigError) as caught:
@@ -123,7 +123,7 @@ def test_an_agent_that_lives_on_this_machine_is_in_the_way(paths: RunPaths) -> N
     )
 
 
-def test_an_agent_that_has_said_goodbye_is_not_in_the_way(paths: RunPaths) -> None:
+def test_a_departed_agent_with_the_same_name_is_no_error(paths: RunPaths) -> None:
     with sleeper() as process:
         name = leave_lease(paths, process_of(process.pid), node_state=NodeState.LEFT)
         assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
@@ -137,7 +137,7 @@ def test_a_zombie_is_dead(paths: RunPaths) -> None:
         assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
 
-def test_a_process_id_that_was_given_to_another_is_no_sign_of_life(paths: RunPaths) -> None:
+def test_a_reused_process_id_does_not_prove_life(paths: RunPaths) -> None:
     name = leave_lease(paths, f"{BOOT}:{SPACE}:{os.getpid()}:{int(START) - 1}")
     assert dead_incarnations(FileBackend(paths), PLACE) == (name,)
 
@@ -145,13 +145,13 @@ def test_a_process_id_that_was_given_to_another_is_no_sign_of_life(paths: RunPat
 UNKNOWN = {
     "another boot": f"00000000-0000-0000-0000-000000000000:{SPACE}:{PID}:{START}",
     "another container": f"{BOOT}:1:{PID}:{START}",
-    "says nothing": "",
-    "says too little": BOOT,
+    "unknown": "",
+    "incomplete": BOOT,
 }
 
 
 @pytest.mark.parametrize("process", UNKNOWN.values(), ids=UNKNOWN.keys())
-def test_of_an_agent_elsewhere_nothing_is_known(paths: RunPaths, process: str) -> None:
+def test_the_state_of_an_agent_on_another_machine_is_unknown(paths: RunPaths, process: str) -> None:
     leave_lease(paths, process)
     assert dead_incarnations(FileBackend(paths), PLACE) == ()
 
@@ -167,7 +167,9 @@ REQUEUED = [
 
 
 @pytest.mark.parametrize(("job", "restart", "dead"), REQUEUED)
-def test_a_requeued_job_has_ended_its_earlier_self(paths: RunPaths, job: str, restart: int, dead: bool) -> None:
+def test_the_requeue_of_a_job_proves_the_end_of_its_previous_agents(
+    paths: RunPaths, job: str, restart: int, dead: bool
+) -> None:
     name = leave_lease(paths, UNKNOWN["another boot"], job=job)
     assert dead_incarnations(FileBackend(paths), replace(PLACE, restart=restart)) == ((name,) if dead else ())
 
@@ -177,7 +179,7 @@ def test_no_job_is_never_requeued(paths: RunPaths) -> None:
     assert dead_incarnations(FileBackend(paths), NodeIdentity("n1", restart=1)) == ()
 
 
-def test_other_nodes_and_damaged_leases_are_passed_over(paths: RunPaths, ended: str) -> None:
+def test_other_nodes_and_damaged_leases_are_ignored(paths: RunPaths, ended: str) -> None:
     leave_lease(paths, ended, "n10@0-ab")
     leave_lease(paths, ended, "n1-x@0-ab")
     (paths.leases / "n1@0-cd.json").write_text("{")
@@ -186,14 +188,14 @@ def test_other_nodes_and_damaged_leases_are_passed_over(paths: RunPaths, ended: 
 
 
 @pytest.mark.parametrize("name", ["n[1]", "n*", "a@b"])
-def test_odd_names_find_their_own_leases_only(paths: RunPaths, ended: str, name: str) -> None:
+def test_unusual_names_match_only_their_own_leases(paths: RunPaths, ended: str, name: str) -> None:
     place = NodeIdentity(name)
     mine = leave_lease(paths, ended, new_member(place, 1, ()).node)
     leave_lease(paths, ended, "n1@0-ab")
     assert dead_incarnations(FileBackend(paths), place) == (mine,)
 
 
-def test_a_process_is_looked_up_by_its_description(ended: str) -> None:
+def test_a_process_is_found_by_its_description(ended: str) -> None:
     assert local_pid(this_process()) == os.getpid()
     assert local_pid(ended) is None
     assert [local_pid(process) for process in UNKNOWN.values()] == [None] * len(UNKNOWN)
@@ -211,21 +213,21 @@ GPUS = {
     "minus one": ("-1", 0),
     "no device files": ("NoDevFiles", 0),
     "trailing comma": ("0,", 1),
-    "up to an invalid one": ("0,1,-1,2", 2),
-    "up to an empty one": ("0,,1", 1),
+    "GPUs before an invalid one": ("0,1,-1,2", 2),
+    "GPUs before an empty one": ("0,,1", 1),
     "none after an invalid one": ("-1,0,1", 0),
     "none after an empty one": (" ,0", 0),
 }
 
 
 @pytest.mark.parametrize(("visible", "count"), GPUS.values(), ids=GPUS.keys())
-def test_gpus_are_those_that_the_process_was_given(visible: str, count: int) -> None:
+def test_the_number_of_given_gpus(visible: str, count: int) -> None:
     assert count_gpus({"CUDA_VISIBLE_DEVICES": visible}) == count
 
 
-def test_without_a_word_the_gpus_are_those_of_the_machine(tmp_path: Path) -> None:
+def test_without_a_setting_the_gpus_are_those_of_the_machine(tmp_path: Path) -> None:
     nodes = tmp_path / "sys/class/kfd/kfd/topology/nodes"
-    for index, units in enumerate((0, 0, 304, 304)):  # processors are nodes too
+    for index, units in enumerate((0, 0, 304, 304)):  # processors are listed as nodes too
         (nodes / str(index)).mkdir(parents=True)
         (nodes / str(index) / "properties").write_text(f"cpu_cores_count 1\nsimd_count {units}\nmem_banks_count 1\n")
     assert count_gpus({}, tmp_path) == 2
@@ -236,8 +238,8 @@ def test_without_a_word_the_gpus_are_those_of_the_machine(tmp_path: Path) -> Non
     assert count_gpus({}, tmp_path) == 3
 
 
-def test_the_agent_side_needs_no_torch() -> None:
-    """What runs on every node starts in tens of milliseconds."""
+def test_the_agent_does_not_import_torch() -> None:
+    """An agent, which runs on every node, starts in tens of milliseconds."""
     code = "import sys, hpcelastic.agent.agent; print([m for m in ('torch', 'numpy', 'pydantic') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
@@ -252,6 +254,6 @@ def test_the_agent_side_needs_no_torch() -> None:
         (4, 0, 1, "4 workers share 1 processor on this node; request more"),
     ],
 )
-def test_workers_that_share_a_resource_are_told_of(workers: int, gpus: int, cpus: int, words: str) -> None:
+def test_workers_that_share_a_resource_are_reported(workers: int, gpus: int, cpus: int, words: str) -> None:
     said = " ".join(overcommit_warnings(workers, gpus, cpus))
     assert words in said and bool(words) is bool(said)

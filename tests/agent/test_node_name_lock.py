@@ -39,12 +39,12 @@ def backend(tmp_path: Path) -> FileBackend:
     return FileBackend(paths)
 
 
-def test_one_agent_has_the_nodes_name(backend: FileBackend) -> None:
+def test_the_first_agent_has_the_nodes_name(backend: FileBackend) -> None:
     with node_name_lock(backend, HERE) as place:
         assert place == HERE
 
 
-def test_a_second_job_on_the_node_has_a_name_of_its_own(backend: FileBackend) -> None:
+def test_a_second_job_on_the_node_has_its_own_name(backend: FileBackend) -> None:
     with (
         node_name_lock(backend, HERE),
         node_name_lock(backend, THERE) as second,
@@ -85,7 +85,7 @@ def test_a_name_is_free_when_its_agent_was_killed(backend: FileBackend) -> None:
 
 
 def test_a_requeued_job_keeps_its_name(backend: FileBackend) -> None:
-    """Else its earlier self would have to be waited for, and its rank be another's."""
+    """Otherwise the run would wait for the previous incarnation, and another node would get its rank."""
     with node_name_lock(backend, HERE), node_name_lock(backend, THERE) as place:
         member = new_member(replace(place, address="10.0.0.1"), 1, ())
         backend.lease(member.node).renew(member)
@@ -96,10 +96,10 @@ def test_a_requeued_job_keeps_its_name(backend: FileBackend) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(HERE, HERE, id="of one job"),
-        pytest.param(HERE, replace(HERE, restart=1), id="of one job, requeued"),
-        pytest.param(NodeIdentity("n1"), NodeIdentity("n1"), id="of no job"),
-        pytest.param(HERE, NodeIdentity("n1"), id="of no job, beside one of a job"),
+        pytest.param(HERE, HERE, id="same job"),
+        pytest.param(HERE, replace(HERE, restart=1), id="same job, requeued"),
+        pytest.param(NodeIdentity("n1"), NodeIdentity("n1"), id="no job"),
+        pytest.param(HERE, NodeIdentity("n1"), id="no job, and a job"),
     ],
 )
 def test_a_second_agent_is_refused(backend: FileBackend, first: NodeIdentity, second: NodeIdentity) -> None:
@@ -108,13 +108,13 @@ def test_a_second_agent_is_refused(backend: FileBackend, first: NodeIdentity, se
         pass
 
 
-def test_other_names_and_other_runs_are_not_in_the_way(backend: FileBackend, tmp_path: Path) -> None:
+def test_other_names_and_other_runs_do_not_conflict(backend: FileBackend, tmp_path: Path) -> None:
     others = [(backend, replace(HERE, name="n2")), (FileBackend(RunPaths(tmp_path / "other")), HERE)]
     with node_name_lock(backend, HERE), ExitStack() as stack:
         assert [stack.enter_context(node_name_lock(*other)).name for other in others] == ["n2", "n1"]
 
 
-def test_a_run_is_known_by_any_way_to_its_directory(backend: FileBackend, tmp_path: Path) -> None:
+def test_any_path_of_its_directory_identifies_a_run(backend: FileBackend, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     linked = FileBackend(RunPaths(tmp_path / "link"))
     with node_name_lock(backend, HERE), pytest.raises(ConfigError), node_name_lock(linked, HERE):

@@ -12,7 +12,7 @@ TIMEOUT = 20.0
 
 
 class Disk:
-    """Takes the place of os.write: takes only so many bytes while it is full."""
+    """A replacement for os.write that writes only so many bytes while the disk is full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.content = b""
@@ -37,7 +37,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
-def test_all_is_written_in_order(disk: Disk) -> None:
+def test_all_output_is_written_in_order(disk: Disk) -> None:
     made = NonBlockingOutput(1)
     print("one", "ü", file=text_stream(made))
     made.write(b"two\n")
@@ -45,36 +45,36 @@ def test_all_is_written_in_order(disk: Disk) -> None:
     assert disk.content == "one ü\ntwo\n".encode()
 
 
-def test_what_a_full_disk_refuses_is_written_once_there_is_space(disk: Disk) -> None:
+def test_output_is_written_once_a_full_disk_has_space(disk: Disk) -> None:
     made = NonBlockingOutput(1)
     disk.error = errno.ENOSPC
-    assert made.write(b"told\n") == 5
+    assert made.write(b"line\n") == 5
     assert disk.refused.wait(TIMEOUT)
     assert not made.drain(0.0)
     disk.error = 0
     assert made.drain(TIMEOUT)
-    assert disk.content == b"told\n"
+    assert disk.content == b"line\n"
 
 
-def test_a_hung_filesystem_holds_nobody_up(disk: Disk) -> None:
+def test_a_hung_filesystem_does_not_block_the_caller(disk: Disk) -> None:
     made = NonBlockingOutput(1)
     disk.answers.clear()
-    made.write(b"told\n")
+    made.write(b"line\n")
     assert not made.drain(0.01)
     disk.answers.set()
     assert made.drain(TIMEOUT)
 
 
 @pytest.mark.parametrize("code", [errno.EPIPE, errno.EBADF])
-def test_where_nobody_listens_it_is_dropped(code: int, disk: Disk) -> None:
+def test_without_a_reader_output_is_dropped(code: int, disk: Disk) -> None:
     made = NonBlockingOutput(1)
     disk.error = code
-    made.write(b"told\n")
+    made.write(b"line\n")
     assert made.drain(TIMEOUT)
     assert disk.content == b""
 
 
-def test_it_keeps_a_bounded_part_and_says_what_was_lost(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_buffer_is_bounded_and_lost_output_is_reported(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nonblocking_output, "_MAX_PENDING", 10)
     made = NonBlockingOutput(1)
     disk.error = errno.ENOSPC
@@ -87,7 +87,7 @@ def test_it_keeps_a_bounded_part_and_says_what_was_lost(disk: Disk, monkeypatch:
     assert disk.content == b"kept\nalso\n(13 bytes could not be written here)\nlater\n"
 
 
-def test_prints_of_the_process_go_through_it_and_the_old_streams_come_back(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_the_process_is_redirected_and_the_streams_are_restored(capfd: pytest.CaptureFixture[str]) -> None:
     before = sys.stdout, sys.stderr
     with nonblocking_stdio():
         assert (sys.stdout, sys.stderr) != before
@@ -97,7 +97,7 @@ def test_prints_of_the_process_go_through_it_and_the_old_streams_come_back(capfd
     assert capfd.readouterr() == ("to stdout\n", "to stderr\n")
 
 
-def test_no_thread_stays() -> None:
+def test_no_thread_is_left() -> None:
     before = set(threading.enumerate())
     with nonblocking_stdio():
         started = set(threading.enumerate()) - before
@@ -105,17 +105,17 @@ def test_no_thread_stays() -> None:
     assert started and not any(thread.is_alive() for thread in started)
 
 
-def test_it_ends_only_once_all_is_written(disk: Disk) -> None:
+def test_it_ends_only_after_all_output_is_written(disk: Disk) -> None:
     made = NonBlockingOutput(1)
     disk.answers.clear()
-    made.write(b"told\n")
+    made.write(b"line\n")
     made.stop()
     disk.answers.set()
     assert made.drain(TIMEOUT)
-    assert disk.content == b"told\n"
+    assert disk.content == b"line\n"
 
 
-def test_streams_that_lead_to_no_file_are_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_without_a_file_are_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
     with nonblocking_stdio():
         print("to stdout")
     assert capsys.readouterr().out == "to stdout\n"

@@ -1,4 +1,4 @@
-"""Which processors a worker is bound to: torch's own choice, on machines that are made up."""
+"""The processors to which a worker is bound: torch's own choice, on simulated machines."""
 
 import os
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ MODES = [mode for mode in get_args(Numa) if mode != "none"]
 
 @dataclass(frozen=True)
 class Layout:
-    """Sockets of NUMA nodes of cores of ``threads``; ``gpus`` names the node of each, as the kernel does."""
+    """Sockets of NUMA nodes of cores with ``threads``. ``gpus`` has the node of each GPU, as in the kernel."""
 
     gpus: tuple[int, ...]
     sockets: int = 2
@@ -34,7 +34,7 @@ class Layout:
         return self.sockets * self.nodes * self.cores * self.threads
 
     def core_of(self, cpu: int) -> int:
-        """Second threads are counted after all the first ones, as Linux does."""
+        """The second threads have higher numbers than all first ones, as on Linux."""
         return cpu % (self.cpus // self.threads)
 
     def sharing(self, cpu: int, cores: int) -> list[int]:
@@ -53,7 +53,7 @@ def address(gpu: int) -> str:
 
 
 def write(root: Path, layout: Layout) -> None:
-    """The part of /sys that tells of such a machine."""
+    """Write the part of /sys that describes such a machine."""
 
     def put(path: str, text: object) -> None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -85,7 +85,7 @@ def machine(root: Path, layout: Layout, allowed: set[int]) -> Machine:
 
 @pytest.fixture
 def torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """torch's choice on the machine that is written in ``tmp_path``."""
+    """Return torch's choice on the machine that is written in ``tmp_path``."""
     torch = pytest.importorskip("torch")
     binding = pytest.importorskip("torch.numa.binding")
     names = os.listdir
@@ -109,7 +109,7 @@ def torchs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.mark.parametrize("part", [1, 2], ids=["whole machine", "every other core"])
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
-def test_it_is_torchs_choice(layout: Layout, part: int, tmp_path: Path, torchs: Any) -> None:
+def test_the_binding_is_torchs_choice(layout: Layout, part: int, tmp_path: Path, torchs: Any) -> None:
     write(tmp_path, layout)
     allowed = {cpu for cpu in range(layout.cpus) if layout.core_of(cpu) % part == 0}
     here = machine(tmp_path, layout, allowed)
@@ -129,7 +129,7 @@ def test_modes_differ(tmp_path: Path) -> None:
     assert here.near("exclusive", 2) == {2, 3, 26, 27}
 
 
-def test_nothing_left_near_a_gpu_is_refused_with_the_numbers(tmp_path: Path) -> None:
+def test_a_gpu_without_processors_near_it_is_refused(tmp_path: Path) -> None:
     write(tmp_path, LAYOUTS["several"])
     here = machine(tmp_path, LAYOUTS["several"], {0, 1})
     assert here.near("node", 1) == {0, 1}
@@ -138,11 +138,11 @@ def test_nothing_left_near_a_gpu_is_refused_with_the_numbers(tmp_path: Path) -> 
             here.near(mode, gpu)  # type: ignore[arg-type]  # one of Numa
 
 
-def test_what_the_driver_lists_is_found_by_any_name(tmp_path: Path) -> None:
-    """By index and by UUID, in the order that the agent was given; no other entry is guessed at."""
+def test_gpus_are_found_by_index_and_by_uuid(tmp_path: Path) -> None:
+    """Entries are found by index and by UUID, in the given order. Other entries are refused."""
     environ = nvidia_smi(tmp_path, SOUND)
     for visible, problem in {
-        "GPU-0f2e,0": "0000:43:00.0/numa_node",  # the second GPU, which this machine has not
+        "GPU-0f2e,0": "0000:43:00.0/numa_node",  # the second GPU, which this machine does not have
         "0": "0000:1b:00.0/numa_node",
         "MIG-0f2e": "names MIG-0f2e, which nvidia-smi does not list",
         "": "there are 1 workers and 0 GPUs",
@@ -151,5 +151,5 @@ def test_what_the_driver_lists_is_found_by_any_name(tmp_path: Path) -> None:
             processors("node", 1, environ | {"CUDA_VISIBLE_DEVICES": visible}, {0})
 
 
-def test_nothing_is_asked_where_nothing_is_bound() -> None:
+def test_without_a_binding_nothing_is_queried() -> None:
     assert processors("none", 2, {"PATH": ""}, {0}) == [set(), set()]

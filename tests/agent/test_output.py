@@ -24,7 +24,7 @@ def append(path: Path, data: bytes) -> None:
 # One log
 
 
-def test_a_log_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_lines(tmp_path: Path) -> None:
     tail = LogTail(tmp_path / "log")
     assert tail.read() == []
     assert tail.read(rest=True) == []
@@ -32,7 +32,7 @@ def test_a_log_that_is_not_there_yet_has_no_lines(tmp_path: Path) -> None:
     assert tail.read() == ["a"]
 
 
-def test_each_line_is_read_once_and_only_when_whole(tmp_path: Path) -> None:
+def test_each_line_is_read_once_and_complete(tmp_path: Path) -> None:
     tail, path = LogTail(tmp_path / "log"), tmp_path / "log"
     seen = []
     for piece in (b"a", b"b\n", b"", b"c\nd\n\ne", b"f", b"\n", b"g"):
@@ -43,7 +43,7 @@ def test_each_line_is_read_once_and_only_when_whole(tmp_path: Path) -> None:
     assert tail.read(rest=True) == []
 
 
-def test_a_character_that_is_written_in_pieces_is_whole(tmp_path: Path) -> None:
+def test_a_character_that_is_written_in_parts_is_complete(tmp_path: Path) -> None:
     tail, path = LogTail(tmp_path / "log"), tmp_path / "log"
     data = "ü€🙂\n".encode()
     for i in range(len(data) - 1):
@@ -62,7 +62,7 @@ def test_any_bytes_are_shown(tmp_path: Path) -> None:
 
 
 class Output(io.StringIO):
-    """Says when something was written."""
+    """A stream that sets an event when something was written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Output(io.StringIO):
         self.written.set()
 
 
-def test_lines_come_while_the_log_grows_each_with_its_rank(tmp_path: Path) -> None:
+def test_lines_are_copied_with_their_rank_while_the_log_grows(tmp_path: Path) -> None:
     tee, out, path = Tee(), Output(), tmp_path / "log"
     tee.follow(path, "[3] ", out)
     tee.start()
@@ -101,7 +101,7 @@ def test_the_last_lines_are_not_lost(tmp_path: Path) -> None:
             assert out.getvalue() == "".join(f"[{rank}] {i}\n" for i in range(100))
 
 
-def test_nothing_to_follow_needs_no_thread() -> None:
+def test_without_logs_there_is_no_thread() -> None:
     tee, before = Tee(), threading.active_count()
     tee.start()
     assert threading.active_count() == before
@@ -120,7 +120,7 @@ def test_stopping_twice_copies_nothing_twice(tmp_path: Path, started: bool, copi
     assert out.getvalue() == copied
 
 
-def test_lines_with_a_text_are_kept_once_more(tmp_path: Path) -> None:
+def test_lines_with_a_text_are_copied_to_another_file(tmp_path: Path) -> None:
     tee, out, path, kept = Tee(), Output(), tmp_path / "log", tmp_path / "match"
     tee.follow(path, "[0] ", out)
     tee.follow(path, "<0> ", kept, ["loss", "b,c"])
@@ -131,7 +131,7 @@ def test_lines_with_a_text_are_kept_once_more(tmp_path: Path) -> None:
     assert kept.read_text() == "<0> the loss\n<0> b,c\n"
 
 
-def test_a_file_that_cannot_be_written_stops_no_other_copy(tmp_path: Path) -> None:
+def test_an_unwritable_file_does_not_stop_other_copies(tmp_path: Path) -> None:
     tee, out, path = Tee(), Output(), tmp_path / "log"
     tee.follow(path, "", tmp_path / "no directory" / "match", ["a"])
     tee.follow(path, "", out)
@@ -141,10 +141,10 @@ def test_a_file_that_cannot_be_written_stops_no_other_copy(tmp_path: Path) -> No
     assert out.getvalue() == "a\n"
 
 
-# Their directory
+# The directory of logs
 
 
-def test_logs_are_kept_in_the_runs_directory_or_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_are_in_the_run_directory_or_behind_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PLACE", "else where")
     for name in ("a", "b"):

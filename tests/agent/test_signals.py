@@ -1,4 +1,4 @@
-"""An agent that is signalled asks what that means, tells its workers, and leaves, or goes on."""
+"""An agent that gets a signal resolves it, informs its workers, and leaves or continues."""
 
 import os
 import signal
@@ -40,21 +40,21 @@ LEAVES = Notice("the time limit comes", 20.0, "limit")
 SignalResolution = Callable[[], Notice | None]
 
 
-class Told(NoBatchSystem):
-    """A batch system whose answers a test selects."""
+class FakeBatchSystem(NoBatchSystem):
+    """A batch system with the answers of a test."""
 
     def __init__(self, meaning: SignalResolution, query_delay: float = 0.0, repeats_signals: bool = True) -> None:
         super().__init__(20.0)
         self.query_delay, self.repeats_signals = query_delay, repeats_signals  # type: ignore[misc]  # of the class there
-        self.asked: list[int] = []
+        self.queried: list[int] = []
         self._says = meaning
 
     def resolve_signal(self, signum: int) -> Notice | None:
-        self.asked.append(signum)
+        self.queried.append(signum)
         return self._says()
 
 
-class Lone:
+class SingleAgent:
     """The agent of a run on one node, in this process."""
 
     def __init__(self, root: Path, batch_system: NoBatchSystem, saving: float = 0.0) -> None:
@@ -79,7 +79,7 @@ class Lone:
         self.agent = Agent(spec, self.said.append)
 
     def run(self, act: Callable[[], None]) -> int:
-        """The exit status of the agent; ``act`` is called in another thread once the first worker is up."""
+        """Return the exit status of the agent. ``act`` is called in another thread once the first worker runs."""
         failures: list[BaseException] = []
 
         def play() -> None:
@@ -105,7 +105,7 @@ class Lone:
         (self.paths.root / "finish").touch()
 
     def ended(self, round: int) -> bool:
-        """Whether the worker has come to its end by itself."""
+        """Whether the worker has ended by itself."""
         return (self.paths.root / f"{round}.ended").exists()
 
     def until_said(self, words: str) -> None:
@@ -121,162 +121,162 @@ def send(signum: int) -> None:
     [(signal.SIGUSR1, 0), (signal.SIGUSR2, 0), (signal.SIGTERM, 143)],
     ids=["USR1", "USR2", "TERM"],
 )
-def test_a_node_that_must_go_leaves_once_its_workers_have_saved(signum: int, status: int, tmp_path: Path) -> None:
-    lone = Lone(tmp_path, Told(lambda: LEAVES))
-    assert lone.run(lambda: send(signum)) == status
-    assert lone.ended(1)
-    notice = lone.agent.notice
+def test_a_node_that_must_leave_leaves_after_its_workers_have_saved(signum: int, status: int, tmp_path: Path) -> None:
+    single = SingleAgent(tmp_path, FakeBatchSystem(lambda: LEAVES))
+    assert single.run(lambda: send(signum)) == status
+    assert single.ended(1)
+    notice = single.agent.notice
     assert notice is not None and notice.requeue == "limit"
     assert notice.seconds < LEAVES.seconds, "what is left by now"
 
 
-def test_a_signal_that_means_nothing_is_asked_about_and_forgotten(tmp_path: Path) -> None:
-    told = Told(lambda: None)
-    lone = Lone(tmp_path, told)
+def test_a_signal_without_a_meaning_is_resolved_and_ignored(tmp_path: Path) -> None:
+    fake_system = FakeBatchSystem(lambda: None)
+    single = SingleAgent(tmp_path, fake_system)
 
     def ask(count: int) -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: len(told.asked) == count)
-        eventually(lambda: lone.agent._signal_resolver.signum is None)
+        eventually(lambda: len(fake_system.queried) == count)
+        eventually(lambda: single.agent._signal_resolver.signum is None)
 
     def twice() -> None:
         ask(1)
         ask(2)
-        lone.finish()
+        single.finish()
 
-    assert lone.run(twice) == 0
-    assert lone.agent.notice is None
-    assert read_state(lone.backend).round == 1
+    assert single.run(twice) == 0
+    assert single.agent.notice is None
+    assert read_state(single.backend).round == 1
 
 
-def test_a_question_that_fails_leaves_the_next_signal_heard(tmp_path: Path) -> None:
+def test_after_a_failed_query_the_next_signal_is_resolved(tmp_path: Path) -> None:
     answers: list[SignalResolution] = [lambda: LEAVES, fails]
-    lone = Lone(tmp_path, Told(lambda: answers.pop()()))
+    single = SingleAgent(tmp_path, FakeBatchSystem(lambda: answers.pop()()))
 
     def twice() -> None:
         send(signal.SIGUSR2)
-        lone.until_said("SIGUSR2: the disk is full")
-        eventually(lambda: lone.agent._signal_resolver.signum is None)
+        single.until_said("SIGUSR2: the disk is full")
+        eventually(lambda: single.agent._signal_resolver.signum is None)
         send(signal.SIGTERM)
 
-    assert lone.run(twice) == 143
-    assert lone.ended(1)
+    assert single.run(twice) == 143
+    assert single.ended(1)
 
 
 def fails() -> Notice | None:
     raise StoreError("the disk is full")
 
 
-def test_a_sigterm_is_asked_about_while_a_user_signal_is(tmp_path: Path) -> None:
+def test_a_sigterm_is_resolved_during_the_query_for_a_user_signal(tmp_path: Path) -> None:
     goes_on = threading.Event()
     answers: list[SignalResolution] = [lambda: LEAVES, lambda: goes_on.wait(2 * TIMEOUT) and None]
-    told = Told(lambda: answers.pop()())
-    lone = Lone(tmp_path, told)
+    fake_system = FakeBatchSystem(lambda: answers.pop()())
+    single = SingleAgent(tmp_path, fake_system)
 
     def both() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: told.asked == [signal.SIGUSR2])
+        eventually(lambda: fake_system.queried == [signal.SIGUSR2])
         send(signal.SIGTERM)
-        lone.until_said("leaving the run")
+        single.until_said("leaving the run")
         goes_on.set()
 
-    assert lone.run(both) == 143
+    assert single.run(both) == 143
 
 
-def test_a_warning_that_came_before_the_agent_had_handlers_is_asked_about(tmp_path: Path) -> None:
-    told = Told(lambda: LEAVES)
-    lone = Lone(tmp_path, told)
+def test_a_warning_before_the_handlers_is_resolved(tmp_path: Path) -> None:
+    fake_system = FakeBatchSystem(lambda: LEAVES)
+    single = SingleAgent(tmp_path, fake_system)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
     try:
-        # To this thread: another one, of the test runner, does not block the signal and would die of it.
+        # To this thread: another thread of the test runner does not block the signal and would be killed by it.
         signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
-        assert lone.agent.run() == 0
+        assert single.agent.run() == 0
         assert signal.SIGUSR2 in signal.pthread_sigmask(signal.SIG_BLOCK, ()), "as it was"
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert told.asked == [signal.SIGUSR2]
+    assert fake_system.queried == [signal.SIGUSR2]
 
 
 def test_signals_that_were_ignored_at_the_start_stay_ignored(tmp_path: Path) -> None:
-    told = Told(lambda: LEAVES)
-    lone = Lone(tmp_path, told)
+    fake_system = FakeBatchSystem(lambda: LEAVES)
+    single = SingleAgent(tmp_path, fake_system)
 
     def act() -> None:
         for signum in STOP_SIGNALS:
             send(signum)
-        lone.finish()
+        single.finish()
 
     with signal_handlers(dict.fromkeys(STOP_SIGNALS, signal.SIG_IGN)):
-        assert lone.run(act) == 0
-    assert told.asked == []
-    assert not any(isinstance(logged.event, SignalReceived) for logged in read_events(lone.paths.events))
+        assert single.run(act) == 0
+    assert fake_system.queried == []
+    assert not any(isinstance(logged.event, SignalReceived) for logged in read_events(single.paths.events))
 
 
-def test_slurms_second_sigterm_takes_no_grace_away(tmp_path: Path) -> None:
-    lone = Lone(tmp_path, Told(lambda: LEAVES), saving=1.0)
+def test_slurms_second_sigterm_does_not_end_the_grace_period(tmp_path: Path) -> None:
+    single = SingleAgent(tmp_path, FakeBatchSystem(lambda: LEAVES), saving=1.0)
 
     def twice() -> None:
         send(signal.SIGTERM)
-        lone.until_said("asking the workers")
+        single.until_said("asking the workers")
         send(signal.SIGTERM)
 
-    assert lone.run(twice) == 143
-    assert lone.ended(1)
+    assert single.run(twice) == 143
+    assert single.ended(1)
 
 
-def test_a_persons_second_interrupt_does(tmp_path: Path) -> None:
-    lone = Lone(tmp_path, NoBatchSystem(600.0), saving=600.0)
+def test_a_users_second_interrupt_ends_the_grace_period(tmp_path: Path) -> None:
+    single = SingleAgent(tmp_path, NoBatchSystem(600.0), saving=600.0)
 
     def twice() -> None:
         send(signal.SIGINT)
-        lone.until_said("asking the workers")
+        single.until_said("asking the workers")
         send(signal.SIGINT)
 
-    assert lone.run(twice) == 130
-    assert not lone.ended(1)
+    assert single.run(twice) == 130
+    assert not single.ended(1)
 
 
-def test_whoever_is_not_first_hears_from_others_what_a_user_signal_means(tmp_path: Path) -> None:
-    """The round ends for the checkpoint that all were signalled for."""
-    told = Told(lambda: None, query_delay=0.5)
-    lone = Lone(tmp_path, told)
+def test_other_agents_use_the_answer_of_the_first(tmp_path: Path) -> None:
+    """The round ends for the checkpoint that all nodes were signalled for."""
+    fake_system = FakeBatchSystem(lambda: None, query_delay=0.5)
+    single = SingleAgent(tmp_path, fake_system)
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._signal_resolver.signum)
-        steer_run(lone.backend, "n9@0-ab", checkpoint)
-        lone.until_up(2)
-        eventually(lambda: lone.agent._signal_resolver.signum is None)
-        lone.finish()
+        eventually(lambda: single.agent._signal_resolver.signum)
+        steer_run(single.backend, "n9@0-ab", checkpoint)
+        single.until_up(2)
+        eventually(lambda: single.agent._signal_resolver.signum is None)
+        single.finish()
 
-    assert lone.run(act) == 0
-    assert told.asked == []
-    assert read_state(lone.backend).round == 2
+    assert single.run(act) == 0
+    assert fake_system.queried == []
+    assert read_state(single.backend).round == 2
 
 
-def test_who_is_first_asks_whatever_the_round_ends_for(tmp_path: Path) -> None:
+def test_the_first_agent_queries_for_any_end_of_the_round(tmp_path: Path) -> None:
     known = threading.Event()
-    lone = Lone(tmp_path, Told(lambda: LEAVES if known.wait(TIMEOUT) else None))
+    single = SingleAgent(tmp_path, FakeBatchSystem(lambda: LEAVES if known.wait(TIMEOUT) else None))
 
     def act() -> None:
         send(signal.SIGUSR2)
-        eventually(lambda: lone.agent._signal_resolver.signum)
-        steer_run(lone.backend, "n9@0-ab", checkpoint)
-        lone.until_up(2)
+        eventually(lambda: single.agent._signal_resolver.signum)
+        steer_run(single.backend, "n9@0-ab", checkpoint)
+        single.until_up(2)
         known.set()
-        lone.until_said("leaving the run")
+        single.until_said("leaving the run")
 
-    assert lone.run(act) == 0
-    assert lone.agent.notice is not None
+    assert single.run(act) == 0
+    assert single.agent.notice is not None
 
 
-def test_who_observes_the_agent_is_told_what_the_event_log_is(tmp_path: Path) -> None:
-    told: list[Event] = []
-    lone = Lone(tmp_path, NoBatchSystem(1.0))
-    spec = replace(lone.agent._spec, observe=told.append)
-    lone.agent = Agent(spec, lone.said.append)
-    assert lone.run(lone.finish) == 0
-    assert told == [logged.event for logged in read_events(lone.paths.events)]
-    (started,) = (event for event in told if isinstance(event, WorkersStarted))
+def test_an_observer_gets_the_events_of_the_event_log(tmp_path: Path) -> None:
+    observed: list[Event] = []
+    single = SingleAgent(tmp_path, NoBatchSystem(1.0))
+    spec = replace(single.agent._spec, observe=observed.append)
+    single.agent = Agent(spec, single.said.append)
+    assert single.run(single.finish) == 0
+    assert observed == [logged.event for logged in read_events(single.paths.events)]
+    (started,) = (event for event in observed if isinstance(event, WorkersStarted))
     assert (started.round, started.world_size, started.group_rank, started.group_world_size) == (1, 1, 0, 1)
     assert list(started.pids) == [0]

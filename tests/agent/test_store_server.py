@@ -1,4 +1,4 @@
-"""The store's port is ours from the first, and a server serves a real torch store there, fresh or forked."""
+"""The agent holds the store's port from the start, and a server serves a real torch store there, fresh or forked."""
 
 import contextlib
 import os
@@ -47,7 +47,7 @@ def port() -> Iterator[StoreListener]:
 
 @pytest.fixture(params=["forked", "fresh"])
 def resources(request: pytest.FixtureRequest) -> Iterator[WorkerResources]:
-    """Both ways of starting a server, under a guard; nothing is left at the end."""
+    """Both ways to start a server, under a guard. All processes are ended at the end."""
     marker = f"n@0-{os.getpid()}"
     with contextlib.ExitStack() as stack:
         guard = stack.enter_context(Guard(marker))
@@ -98,7 +98,7 @@ def finish(process: "subprocess.Popen[str]") -> int:
 # The port
 
 
-def test_the_port_is_refused_to_everybody_else(port: StoreListener) -> None:
+def test_no_other_process_gets_the_port(port: StoreListener) -> None:
     for option in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
         for address in ("", "127.0.0.1"):
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -108,7 +108,7 @@ def test_the_port_is_refused_to_everybody_else(port: StoreListener) -> None:
                 other.listen()
 
 
-def test_a_port_that_is_wanted_is_had_in_round_after_round() -> None:
+def test_a_configured_port_is_used_in_every_round() -> None:
     with contextlib.closing(StoreListener.open()) as free:
         number = free.port
     for _ in range(2):
@@ -120,13 +120,13 @@ def test_a_port_that_is_wanted_is_had_in_round_after_round() -> None:
         client.close()
 
 
-def test_every_port_is_another() -> None:
+def test_every_port_is_different() -> None:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(contextlib.closing(StoreListener.open())).port for _ in range(100)]
         assert len(set(ports)) == 100
 
 
-def test_a_client_wakes_us_and_is_kept_waiting_by_the_kernel(port: StoreListener) -> None:
+def test_a_client_wakes_the_agent_and_waits_in_the_kernel(port: StoreListener) -> None:
     assert not select.select([port], [], [], 0)[0]
     with connect(port.port):
         assert select.select([port], [], [], TIMEOUT)[0]
@@ -136,12 +136,12 @@ FAMILIES = [("127.0.0.1", "IPv4")] + ([("::1", "IPv6")] if Path("/proc/net/if_in
 
 
 @pytest.mark.parametrize("address", [address for address, _ in FAMILIES], ids=[name for _, name in FAMILIES])
-def test_either_family_reaches_it(port: StoreListener, address: str) -> None:
+def test_both_address_families_reach_it(port: StoreListener, address: str) -> None:
     with socket.create_connection((address, port.port), timeout=TIMEOUT):
         assert select.select([port], [], [], TIMEOUT)[0]
 
 
-def test_without_ipv6_there_is_a_port_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     real = socket.socket
 
     def no_ipv6(family: int, *rest: int) -> socket.socket:
@@ -182,7 +182,9 @@ def test_a_host_that_cannot_be_started_leaves_no_port(port: StoreListener) -> No
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["env", "tcp"])
-def test_workers_meet_and_the_store_outlives_rank_0(port: StoreListener, resources: WorkerResources, how: str) -> None:
+def test_workers_connect_and_the_store_outlives_rank_0(
+    port: StoreListener, resources: WorkerResources, how: str
+) -> None:
     clients = [client(port.port, rank, how) for rank in (0, 1)]
     try:
         assert select.select([port], [], [], 60)[0]
@@ -205,7 +207,7 @@ def test_a_host_that_was_killed_and_reaped_with_the_workers_can_be_closed(
 
 
 @pytest.mark.slow
-def test_noise_does_no_harm_and_nobody_takes_the_port_over(port: StoreListener, resources: WorkerResources) -> None:
+def test_noise_is_harmless_and_no_process_takes_the_port(port: StoreListener, resources: WorkerResources) -> None:
     from torch.distributed import TCPStore
 
     noise = [b"", b"GET / HTTP/1.1\r\nHost: n0\r\n\r\n", b"\xff" * 4096, b"\0" * 64]
@@ -236,17 +238,17 @@ def test_two_rounds_in_a_row(resources: WorkerResources) -> None:
 
 
 @pytest.mark.slow
-def test_signals_that_slurm_sends_to_all_are_ignored(port: StoreListener, resources: WorkerResources) -> None:
+def test_signals_to_all_processes_of_the_task_are_ignored(port: StoreListener, resources: WorkerResources) -> None:
     from torch.distributed import TCPStore
 
     with serving(port, resources) as server, watched(server.pid) as (process,):
-        TCPStore("127.0.0.1", port.port, is_master=False, wait_for_workers=False)  # it serves
+        TCPStore("127.0.0.1", port.port, is_master=False, wait_for_workers=False)  # the server answers
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(server.pid, signum)
         assert not process.ends(within=0.2)
 
 
-def test_the_host_carries_the_mark_and_its_end_is_seen(port: StoreListener, resources: WorkerResources) -> None:
+def test_the_host_has_the_mark_and_its_end_is_detected(port: StoreListener, resources: WorkerResources) -> None:
     environ = store_server_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})
     server = port.serve(store_server_spawner(resources, boottime(), environ))
     kill_marked_processes(f"n@0-{os.getpid()}", resources.fork_server.pid or 0 if resources.fork_server else 0)
@@ -259,14 +261,14 @@ def test_the_guard_ends_the_host_with_the_agent(port: StoreListener, resources: 
     server = port.serve(store_server_spawner(resources, boottime(), environ))
     stdin = resources.guard._process.stdin
     assert stdin is not None
-    stdin.close()  # as when the agent dies
+    stdin.close()  # like the death of the agent
     assert select.select([server], [], [], TIMEOUT)[0]
     assert server.reap() == -signal.SIGKILL
 
 
 def test_a_host_whose_lease_has_expired_is_killed_at_once(port: StoreListener, resources: WorkerResources) -> None:
     lease_from = boottime()
-    resources.guard.set_deadline(lease_from)  # it has run out by now
+    resources.guard.set_deadline(lease_from)  # it has expired meanwhile
     server = port.serve(
         store_server_spawner(
             resources, lease_from - 1, store_server_environment({**os.environ, MARKER: f"n@0-{os.getpid()}"})

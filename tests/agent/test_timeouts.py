@@ -44,7 +44,7 @@ def test_the_wait_for_a_round_begins_with_the_agent_and_ends_with_the_round(time
     assert timeouts.remaining(training=False) is None
 
 
-def test_it_is_over_once_and_may_begin_again(timeouts: Timeouts, clock: Clock) -> None:
+def test_the_wait_ends_once_and_may_begin_again(timeouts: Timeouts, clock: Clock) -> None:
     clock.now += 61
     assert timeouts.remaining(training=False) == 0.0
     assert isinstance(timeouts.timeout_error(ROOT, "waiting for nodes"), RendezvousTimeout)
@@ -56,7 +56,7 @@ def test_it_is_over_once_and_may_begin_again(timeouts: Timeouts, clock: Clock) -
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_directory_that_fails_is_given_as_long(training: bool, timeouts: Timeouts, clock: Clock) -> None:
+def test_the_wait_for_a_failed_directory_is_as_long(training: bool, timeouts: Timeouts, clock: Clock) -> None:
     clock.now += 30
     assert timeouts.record_error(StoreError("disk full"))
     clock.now += 10
@@ -66,7 +66,7 @@ def test_a_directory_that_fails_is_given_as_long(training: bool, timeouts: Timeo
     assert "disk still full; once that is fixed" in str(timeouts.timeout_error(ROOT, ""))
 
 
-def test_a_directory_that_hangs_is_doubted(timeouts: Timeouts, clock: Clock) -> None:
+def test_a_directory_that_does_not_answer_counts_as_failed(timeouts: Timeouts, clock: Clock) -> None:
     timeouts.mark_unresponsive()
     clock.now += 10
     assert timeouts.remaining(training=True) == 50.0
@@ -75,7 +75,7 @@ def test_a_directory_that_hangs_is_doubted(timeouts: Timeouts, clock: Clock) -> 
     assert timeouts.remaining(training=True) == 50.0
 
 
-def test_once_it_works_again_the_wait_for_a_round_begins_anew(timeouts: Timeouts, clock: Clock) -> None:
+def test_the_wait_for_a_round_begins_anew_after_the_failure(timeouts: Timeouts, clock: Clock) -> None:
     timeouts.record_error(StoreError("disk full"))
     clock.now += 50
     timeouts.observe(found(JOINS))
@@ -83,7 +83,7 @@ def test_once_it_works_again_the_wait_for_a_round_begins_anew(timeouts: Timeouts
     assert timeouts.remaining(training=False) == 60.0
 
 
-def test_how_long_there_have_been_too_few_nodes(timeouts: Timeouts, clock: Clock) -> None:
+def test_the_duration_of_a_shortage_of_nodes(timeouts: Timeouts, clock: Clock) -> None:
     assert timeouts.shortage_duration is None
     timeouts.observe(found(JOINS, short=True))
     clock.now += 5

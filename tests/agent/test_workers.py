@@ -1,4 +1,4 @@
-"""A worker group starts, is watched and ends as one, with all that its workers have started."""
+"""A worker group starts, is watched and ends as a whole, with all processes that its workers have started."""
 
 import os
 import select
@@ -27,7 +27,7 @@ Start = Callable[[str], WorkerGroup]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start two workers with a script; whatever is left of them at the end is killed."""
+    """Start two workers with a script. All their processes are killed at the end."""
     facts = RunFacts(RunPaths(tmp_path), "r", f"n@0-{os.getpid()}", 3)
 
     with Guard(facts.node) as guard:
@@ -46,7 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def wait_for(files: list[Path]) -> list[int]:
-    """The process ids in the files, once all are there."""
+    """Return the process ids in the files once all exist."""
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
         texts = [file.read_text() for file in files if file.exists()]
@@ -69,7 +69,7 @@ open(os.path.join({directory!r}, 'child' + me), 'w').write(str(child.pid) + '\\n
 {then}
 """
 HIDDEN = ["env", "-i", "/bin/sh", "-c", "trap '' TERM; sleep 1000"]
-"""A process that ignores SIGTERM and does not carry the agent's mark: only its process group tells whose it is."""
+"""A process that ignores SIGTERM and does not have the agent's mark. Only its process group identifies it."""
 
 CHILDREN = {
     "that the worker leaves behind": (HIDDEN, False, "time.sleep(1000)"),
@@ -94,7 +94,7 @@ def test_stopping_leaves_no_child(start: Start, tmp_path: Path, child: list[str]
     assert all(map(gone, children))
 
 
-def test_a_worker_that_ends_by_itself_takes_its_children_along(start: Start, tmp_path: Path) -> None:
+def test_the_children_of_a_worker_that_ended_are_killed(start: Start, tmp_path: Path) -> None:
     group = start(CHILD.format(command=HIDDEN, session=False, directory=str(tmp_path), then="os._exit(3)"))
     children = wait_for([tmp_path / "child0", tmp_path / "child1"])
     while group.running:
@@ -106,7 +106,7 @@ def test_a_worker_that_ends_by_itself_takes_its_children_along(start: Start, tmp
     assert all(map(gone, children))
 
 
-def test_grace_is_given_to_those_that_use_it(start: Start, tmp_path: Path) -> None:
+def test_the_grace_period_is_for_workers_that_use_it(start: Start, tmp_path: Path) -> None:
     group = start(f"""
 def note(name):
     open(os.path.join({str(tmp_path)!r}, name + me), 'w').write('1\\n')
@@ -124,12 +124,10 @@ time.sleep(1000)
     assert wait_for([tmp_path / "saved0", tmp_path / "saved1"]) == [1, 1]
 
 
-def test_a_worker_that_is_killed_and_does_not_end_holds_nobody_up(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_that_does_not_end_is_not_awaited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     group = start("time.sleep(1000)")
     pids = {worker.rank: worker.process.pid for worker in group.running.values()}
-    for way in ("send", "_kill_marked"):  # as if a filesystem that hangs held them
+    for way in ("send", "_kill_marked"):  # like processes that wait for a hung filesystem
         monkeypatch.setattr(group, way, lambda *_: None)
     monkeypatch.setattr(workers, "_KILL_TIMEOUT", 0.1)
     assert {worker.rank: worker.process.pid for worker in group.stop(grace=0)} == pids
@@ -138,11 +136,11 @@ def test_a_worker_that_is_killed_and_does_not_end_holds_nobody_up(
         os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 30
     while any(Path(f"/proc/{pid}").exists() for pid in pids.values()):
-        assert time.monotonic() < deadline, "nobody reaps it once it ends"
+        assert time.monotonic() < deadline, "it is not reaped after its end"
         time.sleep(0.01)
 
 
-def test_without_logs_the_output_goes_where_the_agents_goes(
+def test_without_logs_workers_share_the_output_of_the_agent(
     start: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "logs").write_text("in the way")

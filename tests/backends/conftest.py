@@ -1,4 +1,4 @@
-"""Every backend, with a real server where it has one."""
+"""Every backend, with a real server if it has one."""
 
 import secrets
 import socket

@@ -1,4 +1,4 @@
-"""Real agents whose rendezvous is kept in a real server: they lose a worker, an agent, and the server itself."""
+"""Real agents with a rendezvous in a real server: they lose a worker, an agent, and the server itself."""
 
 import json
 import os
@@ -28,7 +28,7 @@ while not pathlib.Path("finish").exists():
 
 
 class Line:
-    """Agents of one run in one backend."""
+    """The agents of a run in one backend."""
 
     def __init__(self, shell: Shell, backend: str, endpoint: str, times: str = TIMES) -> None:
         self.shell = shell
@@ -44,7 +44,7 @@ class Line:
         return self.shell.start("-m", "hpcelastic", "agent", *self._fixed, *named, "waiting.py")
 
     def round(self, number: int, workers: int) -> list[dict[str, Any]]:
-        """What the workers of a round say, by rank, once all have said it."""
+        """Return the output of the workers of a round by rank, once all have printed it."""
         said = self.shell.directory / "said"
         eventually(lambda: len(list(said.glob(f"{number}-*[0-9]"))) == workers)
         found = [json.loads((said / f"{number}-{rank}").read_text()) for rank in range(workers)]
@@ -77,7 +77,7 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     said = line.round(newest, workers=3)
     os.kill(said[1]["pid"], signal.SIGKILL)
     said = line.round(newest + 1, workers=3)
-    # Not the first: where an agent serves, nothing goes on without it.
+    # Not the first agent: if an agent serves, nothing continues without it.
     os.kill(agents["c"].pid, signal.SIGKILL)
     said = line.round(newest + 2, workers=2)
     assert {one["HPCELASTIC_NODE"] for one in said} == {"a", "b"}
@@ -89,7 +89,7 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
+def test_without_other_nodes(shell: Shell, backend: tuple[str, str]) -> None:
     agent = Line(shell, *backend, times=f"{TIMES},join_timeout=2").start("a", "2")
     _, stderr = agent.communicate(timeout=60)
     assert agent.returncode == 1
@@ -98,7 +98,7 @@ def test_nobody_comes(shell: Shell, backend: tuple[str, str]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
-def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str) -> None:
+def test_the_server_dies_and_returns(shell: Shell, tmp_path: Path, name: str) -> None:
     server = EtcdServer(tmp_path / "etcd")
     try:
         line = Line(shell, name, server.endpoint)
@@ -109,7 +109,7 @@ def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str)
         os.kill(said[0]["pid"], signal.SIGKILL)
         said = line.round(2, workers=2)
         server.stop(signal.SIGKILL)
-        # It stays away for longer than a lease: nobody trains on, for nobody can know who else does.
+        # It stays away for longer than a lease. No worker trains meanwhile, because no node can know which others do.
         eventually(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in said))
         server.start()
         line.round(3, workers=2)
@@ -119,7 +119,7 @@ def test_the_server_dies_and_comes_back(shell: Shell, tmp_path: Path, name: str)
         server.stop(signal.SIGKILL)
 
 
-def test_no_server_is_told_before_anything_starts(shell: Shell) -> None:
+def test_a_missing_server_is_reported_before_the_start(shell: Shell) -> None:
     for name, words in {
         "etcd": "etcd at 127.0.0.1:1 does not answer",
         "etcd-v2": "etcd at 127.0.0.1:1 does not answer",
@@ -131,7 +131,7 @@ def test_no_server_is_told_before_anything_starts(shell: Shell) -> None:
 
 
 def shell_of(shell: Shell, name: str) -> Shell:
-    """The same one, in a directory of its own."""
+    """Return the same shell in another directory."""
     shell.directory = shell.directory / name
     shell.directory.mkdir()
     return shell
@@ -150,7 +150,7 @@ def test_an_embedded_server(shell: Shell) -> None:
 
 
 def test_an_embedded_server_of_a_job_file(shell: Shell) -> None:
-    """The second job starts the server again, at another port."""
+    """The second job starts the server again at another port."""
     job = "rendezvous: {backend: etcd, endpoint: embedded}\nworkers: {preload: []}\nrestarts: {max: 0}\n"
     shell.write({"job.yaml": f"{job}run: {{name: r}}\nentrypoint: {{script: train.py}}\n"})
     shell.write({"train.py": "import os, sys; sys.exit(os.environ['HPCELASTIC_ROUND'] == '1')\n"})

@@ -29,7 +29,7 @@ def test_this_machine() -> None:
     assert not _is_local("192.0.2.77") and not _is_local("no-such-host.invalid")
 
 
-def test_who_only_looks_serves_nothing_and_does_not_wait() -> None:
+def test_a_reader_serves_nothing_and_does_not_wait() -> None:
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("127.0.0.1:1", "r", False)
 
@@ -39,19 +39,19 @@ def test_who_only_looks_serves_nothing_and_does_not_wait() -> None:
     [("127.0.0.1", None, True), ("192.0.2.77", None, False), ("192.0.2.77", True, True), ("127.0.0.1", False, False)],
 )
 def test_the_agent_that_serves(host: str, is_host: bool | None, served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     def tcp_store(host: str, port: int, *, is_server: bool, wait: timedelta) -> HashStore:
-        asked.append(is_server)
+        calls.append(is_server)
         return HashStore()
 
     monkeypatch.setattr(c10d, "_tcp_store", tcp_store)
     monkeypatch.setattr(c10d, "_check_server", lambda host, port, limit: None)
     connect(f"{host}:29400", "r", True, is_host=is_host)
-    assert asked == [served]
+    assert calls == [served]
 
 
-def test_a_name_that_does_not_resolve_is_told_at_once(
+def test_an_unresolvable_name_is_reported_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(c10d, "_SERVER_TIMEOUT", timedelta(seconds=0.5))
@@ -60,7 +60,7 @@ def test_a_name_that_does_not_resolve_is_told_at_once(
     assert capsys.readouterr().err.count("no-such-host.invalid does not resolve (") == 1
 
 
-def test_an_agent_that_waits_for_the_one_that_serves_says_so(
+def test_an_agent_reports_that_it_waits_for_the_server(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(c10d, "_MESSAGE_DELAY", 0.0)

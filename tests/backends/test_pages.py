@@ -1,4 +1,4 @@
-"""docs/backends.md and docs/plugin.md: what a reader would copy is understood."""
+"""docs/backends.md and docs/plugin.md: the examples that a reader would copy are valid."""
 
 import re
 import shlex
@@ -21,7 +21,7 @@ BACKENDS, PLUGIN = ((DOCS / f"{name}.md").read_text() for name in ("backends", "
 
 
 def block(page: str, language: str) -> str:
-    """The only one of its language."""
+    """Return the only block of its language."""
     (found,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     return str(found)
 
@@ -37,7 +37,7 @@ def test_the_table_has_every_backend() -> None:
     assert f'[project.entry-points."{ENTRY_POINT_GROUP}"]' in block(BACKENDS, "toml")
 
 
-def test_the_job_loads_and_the_line_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_job_and_the_line_are_valid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
     job = {"entrypoint": {"script": "train.py"}, **yaml.safe_load(block(BACKENDS, "yaml"))}
@@ -51,16 +51,18 @@ def test_the_job_loads_and_the_line_is_understood(tmp_path: Path, monkeypatch: p
     assert task.paths.root == Path("/scratch/me/runs/r")
 
 
-def test_torchrun_takes_the_line(tmp_path: Path) -> None:
+def test_torchrun_accepts_the_line(tmp_path: Path) -> None:
     args = get_args_parser().parse_args(words(PLUGIN, "torchrun"))
     assert (args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id) == ("hpcelastic", "/shared/runs", "7")
     create_handler(RendezvousParameters(args.rdzv_backend, str(tmp_path), args.rdzv_id, 2, 4))
 
 
-def test_the_options_are_those_that_there_are(tmp_path: Path) -> None:
+def test_the_page_has_exactly_the_existing_options(tmp_path: Path) -> None:
     (listed,) = re.findall(r"^`--rdzv-conf` takes (.*?) \(seconds\), (.*?);", PLUGIN, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(listed)))
-    assert named == {*TIMINGS, "interface", "notifications"} - {"checkpoint_grace"}  # not for torchrun's agents
+    assert named == {*TIMINGS, "interface", "notifications"} - {
+        "checkpoint_grace"
+    }  # not available for torchrun's agents
     conf = dict.fromkeys(named & {*TIMINGS}, "5") | {"poll": "0.5", "notifications": "false", "interface": "lo"}
     create_handler(RendezvousParameters("hpcelastic", str(tmp_path), "r", 1, 1, **conf))
 

@@ -1,4 +1,4 @@
-"""What a rendezvous promises, over every backend: nodes of one run, turn by turn, on a clock that the test moves."""
+"""Properties of a rendezvous, with every backend: nodes of one run, turn by turn, on a clock that the test advances."""
 
 import contextlib
 import signal
@@ -73,7 +73,7 @@ def test_exclusivity_and_the_wait_list(world: Make) -> None:
     c = made.node("c", order=2)
     state = turns(a, b, c)
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 1, ["a", "b"])
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     b.step()
     state = turns(a, c, times=4)
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "c"])
@@ -129,9 +129,9 @@ def test_a_failed_worker_spends_the_budget(world: Make) -> None:
 
 def test_success(world: Make) -> None:
     _, a, b = pair(world)
-    a.say(NodeState.SUCCEEDED, 1)
+    a.set_state(NodeState.SUCCEEDED, 1)
     assert a.step().state.phase is Phase.RUNNING
-    b.say(NodeState.SUCCEEDED, 1)
+    b.set_state(NodeState.SUCCEEDED, 1)
     assert b.step().state.phase is Phase.SUCCEEDED
     assert a.step().state.phase is Phase.SUCCEEDED
 
@@ -181,11 +181,11 @@ def test_who_knows_the_directory_finds_it(world: Make) -> None:
         assert set(reader.leases(node_name="b")) == {made.nodes[1].member.node}
 
 
-def test_the_newest_state_is_shown_when_the_server_is_gone(root: Path, tmp_path: Path) -> None:
+def test_the_newest_state_is_shown_without_the_server(root: Path, tmp_path: Path) -> None:
     server = EtcdServer(tmp_path / "etcd")
     try:
         made, a, b = pair(partial(make_world, root, backend="etcd", endpoint=server.endpoint))
-        b.say(NodeState.LEFT, 1)
+        b.set_state(NodeState.LEFT, 1)
         b.step()
         turns(a)
     finally:
@@ -207,14 +207,14 @@ def test_a_slow_copy_does_not_hide_that_the_run_has_ended(root: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["etcd", "etcd-v2"])
-def test_the_server_forgets_a_run_that_has_ended(
+def test_the_server_removes_a_run_that_has_ended(
     name: str, root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, a, b = pair(partial(make_world, root, backend=name, endpoint=etcd.endpoint))
     server = (connect if name == "etcd" else connect_v2)(etcd.endpoint, root.name, False)
     for node in (a, b):
-        node.say(NodeState.SUCCEEDED, 1)
+        node.set_state(NodeState.SUCCEEDED, 1)
         node.step()
     ended = read_state(made.backend)
     made.backend.close()
@@ -226,7 +226,7 @@ def test_the_server_forgets_a_run_that_has_ended(
     assert read_status(RunReader(made.paths)).phase == "succeeded"
 
 
-def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_is_not_removed(root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
     made, _, _ = pair(partial(make_world, root, backend="etcd", endpoint=etcd.endpoint))
     server = connect(etcd.endpoint, root.name, False)
@@ -237,7 +237,7 @@ def test_a_run_that_is_resumed_stays(root: Path, etcd: EtcdServer, monkeypatch: 
     assert leases and read_state(made.backend) == reopened
 
 
-def test_a_run_that_the_server_has_forgotten_is_resumed(
+def test_a_run_that_the_server_has_removed_is_resumed(
     root: Path, etcd: EtcdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_records, "ENDED_RUN_TTL", 1.0)
@@ -249,4 +249,4 @@ def test_a_run_that_the_server_has_forgotten_is_resumed(
     c, d = made.node("c", **JOB), made.node("d", order=1, **JOB)
     turns(c, d)
     wait(made, 2 * DEAD, c, d)
-    assert turns(c, d).round == 2, "no round has a number that another one had"
+    assert turns(c, d).round == 2, "each round has a new number"

@@ -1,4 +1,4 @@
-"""An etcd server that speaks TLS, with an authority of the user's and certificates of clients."""
+"""An etcd server with TLS, an authority of the user, and certificates of clients."""
 
 import http.server
 import os
@@ -25,7 +25,7 @@ from tests.cli.shell import Shell, shell_in
 
 @dataclass(frozen=True)
 class Secure:
-    """A server, and the files of a client that it trusts."""
+    """A server, and the files of a client that it accepts."""
 
     endpoint: str
     cacert: str
@@ -63,7 +63,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secure]:
 
 
 def make_certificates(directory: Path) -> None:
-    """An authority, and certificates of the server and of a client, signed by it."""
+    """Make an authority, and certificates of the server and of a client that it has signed."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
 
@@ -71,7 +71,7 @@ def make_certificates(directory: Path) -> None:
         subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
 
     new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-    authority = ["-subj", "/CN=authority", "-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 asks for it
+    authority = ["-subj", "/CN=authority", "-addext", "keyUsage=critical,keyCertSign"]  # Python 3.13 requires it
     openssl(*new, *authority, "-keyout", "ca.key", "-out", "ca.pem")
     for name in ("server", "client"):
         more = ["-CA", "ca.pem", "-CAkey", "ca.key", "-addext", "subjectAltName=IP:127.0.0.1"]
@@ -100,7 +100,7 @@ def test_records(secure: Secure, version: Connect) -> None:
 
 
 @pytest.mark.parametrize("version", [connect, connect_v2])
-def test_a_server_that_the_user_does_not_trust_is_told_nothing(secure: Secure, version: Connect) -> None:
+def test_an_untrusted_server_is_refused(secure: Secure, version: Connect) -> None:
     with pytest.raises(StoreError, match=r"certificate verify failed.*check that it uses TLS"):
         version(f"https://{secure.endpoint}", "run", True).get("state")
 
@@ -113,7 +113,7 @@ def test_a_certificate_is_never_shown_to_a_server_without_tls(secure: Secure, et
         connect(f"http://{etcd.endpoint}", "run", True, **secure.files)
 
 
-def test_all_members_are_asked_by_tls_if_one_is(secure: Secure, etcd: EtcdServer) -> None:
+def test_all_members_use_tls_if_one_does(secure: Secure, etcd: EtcdServer) -> None:
     with pytest.raises(StoreError, match="check that it uses TLS"):
         connect(f"{etcd.endpoint},https://{etcd.endpoint}", "run", True).get("state")
 
@@ -128,12 +128,12 @@ def test_all_members_are_asked_by_tls_if_one_is(secure: Secure, etcd: EtcdServer
         ),
     ],
 )
-def test_files_that_are_not_there(files: dict[str, str], words: str) -> None:
+def test_missing_files(files: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         connect("n1", "run", True, **files)
 
 
-def test_an_answer_that_leads_elsewhere_is_not_followed(etcd: EtcdServer) -> None:
+def test_a_redirection_is_not_followed(etcd: EtcdServer) -> None:
     with leading_to(f"http://{etcd.endpoint}") as endpoint, pytest.raises(StoreError, match="answered 302"):
         connect_v2(endpoint, "run", True).get("state")
 
@@ -162,7 +162,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_a_run(secure: Secure, shell: Shell) -> None:
-    """The command line in torch's words; a reader finds the files by the run's directory."""
+    """The command line has torch's options. A reader finds the files by the run's directory."""
     shell.write({"train.py": "print('trained')\n"})
     run = f"run-{secrets.token_hex(4)}"
     conf = f"protocol=https,ca_cert={secure.cacert},ssl_cert={secure.cert},ssl_cert_key={secure.key},read_timeout=9"

@@ -171,12 +171,12 @@ MUTANTS = {
         LEASES, "Liveness(expiry, LeaseName.follows)", "Liveness(expiry, lambda new, old: new.revision > old.revision)"
     ),
     "a lease has no heartbeat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
-    "a lease is renewed only with a new content": Patch(
+    "a lease is renewed only after a change": Patch(
         LEASE_KEEPER,
         "return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()",
         "return 1.0",
     ),
-    "a new content waits for the next renewal": Patch(
+    "a change waits for the next renewal": Patch(
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
     "leases are not read while a round runs": Patch(

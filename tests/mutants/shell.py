@@ -259,7 +259,7 @@ PROFILE_OF = {
 
 BY_TESTS = {
     "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
-    "a new content waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_news_are_published_at_once",
+    "a change waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_changes_are_published_at_once",
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",
     "a refused connection is believed before the lease could be renewed": "tests/rendezvous/test_notifications.py",
     "a node that was declared dead never counts as alive again": "tests/rendezvous/test_notifications.py",

@@ -165,11 +165,11 @@ def kept(store: dist.Store, name: str) -> bool:
 
 @pytest.mark.parametrize("name", CONTRACT)
 @pytest.mark.parametrize("make", STORES, ids=lambda make: make.__name__)
-def test_the_contract(make: Callable[[Path], dist.Store], name: str, tmp_path: Path) -> None:
+def test_the_contract_of_a_store(make: Callable[[Path], dist.Store], name: str, tmp_path: Path) -> None:
     assert kept(make(tmp_path), name) == ((make.__name__, name) not in OTHERWISE)
 
 
-def test_ours_differs_in_nothing() -> None:
+def test_our_store_keeps_the_whole_contract() -> None:
     assert not [store for store, _ in OTHERWISE if store == "ours"]
 
 

@@ -1,4 +1,4 @@
-"""Nodes of a run in one process, with one clock that only tests move."""
+"""Nodes of a run in one process, with one clock that only tests advance."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,8 +14,8 @@ from hpcelastic.storage.paths import RunPaths
 
 LEASE, MARGIN, LAST_CALL = 12.0, 2.0, 30.0
 DEAD = LEASE + MARGIN + 0.001
-BEAT = LEASE / 3
-"""How often a lease is renewed while a round runs."""
+HEARTBEAT = LEASE / 3
+"""Interval in seconds between renewals of a lease while a round runs."""
 
 
 def settings(minimum: int, maximum: int, restarts: int = 3) -> Settings:
@@ -38,10 +38,10 @@ class World:
     def clock(self) -> float:
         return self.now
 
-    def node(self, name: str, incarnation: str = "0-ab", **says: object) -> "Node":
-        """A node that joins; ``says`` are fields of its member."""
+    def node(self, name: str, incarnation: str = "0-ab", **fields: object) -> "Node":
+        """Return a new node. ``fields`` are fields of its member."""
         member = Member(f"{name}@{incarnation}", NodeState.READY, 0, 2, f"{name}.net", 4000 + len(self.nodes))
-        self.nodes.append(Node(self, replace(member, **says)))  # type: ignore[arg-type]  # fields of Member
+        self.nodes.append(Node(self, replace(member, **fields)))  # type: ignore[arg-type]  # fields of Member
         return self.nodes[-1]
 
 
@@ -59,27 +59,27 @@ def make_world(
 
 
 class Node:
-    """One node's side; does what an agent does, one turn at a time."""
+    """One node. It does one turn at a time, like an agent."""
 
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
         self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock)
 
     def step(self) -> Observation:
-        """One turn, saying what was said before."""
+        """Do one turn without a change of the node's own state."""
         return self.rendezvous.step(self.member)
 
     def turn(self) -> State:
-        """One turn, then start or stop workers as the state says, which the next turn publishes."""
+        """Do one turn, then start or stop workers as the state says. The next turn publishes that."""
         state = self.step().state
         part = assignment(state, self.member.node)
         if part is not None and part.round > self.member.round:
-            self.say(NodeState.RUNNING, part.round)
+            self.set_state(NodeState.RUNNING, part.round)
         elif part is None and not state.phase.final:
-            self.say(NodeState.READY, state.round)
+            self.set_state(NodeState.READY, state.round)
         return state
 
-    def say(self, node_state: NodeState, round: int) -> None:
+    def set_state(self, node_state: NodeState, round: int) -> None:
         failure = None if node_state is NodeState.RUNNING else self.member.failure
         self.member = replace(self.member, node_state=node_state, round=round, failure=failure)
 
@@ -89,8 +89,8 @@ class Node:
 
 
 def wait(world: World, seconds: float, *nodes: Node) -> None:
-    """Let time pass, in which these nodes keep their leases."""
-    steps = int(seconds / BEAT) + 1
+    """Advance the clock while these nodes renew their leases."""
+    steps = int(seconds / HEARTBEAT) + 1
     for _ in range(steps):
         world.now += seconds / steps
         for node in nodes:
@@ -98,7 +98,7 @@ def wait(world: World, seconds: float, *nodes: Node) -> None:
 
 
 def turns(*nodes: Node, times: int = 3) -> State:
-    """Some turns of each node, one after the other; the state that the last one saw."""
+    """Do some turns of each node, one after the other. Return the state that the last one saw."""
     for _ in range(times):
         states = [node.turn() for node in nodes]
     return states[-1]

@@ -1,4 +1,4 @@
-"""The rendezvous locks its register as the verdict on the filesystem says."""
+"""The rendezvous locks its register as the filesystem report says."""
 
 from dataclasses import replace
 from pathlib import Path

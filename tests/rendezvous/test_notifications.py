@@ -10,7 +10,7 @@ from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, Pee
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
 from hpcelastic.storage.leases import LeaseObserver, read_leases
-from tests.rendezvous.nodes import BEAT, DEAD, LEASE, Node, World, make_world, names
+from tests.rendezvous.nodes import DEAD, HEARTBEAT, LEASE, Node, World, make_world, names
 
 
 @dataclass
@@ -46,9 +46,9 @@ class NotifiedNode(Node):
         state = observation.state
         inside = self.member.node in {p.node for p in state.participants}
         if state.phase is Phase.RUNNING and inside and state.round > self.member.round:
-            self.say(NodeState.RUNNING, state.round)
+            self.set_state(NodeState.RUNNING, state.round)
         elif state.phase is Phase.JOINING and self.member.node_state is not NodeState.LEFT:
-            self.say(NodeState.READY, state.round)
+            self.set_state(NodeState.READY, state.round)
         return state
 
     @property
@@ -92,11 +92,11 @@ def test_a_commit_notifies_all_nodes(tmp_path: Path) -> None:
     for node in (a, c):
         node.rendezvous.receive(Notification(version))
         world.now += 0.02
-        assert node.turn() == state, "the new version is looked at in the next turn"
+        assert node.turn() == state, "the node reads the new version in the next turn"
         assert node.new_notifications == []
 
 
-def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
+def test_a_node_that_is_not_a_leader_follows_a_new_version_without_reading_the_leases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, nodes = running(tmp_path, 6)
@@ -108,7 +108,7 @@ def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
     f = nodes[-1]
     f.fail(1)
     state = f.turn()
-    assert state is not None and state.phase is Phase.JOINING and readers == {"f"}, "whoever ends a round decides it"
+    assert state is not None and state.phase is Phase.JOINING and readers == {"f"}, "the node that ends a round decides"
     readers.clear()
     world.now += 0.02
     for node in nodes:
@@ -117,7 +117,7 @@ def test_who_does_not_lead_follows_a_new_version_without_reading_the_leases(
     assert readers == {"a", "b", "c"}
 
 
-def test_who_begins_among_many_glances_at_the_leases_and_leaves_them_to_the_first(tmp_path: Path) -> None:
+def test_a_new_node_among_many_reads_the_leases_once(tmp_path: Path) -> None:
     world = make_world(tmp_path, 6, 6)
     nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
     for node in nodes:
@@ -136,7 +136,7 @@ def test_a_publication_notifies_the_leaders_and_they_form_the_round(tmp_path: Pa
         world.now += 0.02
         node.turn()
     states = [node.turn() for node in nodes[1:]]
-    assert states == [None] * 4, "nobody but the first leader looks because it has said that it is ready"
+    assert states == [None] * 4, "only the first leader polls because of a publication"
     assert [node.new_notifications for node in nodes[1:]] == [
         [({"a", "b", "c"} - {node.member.name}, version)] for node in nodes[1:]
     ]
@@ -147,7 +147,7 @@ def test_a_publication_notifies_the_leaders_and_they_form_the_round(tmp_path: Pa
     assert nodes[0].new_notifications[-1][0] == {"a", "b", "c", "d", "e"}
 
 
-def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
+def test_another_leader_takes_over_soon(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     c.fail(1)
     c.turn()
@@ -160,15 +160,15 @@ def test_another_leader_takes_over_in_a_moment(tmp_path: Path) -> None:
     b.rendezvous.receive(Notification(3))
     world.now += 0.1
     assert b.turn() is None
-    a.rendezvous.renew(a.member)  # it has said that it is ready, and does nothing more
+    a.rendezvous.renew(a.member)  # it has published that it is ready, and does nothing more
     world.now += 0.11
     state = b.turn()
     assert state is not None and (state.phase, state.round) == (Phase.RUNNING, 2)
 
 
-def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
+def test_a_node_without_events_renews_and_rarely_polls(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
-    quiet, polls, beats = nodes[4], 0, set()
+    quiet, polls, heartbeats = nodes[4], 0, set()
     for node in nodes:
         node.rendezvous.receive(Notification(99))
         world.now += 0.02
@@ -176,14 +176,14 @@ def test_a_quiet_node_renews_and_looks_hardly_ever(tmp_path: Path) -> None:
     for _ in range(int(4 * LEASE)):
         world.now += 1.0
         polls += quiet.turn() is not None
-        beats.add(read_leases(world.paths.leases)[quiet.member.node].heartbeat)
+        heartbeats.add(read_leases(world.paths.leases)[quiet.member.node].heartbeat)
         for node in nodes[:4]:
             node.turn()
     assert polls == 2, "twice in four leases"
-    assert len(beats) in (12, 13), "three times in each"
+    assert len(heartbeats) in (12, 13), "three times in each"
 
 
-def test_a_node_that_cannot_hear_its_neighbours_polls_as_often_as_without_notifications(tmp_path: Path) -> None:
+def test_a_node_with_silent_neighbours_polls_as_often_as_without_notifications(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     nodes[4].notifier.healthy = False
     nodes[4].rendezvous.receive(Notification(99))
@@ -194,10 +194,10 @@ def test_a_node_that_cannot_hear_its_neighbours_polls_as_often_as_without_notifi
     assert polls == [True] * 4
 
 
-# Neighbours that are gone, or silent
+# Lost and silent neighbours
 
 
-def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_once(tmp_path: Path) -> None:
+def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     a.rendezvous.receive(PeerLinkLost(b.member.node))
     a.turn()
@@ -217,11 +217,11 @@ def test_a_neighbour_that_is_refused_while_its_lease_stands_still_is_lost_at_onc
     world.now += 0.3
     state = a.turn()
     assert state is not None and (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), (
-        "nobody waits for its lease"
+        "no node waits for its lease"
     )
 
 
-def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path: Path) -> None:
+def test_a_refusing_neighbour_with_a_renewed_lease_is_not_lost(tmp_path: Path) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
     for _ in range(3):
         a.rendezvous.receive(PeerLinkLost(b.member.node))
@@ -235,18 +235,18 @@ def test_a_neighbour_whose_lease_moves_is_not_lost_though_it_is_refused(tmp_path
     assert a.rendezvous.renew(a.member) and read_leases(world.paths.leases)[a.member.node].member.dead == ()
 
 
-def test_a_refusal_alone_proves_nothing(tmp_path: Path) -> None:
+def test_only_a_refusal_proves_nothing(tmp_path: Path) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
     a.rendezvous.receive(PeerRefused(b.member.node))
     assert a.step().state.phase is Phase.RUNNING
     a.rendezvous.receive(PeerRefused(b.member.node))
-    assert a.step().state.phase is Phase.RUNNING, "its lease must have stood still between two looks"
+    assert a.step().state.phase is Phase.RUNNING, "its lease must be unchanged between two polls"
     world.now += 0.2
     a.rendezvous.receive(PeerRefused(b.member.node))
     assert a.step().state.phase is Phase.JOINING
 
 
-def test_who_is_no_member_is_not_called_lost(tmp_path: Path) -> None:
+def test_a_node_outside_of_the_round_is_not_declared_lost(tmp_path: Path) -> None:
     world, (a, _b) = running(tmp_path, 2)
     for _ in range(3):
         a.rendezvous.receive(PeerRefused("stranger@0"))
@@ -255,7 +255,7 @@ def test_who_is_no_member_is_not_called_lost(tmp_path: Path) -> None:
     assert read_leases(world.paths.leases)[a.member.node].member.dead == ()
 
 
-def test_who_was_called_lost_by_mistake_comes_back(tmp_path: Path) -> None:
+def test_a_node_that_was_declared_lost_by_mistake_returns(tmp_path: Path) -> None:
     world, (a, b) = running(tmp_path, 2)
     a.rendezvous.receive(PeerRefused(b.member.node))
     world.now += 0.2
@@ -272,7 +272,7 @@ def test_who_was_called_lost_by_mistake_comes_back(tmp_path: Path) -> None:
     assert (state.phase, state.round, set(names(state))) == (Phase.RUNNING, 3, {"a", "b"})
 
 
-def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) -> None:
+def test_a_silent_neighbour_is_lost_only_when_its_lease_expires(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     a.step()
     a.rendezvous.receive(PeerSilent(b.member.node))
@@ -284,12 +284,12 @@ def test_a_silent_neighbour_is_lost_by_its_lease_and_not_before(tmp_path: Path) 
         found = a.turn()
         state = found or state
     assert state.reason == "b was lost"
-    assert DEAD - BEAT - 0.5 <= world.now - began <= DEAD + 0.5
+    assert DEAD - HEARTBEAT - 0.5 <= world.now - began <= DEAD + 0.5
 
 
-def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: Path) -> None:
+def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_expired(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
-    world.now += BEAT
+    world.now += HEARTBEAT
     for node in (c, b, a):
         node.step()
     seen = world.now
@@ -305,14 +305,14 @@ def test_a_silent_neighbour_is_lost_as_soon_as_its_lease_has_run_out(tmp_path: P
     assert DEAD < world.now - seen < DEAD + 0.05
 
 
-def test_a_neighbour_that_is_heard_again_is_nothing_special(tmp_path: Path) -> None:
+def test_a_neighbour_that_is_no_longer_silent_is_ordinary(tmp_path: Path) -> None:
     world, nodes = running(tmp_path, 5)
     quiet = nodes[4]
     quiet.rendezvous.receive(PeerSilent("d@0-ab"))
     world.now += 0.02
     assert quiet.turn() is not None
     world.now += 0.5
-    assert quiet.turn() is not None, "a silent neighbour is watched"
+    assert quiet.turn() is not None, "a silent neighbour is observed"
     quiet.rendezvous.receive(PeerHeard("d@0-ab"))
     world.now += 0.5
     quiet.turn()

@@ -17,7 +17,19 @@ from hpcelastic.storage import leases
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
-from tests.rendezvous.nodes import BEAT, DEAD, LAST_CALL, LEASE, MARGIN, Node, World, make_world, names, turns, wait
+from tests.rendezvous.nodes import (
+    DEAD,
+    HEARTBEAT,
+    LAST_CALL,
+    LEASE,
+    MARGIN,
+    Node,
+    World,
+    make_world,
+    names,
+    turns,
+    wait,
+)
 from tests.storage.forking import deaths, die_in, in_processes, steps_of
 
 JOB = {"job": "7.0", "job_nodes": 2}
@@ -29,7 +41,7 @@ def history(world: World) -> list[State]:
 
 
 def rounds(world: World) -> list[int]:
-    """The rounds in which the run was running, as the history tells."""
+    """Return the rounds in which the run was running, from the history."""
     return [state.round for state in history(world) if state.phase is Phase.RUNNING]
 
 
@@ -44,7 +56,7 @@ def running_pair(root: Path, minimum: int = 1, maximum: int = 2) -> tuple[World,
 # Forming a round
 
 
-def test_a_barrier_holds_until_enough_nodes_are_there(tmp_path: Path) -> None:
+def test_a_barrier_waits_for_enough_nodes(tmp_path: Path) -> None:
     world = make_world(tmp_path, 3, 3)
     a, b = world.node("a"), world.node("b")
     assert turns(a, b).phase is Phase.JOINING
@@ -52,7 +64,7 @@ def test_a_barrier_holds_until_enough_nodes_are_there(tmp_path: Path) -> None:
     c = world.node("c")
     assert c.step().reason == "waiting for a heartbeat from a, b"
     a.step(), b.step()
-    assert c.step().state.phase is Phase.RUNNING, "the last one carries the round to completion itself"
+    assert c.step().state.phase is Phase.RUNNING, "the last node completes the round itself"
     assert a.step().state == b.step().state
     assert names(a.step().state) == ["a", "b", "c"]
     assert len(history(world)) == 2, "one version forms a round, however many join"
@@ -76,7 +88,7 @@ def test_the_last_call_starts_anew_when_the_quorum_is_lost(tmp_path: Path) -> No
     a, b = world.node("a"), world.node("b")
     turns(a, b)
     wait(world, LAST_CALL - 1, a, b)
-    b.say(NodeState.LEFT, 0)
+    b.set_state(NodeState.LEFT, 0)
     b.step()
     assert "1 of at least 2" in a.step().reason
     c = world.node("c")
@@ -88,13 +100,13 @@ def test_the_last_call_starts_anew_when_the_quorum_is_lost(tmp_path: Path) -> No
     assert names(a.step().state) == ["a", "c"]
 
 
-def test_a_round_closes_at_once_when_nobody_else_can_come(tmp_path: Path) -> None:
+def test_a_round_forms_at_once_when_no_other_node_is_expected(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 4)
     a = world.node("a", order=0, **JOB)
     assert a.step().state.phase is Phase.JOINING
     b = world.node("b", order=1, **JOB)
     assert b.step().reason == "waiting for a heartbeat from a"
-    assert a.step().state.phase is Phase.RUNNING, "who has come before its eyes is alive"
+    assert a.step().state.phase is Phase.RUNNING, "a node whose start was seen is alive"
     assert world.now == 1000.0
 
 
@@ -104,10 +116,10 @@ def test_ranks_follow_the_order_in_the_job(tmp_path: Path) -> None:
     assert names(turns(*late)) == ["y", "z", "x"]
 
 
-def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
+def test_nodes_beyond_the_range_are_standbys(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     a, b = world.node("a"), world.node("b")
-    a.say(NodeState.READY, -1)  # so that both are there when the round forms
+    a.set_state(NodeState.READY, -1)  # so that both exist when the round forms
     a.step()
     state = b.step().state
     assert names(state) == ["b"]
@@ -115,16 +127,16 @@ def test_nodes_beyond_the_range_stand_by(tmp_path: Path) -> None:
     assert read_state(world.backend).round == 1
 
 
-def test_a_node_knows_itself_better_than_the_filesystem_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_uses_its_own_state_instead_of_its_stale_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = make_world(tmp_path, 1, 1)
     a = world.node("a")
-    monkeypatch.setattr(leases, "read_lease", lambda path: None)  # a listing or page that is stale
+    monkeypatch.setattr(leases, "read_lease", lambda path: None)  # a stale listing or page
     assert names(turns(a)) == ["a"]
     world.now += 10 * DEAD
     assert a.step().reason == "round 1 runs on 1 node"
 
 
-def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_returns_the_start_of_its_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, a, _ = running_pair(tmp_path)
     replace_file = os.replace
 
@@ -133,15 +145,15 @@ def test_a_turn_tells_when_its_lease_began(tmp_path: Path, monkeypatch: pytest.M
         replace_file(*args)
 
     monkeypatch.setattr(os, "replace", slow)
-    world.now += BEAT
+    world.now += HEARTBEAT
     before = world.now
     observation = a.step()
     assert world.now == before + 7.0
-    assert observation.lease_from == before, "the lease runs from before the renewal, however long that took"
+    assert observation.lease_from == before, "the lease begins before the renewal"
     assert observation.version == len(history(world))
 
 
-def test_a_lease_that_had_run_out_is_settled_only_when_all_must_have_seen_it_again(tmp_path: Path) -> None:
+def test_an_expired_lease_is_settled_only_when_all_must_have_seen_its_renewal(tmp_path: Path) -> None:
     world, a, _ = running_pair(tmp_path)
     rendezvous = world.settings.rendezvous
     assert a.step().settled, "no lease has expired before the first renewal"
@@ -161,12 +173,12 @@ def test_the_lease_expires_during_a_long_renewal(tmp_path: Path, monkeypatch: py
         world.now += world.settings.rendezvous.lease
         replace_file(*args)
 
-    world.now += BEAT
+    world.now += HEARTBEAT
     monkeypatch.setattr(os, "replace", slow)
     assert not a.step().settled
 
 
-# How often leases are renewed and read
+# Renewals and reads of leases
 
 
 def heartbeat(world: World, node: Node) -> int:
@@ -174,7 +186,7 @@ def heartbeat(world: World, node: Node) -> int:
 
 
 def renewals(world: World, node: Node, times: int, seconds: float) -> list[bool]:
-    """In which of ``times`` turns, that many seconds apart, the lease was renewed."""
+    """Return in which of ``times`` turns, with that many seconds between them, the lease was renewed."""
     renewed = []
     for _ in range(times):
         world.now += seconds
@@ -184,7 +196,7 @@ def renewals(world: World, node: Node, times: int, seconds: float) -> list[bool]
     return renewed
 
 
-def test_while_a_round_forms_every_turn_is_a_sign_of_life(tmp_path: Path) -> None:
+def test_while_a_round_forms_every_turn_renews_the_lease(tmp_path: Path) -> None:
     world = make_world(tmp_path, 2, 2)
     a = world.node("a")
     a.step()
@@ -192,35 +204,35 @@ def test_while_a_round_forms_every_turn_is_a_sign_of_life(tmp_path: Path) -> Non
     assert a.step().lease_from == world.now
 
 
-def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_life(tmp_path: Path) -> None:
+def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_duration(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
     began = world.now
-    assert renewals(world, a, 6, BEAT / 2) == [False, True] * 3
-    world.now += BEAT / 2
-    assert a.step().lease_from == began + 3 * BEAT, "the lease runs from its renewal, not from the turn"
+    assert renewals(world, a, 6, HEARTBEAT / 2) == [False, True] * 3
+    world.now += HEARTBEAT / 2
+    assert a.step().lease_from == began + 3 * HEARTBEAT, "the lease begins with its renewal, not with the turn"
 
 
-def test_news_are_published_at_once(tmp_path: Path) -> None:
+def test_changes_are_published_at_once(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
-    a.say(NodeState.SUCCEEDED, 1)
+    a.set_state(NodeState.SUCCEEDED, 1)
     assert renewals(world, a, 2, 0.1) == [True, False]
     assert read_leases(world.paths.leases)[a.member.node].member.node_state is NodeState.SUCCEEDED
 
 
-def test_a_round_that_ends_is_followed_by_a_sign_of_life_in_every_turn(tmp_path: Path) -> None:
+def test_after_the_end_of_a_round_every_turn_renews_the_lease(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
     a.step()
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     b.step()
-    assert renewals(world, a, 3, 0.1) == [False, True, True], "the first of them has only learned of it"
+    assert renewals(world, a, 3, 0.1) == [False, True, True], "in the first turn it has only read the version"
 
 
-def test_a_renewal_that_failed_is_tried_again_in_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_renewal_is_repeated_in_the_next_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
-    world.now += BEAT
+    world.now += HEARTBEAT
 
     def fail(*args: object) -> None:
         raise OSError(errno.EIO, "Input/output error")
@@ -232,7 +244,7 @@ def test_a_renewal_that_failed_is_tried_again_in_the_next_turn(tmp_path: Path, m
 
 
 def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """Grows with every reading of all leases by ``node``."""
+    """A list that grows with every reading of all leases by ``node``."""
     observer, made = node.rendezvous._observer, []
     observe = observer.observe
 
@@ -261,37 +273,39 @@ def test_while_a_round_runs_leases_are_read_twice_as_often_as_they_are_renewed(
     made = looks(a, monkeypatch)
     counts = []
     for _ in range(6):
-        world.now += BEAT / 4
+        world.now += HEARTBEAT / 4
         a.step()
         counts.append(len(made))
     assert counts == [0, 1, 1, 2, 2, 3]
 
 
-def test_whoever_has_news_or_learns_of_some_reads_the_leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_a_new_content_or_notification_reads_the_leases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _world, a, b = running_pair(tmp_path)
     a.step()
     made = looks(a, monkeypatch)
     a.step()
     assert not made
-    a.say(NodeState.SUCCEEDED, 1)
+    a.set_state(NodeState.SUCCEEDED, 1)
     a.step(), a.step()
     assert len(made) == 1
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     b.step()
     a.step()
     assert len(made) == 2
 
 
-# Losing, leaving, coming
+# Lost, leaving and new nodes
 
 
-def test_a_node_whose_lease_runs_out_is_lost(tmp_path: Path) -> None:
+def test_a_node_whose_lease_expires_is_lost(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
-    world.now += BEAT
+    world.now += HEARTBEAT
     a.step()
-    world.now += DEAD - BEAT
+    world.now += DEAD - HEARTBEAT
     assert a.step().state.phase is Phase.RUNNING
-    world.now += BEAT
+    world.now += HEARTBEAT
     state = a.turn()
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.NODE, "b was lost")
     state = turns(a)
@@ -299,14 +313,14 @@ def test_a_node_whose_lease_runs_out_is_lost(tmp_path: Path) -> None:
     assert state.restarts == 0 and state.spent == {"node": 1}
 
 
-def test_a_node_is_not_called_lost_before_the_margin_has_passed_as_well(tmp_path: Path) -> None:
+def test_a_node_is_not_declared_lost_before_the_end_of_the_margin(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()
     world.now += LEASE + MARGIN / 2
     assert a.turn().phase is Phase.RUNNING
 
 
-def test_every_node_may_be_the_one_that_is_lost(tmp_path: Path) -> None:
+def test_any_node_may_be_lost(tmp_path: Path) -> None:
     for index in range(3):
         world = make_world(tmp_path / str(index), 2, 3)
         nodes = [world.node(name, order=i) for i, name in enumerate("abc")]
@@ -321,7 +335,7 @@ def test_every_node_may_be_the_one_that_is_lost(tmp_path: Path) -> None:
         assert names(state) == [node.member.name for node in survivors]
 
 
-def test_beats_keep_a_silent_peer_alive_however_long_the_run(tmp_path: Path) -> None:
+def test_heartbeats_keep_a_peer_alive_in_a_long_run(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
     for _ in range(20):
         world.now += LEASE
@@ -329,9 +343,9 @@ def test_beats_keep_a_silent_peer_alive_however_long_the_run(tmp_path: Path) -> 
     assert rounds(world) == [1]
 
 
-def test_a_node_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
+def test_the_run_does_not_wait_for_a_node_that_left(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     state = b.step().state
     assert (state.phase, state.cause, state.reason) == (Phase.JOINING, Cause.LEAVE, "b left")
     state = turns(a)
@@ -339,7 +353,7 @@ def test_a_node_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     assert not state.phase.final, "leaving is not closing"
 
 
-def test_a_newcomer_is_taken_into_a_new_round(tmp_path: Path) -> None:
+def test_a_newcomer_joins_in_a_new_round(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 2)
     a = world.node("a", order=5, job="7.0", job_nodes=1)
     assert names(turns(a)) == ["a"]
@@ -355,7 +369,7 @@ def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
     a.fail(1)
     state = turns(a, times=1)
-    a.say(NodeState.READY, 1)
+    a.set_state(NodeState.READY, 1)
     for _ in range(5):
         observation = a.step()
         assert observation.state.phase is Phase.JOINING
@@ -365,19 +379,19 @@ def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
     assert (state.phase, state.round, state.spent) == (Phase.RUNNING, 2, {"worker": 1})
 
 
-def test_a_node_knows_when_it_is_the_last_one_that_may_have_workers(tmp_path: Path) -> None:
+def test_a_node_knows_whether_other_nodes_may_have_workers(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
     assert not a.step().last, "a round runs"
     a.fail(1)
     assert not a.step().last
-    b.say(NodeState.READY, 1)
+    b.set_state(NodeState.READY, 1)
     b.step()
     assert a.step().last
-    a.say(NodeState.READY, 1)
+    a.set_state(NodeState.READY, 1)
     assert not a.step().last, "the next round runs"
 
 
-def test_a_requeued_node_needs_no_time_out(tmp_path: Path) -> None:
+def test_a_requeued_node_does_not_wait_for_a_time_out(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
     again = world.node("b", "1-cd", order=1, round=-1, dead=(b.member.node,), **JOB)
     state = turns(again, a, again)
@@ -397,21 +411,23 @@ def test_the_budget_ends_the_run(tmp_path: Path) -> None:
     assert state.reason == "rank 0 failed on a: ValueError: 2 (restarts.max is 1, all spent)"
 
 
-def test_a_success_of_all_is_final_though_its_nodes_vanish(tmp_path: Path) -> None:
+def test_a_success_of_all_is_final_without_the_nodes(tmp_path: Path) -> None:
     world, a, b = running_pair(tmp_path)
-    b.say(NodeState.SUCCEEDED, 1)
+    b.set_state(NodeState.SUCCEEDED, 1)
     b.step()
     world.now += 10 * DEAD
-    a.say(NodeState.SUCCEEDED, 1)
+    a.set_state(NodeState.SUCCEEDED, 1)
     assert a.step().state.phase is Phase.SUCCEEDED
     world.now += 10 * DEAD
     assert a.step().state.phase is Phase.SUCCEEDED
 
 
-# Racing
+# Races
 
 
-def test_of_two_that_decide_on_the_same_version_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_of_two_commits_after_the_same_version_wins_the_race(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world = make_world(tmp_path, 2, 2)
     a, b = world.node("a"), world.node("b")
     b.member = replace(b.member, round=-1)
@@ -428,20 +444,18 @@ def test_of_two_that_decide_on_the_same_version_one_wins(tmp_path: Path, monkeyp
         return raced[-1]
 
     monkeypatch.setattr(Register, "commit", overtaken)
-    assert a.step().state.phase is Phase.JOINING, "who lost learns more in its next turn"
+    assert a.step().state.phase is Phase.JOINING, "the loser reads more in its next turn"
     state = a.step().state
     assert raced == [state, False]
     assert (state.phase, state.round) == (Phase.RUNNING, 1)
     assert rounds(world) == [1]
 
 
-def test_a_turn_ends_when_a_version_is_there_that_cannot_be_seen_yet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A directory's listing may lag behind what its server refuses to create again."""
+def test_a_turn_ends_at_a_version_that_is_not_listed_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory's listing may be older than the names that its server refuses to create again."""
     world, a, b = running_pair(tmp_path)
     before = a.step()
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     b.step()
     after = len(history(world))
     assert after > before.version
@@ -452,7 +466,7 @@ def test_a_turn_ends_when_a_version_is_there_that_cannot_be_seen_yet(
         tries.append(number)
         return commit(self, number, value)
 
-    a.say(NodeState.LEFT, 1)
+    a.set_state(NodeState.LEFT, 1)
     with monkeypatch.context() as patch:
         patch.setattr(Register, "_last_number", lambda self: min(last(self), before.version))
         patch.setattr(Register, "commit", counted)
@@ -467,7 +481,7 @@ def no_lock(register: Register) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("locked", [True, False], ids=["lock", "no lock"])
-def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
+def test_concurrent_turns_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: bool) -> None:
     if not locked:
         monkeypatch.setattr(Register, "lock", no_lock)
     world = make_world(tmp_path, 6, 6)
@@ -491,12 +505,12 @@ def test_nodes_that_step_at_once_agree(tmp_path: Path, monkeypatch: pytest.Monke
     assert [state.round for state in history(world)] == [0, 1]
 
 
-def test_a_version_that_came_meanwhile_is_decided_on_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was decided on an old version is not committed on top of a newer one."""
+def test_a_new_version_before_the_commit_causes_a_new_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision on an old version is not committed after a newer one."""
     world, a, b = running_pair(tmp_path)
-    b.say(NodeState.LEFT, 1)
+    b.set_state(NodeState.LEFT, 1)
     b.rendezvous._lease.renew(b.member)
-    world.now += BEAT
+    world.now += HEARTBEAT
     lock = Register.lock
 
     @contextlib.contextmanager
@@ -514,7 +528,7 @@ def test_a_version_that_came_meanwhile_is_decided_on_anew(tmp_path: Path, monkey
 # Sudden death
 
 
-def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_path: Path) -> None:
+def test_after_a_death_at_any_point_of_a_turn_the_others_continue(tmp_path: Path) -> None:
     def before_the_last_joins(root: Path) -> tuple[World, Node, Node]:
         world = make_world(root, 2, 2)
         a, b = world.node("a"), world.node("b", round=-1)
@@ -522,12 +536,12 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
         return world, a, b
 
     _, _, b = before_the_last_joins(tmp_path / "whole")
-    b.say(NodeState.READY, 0)
+    b.set_state(NodeState.READY, 0)
     steps = steps_of(b.step)
     assert steps.count("replace") == 1 and steps.count("link") == 1
     for index, where in deaths(steps):
         world, a, b = before_the_last_joins(tmp_path / f"{index}-{where}")
-        b.say(NodeState.READY, 0)
+        b.set_state(NodeState.READY, 0)
         die_in(b.step, index, where)
         point = f"killed {where} {steps[index]}, step {index} of {steps}"
         assert read_state(world.backend).round in (0, 1), point
@@ -541,11 +555,11 @@ def test_a_death_at_any_point_of_a_turn_leaves_a_run_that_others_carry_on(tmp_pa
         assert (state.phase, names(state)) == (Phase.RUNNING, ["a", "c"]), point
 
 
-# Trouble
+# Errors
 
 
 @pytest.mark.parametrize("call", ["open", "replace", "link", "listdir"])
-def test_a_turn_that_fails_can_be_taken_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+def test_a_failed_turn_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     world = make_world(tmp_path, 1, 1)
     a = world.node("a")
 
@@ -571,7 +585,7 @@ def test_a_turn_that_fails_can_be_taken_again(tmp_path: Path, monkeypatch: pytes
     ],
     ids=["null", "list", "empty", "unknown phase", "impossible settings"],
 )
-def test_a_state_that_makes_no_sense_is_named(tmp_path: Path, value: object) -> None:
+def test_an_invalid_state_is_reported(tmp_path: Path, value: object) -> None:
     world = make_world(tmp_path, 1, 1)
     a = world.node("a")
     Register(world.paths.register, "alien").commit(1, value)
@@ -590,7 +604,7 @@ def test_the_first_to_open_a_run_creates_it(tmp_path: Path) -> None:
     assert len(history(world)) == 1
 
 
-def test_of_many_that_open_a_run_one_creates_it(tmp_path: Path) -> None:
+def test_one_of_many_that_open_a_run_creates_it(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path)
     paths.register.mkdir(parents=True)
 
@@ -646,7 +660,7 @@ def test_a_closed_run_stays_closed(tmp_path: Path) -> None:
     assert len([s for s in history(world) if s.phase is Phase.CLOSED]) == 1
 
 
-def test_closing_wins_over_a_run_that_moves(tmp_path: Path) -> None:
+def test_closing_wins_over_concurrent_changes(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     register, read = Register(world.paths.register, "mover"), Register.read
     moves = iter(range(3))
@@ -664,7 +678,7 @@ def test_closing_wins_over_a_run_that_moves(tmp_path: Path) -> None:
     assert len(history(world)) == 5
 
 
-def test_a_reopened_run_goes_on_with_other_settings(tmp_path: Path) -> None:
+def test_a_reopened_run_continues_with_other_settings(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.fail(1)
     a.turn()
@@ -689,12 +703,12 @@ def test_a_reopened_run_waits_for_members_that_may_live(tmp_path: Path) -> None:
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["c"])
 
 
-def test_who_has_just_regained_its_lease_forms_no_round(tmp_path: Path) -> None:
+def test_a_node_that_has_just_regained_its_lease_forms_no_round(tmp_path: Path) -> None:
     world = make_world(tmp_path, 2, 2)
     a, b = world.node("a"), world.node("b", round=-1)
     a.step(), b.step(), a.step()
     world.now += DEAD
-    b.say(NodeState.READY, 0)
+    b.set_state(NodeState.READY, 0)
     b.step()
     assert a.step().state.phase is Phase.JOINING
     wait(world, MARGIN + 0.1, a, b)

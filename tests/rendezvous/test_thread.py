@@ -20,14 +20,14 @@ READY = Member("n1@0-ab", NodeState.READY, 0, 1, "a", 1)
 RUNNING = replace(READY, node_state=NodeState.RUNNING, round=1)
 LEFT = replace(READY, node_state=NodeState.LEFT, round=1)
 NEVER = 1000.0
-"""Seconds between turns that no test waits for."""
+"""Seconds between turns; longer than any test."""
 
 TIMEOUT = 30.0
 
 
 class Turns:
-    """A rendezvous whose turns do what the test says; ``react`` is given each member and may raise or block. It looks
-    in every turn, and has something to do again after ``pause`` seconds."""
+    """A rendezvous with the turns of a test. ``react`` gets each member and may raise or block. It polls in every turn,
+    and the next turn is due after ``pause`` seconds."""
 
     def __init__(self, react: Callable[[Member], None] = lambda member: None, pause: float = 0.001) -> None:
         self.members: queue.Queue[Member] = queue.Queue()
@@ -69,12 +69,12 @@ def running(turns: Turns, pause: float) -> Iterator[tuple[RendezvousThread, "que
         assert not thread._thread.is_alive()
 
 
-def test_turns_are_taken_again_and_again_and_delivered() -> None:
+def test_turns_are_repeated_and_delivered() -> None:
     with running(Turns(), 0.001) as (_, delivered):
         assert [delivered.get(timeout=TIMEOUT) for _ in range(3)] == [READY] * 3
 
 
-def test_what_is_said_is_published_at_once() -> None:
+def test_a_publication_is_written_at_once() -> None:
     with running(Turns(), NEVER) as (thread, delivered):
         assert delivered.get(timeout=TIMEOUT) == READY
         thread.publish(RUNNING)
@@ -83,7 +83,7 @@ def test_what_is_said_is_published_at_once() -> None:
         assert delivered.get(timeout=TIMEOUT) == LEFT
 
 
-def test_what_is_said_during_a_turn_is_not_lost() -> None:
+def test_a_publication_during_a_turn_is_not_lost() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def block(member: Member) -> None:
@@ -97,7 +97,7 @@ def test_what_is_said_during_a_turn_is_not_lost() -> None:
         assert [delivered.get(timeout=TIMEOUT) for _ in range(2)] == [READY, RUNNING]
 
 
-def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
+def test_a_publication_at_the_start_of_a_turn_is_not_lost() -> None:
     delivered: queue.Queue[Any] = queue.Queue()
     thread = made(Turns(pause=NEVER), delivered)
 
@@ -113,7 +113,7 @@ def test_what_is_said_as_a_turn_begins_is_not_lost() -> None:
     assert thread.stop(TIMEOUT)
 
 
-def test_news_are_heard_before_the_turn_that_they_bring() -> None:
+def test_notifications_are_handled_before_the_turn_that_they_cause() -> None:
     turns, heard = Turns(), []
     with running(turns, NEVER) as (thread, delivered):
         assert delivered.get(timeout=TIMEOUT) == READY
@@ -122,13 +122,13 @@ def test_news_are_heard_before_the_turn_that_they_bring() -> None:
         assert heard == [(turns, 1)]
 
 
-def test_a_turn_without_a_look_renews_the_lease_and_delivers_nothing() -> None:
+def test_a_turn_without_a_poll_renews_the_lease_and_delivers_nothing() -> None:
     turns, delivered, renewals = Turns(pause=NEVER), queue.Queue(), queue.Queue()
     turns.poll = lambda: None  # type: ignore[method-assign]
     thread = RendezvousThread(turns, READY, NEVER, delivered.put, renewals.put)  # type: ignore[arg-type]  # as good
     thread.start()
     assert renewals.get(timeout=TIMEOUT) == 7.0
-    assert thread.stop(TIMEOUT), "what was renewed is published"
+    assert thread.stop(TIMEOUT), "the renewed content is published"
     thread._thread.join(TIMEOUT)
     assert delivered.empty()
 
@@ -142,7 +142,7 @@ def test_a_turn_without_a_look_renews_the_lease_and_delivers_nothing() -> None:
     ],
     ids=["store", "other", "system"],
 )
-def test_an_error_is_delivered_and_the_next_turn_taken(
+def test_an_error_is_delivered_and_the_next_turn_follows(
     error: Exception, kind: type[HpcElasticError], text: str
 ) -> None:
     errors = [error]
@@ -159,12 +159,12 @@ def test_an_error_is_delivered_and_the_next_turn_taken(
         assert delivered.get(timeout=TIMEOUT) == READY
 
 
-def test_who_was_told_of_an_error_hears_of_its_end() -> None:
+def test_the_end_of_an_error_is_delivered() -> None:
     errors = [StoreError("no space")]
     turns = Turns(lambda member: None if not errors else _raise(errors.pop()))
     with running(turns, NEVER) as (_, delivered):
         assert isinstance(delivered.get(timeout=TIMEOUT), StoreError)
-        assert delivered.get(timeout=TIMEOUT) == READY, "after an error the next turn comes soon"
+        assert delivered.get(timeout=TIMEOUT) == READY, "the next turn follows soon after an error"
         assert turns.again == 1
 
 
@@ -172,7 +172,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
+def test_an_internal_error_is_delivered_and_ends_the_thread() -> None:
     def fail(member: Member) -> None:
         raise KeyError("n1")
 
@@ -183,13 +183,13 @@ def test_a_mistake_of_ours_is_delivered_and_ends_the_thread() -> None:
     assert not thread._thread.is_alive()
     assert turns.members.qsize() == delivered.qsize() == 1
     error = delivered.get()
-    assert type(error) is InternalError, "no StoreError, which an agent would wait out"
+    assert type(error) is InternalError, "not a StoreError, after which an agent would wait"
     assert str(error).startswith("internal error: Traceback (most recent call last):\n")
     assert str(error).endswith("KeyError: 'n1'\n; 'n1'")
     assert thread.stop(0.01) is False
 
 
-def test_stopping_waits_until_the_last_word_is_published() -> None:
+def test_stopping_waits_until_the_last_state_is_published() -> None:
     entered, release = threading.Event(), threading.Event()
     published: list[Member] = []
 
@@ -202,12 +202,12 @@ def test_stopping_waits_until_the_last_word_is_published() -> None:
     with running(Turns(block), NEVER) as (thread, _):
         thread.publish(LEFT)
         assert entered.wait(TIMEOUT)
-        threading.Timer(0.2, release.set).start()  # a stop that does not wait is over by then
+        threading.Timer(0.2, release.set).start()  # a stop without a wait would have ended before
         assert thread.stop(TIMEOUT) is True
         assert published == [LEFT]
 
 
-def test_stopping_takes_more_than_one_turn_if_the_first_fails() -> None:
+def test_stopping_repeats_a_turn_that_fails() -> None:
     failures = [StoreError("hiccup")] * 3
 
     def fail(member: Member) -> None:
@@ -225,7 +225,7 @@ def test_stopping_takes_more_than_one_turn_if_the_first_fails() -> None:
         assert sum(isinstance(message, StoreError) for message in delivered.queue) == 3
 
 
-def test_stopping_gives_up_in_time_if_the_filesystem_hangs() -> None:
+def test_stopping_ends_in_time_if_the_filesystem_hangs() -> None:
     entered, release = threading.Event(), threading.Event()
 
     def hang(member: Member) -> None:
@@ -242,7 +242,7 @@ def test_stopping_gives_up_in_time_if_the_filesystem_hangs() -> None:
         assert not thread._thread.is_alive()
 
 
-def test_no_turn_is_taken_after_the_stop() -> None:
+def test_no_turn_follows_the_stop() -> None:
     turns = Turns()
     with running(turns, 0.001) as (thread, _):
         assert thread.stop(TIMEOUT)
@@ -250,10 +250,10 @@ def test_no_turn_is_taken_after_the_stop() -> None:
         taken = turns.members.qsize()
         thread.publish(RUNNING)
         assert turns.members.qsize() == taken
-        thread.publish(turns.members.queue[-1])  # so that the stop of the fixture finds it published
+        thread.publish(turns.members.queue[-1])  # so that the fixture's stop finds it published
 
 
-def test_a_real_rendezvous_forms_a_round_and_says_goodbye(tmp_path: Path) -> None:
+def test_a_real_rendezvous_forms_a_round_and_departs(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     node = world.node("a")
     outcomes: queue.Queue[Observation] = queue.Queue()
