@@ -65,7 +65,7 @@ def result(paths: RunPaths) -> Any:
     return values.load(paths.result(ROUND, RANK))
 
 
-def test_a_function_is_called_and_its_value_kept(paths: RunPaths) -> None:
+def test_a_function_is_called_and_its_result_is_kept(paths: RunPaths) -> None:
     ended = work(paths, "my_training:train", '[1, 0.5, "a b", true]')
     assert (ended.returncode, ended.stderr) == (0, "")
     assert result(paths) == {"args": [1, 0.5, "a b", True], "rank": RANK}

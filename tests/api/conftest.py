@@ -8,7 +8,7 @@ from tests.cli.shell import MARK, Shell, shell_in
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """This process in a working directory of its own; what it starts is ended with the test."""
+    """This process in its own working directory. All processes that it starts are ended with the test."""
     with shell_in(tmp_path) as made:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv(MARK, made.mark)

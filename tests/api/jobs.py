@@ -9,7 +9,7 @@ QUICK: dict[str, Any] = {
 }
 
 KEYWORDS = {f"{group}__{key}": value for group, keys in QUICK.items() for key, value in keys.items()}
-"""The same as keyword arguments of `submit`."""
+"""The same job as keyword arguments of `submit`."""
 
 WAITS = """\
 import os, pathlib, time

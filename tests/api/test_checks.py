@@ -56,7 +56,7 @@ def name_of(entrypoint: Entrypoint) -> str:
 
 
 def refusal(entrypoint: Entrypoint, directory: Path) -> str | None:
-    """Why the entrypoint is refused; None if it is not."""
+    """Return why the entrypoint is refused; None if it is not."""
     try:
         check_entrypoint(entrypoint, directory)
     except ConfigError as error:
@@ -65,7 +65,7 @@ def refusal(entrypoint: Entrypoint, directory: Path) -> str | None:
 
 
 @pytest.mark.parametrize("entrypoint", GOOD, ids=name_of)
-def test_good(entrypoint: Entrypoint, directory: Path) -> None:
+def test_valid_entrypoints(entrypoint: Entrypoint, directory: Path) -> None:
     assert refusal(entrypoint, directory) is None
 
 
@@ -85,7 +85,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("entrypoint", "message"), BAD, ids=[name_of(entrypoint) for entrypoint, _ in BAD])
-def test_bad(entrypoint: Entrypoint, message: str, directory: Path) -> None:
+def test_invalid_entrypoints(entrypoint: Entrypoint, message: str, directory: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         check_entrypoint(entrypoint, directory)
 

@@ -1,4 +1,4 @@
-"""What the function of a failed run has raised, raised again where its result is asked for."""
+"""The exception of a failed run's function is raised again where the result is requested."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from tests.cli.shell import TIMEOUT, Shell
 
 
 class Diverged(Exception):
-    """An exception of a user's own."""
+    """An exception of the user."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message, step)
@@ -19,14 +19,14 @@ class Diverged(Exception):
 
 
 class Forgetful(Exception):
-    """It can be pickled, but not made again from what it keeps: a common mistake."""
+    """An exception that can be pickled but not unpickled, which is a common mistake."""
 
     def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
 
 
 def fails(raising: Callable[[], Exception]) -> RunFailed:
-    """The failure of a run of two ranks, of which rank 1 raises."""
+    """Return the failure of a run of two ranks of which rank 1 raises."""
 
     def train() -> str:
         import os
@@ -65,11 +65,11 @@ def test_an_exception_that_a_notebook_defines(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("raising", "why"),
     [
-        pytest.param(lambda: Forgetful("no", 3), "its exception cannot be loaded here: TypeError", id="not-made-again"),
+        pytest.param(lambda: Forgetful("no", 3), "its exception cannot be loaded here: TypeError", id="not-unpickled"),
         pytest.param(lambda: ValueError(__import__("threading").Lock()), None, id="not-pickled"),
     ],
 )
-def test_text_where_the_exception_cannot_travel(
+def test_an_exception_that_cannot_be_pickled_is_shown_as_text(
     raising: Callable[[], Exception], why: str | None, shell: Shell
 ) -> None:
     error = fails(raising)
@@ -81,7 +81,7 @@ def test_text_where_the_exception_cannot_travel(
 
 
 @pytest.mark.slow
-def test_an_exception_that_others_could_have_written_is_not_loaded(shell: Shell) -> None:
+def test_an_exception_in_a_file_writable_by_others_is_not_loaded(shell: Shell) -> None:
     shell.write({"mod.py": "def fail():\n    raise ValueError('no data')\n"})
     run = submit({**job(), "entrypoint": {"function": "mod:fail"}}, executor="local")
     run.wait(TIMEOUT)
@@ -103,7 +103,7 @@ def test_a_script_that_fails_has_rank_and_node(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_what_other_ranks_returned_is_kept(shell: Shell) -> None:
+def test_the_results_of_other_ranks_are_kept(shell: Shell) -> None:
     def train() -> str:
         import os
         import pathlib

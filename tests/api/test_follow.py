@@ -22,7 +22,9 @@ def write(directory: Path, round: int, rank: int, stream: str, text: str) -> Non
         pytest.param(1, 2, [], id="neither"),
     ],
 )
-def test_rank_and_round_are_chosen(rank: int | None, round: int | None, expected: list[str], tmp_path: Path) -> None:
+def test_the_selection_of_rank_and_round(
+    rank: int | None, round: int | None, expected: list[str], tmp_path: Path
+) -> None:
     write(tmp_path, 1, 0, "out", "a\n")
     write(tmp_path, 1, 1, "err", "b\n")
     write(tmp_path, 2, 0, "out", "c\n")
@@ -30,7 +32,7 @@ def test_rank_and_round_are_chosen(rank: int | None, round: int | None, expected
     assert LogFollower(tmp_path, rank, round).lines() == expected
 
 
-def test_each_line_is_told_once_and_whole(tmp_path: Path) -> None:
+def test_each_line_is_shown_once_and_complete(tmp_path: Path) -> None:
     follower = LogFollower(tmp_path)
     assert follower.lines() == []
     write(tmp_path, 1, 0, "out", "one\ntw")

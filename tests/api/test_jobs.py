@@ -14,7 +14,7 @@ from tests.cli.shell import TIMEOUT, Shell, eventually
 
 
 def processes_of(shell: Shell, node: str) -> list[int]:
-    """Agent, guard and workers of a node."""
+    """Return agent, guard and workers of a node."""
     wanted = f"HPCELASTIC_AGENT={node}@".encode()
     found = []
     for pid, line in shell.processes().items():
@@ -32,7 +32,7 @@ def stands(run: Run) -> list[tuple[str, str]]:
     return [(node.name, node.node_state) for node in status.nodes if status.phase == "running"]
 
 
-def test_a_record_that_is_still_being_written_is_left_out(shell: Shell) -> None:
+def test_an_incomplete_record_is_ignored(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     paths = prepare(resolve(job(), []))
     paths.jobs.parent.mkdir()
@@ -46,7 +46,7 @@ def test_a_record_that_is_still_being_written_is_left_out(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_node_is_killed_whole_and_started_again(shell: Shell) -> None:
+def test_a_node_is_killed_completely_and_started_again(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     paths = prepare(resolve(job(nodes="1..2"), []))
     nodes, run = LocalNodes(paths, 2), Run(paths.root)

@@ -1,4 +1,4 @@
-"""A run watched in a notebook, whose stop button is pressed."""
+"""A run that is watched in a notebook whose stop button is pressed."""
 
 import queue
 import sys
@@ -28,7 +28,7 @@ class Kernel:
         self.client.wait_for_ready(timeout=TIMEOUT)
 
     def messages(self, code: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Type and content of each message that a cell causes, to its end."""
+        """Yield type and content of each message of a cell until its end."""
         cell = self.client.execute(code)
         deadline = time.monotonic() + TIMEOUT
         while True:
@@ -58,7 +58,7 @@ def kernel(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
 
 
 @pytest.mark.slow
-def test_the_stop_button_ends_the_watching_and_not_the_run(shell: Shell, kernel: Kernel) -> None:
+def test_the_stop_button_ends_only_the_watching(shell: Shell, kernel: Kernel) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")
     kinds, printed = [], ""

@@ -1,4 +1,4 @@
-"""A run's directory is made whole or not at all, whatever happens while it is made."""
+"""A run's directory is created completely or not at all, whatever happens meanwhile."""
 
 import os
 import re
@@ -26,14 +26,14 @@ def script(shell: Shell) -> Shell:
     return shell
 
 
-def test_directory_is_the_owners_alone_and_holds_a_run_that_waits(script: Shell) -> None:
+def test_the_directory_is_private_and_contains_a_waiting_run(script: Shell) -> None:
     paths = prepare(resolve(job(), []))
     assert stat.S_IMODE(paths.root.stat().st_mode) == 0o700
     assert Run(paths.root).status().phase == "joining"
     assert not [name for name in script.listing() if ".new-" in name or files.DRAFT_PREFIX in name]
 
 
-def test_home_is_meant_by_a_tilde(script: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tilde_is_the_home_directory(script: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(script.directory / "home"))
     paths = prepare(resolve(job(), ["run.directory=~/runs"]))
     assert paths.root == script.directory / "home" / "runs" / "r"
@@ -44,7 +44,7 @@ def fails(*_args: Any, **_keywords: Any) -> Any:
 
 
 @pytest.mark.parametrize("where", [(files, "publish"), (files, "make_directory"), (module, "open_run")], ids=str)
-def test_error_in_the_middle_leaves_nothing(
+def test_an_error_during_the_creation_leaves_nothing(
     where: tuple[Any, str], script: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = script.listing()
@@ -93,7 +93,7 @@ print(number, seen)
 
 
 @pytest.mark.slow
-def test_sudden_death_at_any_moment_leaves_no_half_made_run(script: Shell) -> None:
+def test_sudden_death_leaves_no_incomplete_run(script: Shell) -> None:
     done = script.python("-c", DIES, environ={"PYTHONPATH": str(Path(__file__).parents[2])})
     assert done.returncode == 0, done.stderr
     found = re.match(r"(\d+) ", done.stdout)
@@ -104,7 +104,7 @@ def test_sudden_death_at_any_moment_leaves_no_half_made_run(script: Shell) -> No
 
 
 def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
-    """What ``count`` threads get from ``call``, exceptions included."""
+    """Return the results of ``count`` threads that call ``call``, exceptions included."""
     results: list[Any] = []
     barrier = threading.Barrier(count)
 
@@ -123,7 +123,7 @@ def at_once(count: int, call: Callable[[], Any]) -> list[Any]:
     return results
 
 
-def test_of_many_that_make_the_same_run_one_succeeds(script: Shell) -> None:
+def test_one_of_many_that_create_the_same_run_succeeds(script: Shell) -> None:
     config = resolve(job(), [])
     results = at_once(8, lambda: prepare(config))
     errors = [result for result in results if isinstance(result, Exception)]

@@ -1,4 +1,4 @@
-"""Runs are found by their names: from other directories, by other processes, after they were moved or removed."""
+"""Runs are found by name: from other directories, by other processes, after they were moved or removed."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.cli.shell import TIMEOUT, Shell
 
 @pytest.fixture
 def made(shell: Shell) -> Shell:
-    """The runs ``r`` in ``runs`` and ``far`` in ``other``, both noted."""
+    """The runs ``r`` in ``runs`` and ``far`` in ``other``, both recorded."""
     shell.write({"train.py": ""})
     for name, directory in (("r", "runs"), ("far", "other")):
         record_run(prepare(resolve(job(name), [f"run.directory={directory}"])).root)
@@ -28,7 +28,7 @@ def made(shell: Shell) -> Shell:
 
 
 @pytest.mark.slow
-def test_a_started_run_is_noted_for_its_owner_alone(shell: Shell) -> None:
+def test_a_started_run_is_recorded_for_its_owner_only(shell: Shell) -> None:
     shell.write({"train.py": ""})
     run = start(resolve(job(), []), executor="local")
     run.wait(TIMEOUT)
@@ -42,15 +42,15 @@ def test_a_started_run_is_noted_for_its_owner_alone(shell: Shell) -> None:
     [
         pytest.param("runs/r", "runs/r", id="directory"),
         pytest.param("r", "runs/r", id="in-runs"),
-        pytest.param("far", "other/far", id="noted"),
+        pytest.param("far", "other/far", id="recorded"),
         pytest.param(Path("other/far"), "other/far", id="path"),
     ],
 )
-def test_found(name: str, found: str, made: Shell) -> None:
+def test_known_names_are_found(name: str, found: str, made: Shell) -> None:
     assert Run.open(name).directory == made.directory / found
 
 
-def test_what_is_near_comes_first(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_in_the_working_directory_come_first(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     (made.directory / "elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert Run.open("r").directory == made.directory / "runs" / "r"
@@ -62,7 +62,7 @@ def test_what_is_near_comes_first(made: Shell, monkeypatch: pytest.MonkeyPatch) 
     assert Run.open("r", runs="../runs").directory == Path.cwd() / "r"
 
 
-def test_a_later_run_of_the_name_is_the_one_that_is_found(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_latest_run_with_a_name_is_found(made: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     record_run(prepare(resolve(job("far"), ["run.directory=third"])).root)
     assert Run.open("far").directory == made.directory / "third" / "far"
 
@@ -81,14 +81,14 @@ def test_unknown_names(name: str, message: str, made: Shell) -> None:
         Run.open(name)
 
 
-def test_many_names_are_not_all_told(shell: Shell) -> None:
+def test_not_all_of_many_names_are_listed(shell: Shell) -> None:
     for number in range(14):
         record_run(Path(f"/gone/run{number:02}"))
     with pytest.raises(ConfigError, match=r"the known runs are run00, .* run09 and 4 more"):
         Run.open("zzz")
 
 
-def test_a_removed_run_is_told_and_forgotten(made: Shell) -> None:
+def test_the_record_of_a_removed_run_is_removed(made: Shell) -> None:
     shutil.rmtree("other/far")
     with pytest.raises(
         ConfigError, match=r"far: was in .*/other/far, which contains no run any more; its record is removed now"
@@ -98,7 +98,7 @@ def test_a_removed_run_is_told_and_forgotten(made: Shell) -> None:
         Run.open("far")
 
 
-def test_what_may_only_not_be_mounted_is_kept(made: Shell) -> None:
+def test_a_record_in_an_unmounted_filesystem_is_kept(made: Shell) -> None:
     os.rename("other", "unmounted")
     for _ in range(2):
         with pytest.raises(
@@ -109,7 +109,7 @@ def test_what_may_only_not_be_mounted_is_kept(made: Shell) -> None:
     assert Run.open("far").name == "far"
 
 
-def test_damaged_entry_is_told(made: Shell) -> None:
+def test_a_damaged_record_is_reported(made: Shell) -> None:
     (user_registry().root / "far").write_text("[]")
     with pytest.raises(StoreError, match="contains no directory; remove the file"):
         Run.open("far")
@@ -127,7 +127,7 @@ def test_a_registry_that_cannot_be_written_stops_no_run(
     assert run.wait(TIMEOUT).phase == "succeeded"
 
 
-def test_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/ann")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")  # to be ignored, says the XDG Base Directory Specification
     assert user_registry() == Registry(Path("/home/ann/.local/state/hpcelastic/runs"))

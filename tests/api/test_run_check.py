@@ -1,4 +1,4 @@
-"""What doctor has found shapes the runs that are created in its directory."""
+"""The report of doctor determines the settings of runs that are created in its directory."""
 
 import json
 import os
@@ -31,14 +31,14 @@ def script(shell: Shell) -> Shell:
 
 
 def left_by_doctor(**changes: Any) -> None:
-    """A verdict for the runs in ``runs``."""
+    """A filesystem report for the runs in ``runs``."""
     runs = Path("runs").absolute()
     runs.mkdir(mode=0o700, exist_ok=True)
     verdict = FilesystemReport(**{"safe": True, "mount": mount_of(runs), "nodes": 2, **changes})
     files.publish(doctor_verdict(runs), files.to_json(encode(verdict)))
 
 
-def test_a_run_on_a_late_filesystem_has_longer_times_and_keeps_them(script: Shell) -> None:
+def test_a_run_on_a_slow_filesystem_has_longer_times_and_keeps_them(script: Shell) -> None:
     left_by_doctor(lag=5.0, lock=LockKind.SOFT)
     paths = prepare(resolve(job(), []))
     created = read_state(FileBackend(paths)).settings
@@ -50,7 +50,7 @@ def test_a_run_on_a_late_filesystem_has_longer_times_and_keeps_them(script: Shel
     assert read_state(FileBackend(paths)).settings == created
 
 
-def test_a_run_by_itself_has_the_times_that_were_asked_for(script: Shell) -> None:
+def test_a_run_without_a_report_has_the_configured_times(script: Shell) -> None:
     config = resolve(job(), [])
     paths = prepare(config)
     verdict = read_verdict(paths.filesystem)
@@ -80,7 +80,7 @@ def test_agents_with_the_same_flags_join_a_run_whose_times_were_raised(script: S
 
 
 def finished(agent: "subprocess.Popen[str]") -> str:
-    """What an agent that must succeed has said."""
+    """Return the output of an agent that must succeed."""
     _, said = agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode == 0, said
     return said

@@ -1,4 +1,4 @@
-"""What is told of a run's nodes."""
+"""The status of a run's nodes."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -41,5 +41,5 @@ def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Memb
     for member in (before, OTHER, NEW):
         backend.lease(member.node).renew(member)
     status = read_status(RunReader(paths))
-    assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "who is known to be dead is left out"
+    assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "nodes known to be dead are left out"
     assert ("agent restarts 1" in "\n".join(lines(status, {}))) == bool(restarts)

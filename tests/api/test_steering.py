@@ -1,4 +1,4 @@
-"""Requests for an active run: their results, and the requests that are refused before anything happens."""
+"""Requests for an active run: their results, and the requests that are refused without an effect."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ MEMBERS = (
 
 @pytest.fixture
 def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPaths]:
-    """Makes a run in whose first round three nodes are, two of them on one machine."""
+    """Return a function that makes a run with three nodes in its first round, two of them on one machine."""
     monkeypatch.chdir(tmp_path)
     Path("train.py").touch()
 
@@ -57,7 +57,7 @@ def commit(paths: RunPaths, change: Callable[[State], State]) -> None:
 
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the scheduler has for the run, and what was asked of it."""
+    """The run's capacity in SLURM, and the calls of SLURM."""
     asked: dict[str, Any] = {"has": Capacity(3, 0, ()), "added": 0, "cancelled": ()}
 
     def add(_paths: RunPaths, _config: object, count: int) -> str:
@@ -99,7 +99,7 @@ def submitted(paths: RunPaths) -> Run:
             4,
             "4 nodes wanted, 3 running, 1 pending, 1 pending cancelled",
             ("7_4",),
-            id="fewer than wait",
+            id="fewer pending",
         ),
         pytest.param(
             Capacity(3, 2, ("7_3", "7_4")),
@@ -107,9 +107,9 @@ def submitted(paths: RunPaths) -> Run:
             2,
             "2 nodes wanted, 3 running, 1 of them leaving, 2 pending cancelled",
             ("7_3", "7_4"),
-            id="fewer than run",
+            id="fewer than running",
         ),
-        pytest.param(Capacity(0, 4, ()), 0, 2, "2 nodes wanted, 0 running, 4 pending", (), id="an allocation waits"),
+        pytest.param(Capacity(0, 4, ()), 0, 2, "2 nodes wanted, 0 running, 4 pending", (), id="a pending allocation"),
     ],
 )
 def test_scale(
@@ -129,7 +129,7 @@ def test_scale(
     assert read_state(FileBackend(paths)).target == wanted
 
 
-def test_a_scale_that_slurm_refuses_says_how_the_run_stands(
+def test_a_scale_that_slurm_refuses_reports_the_state_of_the_run(
     make: Callable[..., RunPaths], slurm: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> str:
@@ -156,7 +156,7 @@ def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) 
     assert str(run.scale(2)) == "r: 2 nodes wanted, 3 running, 1 of them leaving"
 
 
-def test_drain_by_name_by_machine_and_back(make: Callable[..., RunPaths]) -> None:
+def test_drain_by_name_and_by_machine_and_undo(make: Callable[..., RunPaths]) -> None:
     run = Run(make().root)
     assert run.drain("n2_0") == ("n2_0",)
     assert run.drain("n2", "n1") == ("n1", "n2", "n2_0")
@@ -168,7 +168,9 @@ def test_drain_by_name_by_machine_and_back(make: Callable[..., RunPaths]) -> Non
         run.drain("n2", undo=True)
 
 
-def test_a_drain_that_leaves_too_few_says_so(make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drain_that_leaves_too_few_nodes_reports_it(
+    make: Callable[..., RunPaths], capsys: pytest.CaptureFixture[str]
+) -> None:
     run = Run(make().root)
     assert main(["drain", "n1", str(run.directory)]) == 0
     assert capsys.readouterr().out == "r: n1 leaves at the end of a step; drained: n1\n"
@@ -184,7 +186,7 @@ def record_stop_check(paths: RunPaths, round: int) -> None:
     assert log.close(10)
 
 
-def test_a_checkpoint_only_of_workers_that_ask_for_wishes(make: Callable[..., RunPaths]) -> None:
+def test_a_checkpoint_needs_workers_that_poll(make: Callable[..., RunPaths]) -> None:
     paths = make()
     record_stop_check(paths, round=0)
     with pytest.raises(ConfigError, match=r"the workers of round 1 have not called should_stop\(\) so far: workers"):
@@ -209,7 +211,7 @@ def test_a_checkpoint_anyway(make: Callable[..., RunPaths], capsys: pytest.Captu
 @pytest.mark.parametrize(
     "action", [lambda run: run.scale(3), lambda run: run.drain("n1"), lambda run: run.checkpoint()], ids=["s", "d", "c"]
 )
-def test_a_run_that_has_ended_takes_no_wish(action: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
+def test_an_ended_run_refuses_requests(action: Callable[[Run], object], make: Callable[..., RunPaths]) -> None:
     paths = make()
     close_run(FileBackend(paths), "test", "enough")
     with pytest.raises(ConfigError, match=r"^r has closed: enough; continue with hpcelastic submit --resume"):

@@ -68,7 +68,7 @@ def test_function_that_raises(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(shell: Shell) -> None:
+def test_wait_ends_after_its_timeout_and_the_run_continues(shell: Shell) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")
     with pytest.raises(TimeoutError, match=r"r has not ended after 0\.2 s: "):
@@ -83,7 +83,7 @@ def test_wait_gives_up_after_its_timeout_and_the_run_goes_on(shell: Shell) -> No
 @pytest.mark.parametrize(
     "ask", [lambda run: run.wait(TIMEOUT), lambda run: list(run.logs(follow=True))], ids=["wait", "logs"]
 )
-def test_it_is_noticed_that_nobody_is_left(shell: Shell, ask: Callable[[Run], object]) -> None:
+def test_a_run_without_agents_is_detected(shell: Shell, ask: Callable[[Run], object]) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(), executor="local")
     eventually(lambda: list(run.logs()))

@@ -24,7 +24,7 @@ def train(lr: float, steps: int = 1) -> float:
     return lr * steps
 
 
-train.__module__ = "__main__"  # so that it travels whole, as from a notebook
+train.__module__ = "__main__"  # so that it is pickled by value, as from a notebook
 
 
 @pytest.mark.slow

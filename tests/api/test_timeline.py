@@ -22,7 +22,7 @@ from hpcelastic.protocol.state import Phase
 from hpcelastic.storage.events import EventLog
 from hpcelastic.storage.paths import RunPaths
 
-STATE = StateChanged(version=2, phase=Phase.RUNNING, round=1, restarts=0, reason="all are there")
+STATE = StateChanged(version=2, phase=Phase.RUNNING, round=1, restarts=0, reason="all nodes are ready")
 WORKERS = WorkersStarted(
     round=1,
     world_size=12,
@@ -44,15 +44,15 @@ WORKERS = WorkersStarted(
             ["n1: its agent died (killed) and was restarted"],
             id="a restart",
         ),
-        pytest.param([STATE, STATE], ["running   round 1: all are there"], id="a version is shown once"),
+        pytest.param([STATE, STATE], ["running   round 1: all nodes are ready"], id="a version is shown once"),
         pytest.param([WORKERS], ["n1 runs rank 9, 10 of 12 in round 1"], id="workers"),
         pytest.param(
             [WorkerEnded(round=1, rank=9, exit_code=0), WorkerEnded(round=1, rank=10, exit_code=-9)],
             ["n1: rank 10 ended with -9"],
-            id="only a failure is shown",
+            id="only failures are shown",
         ),
         pytest.param([Fenced(round=1), AgentEnded()], ["n1: fenced", "n1: agent ended"], id="ends"),
-        pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="others are left out"),
+        pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(
             [UnknownEvent("node painted", {"colour": "green", "layers": [1]})],
             ["n1: node painted (colour: green, layers: [1])"],

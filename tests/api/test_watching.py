@@ -1,4 +1,4 @@
-"""Runs awaited, watched by callbacks, and shown: nobody is held by the filesystem, and the run goes on."""
+"""Runs that are awaited, watched by callbacks, and shown. A hung filesystem blocks no caller, and the run continues."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ from tests.cli.shell import TIMEOUT, Shell, eventually
 
 @pytest.fixture
 def run(shell: Shell) -> Run:
-    """A run of one rank that trains until there is a file ``finish``."""
+    """A run of one rank that trains until the file ``finish`` exists."""
     shell.write({"train.py": WAITS})
     return submit(job(), executor="local")
 
@@ -35,7 +35,7 @@ def finish() -> None:
 
 
 @pytest.mark.slow
-def test_awaited_run_gives_its_status_while_other_tasks_go_on(run: Run) -> None:
+def test_an_awaited_run_returns_its_status_while_other_tasks_continue(run: Run) -> None:
     async def main() -> RunStatus:
         waiting = asyncio.ensure_future(run.wait_async())
         while not list(run.logs()):
@@ -69,7 +69,7 @@ def test_timeout_of_an_awaited_run(run: Run) -> None:
     finish()
 
 
-def test_an_await_is_cancelled_at_once_though_the_filesystem_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_await_is_cancelled_at_once_while_the_filesystem_hangs(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     hangs, released = threading.Event(), threading.Event()
 
     def hang(_backend: object) -> None:
@@ -92,7 +92,7 @@ def test_an_await_is_cancelled_at_once_though_the_filesystem_hangs(run: Run, mon
     monkeypatch.undo()
 
 
-def test_threads_end_when_nobody_waits_any_more(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_end_when_no_caller_waits(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "POLL", 0.01)
     before = threading.active_count()
     call_off = [run.on_change(lambda _status: None), run.add_done_callback(lambda _run: None)]
@@ -109,7 +109,7 @@ def test_threads_end_when_nobody_waits_any_more(run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_changes_are_told_to_the_end(run: Run) -> None:
+def test_callbacks_get_changes_until_the_end(run: Run) -> None:
     told: list[RunStatus] = []
     done: list[Run] = []
     run.on_change(told.append)
@@ -128,7 +128,7 @@ def test_changes_are_told_to_the_end(run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_callback_that_fails_is_reported_and_stops_nothing(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_callback_is_reported_and_has_no_effect(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     called: list[str] = []
 
     def fails(status: RunStatus) -> None:
@@ -145,7 +145,7 @@ def test_a_callback_that_fails_is_reported_and_stops_nothing(run: Run, caplog: p
 
 
 @pytest.mark.slow
-def test_trouble_with_the_directory_is_told_once_and_outlasted(
+def test_a_failure_of_the_directory_is_reported_once_and_watching_continues(
     run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks: list[int] = []
@@ -167,7 +167,7 @@ def test_trouble_with_the_directory_is_told_once_and_outlasted(
 
 
 @pytest.mark.slow
-def test_callback_when_nobody_is_left(shell: Shell, run: Run) -> None:
+def test_a_callback_for_a_run_without_agents(shell: Shell, run: Run) -> None:
     done: list[Run] = []
     run.add_done_callback(done.append)
     eventually(lambda: list(run.logs()))
@@ -177,7 +177,7 @@ def test_callback_when_nobody_is_left(shell: Shell, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_plain_text_tells_every_change(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plain_text_shows_every_change(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     eventually(lambda: list(run.logs()))
     threading.Timer(0.5, finish).start()
     run.watch()
@@ -187,7 +187,7 @@ def test_plain_text_tells_every_change(run: Run, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.slow
-def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_ends_only_the_watching(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     eventually(lambda: list(run.logs()))
     main = threading.main_thread().ident
     assert main is not None
@@ -201,14 +201,14 @@ def test_interrupt_ends_the_watching_and_not_the_run(run: Run, capsys: pytest.Ca
 
 
 @pytest.mark.slow
-def test_watching_ends_when_nobody_is_left(shell: Shell, run: Run) -> None:
+def test_watching_ends_for_a_run_without_agents(shell: Shell, run: Run) -> None:
     eventually(lambda: list(run.logs()))
     shell.close()
     with pytest.raises(RunFailed, match="no agent and no SLURM job is left"):
         run.watch()
 
 
-def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_reason_of_a_wait_is_shown(shell: Shell, capsys: pytest.CaptureFixture[str]) -> None:
     shell.write({"train.py": WAITS})
     run = submit(job(nodes="1..2"), executor="local")
     status = run.status()
@@ -234,7 +234,7 @@ def test_what_it_waits_for_is_shown(shell: Shell, capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.slow
-def test_only_the_last_lines_of_what_was_said_before(shell: Shell) -> None:
+def test_only_the_last_lines_of_earlier_output(shell: Shell) -> None:
     shell.write({"train.py": "for i in range(1000): print('line', i)\nprint('x' * 5000)\nprint('end', end='')\n"})
     run = submit(job(), executor="local")
     run.wait(TIMEOUT)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_proof(run: Path) -> int:
-    """Fail unless one round ran at a time, with one view of the world; the number of rounds that ran."""
+    """Check that one round ran at a time, with one view of the world. Return the number of rounds that ran."""
     rounds: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for path in (run / "proof").glob("*.json"):
         note = json.loads(path.read_text())

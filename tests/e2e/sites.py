@@ -20,7 +20,7 @@ from tests.filesystems.anomalies import ALL, CHANGES, Fault
 from tests.filesystems.mounts import FaultyMount, faulty_mounts, why_no_fuse
 
 _PLAIN = "setpriv --bounding-set=-dac_override,-dac_read_search,-sys_resource"
-"""Takes from root what would let it pass by rights, and use what is reserved."""
+"""Removes root's capabilities to bypass permissions and to use reserved space."""
 
 _SIZE = 8 * 2**20
 _INODES = 256
@@ -28,7 +28,7 @@ _INODES = 256
 
 @cache
 def why_unavailable() -> str | None:
-    """None if disks can be mounted here, else the reason and the remedy."""
+    """Return None if disks can be mounted here, else the reason and the remedy."""
     if os.geteuid() != 0:
         return "mounting a disk needs root: run pytest as root"
     probe = subprocess.run(["unshare", "-m", "sh", "-c", "losetup -f && mkfs.ext4 -V"], capture_output=True, text=True)
@@ -46,24 +46,24 @@ class Site(Protocol):
 
     @property
     def behind(self) -> Path:
-        """The same directory as the test sees it, independent of faults of `root`."""
+        """The same directory for the test, independent of faults of `root`."""
 
     @property
     def seen(self) -> Path:
-        """`root` as those see it who are started with `prefix`."""
+        """`root` for processes that are started with `prefix`."""
 
     @property
     def prefix(self) -> list[str]:
-        """Begins the command lines of those who see it."""
+        """The beginning of the command lines of processes that see it."""
 
 
 class Disk:
-    """A disk of its own, which can be filled, made read-only and taken away."""
+    """A separate disk, which can be filled, made read-only and unmounted."""
 
     def __init__(self, directory: Path) -> None:
         self._image = directory / "disk.img"
         self._behind = directory / "behind"
-        """A second mount of the same disk, for the test alone."""
+        """A second mount of the same disk for the test."""
         self.root = directory / "disk"
         for made in (self._behind, self.root):
             made.mkdir()
@@ -93,11 +93,11 @@ class Disk:
         self._do("mount", "--bind", str(self._behind), str(self.root))
 
     def unmount(self) -> None:
-        """Take the disk away from under those who use it: they keep what they have open, the path is empty."""
+        """Unmount the disk while it is used. Processes keep their open files, and the path is empty."""
         self._do("umount", "--lazy", str(self.root))
 
     def remount(self, option: str) -> None:
-        """With ``ro`` once nobody has a file open for writing, as Linux wants it."""
+        """Mount again. With ``ro``, wait until no file is open for writing, as Linux requires."""
         deadline = time.monotonic() + TIMEOUT
         while self._try("mount", "-o", f"remount,{option}", str(self._behind)):
             assert time.monotonic() < deadline, f"could not remount {self._behind}"
@@ -120,7 +120,7 @@ class Disk:
 
 
 class Share:
-    """A network filesystem, of which the client can be told to fail and to hang."""
+    """A network filesystem whose client can be made to fail and to hang."""
 
     def __init__(self, mount: FaultyMount, backing: Path) -> None:
         self.mount = mount
@@ -148,7 +148,7 @@ def mounted_share(directory: Path) -> Iterator[Share]:
 
 @contextlib.contextmanager
 def full(disk: Disk) -> Iterator[None]:
-    """Keep the disk full: every byte that is freed is used again, as by a runaway job of another user."""
+    """Keep the disk full: all freed space is used again, as by a program of another user."""
     filler = disk.behind / "filler"
     with _again_and_again(lambda: _fill(filler)):
         yield
@@ -157,7 +157,7 @@ def full(disk: Disk) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_inodes(disk: Disk) -> Iterator[None]:
-    """No further file can be made; there is space."""
+    """Let no further file be created, although there is space."""
     fillers = disk.behind / "fillers"
     fillers.mkdir()
     with _again_and_again(lambda: _litter(fillers)):
@@ -182,7 +182,7 @@ def unmounted(disk: Disk) -> Iterator[None]:
 
 @contextlib.contextmanager
 def forbidden(disk: Disk) -> Iterator[None]:
-    """Nobody has any right to it."""
+    """Remove all permissions."""
     mode = disk.behind.stat().st_mode
     disk.behind.chmod(0)
     yield
@@ -199,7 +199,7 @@ def over_quota(share: Share) -> Iterator[None]:
 
 @contextlib.contextmanager
 def failing(share: Share) -> Iterator[None]:
-    """The server answers each call with an error."""
+    """Let the server answer each call with an error."""
     share.mount.fail(Fault(ALL, error="EIO"))
     yield
     share.mount.fail()
@@ -207,7 +207,7 @@ def failing(share: Share) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hung(share: Share) -> Iterator[None]:
-    """The server answers nothing."""
+    """Let the server answer no call."""
     share.mount.fail(Fault(ALL, hang=True))
     try:
         yield
@@ -217,7 +217,7 @@ def hung(share: Share) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _again_and_again(use_up: Callable[[], None]) -> Iterator[None]:
-    """Call ``use_up`` now, and again until the end of the context."""
+    """Call ``use_up`` now, and repeatedly until the end of the context."""
     use_up()
     ended = threading.Event()
 
@@ -235,7 +235,7 @@ def _again_and_again(use_up: Callable[[], None]) -> Iterator[None]:
 
 
 def _fill(filler: Path) -> None:
-    """Write until not a byte more finds place."""
+    """Write until no byte is free."""
     with filler.open("ab", buffering=0) as file:
         for size in (65536, 4096, 1):
             with _until_none_is_left():
@@ -244,7 +244,7 @@ def _fill(filler: Path) -> None:
 
 
 def _litter(directory: Path) -> None:
-    """Make files until no file more can be made."""
+    """Create files until no further file can be created."""
     with _until_none_is_left():
         for number in range(len(os.listdir(directory)), 10**6):
             (directory / f"{number}").touch()

@@ -1,7 +1,7 @@
-"""A worker that trains nothing: it notes, over and over, that it is alive in its round, until told to finish.
+"""A worker that trains nothing. It records repeatedly that it is alive in its round, until the file ``finish`` exists.
 
-Its notes are the proof by which a test judges exclusivity and consistency: what workers did, not what a state says.
-They go to the run's directory, or to the one that is given; with ``chatty`` it also prints as often as it notes.
+From its notes a test judges exclusivity and consistency: they show what workers did, not what a state says. They are in
+the run's directory or in the given one. With ``chatty`` it also prints a line for each note.
 """
 
 import json

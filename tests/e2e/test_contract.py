@@ -1,4 +1,4 @@
-"""The interface of workers: torchrun's whole contract, and torchrun's command line."""
+"""The interface of workers: torchrun's complete contract, and torchrun's command line."""
 
 import json
 import os
@@ -31,13 +31,13 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def dumped(shell: Shell, directory: str = "notes") -> list[dict[str, str]]:
-    """The environments that `dump_environment.py` has left, by rank."""
+    """Return by rank the environments that `dump_environment.py` has written."""
     notes = sorted((shell.directory / directory).glob("*.json"), key=lambda path: int(path.stem))
     return [json.loads(path.read_text()) for path in notes]
 
 
 def finish(process: Any) -> tuple[str, str]:
-    """Wait for a success; standard output and error."""
+    """Wait for a success. Return standard output and error."""
     stdout, stderr = process.communicate(timeout=2 * TIMEOUT)
     assert process.returncode == 0, stderr
     return stdout, stderr
@@ -108,7 +108,7 @@ def test_ranks_of_two_nodes_agree(shell: Shell) -> None:
         pytest.param(1, {}, (None, "1"), id="one-worker"),
         pytest.param(2, {}, ("1", "1"), id="two-workers"),
         pytest.param(
-            2, {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ("3", "0"), id="the-user-knows-better"
+            2, {"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}, ("3", "0"), id="set-by-the-user"
         ),
     ],
 )
@@ -124,10 +124,10 @@ def test_defaults_of_openmp_and_nccl(
 
 
 ABORTED_AT_EXIT = "terminate called without an active exception"
-"""Failures that threads of torch sometimes cause at the exit of a process on a busy machine, under any launcher."""
+"""Errors that threads of torch sometimes cause at the exit of a process on a busy machine, under any launcher."""
 
 
-PRINTED = re.compile(r"rank \d of 2: sum 3, weight -?\d+\.\d{6}")  # two ranks' lines may run into each other
+PRINTED = re.compile(r"rank \d of 2: sum 3, weight -?\d+\.\d{6}")  # the lines of two ranks may overlap
 
 
 def printed(start: "Callable[[int], subprocess.Popen[str]]") -> list[str]:
@@ -174,7 +174,7 @@ def test_module_runs_with_its_arguments(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_crash_is_survived_and_each_round_has_its_own_store_port(shell: Shell) -> None:
+def test_a_run_survives_a_crash_and_each_round_has_its_own_store_port(shell: Shell) -> None:
     flags = ("--nnodes=2", "--nproc-per-node=2", "--max-restarts=1")
     meet = str(SCRIPTS / "meet.py")
     agents = [shell.agent("--node-name", f"n{i}", *flags, meet, "notes") for i in (0, 1)]
@@ -223,7 +223,7 @@ def test_redirects_and_tee(flags: list[str], shown: dict[str, str], kept: set[st
 
 
 class Node:
-    """An agent with two workers that note their signals."""
+    """An agent with two workers that record their signals."""
 
     def __init__(self, shell: Shell, *manners: str, **workers: Any) -> None:
         self.notes = shell.directory / "notes"
@@ -262,7 +262,7 @@ def test_worker_that_does_not_end_on_sigterm_is_killed_after_its_grace(shell: Sh
 
 
 @pytest.mark.slow
-def test_second_sigterm_ends_the_grace(shell: Shell) -> None:
+def test_a_second_sigterm_ends_the_grace_period(shell: Shell) -> None:
     node = Node(shell, stop_grace=600)
     node.agent.send_signal(signal.SIGTERM)
     eventually(lambda: {"0.SIGTERM", "1.SIGTERM"} <= node.noted())
@@ -283,7 +283,7 @@ def test_configured_signals_are_forwarded_and_others_are_not(shell: Shell) -> No
 
 
 @pytest.mark.slow
-def test_agent_outlives_a_hangup_under_nohup(shell: Shell) -> None:
+def test_an_agent_under_nohup_survives_a_hangup(shell: Shell) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         node = Node(shell)

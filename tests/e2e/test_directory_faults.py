@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 STEADY = str(Path(__file__).with_name("steady.py"))
 LEASE = 2.0
 SLACK = 3.0
-"""Seconds that a busy machine may take to run a process whose time has come."""
+"""Seconds that a busy machine may take to run a process that is due."""
 
 ENOUGH = 60.0
 SHORT = 4.0
-"""Seconds of rendezvous.join_timeout: more and less than a fault takes."""
+"""Values of rendezvous.join_timeout in seconds: more and less than a fault takes."""
 
 JOB = """\
 run: {{name: r, directory: {root}/runs}}
@@ -57,7 +57,7 @@ class Case:
     complaint: str
     redirect: str = "both"
     chatty: bool = False
-    """The workers print as well, which a full disk does not let them do."""
+    """Whether the workers also print, which a full disk prevents."""
 
 
 FULL = Case(mounted_disk, sites.full, "No space left on device; the filesystem is full")
@@ -88,7 +88,7 @@ def cases(*names: str) -> pytest.MarkDecorator:
 
 
 class Job:
-    """A run of two nodes on a site; its workers prove elsewhere that they live."""
+    """A run of two nodes on a site. Its workers record elsewhere that they are alive."""
 
     def __init__(self, case: Case, site: Site, shell: Shell, tee: str = "none", join_timeout: float = ENOUGH) -> None:
         self.case, self.site, self.shell = case, site, shell
@@ -110,7 +110,7 @@ class Job:
         self.await_round(1)
 
     def start_run(self, *flags: str) -> "subprocess.Popen[str]":
-        """`hpcelastic run`, which keeps the agents' output in the run's directory."""
+        """`hpcelastic run`, which writes the agents' output into the run's directory."""
         return self.shell.start("-m", "hpcelastic", "run", "job.yaml", *flags)
 
     @contextlib.contextmanager
@@ -133,14 +133,14 @@ class Job:
         return [line for line in self.shell.processes().values() if f"-u {STEADY}" in line]
 
     def check_in_time(self) -> None:
-        """Fail if a worker has lived on for longer than its node's lease."""
+        """Fail if a worker was alive for longer than its node's lease."""
         leases = (self.site.behind / "runs/r/rendezvous/nodes").glob("*@*.json")
         renewed = max(path.stat().st_ctime for path in leases) + time.monotonic() - time.time()
         last = max(note["end"] for note in self.notes(1))
         assert last < renewed + LEASE + SLACK, f"a worker lived {last - renewed - LEASE:.1f} s after its lease"
 
     def await_end(self) -> list[str]:
-        """Wait for the agents to end; what they have said."""
+        """Wait for the agents to end. Return their output."""
         return [process.communicate(timeout=TIMEOUT)[1] for process in self.processes]
 
     def finish(self) -> None:
@@ -168,14 +168,12 @@ def job(case: Case, tmp_path: Path) -> Iterator[Callable[..., Job]]:
 
 
 @cases("full", "no-inodes")
-def test_a_full_directory_does_not_disturb_workers_that_write_nothing_there(
-    case: Case, job: Callable[..., Job]
-) -> None:
+def test_a_full_directory_does_not_affect_workers_that_do_not_use_it(case: Case, job: Callable[..., Job]) -> None:
     it = job()
     it.start_agents()
     before = it.workers()
     with case.fault(it.site):
-        time.sleep(3 * LEASE)  # a lease is renewed by a rename, for which there is always space
+        time.sleep(3 * LEASE)  # a lease is renewed by a rename, which needs no space
         assert it.workers() == before
     it.finish()
     for said in it.await_end():
@@ -185,11 +183,11 @@ def test_a_full_directory_does_not_disturb_workers_that_write_nothing_there(
 
 
 @cases(*sorted(CASES.keys() - {"full", "no-inodes"}))
-def test_run_goes_on_by_itself_once_the_directory_is_back(case: Case, job: Callable[..., Job]) -> None:
+def test_a_run_continues_when_the_directory_works_again(case: Case, job: Callable[..., Job]) -> None:
     it = job()
     it.start_agents()
     with it.stricken():
-        time.sleep(LEASE + 1)  # long enough for everybody to call everybody dead, and to try again often
+        time.sleep(LEASE + 1)  # long enough for every node to declare the others dead, and to retry often
         assert it.workers() == []
         if case is UNMOUNTED:
             assert list(it.site.seen.iterdir()) == [], "nothing may be written into the empty mount point"
@@ -206,7 +204,7 @@ def test_run_goes_on_by_itself_once_the_directory_is_back(case: Case, job: Calla
 
 
 @cases("full-of-output", "unmounted", "hung")
-def test_agents_end_and_say_how_to_go_on_when_it_takes_too_long(case: Case, job: Callable[..., Job]) -> None:
+def test_agents_end_after_a_long_failure_and_report_how_to_continue(case: Case, job: Callable[..., Job]) -> None:
     it = job(join_timeout=SHORT)
     it.start_agents()
     with it.stricken():
@@ -224,7 +222,7 @@ def test_agents_end_and_say_how_to_go_on_when_it_takes_too_long(case: Case, job:
 
 
 @cases("full", "unmounted", "forbidden", "hung")
-def test_sigterm_ends_an_agent_whatever_its_directory_does(case: Case, job: Callable[..., Job]) -> None:
+def test_sigterm_ends_an_agent_during_a_fault_of_the_directory(case: Case, job: Callable[..., Job]) -> None:
     it = job()
     it.start_agents()
     with case.fault(it.site):
@@ -240,7 +238,7 @@ def test_sigterm_ends_an_agent_whatever_its_directory_does(case: Case, job: Call
 
 
 @cases("full-of-output", "unmounted", "hung")
-def test_hpcelastic_run_outlasts_it_too(case: Case, job: Callable[..., Job]) -> None:
+def test_hpcelastic_run_survives_the_fault_too(case: Case, job: Callable[..., Job]) -> None:
     it = job(tee="both")
     run = it.start_run()
     it.await_round(1)
@@ -259,9 +257,9 @@ def test_hpcelastic_run_outlasts_it_too(case: Case, job: Callable[..., Job]) -> 
     it.check_success(rounds=2)
 
 
-# Not "hung": FUSE lets nobody end who has a file open there, as these agents have their own output.
+# Not "hung": FUSE ends no process with an open file there, such as these agents with their output.
 @cases("full-of-output", "unmounted")
-def test_hpcelastic_run_says_how_to_go_on_when_it_takes_too_long(case: Case, job: Callable[..., Job]) -> None:
+def test_hpcelastic_run_reports_how_to_continue_after_a_long_failure(case: Case, job: Callable[..., Job]) -> None:
     it = job(join_timeout=SHORT)
     run = it.start_run()
     it.await_round(1)
@@ -300,7 +298,7 @@ READABLE = {"status": (0, ""), "list": (0, ""), "logs": (0, "r has no logs so fa
         ),
     ],
 )
-def test_commands_answer_or_say_what_is_wrong(
+def test_commands_work_or_report_the_fault(
     case: Case, answers: dict[str, tuple[int, str]], job: Callable[..., Job]
 ) -> None:
     it = job()

@@ -56,7 +56,7 @@ def test_restarts_are_forked_from_one_parent(shell: Shell, preload: str, parents
     assert shell.processes() == {}
 
 
-def test_a_killed_agent_takes_its_parent_and_its_workers_along(shell: Shell) -> None:
+def test_the_fork_server_and_workers_of_a_killed_agent_are_killed(shell: Shell) -> None:
     agent = shell.agent("--preload", "numpy", "--nproc-per-node=2", "train.py")
     notes(shell, 1)
     assert sum("fork_server_main.py" in line for line in shell.processes().values()) >= 1
@@ -64,7 +64,7 @@ def test_a_killed_agent_takes_its_parent_and_its_workers_along(shell: Shell) -> 
     eventually(lambda: shell.processes() == {})
 
 
-def test_an_agent_that_is_told_to_go_while_workers_start_leaves_nothing(shell: Shell) -> None:
+def test_a_signal_while_workers_start_leaves_no_process(shell: Shell) -> None:
     os.mkfifo(shell.directory / "gate")
     shell.write({"slow.py": "open('gate').read()"})
     agent = shell.agent("--preload", "slow", "--nproc-per-node=2", "train.py")
@@ -75,7 +75,7 @@ def test_an_agent_that_is_told_to_go_while_workers_start_leaves_nothing(shell: S
     assert not list(shell.directory.glob("1.*.json"))
 
 
-def test_what_cannot_be_preloaded_is_said_once_and_the_run_goes_on(shell: Shell) -> None:
+def test_a_failed_preload_is_reported_once_and_the_run_continues(shell: Shell) -> None:
     (shell.directory / "finish").touch()
     (shell.directory / "1.go").touch()
     agent = shell.agent("--preload", "no_such_module", "--nproc-per-node=2", "train.py")

@@ -62,7 +62,7 @@ def said(*arguments: Any, **more: Any) -> Any:
     return json.loads(out)
 
 
-# What both do, to the letter
+# Identical behaviour
 
 ALIKE = {
     "arguments": "import sys; print(sys.argv, sys.orig_argv[1:], sys.flags)",
@@ -181,13 +181,13 @@ ALIKE = {
         class Model: pass
         print(pickle.dumps(Model()), type(pickle.loads(pickle.dumps(Model()))) is Model)
         """,
-    "a neighbour is imported": """
+    "a neighbouring module is imported": """
         import os
         open(os.path.join(os.path.dirname(__file__), 'neighbour.py'), 'w').write('X = __name__')
         import neighbour; print(neighbour.X, neighbour.__file__)
         """,
     "source": "import inspect\ndef f(): pass\nprint(inspect.getsource(f), inspect.getsourcefile(f))",
-    "itself again": """
+    "the script is imported by itself": """
         import sys, os
         if len(sys.argv) == 1:
             os.execv(sys.executable, [*sys.orig_argv, '2'])
@@ -263,7 +263,7 @@ def test_scripts_are_found_as_by_a_fresh_interpreter(
     assert ended(tmp_path, FORKED, "", entrypoint=entrypoint) == expected
 
 
-def test_a_script_that_has_gone_is_missed_as_by_a_fresh_interpreter(tmp_path: Path) -> None:
+def test_a_missing_script_has_the_error_of_a_fresh_interpreter(tmp_path: Path) -> None:
     entrypoint = Entrypoint(script=str(tmp_path / "gone.py"))
     expected = ended(tmp_path, FRESH, "", entrypoint=entrypoint)
     assert expected[0] == 2
@@ -271,14 +271,14 @@ def test_a_script_that_has_gone_is_missed_as_by_a_fresh_interpreter(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["directory", "archive.pyz", "bytecode.pyc", "none.py", "no_suffix"])
-def test_what_only_an_interpreter_can_start_is_left_to_it(tmp_path: Path, name: str) -> None:
+def test_special_entrypoints_use_a_fresh_interpreter(tmp_path: Path, name: str) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "no_suffix").write_text("")
     assert not can_be_forked(Entrypoint(script=str(tmp_path / name)))
 
 
 @WAYS
-def test_environment_is_the_workers_own(tmp_path: Path, preload: tuple[str, ...]) -> None:
+def test_each_worker_has_its_own_environment(tmp_path: Path, preload: tuple[str, ...]) -> None:
     script = """
         import json, os, ctypes
         libc = ctypes.CDLL(None); libc.getenv.restype = ctypes.c_char_p
@@ -291,7 +291,7 @@ def test_environment_is_the_workers_own(tmp_path: Path, preload: tuple[str, ...]
     assert "TORCHELASTIC_RUN_ID" in found and set(found) - set(environ) == set(found) - set(environ) - {"PYTHONPATH"}
 
 
-def test_what_imports_do_to_the_environment_lasts(tmp_path: Path) -> None:
+def test_changes_of_the_environment_by_imports_are_kept(tmp_path: Path) -> None:
     (tmp_path / "sets.py").write_text(
         "import os\nos.environ['SET'] = 'new'\nos.environ['CHANGED'] = 'new'\ndel os.environ['REMOVED']"
     )
@@ -321,7 +321,7 @@ def test_workers_draw_different_random_numbers(tmp_path: Path, preload: tuple[st
         assert len(set(column)) == 6
 
 
-def test_what_imports_write_is_in_every_workers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_of_imports_is_in_every_workers_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "noisy.py").write_text(
         "import os, sys, warnings\nprint('hello')\nos.write(1, b'raw\\n')\nwarnings.warn('careful')"
     )
@@ -338,7 +338,7 @@ def test_ps_shows_the_users_command(tmp_path: Path) -> None:
     assert out == f"{[sys.executable, '-u', str(tmp_path / 'work' / 'train.py'), '--lr', '0.1']}\n"
 
 
-def test_no_frame_of_ours_but_the_lowest(tmp_path: Path) -> None:
+def test_only_the_lowest_frame_is_ours(tmp_path: Path) -> None:
     script = """
         import json, traceback
         def f(): return [frame.filename for frame in traceback.extract_stack()]
@@ -355,7 +355,7 @@ def test_nothing_of_this_package_is_imported(tmp_path: Path) -> None:
 
 
 @WAYS
-def test_a_function_is_called_and_its_value_kept(
+def test_a_function_is_called_and_its_result_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preload: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -422,7 +422,7 @@ print(json.dumps([torch.get_num_threads(), torch.cuda.is_initialized(), torch.cu
 
 
 @pytest.mark.slow
-def test_torch_is_as_if_just_imported(tmp_path: Path) -> None:
+def test_torch_has_the_state_of_a_fresh_import(tmp_path: Path) -> None:
     *expected, _, _ = said(tmp_path, FRESH, TORCH_STATE)
     assert expected[1:3] == [False, False]
     (tmp_path / "state.py").write_text(TORCH_STATE)
@@ -432,7 +432,7 @@ def test_torch_is_as_if_just_imported(tmp_path: Path) -> None:
             assert made.run() == [0], made.log("err")
             states.append(json.loads(made.log("out")))
     assert [state[:-2] for state in states] == [expected, expected]
-    assert states[0][-2] != states[1][-2] and states[0][-1] != states[1][-1], "fresh seeds, as a fresh interpreter has"
+    assert states[0][-2] != states[1][-2] and states[0][-1] != states[1][-1], "fresh seeds, like a fresh interpreter"
 
 
 def _cuda() -> bool:

@@ -18,7 +18,7 @@ from tests.slurm.scenario.stage import SCRIPT
 from tests.slurm.scenario.trace import Note, read_trace
 
 PLAN = Plan(save_every=1000)
-"""Saves where it is asked to stop, and nowhere else."""
+"""Saves only when it is requested to stop."""
 
 FOR_EVER = "workers.stop_grace=600"
 
@@ -48,7 +48,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 def start(shell: Shell, code: str, *overrides: str, nodes: str = "1..2") -> LocalRun:
-    """A run of two workers that are up."""
+    """Start a run of two workers and wait until they run."""
     shell.write({"saves.py": SAVES + code})
     local = LocalRun(shell, *overrides, script="saves.py", nodes=nodes)
     eventually(lambda: all(noted(local, f"1.{rank}.up") for rank in (0, 1)))
@@ -67,7 +67,7 @@ def tell_to_go(shell: Shell, node: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("preload", ["[argparse]", "[]"], ids=["forked", "fresh"])
 @pytest.mark.parametrize("node", [0, 1])
-def test_a_node_that_must_go_costs_no_step(node: int, preload: str, shell: Shell) -> None:
+def test_a_node_that_must_leave_loses_no_step(node: int, preload: str, shell: Shell) -> None:
     arguments = f"entrypoint.args={PLAN.arguments}"
     local = LocalRun(shell, FOR_EVER, f"workers.preload={preload}", arguments, script=str(SCRIPT), nodes="1..2")
     eventually(lambda: any(note.progress and note.step >= 3 and note.world_size == 2 for note in notes(local)))
@@ -85,7 +85,7 @@ def notes(local: LocalRun) -> list[Note]:
 
 
 @pytest.mark.slow
-def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: Shell) -> None:
+def test_workers_that_do_not_stop_in_time_are_stopped(shell: Shell) -> None:
     local = start(shell, WAITS + 'note("told")\ntime.sleep(1000)', "workers.stop_grace=1")
     local.process.send_signal(signal.SIGTERM)
     assert local.process.wait(TIMEOUT) == 143
@@ -94,7 +94,7 @@ def test_workers_that_come_to_no_end_are_stopped_when_their_time_is_over(shell: 
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_ends_the_others_time_to_save(shell: Shell) -> None:
+def test_a_worker_that_dies_ends_the_grace_period_of_the_others(shell: Shell) -> None:
     dies = 'if rank == "0" and not finished(): os.kill(os.getpid(), signal.SIGKILL)\n'
     waits = 'note("saving")\nwhile not finished(): time.sleep(0.01)\n'
     local = start(shell, WAITS + dies + waits, FOR_EVER, "restarts.max=1")
@@ -105,8 +105,8 @@ def test_a_worker_that_dies_ends_the_others_time_to_save(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slow", ["0", "1"], ids=["who stays", "who goes"])
-def test_who_saves_slowly_is_waited_for(slow: str, shell: Shell) -> None:
+@pytest.mark.parametrize("slow", ["0", "1"], ids=["the remaining node", "the leaving node"])
+def test_the_run_waits_for_a_node_that_saves_slowly(slow: str, shell: Shell) -> None:
     saves = f'if rank == "{slow}" and not finished(): time.sleep(4)\nnote("saved")'
     local = start(shell, WAITS + saves, FOR_EVER)
     tell_to_go(shell, 1)
@@ -126,14 +126,14 @@ meet("up")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "the store's node goes"])
-def test_who_serves_the_store_goes_last(goes: bool, shell: Shell) -> None:
+@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "the store's node leaves"])
+def test_the_node_with_the_store_leaves_last(goes: bool, shell: Shell) -> None:
     saves = 'if rank == "1" and not finished():\n    time.sleep(1)\n    meet("saved")\nnote("saved")'
     local = start(shell, MEETS + WAITS + saves, FOR_EVER)
     if goes:
         tell_to_go(shell, 0)
     else:
-        local.run.checkpoint(anyway=True)  # they ask, but perhaps nobody has noted it yet
+        local.run.checkpoint(anyway=True)  # they poll, but perhaps no agent has recorded it yet
     eventually(lambda: noted(local, "2.0.up"))
     assert noted(local, "1.1.saved")
     local.finish()
@@ -148,18 +148,18 @@ while not finished():
 
 
 def asked(local: LocalRun) -> bool:
-    """All agents have asked their workers to stop."""
+    """Return whether all agents have requested that their workers stop."""
     return sum(isinstance(one.event, StopRequested) for one in read_events(RunPaths(local.directory).events)) == 2
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "a node goes"])
-def test_a_training_that_ends_meanwhile_is_not_begun_again(goes: bool, shell: Shell) -> None:
+@pytest.mark.parametrize("goes", [False, True], ids=["a checkpoint", "a node leaves"])
+def test_a_training_that_succeeds_meanwhile_is_not_started_again(goes: bool, shell: Shell) -> None:
     local = start(shell, ENDS, FOR_EVER)
     if goes:
         tell_to_go(shell, 1)
     else:
-        local.run.checkpoint(anyway=True)  # they ask, but perhaps nobody has noted it yet
+        local.run.checkpoint(anyway=True)  # they poll, but perhaps no agent has recorded it yet
     eventually(lambda: asked(local))
     local.finish()
     assert local.run.status().round == 1
@@ -183,7 +183,7 @@ while not finished():
 
 
 @pytest.mark.slow
-def test_what_workers_have_started_goes_with_them(shell: Shell) -> None:
+def test_the_children_of_workers_are_ended_with_them(shell: Shell) -> None:
     local = start(shell, LOADS, FOR_EVER)
     local.process.send_signal(signal.SIGTERM)
     assert local.process.wait(TIMEOUT) == 143

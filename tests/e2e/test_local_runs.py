@@ -1,4 +1,4 @@
-"""Runs on one machine, as a person has them: `hpcelastic run` in a terminal or not, and the commands around it."""
+"""Runs on one machine: `hpcelastic run` in a terminal or without one, and the commands around it."""
 
 import fcntl
 import os
@@ -33,7 +33,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 class LocalRun:
-    """`hpcelastic run` at work, in the directory ``runs/r``."""
+    """`hpcelastic run` in the directory ``runs/r``."""
 
     def __init__(self, shell: Shell, *overrides: str, script: str = WAITS, nodes: str = "2") -> None:
         self.directory = shell.directory / "runs" / "r"
@@ -43,7 +43,7 @@ class LocalRun:
         self.run = Run(self.directory)
 
     def await_round(self, number: int, nodes: int) -> None:
-        """Wait until that round runs, with workers, on so many nodes."""
+        """Wait until that round runs with workers on so many nodes."""
 
         def running() -> bool:
             status = self.run.status()
@@ -53,7 +53,7 @@ class LocalRun:
         eventually(running)
 
     def await_notes(self, number: int, nodes: int) -> None:
-        """Wait until that round runs, and the worker of each node, which runs `steady.py`, has noted so."""
+        """Wait until that round runs and the worker of each node, which runs `steady.py`, has recorded it."""
         self.await_round(number, nodes)
         eventually(lambda: len(list((self.directory / "proof").glob(f"{number}.*.json"))) == nodes)
 
@@ -62,17 +62,17 @@ class LocalRun:
         eventually(lambda: sum("hello" in line for line in self.run.logs()) >= count)
 
     def finish(self) -> None:
-        """Let the workers end; fails unless the run succeeds."""
+        """Let the workers end. Fail unless the run succeeds."""
         (self.directory / "finish").touch()
         _, stderr = self.process.communicate(timeout=TIMEOUT)
         assert self.process.returncode == 0, stderr
 
 
-# In a terminal and not
+# With and without a terminal
 
 
 @pytest.mark.slow
-def test_plain_lines_where_there_is_no_terminal(shell: Shell) -> None:
+def test_plain_lines_without_a_terminal(shell: Shell) -> None:
     done = shell.hpcelastic("run", "job.yaml", "--nodes", "2", "nodes=1..2")
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout
@@ -156,7 +156,7 @@ def test_ctrl_c_in_a_terminal_stops_everything_and_restores_it(shell: Shell) -> 
 
 
 @pytest.mark.slow
-def test_interrupt_stops_everything_and_the_command_that_it_prints_goes_on(shell: Shell) -> None:
+def test_an_interrupt_stops_everything_and_prints_the_command_to_continue(shell: Shell) -> None:
     local = LocalRun(shell)
     local.await_hello(2)
     local.process.send_signal(signal.SIGINT)
@@ -168,7 +168,7 @@ def test_interrupt_stops_everything_and_the_command_that_it_prints_goes_on(shell
     (local.directory / "finish").touch()
     done = shell.hpcelastic(*shlex.split(again[1]))
     assert done.returncode == 0, done.stderr
-    assert "[1." not in done.stdout, "what was said before is not said again"
+    assert "[1." not in done.stdout, "earlier output is not repeated"
     assert local.run.status().round == 2
     assert sorted(path.name for path in (local.directory / "logs").iterdir()) == ["round-0001", "round-0002"]
 
@@ -221,18 +221,18 @@ def test_logs_status_list_and_cancel_of_a_running_run(shell: Shell) -> None:
     assert re.match(r"r +running +round 1 ", shell.hpcelastic("list").stdout)
     follower = shell.start("-m", "hpcelastic", "logs", "-f", "r")
     assert follower.stdout is not None
-    assert "hello" in follower.stdout.readline(), "lines are not held back"
+    assert "hello" in follower.stdout.readline(), "lines are not buffered"
     cancelled = shell.hpcelastic("cancel", "r")
     assert re.match(r"r has closed: cancelled by ", cancelled.stdout)
     assert follower.wait(TIMEOUT) == 0, "following ends when the run ends"
     assert local.process.wait(TIMEOUT) == 1
     assert re.match(r"r +closed +round 1 +cancelled by ", shell.hpcelastic("list").stdout)
     assert shell.processes() == {}
-    assert shell.hpcelastic("cancel", "r").returncode == 0, "cancelling twice is fine"
+    assert shell.hpcelastic("cancel", "r").returncode == 0, "cancelling twice is no error"
 
 
 @pytest.mark.slow
-def test_logs_to_a_reader_that_goes_away(shell: Shell) -> None:
+def test_logs_to_a_reader_that_ends(shell: Shell) -> None:
     shell.write({"train.py": "for i in range(100_000): print(i)\n"})
     assert shell.hpcelastic("run", "job.yaml").returncode == 0
     reader = shell.start("-m", "hpcelastic", "logs", "r")
@@ -263,7 +263,7 @@ def test_spent_budget_ends_the_run_with_its_root_cause(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_run_goes_on_without_an_agent_that_was_killed(shell: Shell) -> None:
+def test_a_run_continues_without_a_killed_agent(shell: Shell) -> None:
     local = LocalRun(shell, script=STEADY, nodes="1..2")
     local.await_notes(1, nodes=2)
     os.kill(shell.pid_of("--node-name node0"), signal.SIGKILL)
@@ -291,7 +291,7 @@ def test_frozen_agent_loses_its_workers_and_rejoins_when_it_thaws(shell: Shell) 
 
 
 @pytest.mark.slow
-def test_workers_that_outlive_agent_and_guard_are_ended_by_the_nodes_next_agent(shell: Shell) -> None:
+def test_the_next_agent_kills_workers_left_by_agent_and_guard(shell: Shell) -> None:
     job = {
         "run": {"name": "r", "directory": str(shell.directory / "runs")},
         "entrypoint": {"script": STEADY},
@@ -305,7 +305,7 @@ def test_workers_that_outlive_agent_and_guard_are_ended_by_the_nodes_next_agent(
 
     first = agent()
     worker = shell.pid_of(f"-u {STEADY}")
-    os.kill(shell.pid_of("guard_main.py n0@"), signal.SIGSTOP)  # so that it can't see the death of the agent
+    os.kill(shell.pid_of("guard_main.py n0@"), signal.SIGSTOP)  # so that it does not notice the death of the agent
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
     os.kill(shell.pid_of("guard_main.py n0@"), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A node that pauses for longer than its lease and goes on: what its workers do then, judged by what they note."""
+"""A node that pauses for longer than its lease and continues. The notes of its workers show what they do then."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ Note = dict[str, Any]
 
 
 class Nodes:
-    """A run on three nodes of this machine, with the means to stop one of them."""
+    """A run on three nodes of this machine, with functions to stop one of them."""
 
     def __init__(self, directory: Path) -> None:
         job = {
@@ -43,7 +43,7 @@ class Nodes:
         self.agents = LocalNodes(self.paths, NODES)
 
     def await_round(self, nodes: int, after: int = 0) -> int:
-        """Wait until a round later than ``after`` runs on so many nodes and has published; its number."""
+        """Wait until a round later than ``after`` runs on so many nodes and has published. Return its number."""
 
         def published() -> int:
             status = self.run.status()
@@ -59,7 +59,7 @@ class Nodes:
         return int(name.removeprefix("node"))
 
     def await_worker(self, index: int, event: str) -> Note:
-        """Wait until a worker that lives on the node has noted ``event``; its note."""
+        """Wait until a worker that is alive on the node has recorded ``event``. Return its note."""
 
         def found() -> Note | None:
             mine = [note for note in self.notes() if note["node"] == f"node{index}" and note["event"] == event]
@@ -70,7 +70,7 @@ class Nodes:
         return note
 
     def keepers(self, index: int) -> tuple[int, int]:
-        """Agent and guard of a node."""
+        """Return agent and guard of a node."""
         agent = self.agents.alive()[index].pid
         children = {int(pid) for pid in Path(f"/proc/{agent}/task/{agent}/children").read_text().split()}
         command_lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
@@ -86,7 +86,7 @@ class Nodes:
         return [note for note in self.notes() if note["event"] == "publication"]
 
     def finish(self) -> None:
-        """Let the workers end; fails unless the run succeeds, on every node."""
+        """Let the workers end. Fail unless the run succeeds on every node."""
         (self.paths.root / "finish").touch()
         assert set(self.agents.wait(timeout=60).values()) == {0}
         assert self.run.status().phase == "succeeded"
@@ -106,7 +106,7 @@ def nodes(tmp_path: Path) -> Iterator[Nodes]:
 
 @contextlib.contextmanager
 def watched(latest: Path) -> Iterator[list[int]]:
-    """The rounds that a reader sees published, in order."""
+    """Record the rounds that a reader sees published, in order."""
     seen, stop = [0], threading.Event()
 
     def watch() -> None:
@@ -125,7 +125,7 @@ def watched(latest: Path) -> Iterator[list[int]]:
 
 
 def check_publications(nodes: Nodes, seen: list[int]) -> None:
-    """No round published once a newer one had: by the notes of the workers, and in the eyes of a reader."""
+    """Check that no round published after a newer one, by the notes of the workers and for a reader."""
     done = [note for note in nodes.publications() if not note["refused"]]
     for note in done:
         newer = [other for other in done if other["round"] > note["round"] and other["at"] < note["began"]]
@@ -135,7 +135,7 @@ def check_publications(nodes: Nodes, seen: list[int]) -> None:
 
 
 def check_exclusivity(nodes: Nodes) -> None:
-    """No worker of an older round did anything once a newer round's first worker had begun."""
+    """Check that no worker of an older round did anything after a newer round's first worker had begun."""
     begins: dict[int, float] = {}
     for note in nodes.notes():
         begins[note["round"]] = min(note["at"], begins.get(note["round"], note["at"]))
@@ -162,7 +162,7 @@ def test_stopped_agent_loses_its_workers_and_joins_again(nodes: Nodes) -> None:
         agent, _ = nodes.keepers(paused)
         stop(agent)
         second = nodes.await_round(NODES - 1, after=worker["round"])
-        assert ended(worker["pid"]), "the guard kills it before anybody goes on"
+        assert ended(worker["pid"]), "the guard kills it before other nodes continue"
         go_on(agent)
         nodes.await_round(NODES, after=second)
         nodes.finish()
@@ -171,7 +171,7 @@ def test_stopped_agent_loses_its_workers_and_joins_again(nodes: Nodes) -> None:
     assert any(event["event"] == "fenced" for event in nodes.run.events())
 
 
-def test_node_frozen_in_the_middle_of_a_publication_publishes_nothing_when_it_thaws(nodes: Nodes) -> None:
+def test_a_node_frozen_during_a_publication_publishes_nothing_when_it_thaws(nodes: Nodes) -> None:
     hold = nodes.paths.root / "hold"
     with watched(nodes.latest) as seen:
         nodes.await_round(NODES)
@@ -184,10 +184,10 @@ def test_node_frozen_in_the_middle_of_a_publication_publishes_nothing_when_it_th
         second = nodes.await_round(NODES - 1, after=holder["round"])
         hold.unlink()
 
-        go_on(worker)  # the zombie lives, for nobody on its node is awake to kill it
+        go_on(worker)  # the zombie lives, because agent and guard are stopped
         refusals = eventually(lambda: refusals_of(nodes, worker, at_least=2))
-        assert "a newer round publishes in" in refusals[0], "what refused the rename is the fence"
-        assert re.match(r"round \d+ has formed", refusals[-1]), "what came after it was told early"
+        assert "a newer round publishes in" in refusals[0], "the fence refused the rename"
+        assert re.match(r"round \d+ has formed", refusals[-1]), "later publications are refused before they begin"
         assert int(nodes.latest.read_text()) >= second
 
         go_on(guard)
@@ -202,13 +202,13 @@ def test_node_frozen_in_the_middle_of_a_publication_publishes_nothing_when_it_th
 
 
 def refusals_of(nodes: Nodes, pid: int, at_least: int) -> list[str]:
-    """Return the errors of the worker ``pid`` once it has been refused ``at_least`` times; empty before."""
+    """Return the errors of the worker ``pid`` once it was refused ``at_least`` times; empty before."""
     told = [note["refused"] for note in nodes.publications() if note["pid"] == pid and note["refused"]]
     return told if len(told) >= at_least else []
 
 
 def ended(pid: int) -> bool:
-    """True once the process ``pid`` does nothing any more; its stopped agent can't reap it."""
+    """Return True once the process ``pid`` has ended. Its stopped agent cannot reap it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Any agent, the first one included, can be killed at any moment without the run ending."""
+"""Any agent, also the first one, can be killed at any moment, and the run continues."""
 
 import os
 import random
@@ -50,7 +50,9 @@ def test_run_survives_50_random_kills(
     try:
         nodes.start()
         for _ in range(KILLS):
-            time.sleep(dice.uniform(0.0, 0.7 if notifications != "off" else 1.4))  # the files alone tell more slowly
+            time.sleep(
+                dice.uniform(0.0, 0.7 if notifications != "off" else 1.4)
+            )  # with files only, detection takes longer
             victims = dice.sample(range(NODES), dice.choice([1, 1, 1, 2, NODES]))
             whole = dice.random() < 0.5
             for victim in victims:
@@ -59,7 +61,7 @@ def test_run_survives_50_random_kills(
                 elif victim in nodes.alive():
                     os.kill(nodes.alive()[victim].pid, signal.SIGKILL)
             if dice.random() < 0.3:
-                time.sleep(dice.uniform(0.0, 3.0))  # long enough for the others to go on without them
+                time.sleep(dice.uniform(0.0, 3.0))  # long enough for the others to continue without them
             for victim in victims:
                 nodes.start_node(victim)
             assert run.status().phase in ("joining", "running"), run.status()

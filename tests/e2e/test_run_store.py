@@ -1,4 +1,4 @@
-"""The store of a run outlives its workers and its agents, and workers meet by it in every round."""
+"""The store of a run outlives its workers and its agents, and workers find each other by it in every round."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.e2e.test_local_runs import LocalRun
 REMEMBERS = str(Path(__file__).with_name("scripts") / "remembers.py")
 
 LONG = timedelta(seconds=120)
-"""For workers that import torch on a busy machine."""
+"""Time limit for workers that import torch on a busy machine."""
 
 pytestmark = pytest.mark.slow
 
@@ -39,11 +39,11 @@ def places(rounds: range, ranks: int) -> list[str]:
 
 
 def taken(store: RunStore) -> list[str]:
-    """All that is in the queue, sorted."""
+    """Pop all items of the queue. Return them sorted."""
     return sorted(store.queue_pop("places").decode() for _ in range(store.queue_len("places")))
 
 
-def test_what_is_set_before_a_worker_is_killed_is_there_in_the_next_round(shell: Shell) -> None:
+def test_a_value_set_before_a_worker_is_killed_exists_in_the_next_round(shell: Shell) -> None:
     local = LocalRun(shell, "restarts.max=1", script=REMEMBERS, nodes="3")
     store = hpcelastic.store()
     store.wait(["met in 2"], LONG)
@@ -57,7 +57,7 @@ def test_what_is_set_before_a_worker_is_killed_is_there_in_the_next_round(shell:
     assert shell.processes() == {}
 
 
-def test_it_goes_on_while_every_agent_is_dead_and_another_one_comes(shell: Shell) -> None:
+def test_the_store_works_while_all_agents_are_dead(shell: Shell) -> None:
     store = hpcelastic.store()
     store.set("died in", "never")
     first = shell.agent("--nnodes", "1:2", "--node-name", "n0", REMEMBERS)

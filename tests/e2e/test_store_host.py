@@ -1,4 +1,4 @@
-"""The round's store is served by the agent of rank 0's node, for as long as the round needs it."""
+"""The agent of rank 0's node serves the store of a round as long as the round needs it."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ while round == "1":
 LEAVES_EARLY = f"""{CONNECT}
 if rank == "0":
     sys.exit(0)
-while not Path("notes", "go on").exists():
+while not Path("notes", "continue").exists():
     time.sleep(0.01)
 store.set("alone", "yes")
 assert store.get("alone") == b"yes"
@@ -64,7 +64,7 @@ def finish(agents: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_store_host_that_was_killed_costs_a_round_and_no_restart(shell: Shell) -> None:
+def test_a_killed_store_host_ends_the_round_without_a_restart(shell: Shell) -> None:
     agents = nodes(shell, "waits.py")
     eventually(lambda: {"1.0", "1.1"} <= set(os.listdir(shell.directory / "notes")))
     (served,) = events(shell, "store served")
@@ -80,7 +80,7 @@ def test_a_store_host_that_was_killed_costs_a_round_and_no_restart(shell: Shell)
 def test_the_store_outlives_the_workers_of_its_node(shell: Shell, flags: tuple[str, ...]) -> None:
     agents = nodes(shell, "early.py", *flags)
     eventually(lambda: bool(events(shell, "worker ended")))
-    (shell.directory / "notes/go on").touch()
+    (shell.directory / "notes/continue").touch()
     finish(agents)
     assert len(events(shell, "store served")) == 1
     assert shell.processes() == {}

@@ -1,5 +1,5 @@
-"""A network that loses half of all datagrams and breaks a connection now and then, for every Python that has this
-folder in PYTHONPATH."""
+"""A network that loses half of all datagrams and sometimes breaks a connection, for every Python with this folder in
+PYTHONPATH."""
 
 import random
 import socket

@@ -1,4 +1,4 @@
-"""A worker that leaves its environment, as JSON, in the directory that it is given."""
+"""A worker that writes its environment as JSON into the given directory."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A worker that meets the others at MASTER_ADDR and MASTER_PORT, as torch does; in round 1, rank 1 crashes then."""
+"""A worker that connects to MASTER_ADDR and MASTER_PORT like torch. In round 1, rank 1 crashes afterwards."""
 
 import json
 import os

@@ -1,7 +1,7 @@
-"""A worker that notes each signal that it gets in the directory that it is given, and works on.
+"""A worker that records each signal in the given directory and continues.
 
 With ``bye`` it takes a moment to save its work on SIGTERM, then ends. With ``family`` it has children: one in its
-process group and one in a session of its own.
+process group and one in its own session.
 """
 
 import os

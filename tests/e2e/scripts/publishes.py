@@ -1,7 +1,7 @@
-"""A worker that publishes ``latest`` over and over, and notes what came of it, until told to finish.
+"""A worker that publishes ``latest`` repeatedly and records the results, until the file ``finish`` exists.
 
 Every note is a line of JSON with times of this machine's monotonic clock. While a file ``hold`` names the worker's
-node, the worker stays in the middle of a publication: its draft is written, and the rename is all that is left to do.
+node, the worker pauses within a publication: its draft is written, and only the rename is missing.
 """
 
 import json
@@ -33,7 +33,7 @@ def held() -> bool:
 
 
 def publish_latest() -> None:
-    """Publish this round's number; ``began`` is noted just before the draft is made ``latest``."""
+    """Publish this round's number. ``began`` is recorded just before the draft becomes ``latest``."""
     refused, began = "", time.monotonic()
     try:
         with publish(RUN / "latest") as file:

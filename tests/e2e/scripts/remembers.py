@@ -1,4 +1,4 @@
-"""A worker that meets the others by the run's store, and keeps facts there; in its first round, the last rank dies."""
+"""A worker that finds the others by the run's store and keeps values there. In its first round, the last rank dies."""
 
 import os
 import signal

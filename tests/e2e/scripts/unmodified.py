@@ -1,4 +1,4 @@
-"""A script as people write them for torchrun: nothing in it knows of anything else."""
+"""A script written for torchrun, without any knowledge of hpcelastic."""
 
 import argparse
 
