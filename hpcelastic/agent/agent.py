@@ -23,8 +23,9 @@ from hpcelastic.agent.batch_system import (
     PendingCapacity,
 )
 from hpcelastic.agent.commands import can_be_forked, worker_arguments
-from hpcelastic.agent.environment import RunFacts, common_environment
+from hpcelastic.agent.environment import TIMER_FILE, RunFacts, common_environment
 from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.file_timers import ENABLE_VARIABLE, FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
@@ -36,6 +37,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.supervisor import Launch, Supervisor
+from hpcelastic.agent.timer_pipe import TimerPipe
 from hpcelastic.agent.workers import WorkerResources
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, RunFailed
@@ -157,6 +159,7 @@ class Agent:
 
     def _make_supervisor(self, stack: contextlib.ExitStack, control_page: ControlPage) -> Supervisor:
         spec, workers = self._spec, self._spec.agent.workers
+        self._timers = self._make_timers(stack)
         run = RunFacts(
             spec.paths,
             spec.run_id,
@@ -166,6 +169,7 @@ class Agent:
             interface_of(spec.member.address),
             workers.forward_signals,
             workers.virtual_local_rank,
+            self._timers.path,
         )
         fork_server = self._start_fork_server(stack, run)
         self._fork_server = fork_server
@@ -173,8 +177,23 @@ class Agent:
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
-        launch = Launch(spec.agent, run, resources, control_page, spec.environ)
+        launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
         return Supervisor(session, self._loop, launch, self._store, self._worker_failed)
+
+    def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
+        """Serve the timers of workers if the settings or torch's variable ask for it."""
+        environ, workers = self._spec.environ, self._spec.agent.workers
+        pipe = None
+        if workers.timers or environ.get(ENABLE_VARIABLE) == "1":
+            try:
+                pipe = TimerPipe.create(environ.get(TIMER_FILE), self._report)
+            except OSError as error:
+                raise HpcElasticError(f"{self.member.name}: cannot create the pipe of the timers: {error}") from error
+        timers = FileTimers(pipe, workers.stop_grace, self._session.log, self._report)
+        stack.callback(timers.close)
+        if pipe is not None:
+            self._loop.watch(pipe, timers.receive)
+        return timers
 
     # Events
 
@@ -187,6 +206,7 @@ class Agent:
             if select.select([session.guard], [], [], 0)[0]:  # it may have reported since
                 self._guard_reported()
             self._handle(self._inbox.take(), supervisor)
+        self._timers.expire()
         if self._machine.seconds_to_stop(boottime()) == 0.0:
             session.apply(self._machine.stop_timed_out())
         if self._machine.left and self._exit_code is None:
@@ -365,5 +385,6 @@ class Agent:
 
     def _seconds_to_next(self) -> float | None:
         """Return the seconds until something is due without an event; None if nothing is."""
-        due = [self._session.seconds_left(), self._machine.seconds_to_stop(boottime())]
+        session, timers = self._session, self._timers
+        due = [session.seconds_left(), self._machine.seconds_to_stop(boottime()), timers.seconds_left()]
         return min((seconds for seconds in due if seconds is not None), default=None)

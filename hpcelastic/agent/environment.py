@@ -16,6 +16,9 @@ from hpcelastic.storage.paths import RunPaths
 ROLE = "default"
 """Role of workers without a role of their own."""
 
+TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+"""The environment variable with the path of the pipe for `hpcelastic.agent.file_timers`."""
+
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that torchrun handles by default."""
 
@@ -39,6 +42,9 @@ class RunFacts:
 
     virtual_local_rank: bool = False
     """Whether each worker sees only its own GPU, as number 0."""
+
+    timer_file: str = ""
+    """The path of the pipe through which workers set timers; empty if the agent serves none."""
 
 
 def worker_environment(
@@ -79,6 +85,7 @@ def worker_environment(
         "HPCELASTIC_BOARD": run.control_page,
         "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
+        **({TIMER_FILE: run.timer_file} if run.timer_file else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ

@@ -66,6 +66,10 @@ class WorkerSettings:
     forward_signals: tuple[str, ...] = ()
     """Signals, such as ``SIGUSR1``, that the agent forwards to its workers."""
 
+    timers: bool = False
+    """Serve the timers of ``torch.distributed.elastic.timer``: send a worker a signal, by default SIGKILL, when a timer
+    that it has set expires."""
+
     preload: tuple[str, ...] = ("torch",)
     """Modules that are imported once on each node, by a process that then forks each worker. ``[]`` starts every worker
     in a fresh interpreter."""

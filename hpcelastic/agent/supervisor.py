@@ -8,6 +8,7 @@ from hpcelastic.agent.binding import binding, format_ranges
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failures import describe_exit, describe_failure, within
+from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
@@ -32,6 +33,7 @@ class Launch:
     run: RunFacts
     resources: WorkerResources
     control_page: ControlPage
+    timers: FileTimers
     environ: Mapping[str, str]
 
 
@@ -74,6 +76,7 @@ class Supervisor:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
         self._store.offer(part, lease_from)
         self._group = group
+        self._launch.timers.begin(group)
         for pidfd in group.running:
             self._watch_worker(pidfd)
         for line in group.spawn_requests:
@@ -100,6 +103,7 @@ class Supervisor:
         if group is None:
             self._store.close()
             return
+        self._launch.timers.end()
         for fd in (*group.running, *group.spawn_requests):
             self._loop.unwatch(fd)
         self._session.report(f"round {group.part.round}: stopping the workers: {why}")
@@ -172,20 +176,21 @@ class Supervisor:
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
+        remark = self._launch.timers.describe_expired(worker)
         failure = Failure(
             round=group.part.round,
             node=self._launch.run.node,
             rank=worker.rank,
             local_rank=worker.local_rank,
             exit_code=exit_code,
-            message=describe_exit(exit_code),
+            message=describe_exit(exit_code) + remark,
             log=str(worker.log or ""),
             timestamp=time.time(),
         )
 
         def describe() -> Failure:
             message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
-            return replace(failure, message=message, traceback=traceback, timestamp=when)
+            return replace(failure, message=message + remark, traceback=traceback, timestamp=when)
 
         described = within(_DESCRIPTION_DELAY, describe, late=self._session.deliver)
         self._report_failure(described or failure)
@@ -205,6 +210,7 @@ class Supervisor:
 
     def _all_ended(self, group: WorkerGroup) -> None:
         server = self._store.server_pid
+        self._launch.timers.end()
         group.finish(*([server] if server is not None else []))
         self._group = None
         self.report_progress()

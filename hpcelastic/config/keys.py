@@ -46,6 +46,8 @@ ALIASES = {
     "shutdown_timeout": "workers.stop_grace",
     "signals_to_handle": "workers.forward_signals",
     "numa_binding": "workers.numa",
+    "file_timer": "workers.timers",
+    "enable_file_timer": "workers.timers",
     "no_python": "entrypoint.program",
     "binary": "entrypoint.program",
     "health_check": "health.check",

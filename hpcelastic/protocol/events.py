@@ -133,6 +133,26 @@ class WorkerEnded:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimerExpired:
+    """A timer has expired that a worker, or a process that the worker has started, had set with
+    ``torch.distributed.elastic.timer``."""
+
+    kind: ClassVar[str] = "timer expired"
+    round: int
+    rank: int
+    """Rank of the worker."""
+
+    pid: int
+    """Process id of the process that had set the timer."""
+
+    scope: str
+    """Name of the timer: the ``scope`` of ``expires``."""
+
+    sent: str | None = None
+    """Name of the signal that the agent has sent to the process. None if the timer asks for no signal."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkersStopped:
     """The agent has stopped its workers, or they have stopped at the end of a step on request."""
 
@@ -247,6 +267,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     Leaving,
     WorkersStarted,
     WorkerEnded,
+    TimerExpired,
     WorkersStopped,
     StopRequested,
     WorkersPoll,

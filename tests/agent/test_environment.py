@@ -127,6 +127,13 @@ def test_each_worker_may_see_only_its_gpu(base: dict[str, str], extra: dict[str,
     assert [found[name] for name in ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "HPCELASTIC_LOCAL_RANK")] == [gpu, "0", "2"]
 
 
+def test_workers_find_the_pipe_of_the_timers_that_the_agent_serves() -> None:
+    theirs = {"TORCHELASTIC_TIMER_FILE": "/tmp/outer"}
+    assert environment(theirs)["TORCHELASTIC_TIMER_FILE"] == "/tmp/outer"
+    found = worker_environment(theirs, PART, 0, replace(RUN, timer_file="/tmp/ours"), {})
+    assert found["TORCHELASTIC_TIMER_FILE"] == "/tmp/ours"
+
+
 def test_forwarded_signals_are_listed() -> None:
     found = worker_environment({}, PART, 0, replace(RUN, forwarded_signals=("SIGUSR1", "SIGHUP")), {})
     assert found["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"

@@ -78,6 +78,7 @@ configs = st.builds(
         per_node=st.just("auto") | st.integers(1, 99),
         role=words.filter(bool),
         virtual_local_rank=st.booleans(),
+        timers=st.booleans(),
         numa=st.sampled_from(["none", "node", "core-complex"]),
         stop_grace=seconds,
         forward_signals=st.lists(st.sampled_from(["SIGUSR1", "SIGHUP"]), max_size=2).map(tuple),

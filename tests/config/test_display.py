@@ -15,7 +15,7 @@ def test_each_value_stands_beside_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
-    assert [re.sub(r" +# ", "  # ", line) for line in shown[:20]] == [
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:21]] == [
         "run:",
         "  name: null  # default",
         "  directory: runs  # default",
@@ -34,6 +34,7 @@ def test_each_value_stands_beside_its_origin() -> None:
         "  numa: none  # default",
         "  stop_grace: 15.0  # default",
         "  forward_signals: []  # default",
+        "  timers: false  # default",
         "  preload: [torch]  # default",
         "rendezvous:",
     ]

@@ -55,6 +55,16 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         "worker ended",
         {"round": 1, "rank": 3, "exit_code": -9},
     ),
+    (
+        events.TimerExpired(round=1, rank=3, pid=70, scope="train.py#7", sent="SIGKILL"),
+        "timer expired",
+        {"round": 1, "rank": 3, "pid": 70, "scope": "train.py#7", "sent": "SIGKILL"},
+    ),
+    (
+        events.TimerExpired(round=1, rank=3, pid=70, scope="train.py#7"),
+        "timer expired",
+        {"round": 1, "rank": 3, "pid": 70, "scope": "train.py#7"},
+    ),
     (events.WorkersStopped(round=1, reason="n2 joins"), "workers stopped", {"round": 1, "reason": "n2 joins"}),
     (
         events.StopRequested(round=1, seconds=120.0, reason="n2 joins"),
@@ -110,7 +120,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
     assert parse(kind, {**fields, "newer": {"than": ["this"]}}) == event
 
 
-OPTIONAL = {"workers", "requeue", "gpus", "bound"}
+OPTIONAL = {"workers", "requeue", "gpus", "bound", "sent"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 
