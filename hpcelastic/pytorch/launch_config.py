@@ -14,7 +14,6 @@ from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.launcher.api import LaunchConfig
 
 from hpcelastic import values
@@ -30,7 +29,7 @@ from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.pytorch.logs import is_default_directory, log_directory, log_settings
-from hpcelastic.pytorch.telemetry import EventContext
+from hpcelastic.pytorch.telemetry import EventContext, check_event_handler
 from hpcelastic.slurm.environment import slurm_task
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths, safe_name
@@ -256,13 +255,7 @@ def _extra_signals(config: LaunchConfig) -> tuple[signal.Signals, ...]:
 
 def _event_handler(config: LaunchConfig) -> str:
     destination: str = getattr(config, "event_log_handler", "null")
-    try:
-        get_logging_handler(destination)
-    except KeyError as error:
-        raise ConfigError(
-            f"LaunchConfig.event_log_handler is {destination!r}, but torch.distributed.elastic.events.handlers has no "
-            "handler of that name"
-        ) from error
+    check_event_handler(destination, "LaunchConfig.event_log_handler")
     return destination
 
 

@@ -5,6 +5,7 @@ Sources: torch/distributed/elastic/agent/server/api.py, .../events and .../metri
 """
 
 import json
+import signal
 import socket
 import time
 import traceback
@@ -15,15 +16,18 @@ from typing import Any
 from torch.distributed.elastic import events
 from torch.distributed.elastic.events.api import Event as TorchEvent
 from torch.distributed.elastic.events.api import EventSource, NodeState
+from torch.distributed.elastic.events.handlers import get_logging_handler
 from torch.distributed.elastic.metrics.api import NullMetricHandler, getStream, put_metric
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.events import (
     AgentStarted,
     Event,
     Fenced,
     RunEnded,
     StateChanged,
+    TimerExpired,
     WorkerEnded,
     WorkersStarted,
     WorkersStopped,
@@ -55,6 +59,16 @@ class EventContext:
     """Name of the handler that torch's `events.record` passes events to."""
 
 
+def check_event_handler(name: str, option: str) -> None:
+    """Raise ConfigError if torch has no handler of events that is called ``name``. ``option`` has this value."""
+    try:
+        get_logging_handler(name)
+    except KeyError as error:
+        raise ConfigError(
+            f"{option} is {name!r}, but torch.distributed.elastic.events.handlers has no handler of that name"
+        ) from error
+
+
 @dataclass(frozen=True)
 class LaunchOutcome:
     """The result of a launch on this node, by global rank."""
@@ -83,6 +97,9 @@ class Telemetry:
         self.started = False
         """Whether the agent has taken part in the run."""
 
+        self.phase: Phase | None = None
+        """How the run has ended; None if the agent has not read that it has."""
+
     @property
     def ticks(self) -> bool:
         """Whether `tick` is to be called: the workers are healthy, and a handler of metrics is set."""
@@ -107,10 +124,12 @@ class Telemetry:
                 if exit_code != 0 and self._healthy:
                     self._healthy = False
                     self._put_state("failed")
+            case TimerExpired():
+                self._timer_expired(event)
             case WorkersStopped() | Fenced():
                 self._healthy, self._waits_since = False, moment
             case RunEnded(phase=phase):
-                self._healthy = False
+                self._healthy, self.phase = False, phase
                 if phase is Phase.SUCCEEDED:
                     self._put_state("succeeded")
 
@@ -127,13 +146,13 @@ class Telemetry:
             self._record(state, rank=rank, raw_error=raw, exit_code=exit_code, worker_pid=pid)
         self._record("SUCCEEDED")  # of the agent; torch's own agent does the same
 
-    def broke(self) -> None:
-        """Report that the agent has ended by the exception that is being handled."""
+    def broke(self, error: str = "") -> None:
+        """Report that the agent has failed by ``error``, by default the exception that is being handled."""
         self._seconds = int(time.monotonic() - self._began)
         if self._waits_since is not None:
             self._rendezvous("failure", time.monotonic() - self._waits_since)
         self._put_run("failure")
-        self._record("FAILED", raw_error=traceback.format_exc())
+        self._record("FAILED", raw_error=error or traceback.format_exc())
 
     def _state_changed(self, moment: float, event: StateChanged) -> None:
         phase = event.phase
@@ -155,6 +174,14 @@ class Telemetry:
             self._record("START", rank=rank)
         _put_timed("LocalElasticAgent._start_workers", started)
         _put_timed("SimpleElasticAgent._initialize_workers", waited + started)
+
+    def _timer_expired(self, event: TimerExpired) -> None:
+        """Report the events of the server of timers in torch."""
+        sent = str(signal.Signals[event.sent].value) if event.sent else "0"
+        details = {"worker_pid": str(event.pid), "scope_id": event.scope, "signal": sent}
+        for name in ("timer expired", *(["kill worker process"] if event.sent else [])):
+            metadata = {**self._metadata("RUNNING"), "metadata": json.dumps({"watchdog_event": name, **details})}
+            self._pass_on(TorchEvent(name, EventSource.AGENT, metadata=metadata))
 
     def _rendezvous(self, how: str, seconds: float) -> None:
         self._record("RENDEZVOUS", duration_ms=1000 * seconds)
@@ -197,10 +224,10 @@ class Telemetry:
         exit_code: int | None = None,
         worker_pid: int | None = None,
     ) -> None:
-        context, workers = self._context, self.workers
+        workers = self.workers
         details: dict[str, Any] = {
             "group_world_size": workers.group_world_size if workers else None,
-            "entry_point": context.entrypoint,
+            "entry_point": self._context.entrypoint,
         }
         if rank is not None and workers is not None:  # each value in a list, as in the events of torch's own agent
             details |= {
@@ -211,23 +238,35 @@ class Telemetry:
                 "worker_pid": [worker_pid],
             }
         metadata = {
-            "run_id": context.run_id,
+            **self._metadata(state),
             "global_rank": rank,
-            "group_rank": workers.group_rank if workers else None,
             "worker_id": str(workers.pids[rank]) if workers and rank is not None else None,
-            "role": context.role,
+            "raw_error": raw_error,
+            "metadata": json.dumps(details),
+            "duration_ms": duration_ms,
+        }
+        source = EventSource.AGENT if rank is None else EventSource.WORKER
+        self._pass_on(TorchEvent(f"torchelastic.worker.status.{state}", source, metadata=metadata))
+
+    def _metadata(self, state: str) -> dict[str, Any]:
+        """Return the metadata that all events have."""
+        about = self._context
+        return {
+            "run_id": about.run_id,
+            "global_rank": None,
+            "group_rank": self.workers.group_rank if self.workers else None,
+            "worker_id": None,
+            "role": about.role,
             "hostname": self._hostname,
             "state": state,
             "total_run_time": self._seconds,
             "rdzv_backend": BACKEND,
-            "raw_error": raw_error,
-            "metadata": json.dumps(details),
-            "agent_restarts": context.max_restarts - self._remaining,
-            "duration_ms": duration_ms,
+            "raw_error": None,
+            "agent_restarts": about.max_restarts - self._remaining,
         }
-        source = EventSource.AGENT if rank is None else EventSource.WORKER
-        event = TorchEvent(f"torchelastic.worker.status.{state}", source, metadata=metadata)
-        call_handler(events.record, event, context.destination)
+
+    def _pass_on(self, event: TorchEvent) -> None:
+        call_handler(events.record, event, self._context.destination)
 
 
 def _put(name: str, value: int) -> None:
