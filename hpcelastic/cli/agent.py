@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
+from hpcelastic.agent.session import Observe
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.bootstrap import Task, local_identity, run_agent_with_free_name, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
@@ -33,7 +34,7 @@ from hpcelastic.protocol.settings import (
     Settings,
 )
 from hpcelastic.slurm.environment import outside_of_steps, slurm_task
-from hpcelastic.slurm.restart import FIRST, start_agent
+from hpcelastic.slurm.restart import FIRST, Restart, start_agent
 from hpcelastic.storage.paths import RunPaths
 
 C10D = "c10d"
@@ -128,11 +129,24 @@ def run(args: argparse.Namespace) -> int:
         return failed[0]
     restart = start_agent() if args.job is None and slurm_task(os.environ) else FIRST
     with nonblocking_stdio(), _print_errors(task.paths) as failed:
-        place = place_of_flags(args)
-        if args.node_name or place.job:
-            return run_node_agent(task, place, restart=restart)
-        return run_agent_with_free_name(task, place)
+        return _run_task(task, args, restart)
     return failed[0]
+
+
+def _run_task(task: Task, args: argparse.Namespace, restart: Restart) -> int:
+    """Run the agent, and report it to torch's events and metrics if the flags ask for it. Return the exit status."""
+    place, event_handler = place_of_flags(args), torchrun.event_handler(args)
+
+    def run_agent(observe: Observe | None = None) -> int:
+        if args.node_name or place.job:
+            return run_node_agent(task, place, observe, restart)
+        return run_agent_with_free_name(task, place, observe)
+
+    if event_handler is None:
+        return run_agent()
+    from hpcelastic.pytorch.reporting import run_reported  # it imports torch, which other agents need not load
+
+    return run_reported(run_agent, task, event_handler, torchrun.monitor_interval(args))
 
 
 @contextlib.contextmanager
@@ -160,7 +174,7 @@ def task_of(args: argparse.Namespace) -> Task:
 def _from_flags(args: argparse.Namespace) -> Task:
     torchrun.check_options(args)
     entrypoint = torchrun.entrypoint(args)
-    for line in torchrun.unneeded(args):
+    for line in (*torchrun.unneeded(args), *torchrun.unserved(os.environ)):
         print(f"hpcelastic agent: {line}", file=sys.stderr)
     alone = args.standalone or _is_single_node(args)
     directory, server = (None, (FILE, "")) if alone else _location(args)

@@ -36,13 +36,14 @@ _UNNEEDED = {
     "monitor_interval": "the agent detects the exit of a worker at once",
     "start_method": "workers are forked from a process that has imported torch; see --preload",
     "run_path": "workers are forked from a process that has imported torch; see --preload",
-    "event_log_handler": "agents write their events to the directory events in the run's directory",
     "exit_barrier_timeout": "every agent stays until the run has ended",
 }
 """Options that have no effect, with the reason."""
 
-_NO_EFFECT_VALUES = {"event_log_handler": "null"}
-"""Values of these options that need no message."""
+_MONITOR_INTERVAL, _MIN_MONITOR_INTERVAL = 0.1, 0.01
+"""Default and minimum of --monitor-interval in seconds."""
+
+_HEALTH_CHECK_PORT = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
 # Settings, and the options that set them.
 _FLAGS = {
@@ -116,11 +117,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     for stream in ("stdout", "stderr"):
         what = f"copy lines of {stream} that contain one of these texts to a separate file; ,, is a comma"
         _add(output, f"--duplicate-{stream}-filters", default="", metavar="TEXT,...", help=what)
-    for flag in ("--event-log-handler", "--logs-specs", "--start-method"):
+    what = "handler of torch's events, such as console, that receives events and metrics as under torchrun"
+    _add(output, "--event-log-handler", metavar="NAME", help=what)
+    for flag in ("--logs-specs", "--start-method"):
         _add(parser, flag, help=argparse.SUPPRESS)
     _add(parser, "--monitor-interval", type=float, help=argparse.SUPPRESS)
     _add(parser, "--exit-barrier-timeout", type=float, help=argparse.SUPPRESS)
-    _add(parser, "--run-path", action="store_true", help=argparse.SUPPRESS)
+    for flag in ("--run-path", "--use-env"):  # --use-env of torch.distributed.launch is always in force
+        _add(parser, flag, action="store_true", help=argparse.SUPPRESS)
 
 
 def _add(group: argparse._ActionsContainer, flag: str, **how: object) -> None:
@@ -150,11 +154,31 @@ def _from_environment(action: argparse.Action, name: str, text: str) -> object:
 
 def unneeded(args: argparse.Namespace) -> list[str]:
     """Return a line for each given option that has no effect."""
+    used = {"monitor_interval"} if event_handler(args) is not None else set()
     return [
         f"--{name.replace('_', '-')} is not needed: {why}"
         for name, why in _UNNEEDED.items()
-        if getattr(args, name) not in (None, False, _NO_EFFECT_VALUES.get(name))
+        if name not in used and getattr(args, name) not in (None, False)
     ]
+
+
+def unserved(environ: Mapping[str, str]) -> list[str]:
+    """Return a line for each variable of torch's agent that asks for a service that this agent does not have."""
+    if _HEALTH_CHECK_PORT not in environ:
+        return []
+    return [f"{_HEALTH_CHECK_PORT} is ignored: no server listens there; use hpcelastic status"]
+
+
+def event_handler(args: argparse.Namespace) -> str | None:
+    """Return the name of the handler that receives torch's events; None if none does."""
+    name: str | None = args.event_log_handler
+    return None if name in (None, "", "null") else name
+
+
+def monitor_interval(args: argparse.Namespace) -> float:
+    """Return the seconds between two metrics that report healthy workers."""
+    given = args.monitor_interval
+    return _MONITOR_INTERVAL if given is None else max(_MIN_MONITOR_INTERVAL, given)
 
 
 def with_flag_names(message: str) -> str:
@@ -171,8 +195,9 @@ def check_options(args: argparse.Namespace) -> None:
         raise ConfigError(f"--start-method is {args.start_method!r}; write spawn, fork or forkserver, or remove it")
     if args.logs_specs not in (None, "default"):
         raise ConfigError(
-            f"--logs-specs is {args.logs_specs!r}, a class that needs torch, but agents do not import torch; remove it "
-            "and use --log-dir, --redirects, --tee, --local-ranks-filter and --duplicate-stdout-filters"
+            f"--logs-specs is {args.logs_specs!r}, but the commands and the error reports of hpcelastic need its own "
+            "names of log files; use --log-dir, --redirects, --tee, --local-ranks-filter and "
+            "--duplicate-stdout-filters, or torchrun --rdzv-backend=hpcelastic, which loads the class"
         )
     if args.no_python and args.module and not args.run_path:
         raise ConfigError("--no-python runs a program, but --module runs a Python module; remove one of them")

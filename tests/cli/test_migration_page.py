@@ -84,6 +84,13 @@ def test_the_commands_are_understood(directory: Path) -> None:
         parsed(shlex.split(span))
 
 
+def test_a_line_of_torch_distributed_launch_is_understood() -> None:
+    launch = pytest.importorskip("torch.distributed.launch")
+    (theirs, ours) = re.findall(r"`(?:python -m torch.distributed.launch|hpcelastic agent)( --use-env)`", PAGE)
+    assert launch.parse_args([*theirs.split(), "train.py"]).use_env
+    assert parsed(["agent", *ours.split(), "train.py"]).script == "train.py"
+
+
 def test_a_line_of_torchruns_is_one() -> None:
     run = pytest.importorskip("torch.distributed.run")
     (words,) = (words for block in blocks("Before", "bash") for words in lines(block, "torchrun"))

@@ -6,7 +6,7 @@ import pytest
 
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.bootstrap import Task
-from hpcelastic.cli import agent
+from hpcelastic.cli import agent, torchrun
 from hpcelastic.cli.parser import Parser
 from hpcelastic.config.keys import kind_at, split
 from hpcelastic.errors import ConfigError
@@ -78,13 +78,16 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, NodeIdentity]:
-    """What an agent makes of a command line that has what every line needs, but for the option ``without``."""
+def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, NodeIdentity, str | None]:
+    """What an agent makes of a command line that has what every line needs, but for the option ``without``.
+
+    The last value is the handler of torch's events.
+    """
     needed = [f"{option}={value}" for option, value in NEEDED.items() if option != without]
     parser = Parser()
     agent.add_arguments(parser)
     args = parser.parse_args([*needed, *words, program, "--lr", "1"])
-    return agent.task_of(args), agent.place_of_flags(args)
+    return agent.task_of(args), agent.place_of_flags(args), torchrun.event_handler(args)
 
 
 def words_for(option: str, spelling: str) -> list[str]:
@@ -154,7 +157,7 @@ def test_a_line_for_one_node_needs_no_endpoint(
     words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(NEEDED, "--rdzv-endpoint", "")
-    task, _ = understood(words, "train.py")
+    task, *_ = understood(words, "train.py")
     assert (task.settings.rendezvous.backend, task.settings.nodes.max) == ("file", 1)
     assert f"this run is stored in {task.paths.root.parent}" in capsys.readouterr().err
 
@@ -162,14 +165,14 @@ def test_a_line_for_one_node_needs_no_endpoint(
 @pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["not named", "named"])
 def test_a_line_may_name_the_master_in_place_of_the_endpoint(backend: list[str], directory: Path) -> None:
     words = ["--nnodes=2", "--rdzv-endpoint=", *backend, "--node-rank=1", "--master-addr=n1", "--master-port=29501"]
-    task, place = understood(words, "train.py")
+    task, place, _ = understood(words, "train.py")
     rendezvous = task.settings.rendezvous
     assert (rendezvous.backend, rendezvous.endpoint, place.order) == ("static", "n1:29501", 1)
     assert task.paths.root == directory / "runs" / "r"
 
 
 def test_a_host_of_a_server_needs_no_port(directory: Path) -> None:
-    task, _ = understood(["--rdzv-backend=c10d", "--rdzv-endpoint=n1"], "train.py")
+    task, *_ = understood(["--rdzv-backend=c10d", "--rdzv-endpoint=n1"], "train.py")
     assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == ("c10d", "n1")
 
 
@@ -179,15 +182,61 @@ def test_an_option_of_a_newer_torchrun_is_accepted(capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.startswith("hpcelastic agent: --exit-barrier-timeout is not needed: ")
 
 
+@pytest.mark.parametrize("spelling", ["--use-env", "--use_env"])
+def test_a_line_of_torch_distributed_launch_is_accepted(spelling: str, capsys: pytest.CaptureFixture[str]) -> None:
+    launch = pytest.importorskip("torch.distributed.launch")
+    assert launch.parse_args([spelling, "train.py"]).use_env
+    before = understood([], "train.py")
+    assert understood([spelling], "train.py") == before
+    assert before[0].agent.entrypoint.args == ("--lr", "1")  # no --local-rank
+    assert capsys.readouterr().err == ""
+
+
+def test_the_default_handler_of_events_needs_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
+    assert understood(["--event-log-handler=null"], "train.py") == understood([], "train.py")
+    assert capsys.readouterr().err == ""
+
+
+def test_the_monitor_interval_is_used_for_metrics(capsys: pytest.CaptureFixture[str]) -> None:
+    understood(["--event-log-handler=console", "--monitor-interval=5"], "train.py")
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"), [([], 0.1), (["--monitor-interval=5"], 5.0), (["--monitor-interval=-1"], 0.01)]
+)
+def test_metrics_report_healthy_workers_at_this_interval(words: list[str], seconds: float) -> None:
+    parser = Parser()
+    agent.add_arguments(parser)
+    assert torchrun.monitor_interval(parser.parse_args(words)) == seconds
+
+
+def test_a_class_of_log_files_is_refused_with_what_to_use_instead() -> None:
+    with pytest.raises(ConfigError) as caught:
+        understood(["--logs-specs=mine"], "train.py")
+    for remedy in ("--log-dir", "--redirects", "--tee", "torchrun --rdzv-backend=hpcelastic"):
+        assert remedy in str(caught.value)
+    assert understood(["--logs-specs=default"], "train.py") == understood([], "train.py")
+
+
+def test_a_port_for_health_checks_is_not_served(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = understood([], "train.py")
+    monkeypatch.setenv("TORCHELASTIC_HEALTH_CHECK_PORT", "8080")
+    assert understood([], "train.py") == before
+    assert capsys.readouterr().err.startswith("hpcelastic agent: TORCHELASTIC_HEALTH_CHECK_PORT is ignored: ")
+
+
 def test_the_old_name_of_an_option_is_accepted_with_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
-    new, _ = understood(["--no-notifications"], "train.py")
+    new, *_ = understood(["--no-notifications"], "train.py")
     assert not new.agent.network.notifications
     capsys.readouterr()
-    old, _ = understood(["--no-doorbell"], "train.py")
+    old, *_ = understood(["--no-doorbell"], "train.py")
     assert old == new
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith(": --no-doorbell is the old name of --no-notifications; write --no-notifications instead")
-    default, _ = understood([], "train.py")
+    default, *_ = understood([], "train.py")
     assert default.agent.network.notifications
 
 

@@ -251,6 +251,37 @@ def test_a_line_may_keep_what_torch_alone_needs(tmp_path: Path) -> None:
     assert get_rendezvous_handler(given).get_run_id() == given.run_id
 
 
+LOGS_SPECS = """\
+import pathlib
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+
+class Named(DefaultLogsSpecs):
+    def reify(self, envs):
+        dest = super().reify(envs)
+        for local_rank, env in envs.items():
+            dest.stdouts[local_rank] = str(pathlib.Path("named-" + env["RANK"]).absolute())
+        return dest
+"""
+
+
+def test_a_class_of_log_files_chooses_them_as_docs_torchrun_md_says(tmp_path: Path) -> None:
+    with shell_in(tmp_path) as shell:
+        shell.write(
+            {
+                "says.py": "print('hello')\n",
+                "extra/named.py": LOGS_SPECS,
+                "extra/named-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: named\nVersion: 1\n",
+                "extra/named-1.dist-info/entry_points.txt": "[torchrun.logs_specs]\nnamed = named:Named\n",
+            }
+        )
+        path = os.pathsep.join(filter(None, [str(tmp_path / "extra"), os.environ.get("PYTHONPATH")]))
+        line = "--rdzv-backend=hpcelastic --rdzv-endpoint=./runs --rdzv-id=r --local-addr=127.0.0.1 --logs-specs=named"
+        command = ["-m", "torch.distributed.run", *line.split(), f"--rdzv-conf={QUICK}", "--log-dir=logs", "says.py"]
+        done = shell.python(*command, environ={"PYTHONPATH": path})
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "named-0").read_text() == "hello\n"
+
+
 # torch's own protocol over our files
 
 
