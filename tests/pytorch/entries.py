@@ -62,3 +62,11 @@ def waits(up: str) -> None:
 def takes(seconds: float) -> float:
     time.sleep(seconds)
     return seconds
+
+
+def hangs_under_a_timer() -> None:
+    from torch.distributed.elastic import timer
+
+    client = timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"])
+    with timer.expires(after=0.2, scope="save", client=client):
+        time.sleep(100)

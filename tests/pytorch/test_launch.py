@@ -429,6 +429,21 @@ def test_the_rendezvous_is_told_as_torch_tells_its_own(ours: Make, registered: C
     assert kept.events[-1]["message"] == "all workers of round 1 succeeded"
 
 
+def test_a_timer_ends_a_worker_and_is_told(
+    ours: Make, registered: Callable[[str], Kept], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+    monkeypatch.delenv("TORCHELASTIC_TIMER_FILE", raising=False)
+    kept = registered("mine")
+    with pytest.raises(ChildFailedError) as caught:  # torch's agent would kill this process too
+        ours(nproc_per_node=1, event_log_handler="mine").launch(entries.hangs_under_a_timer)
+    (failure,) = caught.value.failures.values()
+    assert failure.exitcode == -signal.SIGKILL
+    told = [event["metadata"] for event in kept.events if event["name"] in ("timer expired", "kill worker process")]
+    assert [json.loads(data["metadata"])["watchdog_event"] for data in told] == ["timer expired", "kill worker process"]
+    assert {json.loads(data["metadata"])["scope_id"] for data in told} == {"save"}
+
+
 class Numbers(metrics.MetricHandler):
     """A handler of metrics, such as a dashboard configures. If ``broken``, it raises an error for each metric."""
 
