@@ -9,24 +9,33 @@ import subprocess
 import time
 import urllib.request
 from pathlib import Path
+from typing import IO, Any
 
+from hpcelastic.backends.owned import spawn_owned
 from hpcelastic.errors import ConfigError, StoreError
+
+_PROGRAM = "TORCHELASTIC_ETCD_BINARY_PATH"
+"""torch's environment variable with the path of etcd."""
 
 _START_TIMEOUT = 30.0
 """Seconds within which the server must answer after its start."""
 
 
+class EtcdNotReady(StoreError):
+    """An etcd server runs, but has not answered within the time-out."""
+
+
 class EtcdServer:
     """A running etcd server with its data in ``directory``, for clients on this machine, with API versions 2 and 3.
 
-    Raises ConfigError if etcd is not installed, StoreError if it does not start.
+    It must answer within ``timeout`` seconds. Its output goes to ``etcd.log`` in the directory, unless ``stderr`` is
+    another destination for its messages, as for Popen. It ends when this process ends. Raises ConfigError if etcd is
+    not installed, StoreError if it does not start.
     """
 
-    def __init__(self, directory: Path) -> None:
-        program = shutil.which("etcd")
-        if program is None:
-            raise ConfigError("etcd is not in PATH: install it (on Debian: etcd-server), or use the backend file")
-        self._program, self._directory = program, directory
+    def __init__(self, directory: Path, timeout: float = _START_TIMEOUT, stderr: int | IO[Any] | None = None) -> None:
+        self._program, self._directory = _find_program(), directory
+        self._timeout, self._stderr = timeout, stderr
         self._client_url, self._peer_url = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -54,8 +63,9 @@ class EtcdServer:
         # On ARM etcd 3.4 starts only with this variable.
         environ["ETCD_UNSUPPORTED_ARCH"] = "arm64"
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            stderr = output if self._stderr is None else self._stderr
+            self._process = spawn_owned(
+                command, env=environ, stdin=subprocess.DEVNULL, stdout=output, stderr=stderr, start_new_session=True
             )
         try:
             self._await_ready(log)
@@ -72,7 +82,7 @@ class EtcdServer:
 
     def _await_ready(self, log: Path) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + _START_TIMEOUT
+        deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline and self._process.poll() is None:
             with (
                 contextlib.suppress(OSError),
@@ -82,7 +92,22 @@ class EtcdServer:
                     return
             time.sleep(0.05)
         last = log.read_text(errors="replace").splitlines()[-3:]
-        raise StoreError(f"etcd did not start; {log} ends with: {' | '.join(last)}")
+        said = f"; {log} ends with: {' | '.join(last)}" if self._stderr is None else ""
+        if self._process.returncode is None:
+            raise EtcdNotReady(f"etcd did not answer within {self._timeout:g} s{said}")
+        raise StoreError(f"etcd did not start: it ended with status {self._process.returncode}{said}")
+
+
+def _find_program() -> str:
+    named = os.environ.get(_PROGRAM)
+    program = shutil.which(named or "etcd")
+    if program is None and named:
+        raise ConfigError(f"{_PROGRAM} is {named!r}, which is not a program; correct it, or unset it to search in PATH")
+    if program is None:
+        raise ConfigError(
+            f"etcd is not in PATH: install it (on Debian: etcd-server), set {_PROGRAM}, or use the backend file"
+        )
+    return os.path.abspath(program)
 
 
 def _free_port() -> int:
