@@ -1,5 +1,5 @@
-"""What all tests use: signals as a fresh login shell has them; a registry of runs that is not the user's own;
-filesystems that take seconds to start, each started once for all tests that use it."""
+"""What all tests use: signals as a fresh login shell has them; a registry of runs that is not the user's own; an etcd
+server, and filesystems that take seconds to start, each started once for all tests that use it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from hpcelastic.backends.etcd_server import EtcdServer
 from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
 from tests.filesystems.moosefs import MooseMountSet, moosefs_mounts
 from tests.filesystems.nfs import NfsMountSet, nfs_mounts
@@ -40,6 +41,14 @@ os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
 def registry_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test notes a run where its user would find it, nor finds one of another test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{secrets.token_hex(6)}"))
+
+
+@pytest.fixture(scope="session")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
+    """An etcd server with both versions of the interface, without TLS."""
+    server = EtcdServer(tmp_path_factory.mktemp("etcd"))
+    yield server
+    server.stop()
 
 
 @pytest.fixture(scope="session")

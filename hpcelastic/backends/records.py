@@ -73,6 +73,16 @@ class ExpiringRecords(Records, Protocol):
         """
 
 
+class KeptRecords(Records, Protocol):
+    """Records of a server that can delete a record, and can remove all records that nobody keeps."""
+
+    def delete(self, key: str) -> bool:
+        """Delete the record of ``key`` and return True; return False if there is none."""
+
+    def keep(self) -> None:
+        """Postpone the removal of all records: it is the time to live from now. It needs no record."""
+
+
 class RecordsBackend:
     """The rendezvous of one run in ``records``. ``where`` names their server; the state is copied to ``copies``."""
 

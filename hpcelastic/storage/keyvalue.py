@@ -68,8 +68,8 @@ class KeyValueStore:
 
     def set(self, key: str, value: str) -> None:
         """Set ``key`` to ``value``; ConfigError if that is not a string or larger than `MAX_VALUE`."""
-        validated = _validated(key, value)
-        self.update(key, lambda _: validated)
+        text = validated(key, value)
+        self.update(key, lambda _: text)
 
     def add(self, key: str, amount: int) -> int:
         """Add ``amount`` to the number in ``key`` and return the sum; a key without a value counts as 0.
@@ -77,15 +77,15 @@ class KeyValueStore:
         Raises ConfigError if the key holds no number. After a StoreError ``amount`` may or may not be added: read the
         key before you add again.
         """
-        return int(self.update(key, lambda old: str(_parse_number(key, old) + amount)) or 0)
+        return int(self.update(key, lambda old: str(parse_number(key, old) + amount)) or 0)
 
     def compare_set(self, key: str, expected: str | None, desired: str) -> str | None:
         """Set ``key`` to ``desired`` if it holds ``expected`` (None: no value); return its value afterwards."""
-        validated = _validated(key, desired)
+        text = validated(key, desired)
         old = self.get(key)
         if old != expected:
             return old
-        return self.update(key, lambda old: validated if old == expected else old)
+        return self.update(key, lambda old: text if old == expected else old)
 
     def delete(self, key: str) -> bool:
         """Remove the value of ``key``; return False if it had none."""
@@ -189,7 +189,8 @@ def _value(document: Any) -> str | None:
     return value
 
 
-def _validated(key: str, value: str) -> str:
+def validated(key: str, value: str) -> str:
+    """Return ``value``. Raises ConfigError if it is not a string, or is larger than `MAX_VALUE`."""
     if not isinstance(value, str):
         raise ConfigError(f"the value for {key!r:.60} is of type {type(value).__name__}; the store holds strings")
     size = len(value.encode("utf-8", "surrogatepass"))
@@ -199,7 +200,8 @@ def _validated(key: str, value: str) -> str:
     return value
 
 
-def _parse_number(key: str, value: str | None) -> int:
+def parse_number(key: str, value: str | None) -> int:
+    """Return the number in ``value``, 0 if it is None. Raises ConfigError if it is no whole number."""
     try:
         return int(value or 0)
     except ValueError:

@@ -2,21 +2,11 @@
 
 import secrets
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hpcelastic.backends.etcd_server import EtcdServer
-
 BACKENDS = ("file", "c10d", "c10d over a file", "static", "etcd", "etcd-v2")
-
-
-@pytest.fixture(scope="session")
-def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
-    server = EtcdServer(tmp_path_factory.mktemp("etcd"))
-    yield server
-    server.stop()
 
 
 @pytest.fixture(params=BACKENDS)

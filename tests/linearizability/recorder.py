@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hpcelastic.backends.etcd import EtcdV2, EtcdV3
+from hpcelastic.backends.record_values import RecordValues
 from hpcelastic.errors import StoreError
 from hpcelastic.storage.keyvalue import KeyValueStore
 from hpcelastic.storage.register import Register, Version
 from tests.filesystems.hammer import meet
+
+SERVERS = {"etcd": EtcdV3, "etcd-v2": EtcdV2}
 
 Work: TypeAlias = "Iterator[tuple[list[Any], Callable[[], Any]]]"
 
@@ -61,7 +65,7 @@ def of_register(register: Register | RenamedRegister, who: str, chance: random.R
             yield ["commit", last, value], lambda value=value: register.commit(last, value)
 
 
-def of_keys(store: KeyValueStore, who: str, chance: random.Random) -> Work:
+def of_keys(store: KeyValueStore | RecordValues, who: str, chance: random.Random) -> Work:
     """All operations on a key with texts, each of which is written once, and on a key with a number."""
     last: str | None = None
 
@@ -93,6 +97,9 @@ def of_keys(store: KeyValueStore, who: str, chance: random.Random) -> Work:
 def work(kind: str, directory: Path, who: str, chance: random.Random) -> Work:
     if kind == "keys":
         return of_keys(KeyValueStore(directory / "store", who), who, chance)
+    if kind in SERVERS:
+        endpoint = (directory / "endpoint").read_text()
+        return of_keys(RecordValues(SERVERS[kind](endpoint, "store", str(directory)), "values"), who, chance)
     made = {"register": Register, "renamed register": RenamedRegister}[kind]
     return of_register(made(directory, who), who, chance)
 

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from hpcelastic.backends.etcd_server import EtcdServer
 from tests.filesystems.clients import local
 from tests.filesystems.shared import Shared
 from tests.linearizability.checker import UNKNOWN, Operation, by_key, check
 from tests.linearizability.models import backward, key, late_register, register
+from tests.linearizability.recorder import SERVERS
 from tests.linearizability.recording import Recording, paired, record
 
 pytestmark = pytest.mark.slow
@@ -33,6 +35,18 @@ def test_operations_on_keys(shared: Shared) -> None:
     check_size(history)
     promised = [operation for operation in history if not shared.source.late_listings or changed(operation)]
     for name, part in by_key(promised, lambda operation: operation.call[0]).items():
+        calls = [Operation(o.process, o.call[1:], o.result, o.invoked, o.returned) for o in part]
+        verdict = check(calls, key, None)
+        assert verdict, f"{name}: {verdict}"
+
+
+@pytest.mark.parametrize("version", SERVERS)
+def test_operations_on_keys_in_etcd(version: str, etcd: EtcdServer, tmp_path: Path) -> None:
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "endpoint").write_text(etcd.endpoint)
+    history = record(local("ext4", tmp_path), Recording(version, "keys", SEED, count=30))
+    check_size(history)
+    for name, part in by_key(history, lambda operation: operation.call[0]).items():
         calls = [Operation(o.process, o.call[1:], o.result, o.invoked, o.returned) for o in part]
         verdict = check(calls, key, None)
         assert verdict, f"{name}: {verdict}"
