@@ -23,7 +23,7 @@ LARGE = {
     "Rendezvous": "one turn of read, decide and commit, and the news that hasten it",
     "Run": "the public interface of a run",
     "RunPaths": "every path of a run directory",
-    "RunStore": "the interface of torch.distributed.Store",
+    "TorchStore": "the interface of torch.distributed.Store",
 }
 """Files and classes beyond the limits, and why they are one thing."""
 

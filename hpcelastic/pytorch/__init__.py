@@ -7,14 +7,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .etcd_server import EtcdServer
+    from .etcd_store import EtcdClient, EtcdStore
     from .rendezvous_backend import FileRendezvousBackend
     from .store import RunStore, run_store
 
-__all__ = ["FileRendezvousBackend", "RunStore", "run_store"]
+__all__ = ["EtcdClient", "EtcdServer", "EtcdStore", "FileRendezvousBackend", "RunStore", "run_store"]
+
+_MODULES = {
+    "EtcdClient": "etcd_store",
+    "EtcdServer": "etcd_server",
+    "EtcdStore": "etcd_store",
+    "FileRendezvousBackend": "rendezvous_backend",
+    "RunStore": "store",
+    "run_store": "store",
+}
+"""The module of each name."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "rendezvous_backend" if name == "FileRendezvousBackend" else "store"
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -23,8 +23,8 @@ class AgentStore(RunStore):
         super().__init__(directory)
         self._on_success = on_success
 
-    def add(self, key: str, amount: int) -> int:
+    def add(self, key: str | bytes, amount: int) -> int:
         """Like `RunStore.add`."""
-        if key.startswith(_EXIT_BARRIER_PREFIX):
+        if isinstance(key, str) and key.startswith(_EXIT_BARRIER_PREFIX):
             self._on_success()
         return super().add(key, amount)

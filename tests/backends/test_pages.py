@@ -51,6 +51,12 @@ def test_the_job_and_the_line_are_valid(tmp_path: Path, monkeypatch: pytest.Monk
     assert task.paths.root == Path("/scratch/me/runs/r")
 
 
+def test_the_example_of_a_store_runs() -> None:
+    names: dict[str, object] = {}
+    exec(block(BACKENDS, "python"), names)
+    assert names["epochs"] == 1
+
+
 def test_torchrun_accepts_the_line(tmp_path: Path) -> None:
     args = get_args_parser().parse_args(words(PLUGIN, "torchrun"))
     assert (args.rdzv_backend, args.rdzv_endpoint, args.rdzv_id) == ("hpcelastic", "/shared/runs", "7")

@@ -19,6 +19,7 @@ from hpcelastic.backends.connect import Connect
 from hpcelastic.backends.etcd import connect, connect_v2
 from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.pytorch import EtcdClient, EtcdStore
 from tests.backends.test_agents import TIMES
 from tests.cli.shell import Shell, shell_in
 
@@ -131,6 +132,16 @@ def test_all_members_use_tls_if_one_does(secure: Secure, etcd: EtcdServer) -> No
 def test_missing_files(files: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         connect("n1", "run", True, **files)
+
+
+@pytest.mark.parametrize("api", [3, 2])
+def test_a_store_of_torch(secure: Secure, api: int) -> None:
+    prefix = f"test-{secrets.token_hex(4)}"
+    store = EtcdStore(EtcdClient(secure.endpoint, api, **secure.files), prefix)
+    store.set("a", b"\xff")
+    assert store.get("a") == b"\xff" and store.add("n", 1) == 1
+    with pytest.raises(StoreError, match=r"check that it uses TLS, and that EtcdClient\.cacert"):
+        EtcdStore(EtcdClient(f"https://{secure.endpoint}", api), prefix)
 
 
 def test_a_redirection_is_not_followed(etcd: EtcdServer) -> None:

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.utils import store as helpers
 
 from hpcelastic.pytorch import RunStore
+from hpcelastic.pytorch.store import WaitTimeout
 from hpcelastic.storage import history, keyvalue
 
 SHORT = timedelta(milliseconds=500)
@@ -149,7 +151,7 @@ def answer(store: dist.Store, call: Call) -> Any:
         found = getattr(store, name)(*arguments)
         return sorted(found) if name == "list_keys" else found
     except Exception as error:
-        return type(error)
+        return WAITED if isinstance(error, WaitTimeout) else type(error)
 
 
 def kept(store: dist.Store, name: str) -> bool:
@@ -187,6 +189,32 @@ def test_a_prefix_keeps_the_store_alive_that_it_stands_before(tmp_path: Path) ->
     assert prefixed.get("a") == b"1"
     assert RunStore(tmp_path).get("p/a") == b"1"
     assert prefixed.delete_key("a") and prefixed.num_keys() == 0
+
+
+def test_a_key_and_a_value_may_be_text_or_bytes(tmp_path: Path) -> None:
+    store = RunStore(tmp_path, SHORT)
+    store.set(b"a", b"1")
+    assert store.get("a") == store.get(b"a") == b"1"
+    assert store.add(b"n", 2) == 2 and store.check([b"a", "n"])
+    with pytest.raises(WAITED, match="keys: /zz"):
+        store.wait([b"zz"])
+
+
+@pytest.mark.parametrize("make", [tcp, ours], ids=lambda make: make.__name__)
+def test_the_helpers_of_torchs_agents_work_with_it(make: Callable[[Path], dist.Store], tmp_path: Path) -> None:
+    check_helpers(make(tmp_path))
+
+
+def check_helpers(store: dist.Store) -> None:
+    """Call torch's helpers for stores as agents of one rank, and as one of two ranks that waits in vain."""
+    with helpers.store_timeout(store, 60):
+        assert store.timeout == LONG
+    assert store.timeout == SHORT
+    assert helpers.synchronize(store, b"mine", rank=0, world_size=1, key_prefix="data") == [b"mine"]
+    assert helpers.get_all(store, 0, "data", 1) == [b"mine"]
+    helpers.barrier(store, world_size=1, key_prefix="all")
+    with pytest.raises(WAITED):
+        helpers.barrier(store, world_size=2, key_prefix="more", barrier_timeout=0.1)
 
 
 def test_a_clone_is_on_the_same_directory_and_as_patient(tmp_path: Path) -> None:
