@@ -10,7 +10,8 @@
 # make scenarios   measure each event of a run under SLURM, and write the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
-# make pictures    the pictures in README.md and docs/, from a real run; on an idle machine
+# make pictures    the pictures in README.md and docs/, from a real run, and docs/torch_elastic_api.md; on an idle
+#                  machine
 # make bench       compare with torchrun and others, and write docs/performance.md; QUICK=1 for minutes
 # Most targets install the environment first. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0
 # another PyTorch.
@@ -83,6 +84,7 @@ matrix:
 
 pictures: $(READY)
 	$(BIN)/python docs/make_diagram.py
+	$(BIN)/python docs/make_elastic_api.py
 	$(BIN)/python docs/make_picture.py
 
 format: $(READY)
