@@ -1,4 +1,4 @@
-"""Networks to test with: in this process, and in processes that can be stopped and killed."""
+"""Networks for tests: in this process, and in processes that can be stopped and killed."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ _KINDS = {kind.__name__: kind for kind in (PeerHeard, PeerRefused, Notification,
 
 
 class Inbox:
-    """The news that came, in order; ``all`` holds those already taken as well."""
+    """The received news in order. ``all`` also has those that were taken."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[News] = queue.Queue()
@@ -28,7 +28,7 @@ class Inbox:
         self.put = self._queue.put
 
     def take(self, within: float = TIMEOUT) -> News | None:
-        """The next one; None if none comes."""
+        """Return the next one; None if none arrives."""
         try:
             news = self._queue.get(timeout=within)
         except queue.Empty:
@@ -37,14 +37,14 @@ class Inbox:
         return news
 
     def await_(self, wanted: News, times: int = 1) -> bool:
-        """Wait until ``wanted`` has come so often from now on, whatever comes in between."""
+        """Wait until ``wanted`` has arrived so often from now on. Other news may arrive meanwhile."""
         deadline = time.monotonic() + TIMEOUT
         while times and time.monotonic() < deadline:
             times -= self.take(max(0.0, deadline - time.monotonic())) == wanted
         return not times
 
     def drain(self) -> None:
-        """Take what has come until now."""
+        """Take all news that have arrived."""
         while self.take(0.0):
             pass
 
@@ -60,7 +60,7 @@ class Local:
 
 @contextlib.contextmanager
 def local(*nodes: str, address: str = "127.0.0.1", key: bytes = KEY) -> Iterator[list[Local]]:
-    """Networks in this process, started, that watch nobody yet."""
+    """Started networks in this process, without neighbours."""
     with contextlib.ExitStack() as stack:
         found = []
         for node in nodes:
@@ -72,7 +72,7 @@ def local(*nodes: str, address: str = "127.0.0.1", key: bytes = KEY) -> Iterator
 
 
 class Remote:
-    """A network in a process of its own, whose news arrive in ``inbox``."""
+    """A network in its own process, whose news arrive in ``inbox``."""
 
     def __init__(self, node: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> None:
         command = [*prefix, sys.executable, "-m", "tests.network.agents", node, address]
@@ -92,17 +92,17 @@ class Remote:
         return self._ask("healthy") == "True"
 
     def start_child(self) -> int:
-        """Start a process that holds the presence socket, and outlives the agent."""
+        """Start a process that holds the presence socket and outlives the agent."""
         child = int(self._ask("start_child"))
         self.children.append(child)
         return child
 
     def limit(self, on: bool) -> None:
-        """Let it have no further descriptor, or as many as before."""
+        """Deny it further descriptors, or allow them again."""
         self._ask("limit", on)
 
     def close(self) -> None:
-        """Close the network in order; the process goes on."""
+        """Close the network in order. The process continues."""
         self._ask("close")
 
     def signal(self, signum: signal.Signals) -> None:
@@ -137,7 +137,7 @@ class Remote:
 
 @contextlib.contextmanager
 def remote(*nodes: str, address: str = "127.0.0.1", prefix: Sequence[str] = ()) -> Iterator[list[Remote]]:
-    """Networks in processes of their own, killed at the end with what they started."""
+    """Networks in their own processes, which are killed at the end with their children."""
     with contextlib.ExitStack() as stack:
         found = []
         for node in nodes:

@@ -1,4 +1,4 @@
-"""Two network namespaces with a cable between them, gone with the process that holds them."""
+"""Two network namespaces with a cable between them. They end with the process that holds them."""
 
 import contextlib
 import os
@@ -13,8 +13,8 @@ _HOLD = "ip link set lo up && echo ready && read -r _"
 
 @cache
 def why_no_namespaces() -> str | None:
-    """None if they can be made here, else the reason and the remedy."""
-    if os.geteuid() != 0:  # first, for others than root may not have the programs of /usr/sbin in their PATH
+    """Return None if they can be made here, else the reason and the remedy."""
+    if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH
         return "network namespaces need root: run pytest as root"
     if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
         return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
@@ -27,10 +27,10 @@ def why_no_namespaces() -> str | None:
 
 
 class Machine:
-    """A network namespace, with an address of its own once it is cabled."""
+    """A network namespace, which has an address once it is connected."""
 
     def __init__(self) -> None:
-        command = ["unshare", "--net", "sh", "-c", _HOLD]  # ends with our process, whatever ends that
+        command = ["unshare", "--net", "sh", "-c", _HOLD]  # ends with our process, also if it is killed
         self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = self._holder.pid
         self.inside = ["nsenter", f"--net=/proc/{self.pid}/ns/net"]
@@ -45,7 +45,7 @@ class Machine:
 
 
 class Cable:
-    """Joins two machines, as 198.18.0.1 and 198.18.0.2: addresses set aside for tests of networks (RFC 2544)."""
+    """Connects two machines, 198.18.0.1 and 198.18.0.2: addresses reserved for tests of networks (RFC 2544)."""
 
     def __init__(self, one: Machine, other: Machine) -> None:
         self._ends = (one, other)
@@ -56,7 +56,7 @@ class Cable:
             machine.ip("link set eth0 up")
 
     def cut(self) -> None:
-        """As seen from the first, the interface is down; from the second, nothing comes through."""
+        """For the first machine, the interface is down. For the second one, nothing arrives."""
         self._ends[0].ip("link set eth0 down")
 
     def heal(self) -> None:

@@ -24,7 +24,7 @@ def handshake() -> tuple[Session, Session]:
     return initiator, responder
 
 
-def test_both_prove_themselves() -> None:
+def test_both_ends_authenticate() -> None:
     initiator, responder = handshake()
     assert initiator.established and not responder.established, "the initiator has yet to prove that it knows our nonce"
     messages, reply, valid = responder.receive(initiator.heartbeat(5))
@@ -33,7 +33,7 @@ def test_both_prove_themselves() -> None:
     assert initiator.initiator == responder.initiator == "a@1"
 
 
-def test_heartbeats_go_both_ways_and_carry_versions() -> None:
+def test_heartbeats_are_sent_both_ways_with_versions() -> None:
     initiator, responder = handshake()
     responder.receive(initiator.heartbeat(0))
     for version in (3, 3, 9):
@@ -47,7 +47,7 @@ def test_a_close_is_reported() -> None:
     assert [it.kind for it in messages] == [Kind.HEARTBEAT, Kind.CLOSE] and valid
 
 
-def test_all_may_come_in_crumbs() -> None:
+def test_data_may_arrive_in_single_bytes() -> None:
     initiator, responder = ends()
     answer = b"".join(responder.receive(bytes([byte]))[1] for byte in initiator.hello())
     for byte in answer:
@@ -55,14 +55,14 @@ def test_all_may_come_in_crumbs() -> None:
     assert initiator.established
 
 
-def test_a_caller_with_another_key_is_cut_off() -> None:
+def test_a_caller_with_another_key_is_disconnected() -> None:
     _, responder = ends(key=b"another")
     initiator, _ = ends()
     assert responder.receive(initiator.hello()) == ([], b"", False)
 
 
-def test_an_answer_of_somebody_else_is_not_taken() -> None:
-    """The dialled port belongs to another agent of the run by now."""
+def test_an_answer_of_another_agent_is_refused() -> None:
+    """The dialled port belongs to another agent of the run meanwhile."""
     initiator, responder = ends(responder="c@1")
     answer = responder.receive(initiator.hello())[1]
     assert answer
@@ -70,7 +70,7 @@ def test_an_answer_of_somebody_else_is_not_taken() -> None:
     assert not initiator.established
 
 
-def test_a_recorded_session_is_worth_nothing() -> None:
+def test_a_replayed_session_is_refused() -> None:
     initiator, _ = handshake()
     recorded = [initiator.hello(), initiator.heartbeat(5)]
     again = Session(KEY, "b@1", nonce(3))
@@ -80,7 +80,7 @@ def test_a_recorded_session_is_worth_nothing() -> None:
     assert not again.established
 
 
-def test_a_recorded_answer_is_worth_nothing() -> None:
+def test_a_replayed_answer_is_refused() -> None:
     initiator, responder = ends()
     answer = responder.receive(initiator.hello())[1]
     later = Session(KEY, "a@1", nonce(4), "b@1")
@@ -88,11 +88,11 @@ def test_a_recorded_answer_is_worth_nothing() -> None:
     assert not later.established
 
 
-def test_what_is_sent_back_to_its_sender_is_not_taken() -> None:
+def test_a_reflected_message_is_refused() -> None:
     initiator, _ = handshake()
     assert not initiator.receive(initiator.heartbeat(1))[2]
     mirror = Session(KEY, "a@1", nonce(5))
-    assert not mirror.receive(initiator.hello())[2], "our own hello, as when a dial ends at its own socket"
+    assert not mirror.receive(initiator.hello())[2], "our own hello, as if a dial had reached its own socket"
 
 
 @pytest.mark.parametrize("order", [(0, 0), (1,), (0, 2)], ids=["twice", "the second first", "one left out"])
@@ -109,7 +109,7 @@ def test_a_call_begins_with_hello(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.NOTIFICATION, Kind.HELLO, Kind.HEARTBEAT, Kind.CLOSE])
-def test_a_hello_is_answered_or_not_at_all(kind: Kind) -> None:
+def test_a_hello_is_answered_completely_or_not_at_all(kind: Kind) -> None:
     initiator, _ = ends()
     assert not initiator.receive(encode(KEY, Message(kind, "b@1", 1)))[2]
     assert not initiator.established

@@ -12,7 +12,7 @@ def test_keys_differ() -> None:
     assert make_key() != make_key()
 
 
-def test_all_who_ask_at_once_get_one_key_that_only_the_owner_can_read(tmp_path: Path) -> None:
+def test_concurrent_callers_get_one_private_key(tmp_path: Path) -> None:
     path, keys = tmp_path / "key", []
     barrier = threading.Barrier(8)
 

@@ -21,22 +21,22 @@ messages = st.builds(
 
 
 @given(messages, st.binary(max_size=40))
-def test_what_was_said_is_heard(message: Message, key: bytes) -> None:
+def test_a_message_is_decoded(message: Message, key: bytes) -> None:
     assert parse(key, encode(key, message)) == message
 
 
 @given(messages)
-def test_no_message_is_longer_than_the_longest(message: Message) -> None:
+def test_no_message_exceeds_the_maximum_length(message: Message) -> None:
     assert len(encode(KEY, message)) <= LONGEST
 
 
 @given(st.binary(max_size=400))
-def test_noise_is_no_message(data: bytes) -> None:
+def test_random_bytes_are_no_message(data: bytes) -> None:
     assert parse(KEY, data) is None
 
 
 @given(messages, st.data())
-def test_no_bit_can_be_flipped(message: Message, data: st.DataObject) -> None:
+def test_a_changed_bit_invalidates_a_message(message: Message, data: st.DataObject) -> None:
     sound = bytearray(encode(KEY, message))
     bit = data.draw(st.integers(0, len(sound) * 8 - 1))
     sound[bit // 8] ^= 1 << bit % 8
@@ -44,17 +44,17 @@ def test_no_bit_can_be_flipped(message: Message, data: st.DataObject) -> None:
 
 
 @given(messages, st.data())
-def test_no_part_is_a_message(message: Message, data: st.DataObject) -> None:
+def test_a_part_of_a_message_is_invalid(message: Message, data: st.DataObject) -> None:
     sound = encode(KEY, message)
     assert parse(KEY, sound[: data.draw(st.integers(0, len(sound) - 1))]) is None
 
 
 @given(messages, st.binary(min_size=1, max_size=40))
-def test_nothing_can_be_added(message: Message, more: bytes) -> None:
+def test_a_longer_message_is_invalid(message: Message, more: bytes) -> None:
     assert parse(KEY, encode(KEY, message) + more) is None
 
 
-def test_another_key_makes_a_forgery() -> None:
+def test_a_message_with_another_key_is_invalid() -> None:
     assert parse(KEY, encode(b"another", NOTIFICATION)) is None
 
 
@@ -70,7 +70,7 @@ def test_an_authentic_message_of_an_unknown_kind_is_dropped(monkeypatch: pytest.
     assert parse(KEY, unknown) is None
 
 
-def test_an_id_too_long_is_refused() -> None:
+def test_an_id_that_is_too_long_is_refused() -> None:
     with pytest.raises(ValueError, match="255 bytes"):
         encode(KEY, Message(Kind.NOTIFICATION, "x" * 256))
     with pytest.raises(struct.error):
@@ -78,7 +78,7 @@ def test_an_id_too_long_is_refused() -> None:
 
 
 @given(st.lists(messages, max_size=6), st.data())
-def test_a_stream_is_cut_into_its_messages(said: list[Message], data: st.DataObject) -> None:
+def test_a_stream_is_split_into_messages(said: list[Message], data: st.DataObject) -> None:
     rest = b"".join(encode(KEY, message) for message in said)
     stream, found = Stream(), []
     while rest:
@@ -95,7 +95,7 @@ def test_noise_ends_a_stream_or_waits(noise: bytes) -> None:
     assert found.count(None) <= 1
 
 
-def test_noise_after_a_message_is_told() -> None:
+def test_noise_after_a_message_is_reported() -> None:
     sound = encode(KEY, NOTIFICATION)
     assert list(Stream().feed(sound + b"GET / HTTP/1.1")) == [sound, None]
 

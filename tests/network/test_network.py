@@ -26,7 +26,7 @@ def address(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port at which nobody listens."""
+    """Return a port on which no process listens."""
     datagram, stream = sockets.bind_pair(socket.AF_INET)
     port: int = stream.getsockname()[1]
     datagram.close()
@@ -36,7 +36,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def pair() -> Iterator[tuple[Local, Remote]]:
-    """One here and one in a process of its own, linked."""
+    """A network here and one in its own process, with a link between them."""
     with local("here@1") as [here], remote("there@1") as [there]:
         join(here, there)
         yield here, there
@@ -58,18 +58,18 @@ def watch(found: list[Local], version: int = 0) -> None:
 # Notifications
 
 
-def test_who_is_rung_is_told_the_version_and_nobody_else(address: str) -> None:
+def test_only_notified_nodes_get_the_version(address: str) -> None:
     with local("a@1", "b@1", "c@1", address=address) as [a, b, c]:
         a.network.notify([a.peer, b.peer], 7)
         assert b.inbox.take() == Notification(7)
         a.network.notify([a.peer, b.peer, c.peer], 8)
         assert c.inbox.take() == Notification(8)
         a.network.notify([c.peer], 8)
-        assert c.inbox.take() == Notification(8), "there may be news without a new version"
+        assert c.inbox.take() == Notification(8), "a notification may have no new version"
         assert a.inbox.take(0.0) is None
 
 
-def test_one_with_ipv4_rings_one_with_ipv6() -> None:
+def test_a_node_with_ipv4_notifies_one_with_ipv6() -> None:
     with local("a@1") as [a], local("b@1", address="::1") as [b]:
         a.network.notify([b.peer], 7)
         assert b.inbox.take() == Notification(7)
@@ -96,7 +96,7 @@ def test_forged_and_replayed_notifications_are_dropped() -> None:
         assert a.inbox.take(5 * NOTIFICATION_INTERVAL) is None
 
 
-def test_a_flood_of_notifications_is_a_few_and_the_last_one_counts() -> None:
+def test_a_flood_of_notifications_is_limited_and_the_last_one_counts() -> None:
     with local("a@1", "b@1") as [a, b]:
         began = time.monotonic()
         for version in range(200):
@@ -106,17 +106,17 @@ def test_a_flood_of_notifications_is_a_few_and_the_last_one_counts() -> None:
 
 
 @pytest.mark.parametrize("where", ["node-1", "localhost", "", "fe80::1%lo", "10.0.0.256"])
-def test_what_is_no_numeric_address_is_skipped(where: str) -> None:
+def test_addresses_that_are_not_numeric_are_skipped(where: str) -> None:
     with local("a@1", "b@1") as [a, b]:
         odd = [Peer("c@1", where, 9), Peer("d@1", "127.0.0.1", 0), Peer("e@1", "127.0.0.1", 65536)]
         a.network.notify([*odd, b.peer], 1)
         assert b.inbox.take() == Notification(1)
         for it in (a, b):
             it.network.watch([a.peer, *odd, b.peer], 0)
-        assert eventually(lambda: a.network.healthy and b.network.healthy), "the others are linked as if alone"
+        assert eventually(lambda: a.network.healthy and b.network.healthy), "the other links are not affected"
 
 
-def test_a_network_that_is_down_raises_nothing() -> None:
+def test_a_network_failure_raises_no_error() -> None:
     with local("a@1") as [a]:
         a.network.notify([Peer("b@1", "240.0.0.1", 9), Peer("c@1", "2001:db8::1", 9)], 1)
         a.network.watch([a.peer, Peer("b@1", "240.0.0.1", 9)], 0)
@@ -127,19 +127,19 @@ def test_a_network_that_is_down_raises_nothing() -> None:
 # Links
 
 
-def test_all_links_come_up_and_heartbeats_carry_the_version(address: str) -> None:
+def test_all_links_are_made_and_heartbeats_have_the_version(address: str) -> None:
     with local(*(f"n{index}@1" for index in range(7)), address=address) as found:
-        assert not any(it.network.healthy for it in found), "there are no neighbours yet"
+        assert not any(it.network.healthy for it in found), "the networks have no neighbours yet"
         watch(found)
         found[3].network.watch([it.peer for it in found], 5)
         for near in (2, 4, 1, 5):
             assert found[near].inbox.take() == Notification(5)
         watch(found, 5)
         watch(found, 5)
-        assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and the links stay up"
+        assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and no link is lost"
 
 
-def test_who_reads_of_the_round_first_is_answered_by_who_has_not() -> None:
+def test_a_node_that_does_not_know_the_round_yet_answers() -> None:
     with local("a@1", "b@1") as [a, b]:
         ring = [a.peer, b.peer]
         a.network.watch(ring, 0)
@@ -150,7 +150,7 @@ def test_who_reads_of_the_round_first_is_answered_by_who_has_not() -> None:
         assert a.inbox.take(0.0) is b.inbox.take(0.0) is None
 
 
-def test_who_is_no_neighbour_any_more_is_not_watched() -> None:
+def test_a_former_neighbour_is_not_watched() -> None:
     with local("a@1", "b@1", "c@1") as [a, b, c]:
         watch([a, b, c])
         for it in (a, b):
@@ -165,17 +165,17 @@ def test_who_is_no_neighbour_any_more_is_not_watched() -> None:
         assert b.inbox.all == [Notification(1)]
 
 
-def test_who_is_not_in_the_ring_watches_nobody() -> None:
+def test_a_node_outside_of_the_ring_watches_no_node() -> None:
     with local("a@1", "b@1", "c@1") as [a, b, c]:
         watch([a, b, c])
         a.network.watch([b.peer, c.peer], 0)
         assert eventually(lambda: not a.network.healthy)
 
 
-# Ends
+# Ended and stopped agents
 
 
-def test_an_agent_killed_is_refused_as_long_as_it_is_watched(pair: tuple[Local, Remote]) -> None:
+def test_refusals_of_a_killed_agent_are_reported_while_it_is_watched(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGKILL)
     assert here.inbox.take() == PeerLinkLost("there@1")
@@ -187,7 +187,7 @@ def test_an_agent_killed_is_refused_as_long_as_it_is_watched(pair: tuple[Local, 
     assert here.inbox.take(1.0) is None
 
 
-def test_an_agent_killed_is_not_refused_while_one_of_its_processes_lives(pair: tuple[Local, Remote]) -> None:
+def test_no_refusal_is_reported_while_a_process_of_the_agent_is_alive(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     child = there.start_child()
     there.signal(signal.SIGKILL)
@@ -198,7 +198,7 @@ def test_an_agent_killed_is_not_refused_while_one_of_its_processes_lives(pair: t
     assert here.inbox.await_(PeerRefused("there@1"), times=2)
 
 
-def test_an_agent_stopped_is_silent_until_it_goes_on(pair: tuple[Local, Remote]) -> None:
+def test_a_stopped_agent_is_silent_until_it_continues(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
     assert here.inbox.take() == PeerSilent("there@1")
@@ -209,19 +209,19 @@ def test_an_agent_stopped_is_silent_until_it_goes_on(pair: tuple[Local, Remote])
     assert PeerRefused("there@1") not in here.inbox.all
 
 
-def test_an_agent_stopped_for_long_is_linked_anew(pair: tuple[Local, Remote]) -> None:
+def test_an_agent_that_was_stopped_for_long_gets_a_new_link(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
-    assert here.inbox.await_(PeerLinkLost("there@1")), "the link is given up"
+    assert here.inbox.await_(PeerLinkLost("there@1")), "the link times out"
     assert here.inbox.await_(PeerSilent("there@1"), times=3)
     there.signal(signal.SIGCONT)
     assert here.inbox.await_(PeerHeard("there@1"))
-    assert there.inbox.await_(PeerLinkLost("here@1")), "it should show that it lives"
+    assert there.inbox.await_(PeerLinkLost("here@1")), "it should send heartbeats"
     assert eventually(lambda: here.network.healthy and there.healthy())
     assert PeerRefused("there@1") not in here.inbox.all
 
 
-def test_an_agent_killed_while_stopped_is_refused(pair: tuple[Local, Remote]) -> None:
+def test_refusals_of_an_agent_killed_while_stopped_are_reported(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.signal(signal.SIGSTOP)
     assert here.inbox.await_(PeerLinkLost("there@1"))
@@ -229,7 +229,7 @@ def test_an_agent_killed_while_stopped_is_refused(pair: tuple[Local, Remote]) ->
     assert here.inbox.await_(PeerRefused("there@1"))
 
 
-def test_an_agent_that_leaves_in_order_shakes_nobody(pair: tuple[Local, Remote]) -> None:
+def test_an_agent_that_leaves_in_order_is_not_reported(pair: tuple[Local, Remote]) -> None:
     here, there = pair
     there.start_child()
     there.close()
@@ -237,7 +237,7 @@ def test_an_agent_that_leaves_in_order_shakes_nobody(pair: tuple[Local, Remote])
     assert set(here.inbox.all) == {PeerSilent("there@1")}
 
 
-def test_one_that_was_never_there_is_silent_and_not_refused(free_port: int) -> None:
+def test_a_neighbour_that_never_existed_is_silent(free_port: int) -> None:
     with local("a@1") as [a]:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", free_port)], 0)
         assert a.inbox.await_(PeerSilent("b@1"), times=3)
@@ -245,7 +245,7 @@ def test_one_that_was_never_there_is_silent_and_not_refused(free_port: int) -> N
 
 
 def test_a_port_at_which_the_neighbour_never_answered_proves_nothing(free_port: int) -> None:
-    """The neighbour dials us, but its own port is not the one in the ring, or is behind a firewall."""
+    """The neighbour dials us, but its own port is not the configured one, or is behind a firewall."""
     with local("here@1") as [here], remote("there@1") as [there]:
         here.network.watch([here.peer, Peer("there@1", "127.0.0.1", free_port)], 0)
         there.watch([here.peer, there.peer])
@@ -256,8 +256,8 @@ def test_a_port_at_which_the_neighbour_never_answered_proves_nothing(free_port: 
         assert PeerRefused("there@1") not in here.inbox.all
 
 
-def test_an_icmp_message_is_no_refusal(pair: tuple[Local, Remote], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a real one looks like is in test_sockets."""
+def test_an_icmp_message_is_not_a_refusal(pair: tuple[Local, Remote], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real one is in test_sockets."""
     here, there = pair
     monkeypatch.setattr(sockets, "refused_by_kernel", lambda sock: False)
     there.signal(signal.SIGKILL)
@@ -265,7 +265,7 @@ def test_an_icmp_message_is_no_refusal(pair: tuple[Local, Remote], monkeypatch: 
     assert PeerRefused("there@1") not in here.inbox.all
 
 
-def test_a_cut_is_silence_on_both_sides_until_it_heals() -> None:
+def test_a_partition_causes_silence_on_both_sides_until_it_ends() -> None:
     require(why_no_namespaces())
     with two_machines() as (one, other, cable):
         first = remote("a@1", address=cable.addresses[0], prefix=one.inside)
@@ -286,10 +286,10 @@ def test_a_cut_is_silence_on_both_sides_until_it_heals() -> None:
             assert a.inbox.await_(PeerRefused("b@1")), "its kernel still answers"
 
 
-# Strangers
+# Other processes
 
 
-def test_garbage_is_cut_off() -> None:
+def test_garbage_ends_the_connection() -> None:
     with local("a@1") as [a]:
         for garbage in (b"GET / HTTP/1.1\r\n\r\n", encode(b"another", Message(Kind.HELLO, "b@1")), os.urandom(5000)):
             with socket.create_connection(("127.0.0.1", a.peer.port), TIMEOUT) as sock:
@@ -297,28 +297,28 @@ def test_garbage_is_cut_off() -> None:
                 assert hung_up(sock)
 
 
-def test_those_who_only_connect_are_limited_and_disturb_nobody() -> None:
+def test_idle_connections_are_limited_and_have_no_effect() -> None:
     with local("a@1", "b@1") as [a, b]:
         crowd = [socket.create_connection(("127.0.0.1", a.peer.port), TIMEOUT) for _ in range(100)]
-        assert hung_up(crowd[0]), "the first make room for the last"
+        assert hung_up(crowd[0]), "the first are closed in favour of the last"
         crowd[-1].setblocking(False)
         with pytest.raises(BlockingIOError):
             crowd[-1].recv(1)
         watch([a, b])
-        assert all(hung_up(sock) for sock in crowd), "the last have a time limit"
+        assert all(hung_up(sock) for sock in crowd), "the last time out"
         assert a.network.healthy
         for sock in crowd:
             sock.close()
 
 
-def test_one_that_takes_calls_and_never_answers_is_silent() -> None:
+def test_a_peer_that_accepts_and_never_answers_is_silent() -> None:
     with local("a@1") as [a], socket.create_server(("127.0.0.1", 0)) as server:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", server.getsockname()[1])], 0)
         assert a.inbox.await_(PeerSilent("b@1"), times=2)
         assert set(a.inbox.all) == {PeerSilent("b@1")}
 
 
-def test_another_agent_at_a_neighbours_port_is_not_taken_for_it() -> None:
+def test_another_agent_at_a_neighbours_port_does_not_replace_it() -> None:
     with local("a@1", "c@1") as [a, c]:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", c.peer.port)], 0)
         assert a.inbox.await_(PeerSilent("b@1"), times=2)
@@ -326,7 +326,7 @@ def test_another_agent_at_a_neighbours_port_is_not_taken_for_it() -> None:
         assert set(a.inbox.all) == {PeerSilent("b@1")}
 
 
-def test_a_neighbour_that_talks_nonsense_is_cut_off() -> None:
+def test_a_neighbour_that_sends_garbage_is_disconnected() -> None:
     with local("a@1") as [a], socket.create_server(("127.0.0.1", 0)) as server:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", server.getsockname()[1])], 0)
         sock, _ = server.accept()
@@ -343,8 +343,8 @@ def test_a_neighbour_that_talks_nonsense_is_cut_off() -> None:
             assert hung_up(sock)
 
 
-def test_a_link_that_nobody_speaks_on_is_given_up() -> None:
-    """A half-open connection: the other machine is gone and has sent nothing."""
+def test_a_link_without_messages_times_out() -> None:
+    """A half-open connection: the other machine has disappeared without a message."""
     with local("a@1") as [a], socket.create_server(("127.0.0.1", 0)) as server:
         a.network.watch([a.peer, Peer("b@1", "127.0.0.1", server.getsockname()[1])], 0)
         sock, _ = server.accept()
@@ -360,7 +360,7 @@ def test_a_link_that_nobody_speaks_on_is_given_up() -> None:
 
 
 def hung_up(sock: socket.socket) -> bool:
-    """Wait for the other end to close the connection."""
+    """Wait until the other end closes the connection."""
     sock.settimeout(TIMEOUT)
     try:
         while sock.recv(4096):
@@ -385,7 +385,7 @@ def test_the_port_is_closed_with_its_last_holder(address: str) -> None:
             socket.create_connection((address, a.peer.port), TIMEOUT)
 
 
-def test_nothing_is_left_when_it_is_closed() -> None:
+def test_a_closed_network_leaves_no_thread_and_no_descriptor() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with local("a@1", "b@1") as found:
         watch(found)
@@ -398,7 +398,7 @@ def test_nothing_is_left_when_it_is_closed() -> None:
 
 
 @pytest.mark.parametrize("started", [True, False])
-def test_one_that_is_closed_can_be_used_and_does_nothing(started: bool) -> None:
+def test_calls_of_a_closed_network_have_no_effect(started: bool) -> None:
     network = Network(KEY, "a@1", "127.0.0.1", lambda news: None)
     if started:
         network.start()
@@ -409,7 +409,7 @@ def test_one_that_is_closed_can_be_used_and_does_nothing(started: bool) -> None:
     assert not network.healthy
 
 
-def test_it_may_be_closed_by_who_is_told_news() -> None:
+def test_the_receiver_of_news_may_close_the_network() -> None:
     closed = threading.Event()
 
     def deliver(news: object) -> None:
@@ -425,21 +425,21 @@ def test_it_may_be_closed_by_who_is_told_news() -> None:
         assert not network._thread.is_alive() and network.presence.fileno() == -1
 
 
-def test_an_address_that_is_none_is_no_obstacle() -> None:
+def test_an_invalid_address_is_ignored() -> None:
     with local("a@1", address="a-name") as [a], local("b@1") as [b]:
         b.network.notify([Peer("a@1", "127.0.0.1", a.peer.port)], 4)
         assert a.inbox.take() == Notification(4)
 
 
-def test_an_id_too_long_is_refused_at_once() -> None:
+def test_an_id_that_is_too_long_is_refused_at_once() -> None:
     before = sorted(os.listdir("/proc/self/fd"))
     with pytest.raises(ValueError, match="255 bytes"):
         Network(KEY, "x" * 256, "127.0.0.1", lambda news: None)
     assert sorted(os.listdir("/proc/self/fd")) == before
 
 
-def test_without_descriptors_nobody_is_accepted_until_there_are_some() -> None:
-    """In a process of its own, for the limit is a process's."""
+def test_without_descriptors_connections_wait() -> None:
+    """In a separate process, because the limit is that of a process."""
     with local("here@1") as [here], remote("there@1") as [there]:
         there.limit(True)
         ring = [here.peer, there.peer]
@@ -448,17 +448,17 @@ def test_without_descriptors_nobody_is_accepted_until_there_are_some() -> None:
         there.limit(False)
         assert here.inbox.await_(PeerHeard("there@1"))
         assert eventually(lambda: here.network.healthy)
-        for version in (1, 2, 3):  # each is seen at another tick, and it goes on
+        for version in (1, 2, 3):  # each is read at another tick, and the network continues
             here.network.watch(ring, version)
             assert there.inbox.await_(Notification(version))
         assert PeerRefused("there@1") not in here.inbox.all
 
 
-# Many at once
+# Many networks
 
 
-def test_rings_that_change_shake_nobody() -> None:
-    """Agents read a new round in any order, some of them late. All links come up, and none is reported as lost."""
+def test_changes_of_rings_report_no_lost_links() -> None:
+    """Agents read a new round in any order, some of them late. All links are made, and none is reported as lost."""
     draw = random.Random(7)
     with local(*(f"n{index}@1" for index in range(12))) as found:
         for version in range(12):
@@ -478,7 +478,7 @@ def test_rings_that_change_shake_nobody() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_mistake_of_the_owner_does_not_close_the_port() -> None:
+def test_an_error_of_the_owner_does_not_close_the_port() -> None:
     """Otherwise neighbours would take the agent for dead, although it is alive."""
 
     def deliver(news: object) -> None:

@@ -5,10 +5,10 @@ from hpcelastic.network.notifications import NOTIFICATION_INTERVAL, RateLimiter,
 def test_a_notification_counts_once() -> None:
     replay_filter = ReplayFilter()
     assert [replay_filter.is_new("a@1", sequence) for sequence in (5, 5, 4, 6, 5)] == [True, False, False, True, False]
-    assert replay_filter.is_new("b@1", 1), "each sender counts its own"
+    assert replay_filter.is_new("b@1", 1), "each sender has its own numbers"
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_the_replay_filter_is_bounded() -> None:
     replay_filter = ReplayFilter()
     senders = [f"n{index}@1" for index in range(notifications._MAX_SENDERS + 1)]
     assert all(replay_filter.is_new(sender, 1) for sender in senders)
@@ -26,7 +26,7 @@ def test_the_first_notification_passes_at_once() -> None:
     assert limiter.deadline is None and limiter.take(200.0) is None
 
 
-def test_a_flood_becomes_a_few_and_the_last_is_not_lost() -> None:
+def test_a_flood_is_limited_and_the_last_notification_is_not_lost() -> None:
     limiter, passed = RateLimiter(), []
     for step in range(1000):  # one notification a millisecond
         limiter.add(step)
@@ -37,7 +37,7 @@ def test_a_flood_becomes_a_few_and_the_last_is_not_lost() -> None:
     assert limiter.take(limiter.deadline) == 999
 
 
-def test_of_those_that_wait_the_newest_version_wins() -> None:
+def test_the_newest_of_the_waiting_versions_wins() -> None:
     limiter = RateLimiter()
     limiter.add(1)
     assert limiter.take(0.0) == 1

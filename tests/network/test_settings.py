@@ -9,7 +9,7 @@ def test_an_interface_is_a_name_or_a_network(interface: str | None) -> None:
 
 
 @pytest.mark.parametrize("interface", ["", "ib 0", "10.1.0.0/33", "ib0/16", "a-name-that-is-too-long"])
-def test_what_is_neither_is_refused(interface: str) -> None:
+def test_other_values_are_refused(interface: str) -> None:
     with pytest.raises(ValueError, match=r"network\.interface is .*; name an interface such as ib0, or a network"):
         NetworkSettings(interface)
 
@@ -17,5 +17,5 @@ def test_what_is_neither_is_refused(interface: str) -> None:
 @pytest.mark.parametrize(
     ("text", "network"), [("10.1.0.0/16", True), ("fd00::/64", True), ("ib0", False), ("10.1.2.3", False)]
 )
-def test_a_network_is_known_by_its_bits(text: str, network: bool) -> None:
+def test_a_network_is_compared_by_its_bits(text: str, network: bool) -> None:
     assert is_network(text) == network

@@ -30,19 +30,19 @@ def test_only_numbers_are_addresses(address: str, family: socket.AddressFamily |
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
-def test_nothing_can_be_sent_to_a_port_that_is_none(port: int) -> None:
+def test_sending_to_an_invalid_port_is_an_error(port: int) -> None:
     assert not sockets.valid_endpoint("127.0.0.1", port)
 
 
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_one_port_serves_both(family: socket.AddressFamily) -> None:
+def test_one_port_serves_udp_and_tcp(family: socket.AddressFamily) -> None:
     datagram, stream = sockets.bind_pair(family)
     with datagram, stream:
         assert datagram.getsockname()[1] == stream.getsockname()[1] > 0
-        assert not stream.get_inheritable(), "who shall have it is given it by number"
+        assert not stream.get_inheritable(), "it is passed on by number only"
 
 
-def test_a_port_that_is_taken_for_udp_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_is_in_use_for_udp_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("0.0.0.0", 0))
         port, bound = taken.getsockname()[1], sockets._bound
@@ -59,7 +59,7 @@ def test_a_port_that_is_taken_for_udp_is_passed_over(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-def test_a_kernel_that_refuses_is_known_by_its_segment(family: socket.AddressFamily, address: str) -> None:
+def test_a_refusal_by_the_kernel_is_recognized(family: socket.AddressFamily, address: str) -> None:
     datagram, stream = sockets.bind_pair(family)
     port = stream.getsockname()[1]
     datagram.close()
@@ -71,17 +71,17 @@ def test_a_kernel_that_refuses_is_known_by_its_segment(family: socket.AddressFam
         assert sockets.refused_by_kernel(sock)
 
 
-def test_a_call_that_nobody_answered_proves_nothing() -> None:
+def test_a_call_without_an_answer_proves_nothing() -> None:
     with socket.socket() as sock:
         assert not sockets.refused_by_kernel(sock)
 
 
-def test_a_kernel_that_cannot_tell_proves_nothing() -> None:
+def test_a_kernel_without_this_information_proves_nothing() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         assert not sockets.refused_by_kernel(sock)
 
 
-def test_a_firewall_that_rejects_is_not_the_nodes_kernel() -> None:
+def test_a_rejection_by_a_firewall_is_not_a_refusal() -> None:
     require(why_no_namespaces())
     command = ["unshare", "--net", sys.executable, "-m", "tests.network.unreachable"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

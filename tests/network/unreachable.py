@@ -1,6 +1,6 @@
-"""Dials into a network where a firewall rejects with ICMP "port unreachable", and prints what the dialler can detect.
+"""Dials into a network in which a firewall rejects with ICMP "port unreachable", and prints what the dialler detects.
 
-Run in a network namespace of its own: a process there plays the firewall.
+It runs in its own network namespace, in which a process is the firewall.
 """
 
 import errno
@@ -16,7 +16,7 @@ _IP_HEADER = 20
 
 
 def _reject(wire: socket.socket, dialler: socket.socket) -> None:
-    """Answer the first SYN as iptables' REJECT does."""
+    """Answer the first SYN like iptables' REJECT."""
     while True:
         packet = wire.recv(2048)
         if packet[9] == socket.IPPROTO_TCP and socket.inet_ntoa(packet[16:20]) == _THERE:

@@ -29,7 +29,7 @@ def test_all_rounds_of_a_run_share_it_and_no_other_run_does(tmp_path: Path, monk
     assert not hpcelastic.store().check(["seed"])
 
 
-def test_outside_a_run_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_run_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     become_nobody(monkeypatch)
     with pytest.raises(hpcelastic.ConfigError, match=r"HPCELASTIC_RUN_DIR is not set; elsewhere, .*RunStore\("):
         hpcelastic.store()

@@ -1,4 +1,4 @@
-"""Functions run in forked processes: races between processes, and deaths at a chosen call."""
+"""Functions in forked processes: races between processes, and deaths at a chosen call."""
 
 import contextlib
 import fcntl
@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 TIMEOUT = 60.0
-"""Seconds that a forked process may take."""
+"""Time limit for a forked process in seconds."""
 
 STEPS = ("open", "write", "fsync", "close", "link", "symlink", "unlink", "replace", "mkdir", "fchmod")
-"""Functions of ``os`` that change a filesystem or release what they hold; a death falls before, in or after one."""
+"""Functions of ``os`` that change a filesystem or release a resource. A death occurs before, in or after one."""
 
 
 @contextlib.contextmanager
 def forked(body: Callable[[], Any]) -> Iterator[tuple[int, int]]:
-    """A child that runs ``body`` and writes its result as JSON to a pipe: pid, read end. Killed at the end."""
+    """A child that runs ``body`` and writes its result as JSON to a pipe: pid, read end. It is killed at the end."""
     result, output = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -45,7 +45,7 @@ def forked(body: Callable[[], Any]) -> Iterator[tuple[int, int]]:
 
 
 def read_to_end(fd: int) -> bytes:
-    """All that comes from ``fd``; fails the test if the other end stays open for too long."""
+    """Return all data from ``fd``. Fail the test if the other end stays open for too long."""
     data, deadline = b"", time.monotonic() + TIMEOUT
     while True:
         ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
@@ -57,7 +57,7 @@ def read_to_end(fd: int) -> bytes:
 
 
 def in_processes(count: int, function: Callable[[int], Any]) -> list[Any]:
-    """What ``function`` returned for 0, 1, ..., each in a process of its own, all let go at the same moment."""
+    """Return the results of ``function`` for 0, 1, ..., each in its own process. All start at the same moment."""
     gate, starter = os.pipe()
 
     def body(index: int) -> Any:
@@ -76,7 +76,7 @@ def in_processes(count: int, function: Callable[[int], Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def lock_held(path: Path) -> Iterator[None]:
-    """A stopped process holds the lock for ever."""
+    """A stopped process holds the lock until the end of the context."""
 
     def hold() -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
@@ -90,7 +90,7 @@ def lock_held(path: Path) -> Iterator[None]:
 
 
 def steps_of(operation: Callable[[], Any]) -> list[str]:
-    """The names of the `STEPS` that ``operation`` takes in a child, in order."""
+    """Return the names of the `STEPS` that ``operation`` makes in a child, in order."""
     taken: list[str] = []
 
     def body() -> list[str]:
@@ -105,7 +105,7 @@ def steps_of(operation: Callable[[], Any]) -> list[str]:
 
 
 def die_in(operation: Callable[[], Any], step: int, where: str) -> None:
-    """Run ``operation`` in a child that SIGKILLs itself ``before``, ``after`` or ``amid`` step number ``step``."""
+    """Run ``operation`` in a child that kills itself ``before``, ``after`` or ``amid`` step number ``step``."""
     count = -1
 
     def take(name: str, call: Callable[..., Any], args: tuple[Any, ...]) -> Any:
@@ -134,7 +134,7 @@ def die_in(operation: Callable[[], Any], step: int, where: str) -> None:
 
 
 def deaths(steps: list[str]) -> list[tuple[int, str]]:
-    """Every point at which a process that takes ``steps`` can die."""
+    """Return every point at which a process with ``steps`` can die."""
     return [
         (index, where)
         for index, name in enumerate(steps)

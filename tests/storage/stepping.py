@@ -1,4 +1,4 @@
-"""An operation interrupted before any one of its calls on the filesystem, while something else happens."""
+"""An operation that is interrupted before any of its calls on the filesystem by another function."""
 
 import builtins
 import io
@@ -12,7 +12,7 @@ CALLS = ("open", "write", "fsync", "close", "listdir", "lstat", "link", "symlink
 
 
 class Steps:
-    """Counts the calls on the filesystem; before number ``stop``, ``meanwhile`` happens."""
+    """A counter of the calls on the filesystem. Before number ``stop``, ``meanwhile`` is called."""
 
     def __init__(self, stop: int | None = None, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.taken: list[str] = []
@@ -24,7 +24,7 @@ class Steps:
         with pytest.MonkeyPatch.context() as patch:
             for name in CALLS:
                 patch.setattr(os, name, self._traced(name, getattr(os, name)))
-            patch.setattr(io, "open", self._traced("open", io.open))  # by which Path reads
+            patch.setattr(io, "open", self._traced("open", io.open))  # Path reads by this function
             patch.setattr(builtins, "open", self._traced("open", builtins.open))
             return operation()
 

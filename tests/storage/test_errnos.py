@@ -31,7 +31,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def failing(code: int, times: int) -> tuple[Callable[[], str], list[int]]:
-    """A call that fails with ``code`` so many ``times``, and the list of its calls."""
+    """Return a call that fails with ``code`` so many ``times``, and the list of its calls."""
     calls: list[int] = []
 
     def call() -> str:
@@ -52,7 +52,7 @@ def test_a_call_is_repeated_as_often_as_its_error_allows(slept: list[float], cod
     with pytest.raises(OSError) as caught:
         retry(call)
     assert (caught.value.errno, len(calls), len(slept)) == (code, tries, tries - 1)
-    assert slept == sorted(slept) and sum(slept) < 1, "growing, and short: others wait for this thread"
+    assert slept == sorted(slept) and sum(slept) < 1, "growing delays, short because others wait for this thread"
 
 
 def test_an_error_that_is_final_for_a_call_is_raised_at_once(slept: list[float]) -> None:
@@ -68,28 +68,28 @@ def test_an_error_that_is_final_for_a_call_is_raised_at_once(slept: list[float])
         pytest.param(errno.EIO, True, id="the reply may be lost"),
         pytest.param(errno.ENOENT, True, id="the first request may have removed it"),
         pytest.param(errno.EEXIST, True, id="the first request may have made it"),
-        pytest.param(errno.EROFS, False, id="refused for good"),
-        pytest.param(errno.ENOSPC, False, id="no room"),
+        pytest.param(errno.EROFS, False, id="permanently refused"),
+        pytest.param(errno.ENOSPC, False, id="no space"),
     ],
 )
-def test_what_may_have_taken_effect_is_known(code: int, expected: bool) -> None:
+def test_errors_after_which_a_call_may_have_taken_effect(code: int, expected: bool) -> None:
     assert may_have_succeeded(OSError(code, "")) is expected
 
 
 @pytest.mark.parametrize("code", RULES, ids=errno.errorcode.get)
-def test_every_error_comes_with_the_place_and_what_to_do(tmp_path: Path, code: int) -> None:
+def test_every_error_has_its_path_and_a_remedy(tmp_path: Path, code: int) -> None:
     with pytest.raises(StoreError) as caught, as_store_error(tmp_path):
         raise OSError(code, os.strerror(code))
     assert str(caught.value) == f"{tmp_path}: {os.strerror(code)}; {advice(code)}"
     assert any(verb in advice(code) for verb in ("check", "use", "free", "raise the limit", "(ulimit -f)"))
 
 
-def test_an_error_that_is_not_in_the_table_points_to_the_mount() -> None:
+def test_an_unknown_error_refers_to_the_mount() -> None:
     assert "is mounted" in advice(errno.EPROTO) == advice(None) == files.advice(errno.EPROTO)
 
 
-def test_looks_get_rarer_and_end() -> None:
+def test_polls_become_rarer_and_end() -> None:
     looks = list(poll_delays(2.0))
     assert looks == sorted(looks) and looks[-1] <= 0.5
     assert 2.0 <= sum(looks) <= 3.0
-    assert list(errnos.poll_delays(0)) == [0.01], "one look at least"
+    assert list(errnos.poll_delays(0)) == [0.01], "at least one poll"

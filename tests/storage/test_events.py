@@ -32,11 +32,11 @@ def names(directory: Path) -> list[str]:
 
 
 def named(name: str, **fields: Any) -> UnknownEvent:
-    """An event of a kind that is not known."""
+    """Return an event of an unknown kind."""
     return UnknownEvent(name, fields)
 
 
-def test_an_event_tells_when_where_and_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_has_time_node_and_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 1234.56789)
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("started", pids={0: 7}, reason="ü\n", nothing=None))
@@ -46,7 +46,7 @@ def test_an_event_tells_when_where_and_what(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_known_event_comes_back_typed(tmp_path: Path) -> None:
+def test_a_known_event_is_read_with_its_type(tmp_path: Path) -> None:
     started = WorkersStarted(
         round=1,
         world_size=2,
@@ -67,12 +67,12 @@ def test_a_known_event_comes_back_typed(tmp_path: Path) -> None:
     assert "gpus" not in line
 
 
-def test_an_event_that_lost_a_field_is_kept(tmp_path: Path) -> None:
+def test_an_event_with_a_missing_field_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"time":1,"node":"n1","event":"fenced","why":"?"}\n')
     assert read_events(tmp_path) == [LoggedEvent(1.0, "n1", UnknownEvent("fenced", {"why": "?"}))]
 
 
-def test_events_of_all_agents_come_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_of_all_agents_are_in_the_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with log(tmp_path / "a.jsonl") as a, log(tmp_path / "b.jsonl") as b:
         for when, events in ((3.0, a), (1.0, b), (4.0, b), (2.0, a)):
             monkeypatch.setattr(time, "time", lambda when=when: when)
@@ -80,7 +80,7 @@ def test_events_of_all_agents_come_by_time(tmp_path: Path, monkeypatch: pytest.M
     assert names(tmp_path) == ["1", "2", "3", "4"]
 
 
-def test_a_line_that_was_cut_off_by_a_death_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("first"))
     line = (tmp_path / "a.jsonl").read_bytes()
@@ -89,7 +89,7 @@ def test_a_line_that_was_cut_off_by_a_death_is_left_out(tmp_path: Path) -> None:
         assert names(tmp_path) == ["first"]
 
 
-def test_a_line_of_no_event_is_left_out(tmp_path: Path) -> None:
+def test_a_line_without_an_event_is_ignored(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("first"))
     line = (tmp_path / "a.jsonl").read_bytes()
@@ -97,11 +97,11 @@ def test_a_line_of_no_event_is_left_out(tmp_path: Path) -> None:
     assert names(tmp_path) == ["first"]
 
 
-def test_nothing_is_read_where_there_is_nothing(tmp_path: Path) -> None:
+def test_a_missing_directory_has_no_events(tmp_path: Path) -> None:
     assert read_events(tmp_path / "missing") == []
 
 
-def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_the_error_names_an_unreadable_log(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").mkdir()
     with pytest.raises(StoreError, match=r"a\.jsonl: Is a directory"):
         read_events(tmp_path)
@@ -115,7 +115,7 @@ def test_a_log_that_cannot_be_opened_is_ignored(tmp_path: Path) -> None:
 
 
 def full_after(count: int) -> Callable[[int, bytes], int]:
-    """A disk that takes so many bytes and no more."""
+    """Let the disk accept only so many bytes."""
     write, left = os.write, count
 
     def short(fd: int, data: bytes) -> int:
@@ -130,9 +130,7 @@ def full_after(count: int) -> Callable[[int, bytes], int]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 30], ids=["no byte", "one byte", "half a line"])
-def test_a_full_disk_stops_no_run_and_spoils_no_later_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
-) -> None:
+def test_a_full_disk_does_not_damage_later_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int) -> None:
     open_files = len(os.listdir("/proc/self/fd"))
     with log(tmp_path / "a.jsonl") as events:
         with monkeypatch.context() as patch:
@@ -146,14 +144,14 @@ def test_a_full_disk_stops_no_run_and_spoils_no_later_line(
 
 
 def idle(events: EventLog) -> None:
-    """Wait until everything has been tried."""
+    """Wait until every write has been tried."""
     deadline = time.monotonic() + TIMEOUT
     while events._queue.unfinished_tasks:
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-def test_lines_of_processes_that_share_a_log_stay_whole(tmp_path: Path) -> None:
+def test_lines_of_processes_that_share_a_log_are_complete(tmp_path: Path) -> None:
     def write(index: int) -> Any:
         with log(tmp_path / "a.jsonl", str(index)) as events:
             for i in range(100):
@@ -167,7 +165,7 @@ def test_lines_of_processes_that_share_a_log_stay_whole(tmp_path: Path) -> None:
 
 
 class Hung:
-    """A filesystem that does not answer until it is let go."""
+    """A filesystem that does not answer until it is released."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.reached, self.released = threading.Event(), threading.Event()
@@ -189,7 +187,7 @@ def hung(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hung]:
     filesystem.released.set()
 
 
-def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Path, hung: Hung) -> None:
+def test_a_hung_filesystem_does_not_block_writers_and_keeps_the_order(tmp_path: Path, hung: Hung) -> None:
     with log(tmp_path / "a.jsonl") as events:
         for i in range(50):
             events.write(named("line", number=i))
@@ -200,7 +198,9 @@ def test_a_filesystem_that_hangs_holds_up_nobody_and_loses_no_order(tmp_path: Pa
     assert [line["number"] for line in lines] == list(range(50))
 
 
-def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung) -> None:
+def test_events_beyond_the_queue_are_dropped_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung
+) -> None:
     monkeypatch.setattr(event_log, "MAX_QUEUED", 10)
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("taken out"))
@@ -214,8 +214,8 @@ def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path, monkeypatch: p
     assert EventsDropped(count=15) in [logged.event for logged in read_events(tmp_path)]
 
 
-@pytest.mark.parametrize("waiting", [1, 2], ids=["room in the queue", "a full queue"])
-def test_closing_waits_for_a_bounded_time(
+@pytest.mark.parametrize("waiting", [1, 2], ids=["space in the queue", "a full queue"])
+def test_closing_waits_for_a_limited_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hung: Hung, waiting: int
 ) -> None:
     monkeypatch.setattr(event_log, "MAX_QUEUED", 1)

@@ -24,7 +24,8 @@ def failing(code: int) -> Callable[..., Any]:
 
 
 def after(call: Callable[..., Any], code: int) -> Callable[..., Any]:
-    """``call`` done by the server, its reply lost, the repeated request refused with ``code``."""
+    """Return a ``call`` that the server executes while its reply is lost. The repeated request is refused with
+    ``code``."""
 
     def fail(*args: Any, **more: Any) -> Any:
         call(*args, **more)
@@ -37,10 +38,10 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o7777
 
 
-# Publishing under a new name
+# Publications under a new name
 
 
-def test_a_new_file_is_whole_private_and_alone(tmp_path: Path) -> None:
+def test_a_new_file_is_complete_private_and_the_only_one(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         assert files.publish_new(tmp_path / "a", b"content")
@@ -68,7 +69,7 @@ def with_links(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("filesystem", [with_links, no_links], ids=["hard links", "symbolic links"])
-def test_of_racing_processes_exactly_one_gets_each_name(
+def test_exactly_one_of_racing_processes_gets_each_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filesystem: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     filesystem(monkeypatch)
@@ -86,7 +87,7 @@ def test_of_racing_processes_exactly_one_gets_each_name(
 
 
 @pytest.mark.parametrize("filesystem", [with_links, no_links], ids=["hard links", "symbolic links"])
-def test_of_racing_threads_exactly_one_gets_each_name(
+def test_exactly_one_of_racing_threads_gets_each_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filesystem: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     filesystem(monkeypatch)
@@ -116,7 +117,7 @@ NO_LINK_CODES = [errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, err
 
 
 @pytest.mark.parametrize("code", NO_LINK_CODES, ids=errno.errorcode.get)
-def test_without_hard_links_a_symbolic_one_is_as_exclusive(
+def test_without_hard_links_symbolic_links_are_exclusive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(os, "link", failing(code))
@@ -124,7 +125,7 @@ def test_without_hard_links_a_symbolic_one_is_as_exclusive(
     assert not files.publish_new(tmp_path / "a", b"second")
     assert files.read(tmp_path / "a") == b"first"
     assert files.names(tmp_path) == ["a"]
-    assert len(os.listdir(tmp_path)) == 2, "the loser's draft is gone, the winner's stays"
+    assert len(os.listdir(tmp_path)) == 2, "the draft of the loser is removed, and that of the winner is kept"
 
 
 @pytest.mark.parametrize("taken_by", ["file", "link"])
@@ -141,7 +142,7 @@ def test_hosts_with_and_without_hard_links_exclude_each_other(
     assert files.read(tmp_path / "a") == b"first"
 
 
-def test_without_any_links_the_error_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_filesystem_without_links_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_links(monkeypatch)
     monkeypatch.setattr(os, "symlink", failing(errno.EPERM))
     with pytest.raises(StoreError, match="neither hard nor symbolic links; use another"):
@@ -166,13 +167,13 @@ def test_a_symbolic_link_that_fails_after_it_succeeded_has_succeeded(
     no_links(monkeypatch)
     monkeypatch.setattr(os, "symlink", after(os.symlink, code))
     assert files.publish_new(tmp_path / "a", b"mine")
-    assert files.read(tmp_path / "a") == b"mine", "its draft was kept"
+    assert files.read(tmp_path / "a") == b"mine", "its draft is kept"
 
 
-def test_a_symbolic_link_of_which_nothing_is_known_keeps_its_draft(
+def test_a_symbolic_link_with_an_unknown_outcome_keeps_its_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may be there, or be made when the server comes to it; then it must show something."""
+    """It may exist, or the server may create it later. Then it must show something."""
     no_links(monkeypatch)
     monkeypatch.setattr(os, "symlink", after(os.symlink, errno.ETIMEDOUT))
     monkeypatch.setattr(os, "readlink", failing(errno.ETIMEDOUT))
@@ -181,7 +182,7 @@ def test_a_symbolic_link_of_which_nothing_is_known_keeps_its_draft(
     assert files.read(tmp_path / "a") == b"mine"
 
 
-def test_a_link_that_fails_without_success_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_link_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", failing(errno.EIO))
     with pytest.raises(StoreError, match="Input/output error"):
         files.publish_new(tmp_path / "a", b"x")
@@ -189,7 +190,7 @@ def test_a_link_that_fails_without_success_is_an_error(tmp_path: Path, monkeypat
 
 
 def passing(call: Callable[..., Any], code: int, times: int = 1) -> Callable[..., Any]:
-    """``call`` refused with ``code`` so many ``times`` before anything is done."""
+    """Return a ``call`` that is refused with ``code`` so many ``times`` before it has an effect."""
     left = [code] * times
 
     def attempt(*args: Any, **more: Any) -> Any:
@@ -202,7 +203,7 @@ def passing(call: Callable[..., Any], code: int, times: int = 1) -> Callable[...
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EINTR, errno.EAGAIN], ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "close", "link", "listdir"])
-def test_an_error_that_passes_costs_no_publication(
+def test_a_publication_survives_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
 ) -> None:
     monkeypatch.setattr(os, call, passing(getattr(os, call), code))
@@ -213,7 +214,7 @@ def test_an_error_that_passes_costs_no_publication(
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.EINTR], ids=errno.errorcode.get)
 @pytest.mark.parametrize("call", ["open", "write", "fsync", "close", "replace"])
-def test_an_error_that_passes_costs_no_replacement(
+def test_a_replacement_survives_a_transient_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, call: str
 ) -> None:
     files.publish(tmp_path / "a", b"old")
@@ -222,7 +223,7 @@ def test_an_error_that_passes_costs_no_replacement(
     assert (tmp_path / "a").read_bytes() == b"new"
 
 
-def test_a_draft_whose_making_failed_after_it_succeeded_is_made_anew(
+def test_a_draft_whose_creation_failed_after_its_success_is_created_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened, lost = os.open, []
@@ -240,9 +241,7 @@ def test_a_draft_whose_making_failed_after_it_succeeded_is_made_anew(
     assert lost and os.listdir(tmp_path) == ["a"]
 
 
-def test_what_was_written_before_a_failed_sync_is_never_published(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_written_before_a_failed_sync_is_never_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced = []
     fsync = os.fsync
 
@@ -254,7 +253,7 @@ def test_what_was_written_before_a_failed_sync_is_never_published(
 
     monkeypatch.setattr(os, "fsync", lose_the_first)
     files.publish(tmp_path / "a", b"x")
-    assert synced[0] != synced[1], "the pages of the first file may be lost, whatever a second sync says"
+    assert synced[0] != synced[1], "the pages of the first file may be lost, even if a second sync succeeds"
 
 
 def test_a_directory_whose_sync_failed_is_not_synced_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,7 +292,7 @@ def test_a_removal_that_fails_after_it_succeeded_has_succeeded(
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.EEXIST, errno.ESTALE], ids=errno.errorcode.get)
-def test_a_directory_whose_making_failed_after_it_succeeded_is_made(
+def test_a_directory_whose_creation_failed_after_its_success_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(os, "mkdir", after(os.mkdir, code))
@@ -301,7 +300,7 @@ def test_a_directory_whose_making_failed_after_it_succeeded_is_made(
     assert (tmp_path / "a" / "b").is_dir()
 
 
-def test_who_loses_to_another_hears_so_whatever_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_race_is_reported_after_any_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def overtaken(draft: Path, path: Path) -> None:
         path.write_bytes(b"another's")
         failing(errno.EIO)()
@@ -311,7 +310,7 @@ def test_who_loses_to_another_hears_so_whatever_the_error(tmp_path: Path, monkey
     assert (tmp_path / "a").read_bytes() == b"another's"
 
 
-def test_a_name_that_this_client_cannot_see_yet_is_told_by_the_links_of_the_draft(
+def test_the_link_count_of_the_draft_shows_a_name_that_is_not_visible_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listdir = os.listdir
@@ -323,7 +322,7 @@ def test_a_name_that_this_client_cannot_see_yet_is_told_by_the_links_of_the_draf
     assert not files.publish_new(tmp_path / "b", b"mine")
 
 
-def test_a_draft_that_somebody_has_removed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_a_draft_that_was_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = os.link
 
     def swept(draft: Path, path: Path) -> None:
@@ -336,9 +335,7 @@ def test_a_draft_that_somebody_has_removed_is_named(tmp_path: Path, monkeypatch:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_symbolic_link_to_a_draft_that_has_gone_is_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_symbolic_link_to_a_removed_draft_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     no_links(monkeypatch)
     symlink = os.symlink
 
@@ -359,9 +356,7 @@ def test_a_draft_that_cannot_be_removed_changes_no_outcome(tmp_path: Path, monke
     assert files.names(tmp_path) == ["a"]
 
 
-def test_content_and_name_are_durable_before_the_caller_hears_of_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_and_name_are_durable_before_the_call_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done = []
     for name in ("write", "fsync", "link", "replace"):
         call = getattr(os, name)
@@ -382,17 +377,17 @@ def test_content_and_name_are_durable_before_the_caller_hears_of_it(
     assert done == ["write", "replace"]
 
 
-def test_short_writes_are_carried_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data)[:3]))
     assert files.publish_new(tmp_path / "a", b"0123456789")
     assert (tmp_path / "a").read_bytes() == b"0123456789"
 
 
-# Replacing
+# Replacements
 
 
-def test_replacing_is_whole_private_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_replacement_is_complete_and_private_and_leaves_no_draft(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         files.publish(tmp_path / "a", b"old")
@@ -425,7 +420,7 @@ def test_a_reader_never_sees_a_torn_replacement(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("call", ["write", "fsync", "close", "replace"])
-def test_a_failed_replacement_keeps_the_old_content_and_leaves_nothing(
+def test_a_failed_replacement_keeps_the_old_content_and_leaves_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     files.publish(tmp_path / "a", b"old")
@@ -438,10 +433,10 @@ def test_a_failed_replacement_keeps_the_old_content_and_leaves_nothing(
     assert os.listdir(tmp_path) == ["a"]
 
 
-# Reading
+# Reads
 
 
-def test_what_does_not_exist_reads_as_none(tmp_path: Path) -> None:
+def test_a_missing_file_is_read_as_none(tmp_path: Path) -> None:
     assert files.read(tmp_path / "a") is None
     assert files.read_json(tmp_path / "a") is None
     assert files.read(tmp_path / "missing" / "a") is None
@@ -451,7 +446,7 @@ def test_what_does_not_exist_reads_as_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b'{"a":', b"\xff\xfe", b"null null", b"\0" * 64],
-    ids=["empty", "brace", "cut off", "no utf-8", "twice", "zeros"],
+    ids=["empty", "brace", "incomplete", "no utf-8", "twice", "zeros"],
 )
 def test_damaged_json_names_the_file_and_the_remedy(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "a.json").write_bytes(data)
@@ -459,7 +454,7 @@ def test_damaged_json_names_the_file_and_the_remedy(tmp_path: Path, data: bytes)
         files.read_json(tmp_path / "a.json")
 
 
-def test_json_of_ours_is_one_line_of_ascii(tmp_path: Path) -> None:
+def test_our_json_is_one_line_of_ascii(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None, "ü\n\u2028\ud800"]}
     data = files.to_json(value)
     assert data.count(b"\n") == 1 and data.endswith(b"\n") and data.isascii()
@@ -467,7 +462,7 @@ def test_json_of_ours_is_one_line_of_ascii(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("misses", "fine"), [(1, True), (4, True), (5, False)])
-def test_a_file_that_is_replaced_under_the_reader_is_read_again(
+def test_a_file_that_is_replaced_during_a_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misses: int, fine: bool
 ) -> None:
     (tmp_path / "a").write_bytes(b"7")
@@ -504,7 +499,7 @@ def test_a_new_directory_and_its_parents_are_private(tmp_path: Path) -> None:
     assert [mode(path) for path in (tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c")] == [0o700] * 3
 
 
-def test_a_directory_that_exists_is_left_as_it_is(tmp_path: Path) -> None:
+def test_an_existing_directory_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir(mode=0o755)
     files.make_directory(tmp_path / "a")
     assert mode(tmp_path / "a") == 0o755
@@ -519,8 +514,10 @@ def test_processes_may_make_the_same_directories_at_once(tmp_path: Path) -> None
     assert in_processes(4, make) == [True] * 4
 
 
-@pytest.mark.parametrize(("misses", "fine"), [pytest.param(3, True, id="soon"), pytest.param(1000, False, id="never")])
-def test_a_directory_of_others_that_this_client_remembers_as_absent_is_waited_for(
+@pytest.mark.parametrize(
+    ("misses", "fine"), [pytest.param(3, True, id="a short time"), pytest.param(1000, False, id="for ever")]
+)
+def test_the_wait_for_a_directory_that_this_client_has_cached_as_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misses: int, fine: bool
 ) -> None:
     slept: list[float] = []
@@ -537,7 +534,7 @@ def test_a_directory_of_others_that_this_client_remembers_as_absent_is_waited_fo
         assert files.NEGATIVE_CACHE_TIMEOUT <= sum(slept) <= files.NEGATIVE_CACHE_TIMEOUT + 1
 
 
-def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_file_in_place_of_a_directory(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(StoreError, match="File exists; a file is in the way: use another directory"):
         files.make_directory(tmp_path / "a")
@@ -550,7 +547,7 @@ def test_a_listing_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     assert files.names(tmp_path) == ["a"]
 
 
-def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_synced_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fsync = os.fsync
 
     def refuse_directories(fd: int) -> None:
@@ -586,7 +583,7 @@ OPERATIONS = [
 
 @pytest.mark.parametrize(("code", "remedy"), REFUSALS)
 @pytest.mark.parametrize(("call", "operation"), OPERATIONS)
-def test_a_refusal_says_which_file_what_and_the_remedy(
+def test_a_refusal_has_file_reason_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str, call: str, operation: Callable[[Path], Any]
 ) -> None:
     with monkeypatch.context() as patch:
@@ -612,7 +609,7 @@ def test_a_file_in_the_path_is_explained_by_the_system_itself(tmp_path: Path) ->
             operation()
 
 
-def test_a_replacement_whose_reply_was_lost_and_that_is_not_seen_yet_has_happened(
+def test_a_replacement_with_a_lost_reply_that_is_not_visible_yet_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     move, path = os.replace, tmp_path / "a"
@@ -624,7 +621,7 @@ def test_a_replacement_whose_reply_was_lost_and_that_is_not_seen_yet_has_happene
     attempts = iter([lose_the_reply, move])
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", lambda *names: next(attempts)(*names))
-        patch.setattr(files, "read", lambda _: None)  # this client remembers the name as absent
+        patch.setattr(files, "read", lambda _: None)  # this client caches that the name is absent
         files.publish(path, b"new")
     assert path.read_bytes() == b"new"
 
@@ -636,7 +633,7 @@ def test_a_replacement_whose_reply_was_lost_and_that_is_not_seen_yet_has_happene
         pytest.param(files.publish_new, ["link", "unlink", "utime"], id="exclusive"),
     ],
 )
-def test_the_last_change_gives_the_directory_a_time_that_it_never_had(
+def test_the_last_change_gives_the_directory_a_new_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, publish: Callable[[Path, bytes], object], steps: list[str]
 ) -> None:
     taken: list[str] = []
@@ -649,7 +646,7 @@ def test_the_last_change_gives_the_directory_a_time_that_it_never_had(
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO], ids=errno.errorcode.get)
-def test_a_look_at_the_draft_that_fails_for_a_moment_takes_no_symbolic_link_back(
+def test_a_transient_error_of_the_check_does_not_remove_the_symbolic_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     no_links(monkeypatch)
@@ -665,7 +662,9 @@ def test_a_look_at_the_draft_that_fails_for_a_moment_takes_no_symbolic_link_back
     assert not left and (tmp_path / "a").read_bytes() == b"mine"
 
 
-def test_a_lost_reply_and_a_failed_look_leave_no_dangling_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_reply_and_a_failed_check_leave_no_dangling_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     no_links(monkeypatch)
     readlink, left = os.readlink, [errno.EIO]
 
@@ -680,11 +679,11 @@ def test_a_lost_reply_and_a_failed_look_leave_no_dangling_link(tmp_path: Path, m
     assert not left and (tmp_path / "a").read_bytes() == b"mine"
 
 
-def test_a_name_taken_after_a_lost_reply_is_told_by_its_content_whatever_a_cache_says_of_links(
+def test_after_a_lost_reply_the_content_of_the_name_decides_despite_a_stale_link_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read, unseen = files.read, [None, None]
-    monkeypatch.setattr(files, "_link_count", lambda _: 1)  # from before the link was made
+    monkeypatch.setattr(files, "_link_count", lambda _: 1)  # a cached value from before the link
     monkeypatch.setattr(files, "read", lambda path: unseen.pop() if unseen else read(path))
     monkeypatch.setattr(os, "link", after(os.link, errno.EIO))
     assert files.publish_new(tmp_path / "a", b"mine")
@@ -692,7 +691,7 @@ def test_a_name_taken_after_a_lost_reply_is_told_by_its_content_whatever_a_cache
 
 
 @pytest.mark.parametrize("kind, looks", [("ext4", 0), ("nfs", 3), ("nfs4", 3)])
-def test_on_nfs_a_stamp_waits_until_the_servers_clock_has_moved(
+def test_on_nfs_a_touch_waits_until_the_servers_clock_has_advanced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, looks: int
 ) -> None:
     clock = [7, 6, 5, 5]
@@ -702,9 +701,7 @@ def test_on_nfs_a_stamp_waits_until_the_servers_clock_has_moved(
     assert 4 - len(clock) == looks
 
 
-def test_a_servers_clock_that_stands_still_is_not_waited_for_without_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wait_for_the_servers_clock_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(files, "mount_of", lambda path: Mount("nfs", "", str(path)))
     monkeypatch.setattr(files, "_ctime_ns", looked.append)

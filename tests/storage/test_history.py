@@ -1,4 +1,4 @@
-"""A register that keeps its last versions only, and the writer that sleeps between any two of its steps."""
+"""A register that keeps only its last versions, and a writer that is suspended between any two of its steps."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ KEEP = 2
 
 
 class Time:
-    """A clock that is moved by hand."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -34,7 +34,7 @@ class Time:
 
 
 def short(directory: Path, writer: str, clock: Callable[[], float] | None = None) -> Register:
-    """A register that keeps `KEEP` versions and has no lock to hide behind."""
+    """A register that keeps `KEEP` versions and has no lock."""
     return Register(directory, writer, LockKind.NONE, KEEP, clock=clock or Time())
 
 
@@ -58,7 +58,7 @@ def no_links(patch: pytest.MonkeyPatch) -> None:
 LINKS = [pytest.param(lambda patch: None, id="hard links"), pytest.param(no_links, id="symbolic links")]
 
 
-# What is kept
+# The kept versions
 
 
 def write(register: Register, clock: Time, count: int, pause: float) -> None:
@@ -68,19 +68,19 @@ def write(register: Register, clock: Time, count: int, pause: float) -> None:
 
 
 @pytest.mark.parametrize("links", LINKS)
-def test_the_last_versions_stay_and_all_that_are_fresh(
+def test_the_last_versions_and_all_fresh_ones_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     links(monkeypatch)
     clock = Time()
     register = short(tmp_path, "a", clock)
     write(register, clock, 50, pause=0.0)
-    assert register.numbers() == list(range(1, 51)), "none was superseded long enough ago"
+    assert register.numbers() == list(range(1, 51)), "no version was superseded long enough ago"
     write(register, clock, 1, pause=SETTLE_DELAY)
-    assert register.numbers()[0] <= 1, "the first was seen as the newest only"
+    assert register.numbers()[0] <= 1, "the first version was seen only as the newest"
     write(register, clock, 20, pause=1.0)
     left = register.numbers()
-    assert left == list(range(left[0], 72)), "a tail without a gap"
+    assert left == list(range(left[0], 72)), "the last versions without a gap"
     assert KEEP < len(left) <= SETTLE_DELAY + 2 * KEEP + 2
     assert files.drafts(tmp_path) == {} or links is no_links
     assert len(os.listdir(tmp_path)) <= 2 * len(left)
@@ -101,7 +101,7 @@ def test_the_directory_stays_small_over_thousands_of_changes(
     assert register.read() == Version(3000, 3000)
 
 
-def test_what_is_removed_goes_from_the_oldest_up_and_after_the_drafts(
+def test_versions_are_removed_from_the_oldest_and_after_the_drafts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Time()
@@ -121,7 +121,7 @@ def test_what_is_removed_goes_from_the_oldest_up_and_after_the_drafts(
     assert young.exists() and alien.exists()
 
 
-def test_a_pruning_that_fails_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_pruning_does_not_fail_a_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Time()
     register = short(tmp_path, "a", clock)
     write(register, clock, 10, pause=SETTLE_DELAY)
@@ -136,7 +136,7 @@ def test_a_pruning_that_fails_fails_no_commit(tmp_path: Path, monkeypatch: pytes
     assert set(before) < set(register.numbers())
 
 
-def test_no_version_goes_while_a_draft_for_it_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_version_is_removed_before_its_drafts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Time()
     register = short(tmp_path, "a", clock)
     write(register, clock, 5, pause=0.0)
@@ -149,7 +149,7 @@ def test_no_version_goes_while_a_draft_for_it_stays(tmp_path: Path, monkeypatch:
     assert register.numbers()[0] > 5
 
 
-def test_who_only_reads_or_loses_removes_nothing(tmp_path: Path) -> None:
+def test_readers_and_losers_remove_nothing(tmp_path: Path) -> None:
     clock = Time()
     write(Register(tmp_path, "a", LockKind.NONE), clock, 20, pause=0.0)
     loser = short(tmp_path, "b", clock)
@@ -160,7 +160,7 @@ def test_who_only_reads_or_loses_removes_nothing(tmp_path: Path) -> None:
     assert loser.numbers() == list(range(1, 21))
 
 
-def test_a_reader_whose_version_was_removed_looks_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_whose_version_was_removed_reads_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Time()
     writer, reader = short(tmp_path, "a", clock), short(tmp_path, "b")
     write(writer, clock, 3, pause=0.0)
@@ -179,11 +179,11 @@ def test_a_reader_whose_version_was_removed_looks_again(tmp_path: Path, monkeypa
     assert reader.read() == Version(13, 13)
 
 
-# A writer that sleeps
+# A suspended writer
 
 
 class Race:
-    """A writer that sleeps before one of its steps, and others who write and prune meanwhile."""
+    """A writer that is suspended before one of its steps, while others write and prune."""
 
     def __init__(self, directory: Path, step: int | None) -> None:
         directory.mkdir()
@@ -218,19 +218,19 @@ class Race:
 
 
 def unfair_steps(directory: Path) -> list[str]:
-    """The steps before which a sleeping writer comes to believe wrongly that it has won."""
+    """Return the steps before which a suspended writer believes wrongly that it has won."""
     steps = Race(directory / "whole", None).steps.taken
     found = []
     for step in range(len(steps)):
         race = Race(directory / f"{step}", step)
-        assert race.pruned, "what the sleeper was about to write was written and removed"
+        assert race.pruned, "the version of the suspended writer was written and removed"
         if not race.fair:
             found.append(f"{step}: {steps[step]}")
     return found
 
 
 @pytest.mark.parametrize("links", LINKS)
-def test_a_writer_that_sleeps_anywhere_never_wins_a_version_that_was_removed(
+def test_a_suspended_writer_never_wins_a_version_that_was_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     links(monkeypatch)
@@ -266,7 +266,7 @@ HOLES = [
 
 @pytest.mark.parametrize("links", LINKS)
 @pytest.mark.parametrize("hole", HOLES)
-def test_without_any_one_part_of_the_rule_the_sleeper_wins(
+def test_without_any_part_of_the_rule_the_suspended_writer_wins(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     links: Callable[[pytest.MonkeyPatch], None],
@@ -278,17 +278,17 @@ def test_without_any_one_part_of_the_rule_the_sleeper_wins(
 
 
 @pytest.mark.parametrize("links", LINKS)
-def test_an_update_that_sleeps_anywhere_is_done_once_or_says_that_it_may_not_have_been(
+def test_a_suspended_update_is_executed_once_or_reports_an_unknown_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     links(monkeypatch)
     ends = Counter(end_of_update(tmp_path / f"{step}", step) for step in range(12))
     assert set(ends) == {"once", "open"}
-    assert ends["open"] <= 3, "only around the step that counts"
+    assert ends["open"] <= 3, "only near the deciding step"
 
 
 def end_of_update(directory: Path, step: int) -> str:
-    """What a writer makes of its update that slept before one of its steps while others wrote 12 versions."""
+    """Return the results of an update that was suspended before one of its steps while others wrote 12 versions."""
     directory.mkdir()
     clock = Time()
     other, sleeper = short(directory, "other", clock), short(directory, "sleeper", clock)
@@ -304,7 +304,7 @@ def end_of_update(directory: Path, step: int) -> str:
     return "once"
 
 
-def test_an_update_whose_draft_was_swept_is_done_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_update_whose_draft_was_removed_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Time()
     writer = short(tmp_path, "a", clock)
     write(writer, clock, 3, pause=0.0)
@@ -321,7 +321,7 @@ def test_an_update_whose_draft_was_swept_is_done_anew(tmp_path: Path, monkeypatc
     assert (number_of(swept[0]), writer.read()) == (4, Version(4, 4))
 
 
-def test_a_reply_that_took_longer_than_versions_live_is_no_answer(
+def test_a_reply_after_the_removal_of_the_version_is_no_confirmation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Time()
@@ -330,7 +330,7 @@ def test_a_reply_that_took_longer_than_versions_live_is_no_answer(
     link = os.link
 
     def lost(draft: Path, path: Path) -> None:
-        link(draft, path)  # done, seen by others, superseded and removed before we hear of it
+        link(draft, path)  # done, seen by others, superseded and removed before the reply
         os.unlink(draft)
         os.unlink(path)
         clock.now += SETTLE_DELAY
@@ -347,7 +347,7 @@ def test_a_reply_that_took_longer_than_versions_live_is_no_answer(
 def test_increments_of_many_processes_are_exact_while_all_of_them_prune(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A local filesystem's listings don't lag, so that versions may go at once.
+    # The listings of a local filesystem are not late, so versions may be removed at once.
     monkeypatch.setattr(HistoryTrimmer, "_newest_settled", lambda self, newest: newest)
 
     def hammer(writer: int) -> list[int]:
@@ -355,12 +355,12 @@ def test_increments_of_many_processes_are_exact_while_all_of_them_prune(
         return [counter.update(lambda old: (old or 0) + 1).value for _ in range(100)]
 
     returned = in_processes(4, hammer)
-    assert sorted(chain.from_iterable(returned)) == list(range(1, 401)), "each increment was one writer's own"
+    assert sorted(chain.from_iterable(returned)) == list(range(1, 401)), "each increment has one writer"
     assert Register(tmp_path, "reader").read() == Version(400, 400)
     assert len(os.listdir(tmp_path)) <= 4 * KEEP + 8
 
 
-def test_a_stopped_process_that_goes_on_after_its_version_was_removed_loses(tmp_path: Path) -> None:
+def test_a_stopped_process_that_continues_after_its_version_was_removed_loses(tmp_path: Path) -> None:
     short(tmp_path, "a").commit(0, "first")
 
     def sleep_before_the_link() -> bool:

@@ -31,14 +31,14 @@ def other(tmp_path: Path) -> KeyValueStore:
     return KeyValueStore(tmp_path / "kv", "b")
 
 
-def test_an_empty_store_has_nothing(store: KeyValueStore, tmp_path: Path) -> None:
+def test_an_empty_store_has_no_keys(store: KeyValueStore, tmp_path: Path) -> None:
     assert store.get("x") is None
     assert store.keys() == []
     assert not store.delete("x")
-    assert os.listdir(tmp_path) == [], "looking writes nothing"
+    assert os.listdir(tmp_path) == [], "reading writes nothing"
 
 
-def test_what_is_set_is_seen_by_all(store: KeyValueStore, tmp_path: Path) -> None:
+def test_all_see_a_value_that_was_set(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "1")
     assert other(tmp_path).get("x") == "1"
     other(tmp_path).set("x", "2")
@@ -50,10 +50,10 @@ def test_any_string_is_a_key(store: KeyValueStore, tmp_path: Path, key: str) -> 
     store.set(key, "v")
     assert other(tmp_path).get(key) == "v"
     assert store.keys() == [key]
-    assert {path.name for path in tmp_path.iterdir()} == {"kv"}, "nothing outside the store's directory"
+    assert {path.name for path in tmp_path.iterdir()} == {"kv"}, "no file outside the store's directory"
 
 
-def test_odd_keys_do_not_meet(store: KeyValueStore) -> None:
+def test_unusual_keys_do_not_collide(store: KeyValueStore) -> None:
     for key in ODD_KEYS:
         store.set(key, f"value of {key}")
     assert {key: store.get(key) for key in ODD_KEYS} == {key: f"value of {key}" for key in ODD_KEYS}
@@ -92,7 +92,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("change", "problem"), REFUSED)
-def test_what_the_store_is_not_for_is_refused_before_anything_is_written(
+def test_invalid_values_are_refused_before_anything_is_written(
     store: KeyValueStore, tmp_path: Path, change: Callable[[KeyValueStore], None], problem: str
 ) -> None:
     with pytest.raises(ConfigError, match=problem):
@@ -100,15 +100,13 @@ def test_what_the_store_is_not_for_is_refused_before_anything_is_written(
     assert os.listdir(tmp_path) == []
 
 
-def test_the_largest_value_is_held(store: KeyValueStore, tmp_path: Path) -> None:
+def test_the_largest_value_is_stored(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "x" * MAX_VALUE)
     assert other(tmp_path).get("x") == "x" * MAX_VALUE
 
 
 @pytest.mark.parametrize("value", ["seven", "1.5", "0x10", "7 apples"])
-def test_adding_to_what_is_no_number_says_so_and_changes_nothing(
-    store: KeyValueStore, tmp_path: Path, value: str
-) -> None:
+def test_adding_to_a_text_is_an_error_without_an_effect(store: KeyValueStore, tmp_path: Path, value: str) -> None:
     store.set("n", value)
     with pytest.raises(ConfigError, match=r"add\('n'\): it holds '.*', which is not a whole number; use another key"):
         store.add("n", 1)
@@ -117,7 +115,7 @@ def test_adding_to_what_is_no_number_says_so_and_changes_nothing(
     assert store.add("n", 1) == 2
 
 
-def test_a_document_of_no_store_is_named(store: KeyValueStore, tmp_path: Path) -> None:
+def test_the_error_names_a_document_that_is_no_value(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "1")
     (tmp_path / "kv" / "k-x" / "v0000000002.json").write_text('{"version":2,"value":"plain"}')
     with pytest.raises(StoreError, match="holds 'plain', which is not a value of the store"):
@@ -157,7 +155,7 @@ def test_compare_set(
     assert store.get("x") == holds
 
 
-def test_a_compare_set_in_vain_writes_nothing(store: KeyValueStore, tmp_path: Path) -> None:
+def test_a_failed_compare_set_writes_nothing(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "old")
     before = sorted(path.name for path in (tmp_path / "kv").rglob("*"))
     assert store.compare_set("x", "other", "new") == "old"
@@ -165,7 +163,7 @@ def test_a_compare_set_in_vain_writes_nothing(store: KeyValueStore, tmp_path: Pa
     assert sorted(path.name for path in (tmp_path / "kv").rglob("*")) == before
 
 
-def test_a_compare_set_that_is_overtaken_returns_what_won(
+def test_a_compare_set_that_loses_a_race_returns_the_winner(
     store: KeyValueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.set("x", "old")
@@ -197,14 +195,14 @@ def test_a_deleted_key_has_no_value_until_it_is_set_again(store: KeyValueStore, 
 
 
 @pytest.mark.parametrize("value", ["1", ""], ids=["a value", "an empty value"])
-def test_a_wait_in_vain_names_the_keys_that_are_missing(store: KeyValueStore, tmp_path: Path, value: str) -> None:
+def test_the_error_of_a_wait_names_the_missing_keys(store: KeyValueStore, tmp_path: Path, value: str) -> None:
     store.set("x", value)
     with pytest.raises(TimeoutError) as caught:
         store.wait(["z", "x", "y"], 0)
     assert str(caught.value) == f"waited 0 s in {tmp_path / 'kv'} for y, z"
 
 
-def test_a_wait_asks_for_patience_on_the_clock(store: KeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_out_of_a_wait_uses_the_clock(store: KeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now, pauses = 100.0, []
 
     def pause(seconds: float) -> None:
@@ -217,10 +215,10 @@ def test_a_wait_asks_for_patience_on_the_clock(store: KeyValueStore, monkeypatch
     with pytest.raises(TimeoutError, match=r"waited 3\.5 s in .* for x"):
         store.wait(["x"], 3.5)
     assert sum(pauses) == pytest.approx(3.5)
-    assert pauses[0] <= 0.05 and max(pauses) <= 1 and len(pauses) < 20, "quick at first, then gentle"
+    assert pauses[0] <= 0.05 and max(pauses) <= 1 and len(pauses) < 20, "short at first, then longer"
 
 
-def test_a_wait_ends_when_the_last_key_comes(store: KeyValueStore, tmp_path: Path) -> None:
+def test_a_wait_ends_when_the_last_key_exists(store: KeyValueStore, tmp_path: Path) -> None:
     waiter = threading.Thread(target=store.wait, args=(["x", "y"], 30.0))
     waiter.start()
     other(tmp_path).set("x", "1")
@@ -229,7 +227,7 @@ def test_a_wait_ends_when_the_last_key_comes(store: KeyValueStore, tmp_path: Pat
     assert not waiter.is_alive()
 
 
-def test_a_wait_asks_the_directory_once_for_all_keys_that_are_missing(
+def test_a_wait_lists_the_directory_once_for_all_missing_keys(
     store: KeyValueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for key in ("a", "b", "late"):
@@ -254,11 +252,11 @@ def test_a_wait_asks_the_directory_once_for_all_keys_that_are_missing(
         store.wait(["a", "b", "c", "d", "late"], 60.0)
     rounds = " ".join(looks).split(" pause ")
     assert rounds[0].split().count("k-a") == 1
-    assert set(rounds[1:-1]) == {"kv k-late"}, "neither what has come nor what is missing is asked for again"
+    assert set(rounds[1:-1]) == {"kv k-late"}, "neither existing nor missing keys are opened again"
     assert len(rounds) < 150
 
 
-def test_waiters_do_not_look_in_step(store: KeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiters_do_not_poll_at_the_same_times(store: KeyValueStore, monkeypatch: pytest.MonkeyPatch) -> None:
     now, pauses = 0.0, []
 
     def pause(seconds: float) -> None:
@@ -288,10 +286,10 @@ def test_a_key_is_not_polled_by_its_name(store: KeyValueStore, tmp_path: Path, m
     assert store.get("absent") is None
     assert not store.delete("absent")
     assert store.compare_set("absent", "1", "2") is None
-    assert set(asked) == {"kv"}, "a client remembers for half a minute that a name was absent"
+    assert set(asked) == {"kv"}, "a client caches for half a minute that a name is absent"
 
 
-def test_a_key_that_others_have_made_is_waited_for_until_this_client_sees_it(
+def test_the_wait_for_a_key_that_this_client_does_not_see_yet(
     store: KeyValueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other(tmp_path).set("x", "1")
@@ -300,7 +298,7 @@ def test_a_key_that_others_have_made_is_waited_for_until_this_client_sees_it(
 
     def absent(path: Path) -> os.stat_result:
         if left:
-            raise OSError(left.pop(), "remembered as absent")
+            raise OSError(left.pop(), "cached as absent")
         return lstat(path)
 
     monkeypatch.setattr(os, "lstat", absent)
@@ -321,7 +319,7 @@ def test_many_additions_cost_no_more_than_few(tmp_path: Path, monkeypatch: pytes
     assert other(tmp_path).add("n", 0) == 2000
 
 
-def test_a_zombie_of_a_round_whose_store_was_removed_brings_nothing_back(store: KeyValueStore, tmp_path: Path) -> None:
+def test_a_zombie_does_not_restore_a_removed_store(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "1")
     store.add("n", 1)
     shutil.rmtree(tmp_path / "kv")
@@ -337,7 +335,7 @@ def test_a_zombie_of_a_round_whose_store_was_removed_brings_nothing_back(store: 
     assert os.listdir(tmp_path) == []
 
 
-def test_what_a_zombie_makes_anew_is_whole(store: KeyValueStore, tmp_path: Path) -> None:
+def test_a_store_that_a_zombie_creates_again_is_complete(store: KeyValueStore, tmp_path: Path) -> None:
     store.set("x", "1")
     shutil.rmtree(tmp_path / "kv")
     store.set("y", "late")
@@ -355,7 +353,7 @@ def test_additions_of_many_processes_are_exact(tmp_path: Path) -> None:
     assert KeyValueStore(tmp_path / "kv", "reader").get("n") == "200"
 
 
-def test_of_racing_compare_sets_one_wins(tmp_path: Path) -> None:
+def test_one_of_racing_compare_sets_wins(tmp_path: Path) -> None:
     def race(index: int) -> list[Any]:
         mine = KeyValueStore(tmp_path / "kv", str(index))
         return [mine.compare_set(f"key{i}", None, f"{index}") for i in range(20)]
@@ -365,7 +363,7 @@ def test_of_racing_compare_sets_one_wins(tmp_path: Path) -> None:
     for i in range(20):
         winner = reader.get(f"key{i}")
         assert winner in ("0", "1", "2", "3")
-        assert {mine[i] for mine in returned} == {winner}, "all agree on the winner"
+        assert {mine[i] for mine in returned} == {winner}, "all agree about the winner"
 
 
 def test_values_outlive_a_killed_writer(tmp_path: Path) -> None:
@@ -381,7 +379,7 @@ def test_values_outlive_a_killed_writer(tmp_path: Path) -> None:
         assert (store.get("x"), store.add("n", 1)) == ("1", 4)
 
 
-def test_the_pace_of_waiting_is_gentle() -> None:
+def test_polls_of_a_wait_are_rare() -> None:
     first, longest = keyvalue._POLL_INTERVALS
     assert 0 < first < longest <= 1
 

@@ -55,7 +55,7 @@ def said(member: Member, revision: int = 1, heartbeat: int = 1) -> LeaseName:
 
 
 @given(members(), some.integers(0, 10**9), some.integers(0, 10**9))
-def test_a_name_says_all_or_that_there_is_more(member: Member, revision: int, heartbeat: int) -> None:
+def test_a_name_has_the_whole_member_or_a_mark_that_it_has_not(member: Member, revision: int, heartbeat: int) -> None:
     name = said(member, revision, heartbeat)
     assert (name.node, name.revision, name.heartbeat) == (member.node, revision, heartbeat)
     assert len(name.text.encode()) <= MAX_NAME_LENGTH
@@ -79,7 +79,7 @@ def test_any_text_is_a_name_or_none(text: str) -> None:
         member_of(name)
 
 
-def test_a_name_is_read_with_the_eye() -> None:
+def test_a_name_is_readable_for_people() -> None:
     member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0", host="n1", topology="top.s1")
     assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
     assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,,2,-1+0-01+0-02.json")
@@ -91,43 +91,43 @@ MORE = {
     "another's death": {"dead": ("n2@0-ab",)},
     "an odd incarnation": {"dead": ("n1@",)},
     "many deaths": {"dead": tuple(f"n1@{i}-{i:08x}" for i in range(40))},
-    "a name that only begins like ours": {"dead": ("n1@x@0-ab",)},
+    "a name that begins like ours": {"dead": ("n1@x@0-ab",)},
 }
 
 
 @pytest.mark.parametrize("more", MORE.values(), ids=MORE.keys())
-def test_what_does_not_fit_is_marked(more: dict[str, object]) -> None:
+def test_members_that_do_not_fit_are_marked(more: dict[str, object]) -> None:
     found, whole = member_of(said(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
     assert not whole
     assert found is not None and replace(found, dead=()) == MEMBER
 
 
-def test_what_fits_of_many_deaths_is_there() -> None:
+def test_as_many_dead_nodes_as_fit_are_in_the_name() -> None:
     found, _ = member_of(said(replace(MEMBER, dead=MORE["many deaths"]["dead"])))  # type: ignore[arg-type]  # a tuple
     assert found is not None and 5 < len(found.dead) < 40
 
 
 @pytest.mark.parametrize("field", ["address", "topology"])
-def test_a_summary_that_does_not_fit_is_left_out(field: str) -> None:
+def test_a_summary_that_does_not_fit_is_omitted(field: str) -> None:
     member = replace(MEMBER, **{field: "a" * 300})
     assert summary(member) == "+"
     assert member_of(said(member)) == (None, False)
 
 
 @pytest.mark.parametrize("text", ["n@0~1~1~a,b.json", "n@0~1~1~.json", "n@0~x.json", "n@0~x~1~.json", "n@0~1~2.json"])
-def test_a_summary_unknown_here_says_that_there_is_more(text: str) -> None:
+def test_an_unknown_summary_counts_as_incomplete(text: str) -> None:
     name = parse(text)
     assert name is not None
     assert member_of(name) == (None, False)
 
 
-def test_an_unknown_stand_says_that_there_is_more() -> None:
+def test_an_unknown_node_state_counts_as_incomplete() -> None:
     name = parse(said(MEMBER).text.replace("running", "dancing"))
     assert name is not None
     assert member_of(name) == (None, False)
 
 
-def test_who_comes_first_is_seen_at_a_glance() -> None:
+def test_the_first_nodes_follow_from_the_names() -> None:
     members = [Member(f"n{i}@0-ab", NodeState.READY, 0, 1, f"10.0.0.{i}", 4000, order=i) for i in (11, 2, 7, 3, 1)]
     left = replace(members[-1], node="n0@0-ab", node_state=NodeState.LEFT, order=0)
     texts = [lease_name(m.node, 1, 1, summary(m)) for m in (*members, left)]

@@ -19,7 +19,7 @@ MEMBER = Member(
     NODE, NodeState.READY, 0, 2, "10.0.0.1", 4000, order=3, job="7.0", job_nodes=4, process="b:1:2:3", dead=("n1@0-9",)
 )
 SEEN = replace(MEMBER, process="")
-"""What a name can say of it."""
+"""The part of the member that a name can contain."""
 
 FAILURE = Failure(1, NODE, 3, 1, -9, "killed by SIGKILL", "trace\nback", "/log", 12.5)
 FAILED = replace(MEMBER, node_state=NodeState.FAILED, round=1, failure=FAILURE)
@@ -27,7 +27,7 @@ EXPIRY = 12.0
 
 
 class Clock:
-    """A clock that stands still until it is moved; ``ticks`` are moves that the next readings bring."""
+    """A clock that advances only on request. ``ticks`` are advances by the next readings."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -53,13 +53,13 @@ def alive(observer: LeaseObserver, node: str = NODE) -> bool:
 
 
 def only(directory: Path) -> Path:
-    """The one file in ``directory``."""
+    """Return the only file in ``directory``."""
     (name,) = os.listdir(directory)
     return directory / name
 
 
 def counters(directory: Path) -> tuple[int, int]:
-    """WORD and BEAT of the one lease in ``directory``."""
+    """Return the revision and the heartbeat of the only lease in ``directory``."""
     name = parse(only(directory).name)
     assert name is not None
     return name.revision, name.heartbeat
@@ -73,15 +73,15 @@ def beats(lease: OwnLease, times: int, member: Member = MEMBER) -> None:
 # The owner
 
 
-def test_a_lease_says_what_its_owner_says(tmp_path: Path) -> None:
+def test_a_lease_has_the_content_of_its_owner(tmp_path: Path) -> None:
     OwnLease(tmp_path, NODE).renew(FAILED)
     lease = read_lease(only(tmp_path))
     assert lease is not None and (lease.heartbeat, lease.member, lease.path) == (1, FAILED, only(tmp_path))
     assert read_leases(tmp_path) == {NODE: lease}
-    assert json.loads(only(tmp_path).read_bytes()) == encode(FAILED), "for cat"
+    assert json.loads(only(tmp_path).read_bytes()) == encode(FAILED), "readable as a file"
 
 
-def test_every_renewal_is_another_name_of_one_file(tmp_path: Path) -> None:
+def test_every_renewal_renames_the_same_file(tmp_path: Path) -> None:
     lease, names, inodes = OwnLease(tmp_path, NODE), set(), set()
     for _ in range(5):
         lease.renew(MEMBER)
@@ -91,7 +91,7 @@ def test_every_renewal_is_another_name_of_one_file(tmp_path: Path) -> None:
     assert counters(tmp_path) == (1, 5)
 
 
-def test_a_new_word_is_another_file_and_the_beats_go_on(tmp_path: Path) -> None:
+def test_a_new_revision_is_a_new_file_and_heartbeats_continue(tmp_path: Path) -> None:
     lease, moved = OwnLease(tmp_path, NODE), replace(MEMBER, node_state=NodeState.RUNNING, round=1)
     beats(lease, 3)
     beats(lease, 2, moved)
@@ -99,7 +99,7 @@ def test_a_new_word_is_another_file_and_the_beats_go_on(tmp_path: Path) -> None:
     assert read_leases(tmp_path)[NODE].member == moved
 
 
-def test_a_beat_is_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heartbeat_is_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     made: list[str] = []
@@ -111,7 +111,7 @@ def test_a_beat_is_one_operation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert made == ["replace"]
 
 
-def test_only_what_may_be_the_last_word_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_possible_last_state_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", synced.append)
     lease, durable = OwnLease(tmp_path, NODE), []
@@ -125,8 +125,8 @@ def test_only_what_may_be_the_last_word_is_made_durable(tmp_path: Path, monkeypa
     assert durable == [False, False, False, True, False, True]
 
 
-def test_news_end_with_a_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or an NFSv3 client that listed the directory in the same tick would not list it again."""
+def test_a_new_revision_touches_the_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise an NFSv3 client that listed the directory in the same tick would not list it again."""
     made: list[str] = []
     for name in ("replace", "unlink", "utime"):
         call = getattr(os, name)
@@ -139,7 +139,7 @@ def test_news_end_with_a_stamp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert made[-1] == "utime"
 
 
-def test_news_that_could_not_be_written_is_durable_at_the_next_try(
+def test_a_revision_that_could_not_be_written_is_durable_at_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = OwnLease(tmp_path / "missing", NODE)
@@ -152,7 +152,7 @@ def test_news_that_could_not_be_written_is_durable_at_the_next_try(
     assert synced
 
 
-def test_there_is_a_name_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_exists_at_every_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease, found = OwnLease(tmp_path, NODE), []
     lease.renew(MEMBER)
     for name in ("replace", "unlink", "utime"):
@@ -171,7 +171,7 @@ def test_there_is_a_name_at_every_moment(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 class Rename:
-    """`os.replace` as a shared filesystem does it: ``faults`` are for its next calls."""
+    """`os.replace` with the faults of a shared filesystem. ``faults`` are for the next calls."""
 
     def __init__(self, *faults: tuple[str, int]) -> None:
         self.faults = list(faults)
@@ -187,27 +187,29 @@ class Rename:
 
 NAME_TAKEN = {
     "the reply is lost and the call repeated": [("happens", errno.ENOENT)],
-    "an error, though it happened": [("happens", errno.EIO)],
+    "an error after it happened": [("happens", errno.EIO)],
     "stale first": [("", errno.ESTALE)],
     "interrupted": [("", errno.EINTR), ("", errno.EINTR)],
-    "errors to the end, though it happened": [("happens", errno.EIO), ("", errno.EIO), ("", errno.EIO)],
+    "only errors after it happened": [("happens", errno.EIO), ("", errno.EIO), ("", errno.EIO)],
 }
 
 
 @pytest.mark.parametrize("faults", NAME_TAKEN.values(), ids=NAME_TAKEN.keys())
-def test_a_beat_whose_reply_is_lost_has_happened(
+def test_a_heartbeat_with_a_lost_reply_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]]
 ) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     monkeypatch.setattr(os, "replace", Rename(*faults))
     lease.renew(MEMBER)
-    assert counters(tmp_path) == (1, 2), "renamed once, and not published anew"
+    assert counters(tmp_path) == (1, 2), "renamed once, and not published again"
     lease.renew(MEMBER)
     assert counters(tmp_path) == (1, 3)
 
 
-def test_a_beat_that_fails_is_told_and_the_next_one_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_heartbeat_is_an_error_and_the_next_one_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     monkeypatch.setattr(os, "replace", Rename(*[("", errno.EIO)] * 3, ("", errno.EROFS)))
@@ -218,9 +220,7 @@ def test_a_beat_that_fails_is_told_and_the_next_one_goes_on(tmp_path: Path, monk
     assert counters(tmp_path) == (1, 4)
 
 
-def test_a_beat_that_happens_long_after_its_failure_leaves_one_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_heartbeat_leaves_one_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     was = only(tmp_path)
@@ -228,12 +228,12 @@ def test_a_beat_that_happens_long_after_its_failure_leaves_one_name(
     with pytest.raises(files.StoreError):
         lease.renew(MEMBER)
     monkeypatch.undo()
-    was.rename(tmp_path / was.name.replace("~1~1~", "~1~2~"))  # the server has done it all the same
+    was.rename(tmp_path / was.name.replace("~1~1~", "~1~2~"))  # the server has executed it nevertheless
     lease.renew(MEMBER)
-    assert counters(tmp_path) == (2, 3), "published anew, and what was there is removed"
+    assert counters(tmp_path) == (2, 3), "published again, and the old name is removed"
 
 
-def test_who_finds_its_name_removed_publishes_it_anew(tmp_path: Path) -> None:
+def test_a_removed_name_is_published_again(tmp_path: Path) -> None:
     lease = OwnLease(tmp_path, NODE)
     beats(lease, 2)
     only(tmp_path).unlink()
@@ -243,14 +243,12 @@ def test_who_finds_its_name_removed_publishes_it_anew(tmp_path: Path) -> None:
     assert counters(tmp_path) == (2, 4)
 
 
-def test_a_word_that_failed_is_never_said_again_under_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_a_failed_revision_is_not_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     with monkeypatch.context() as patch, pytest.raises(files.StoreError):
         patch.setattr(files, "touch_directory", lambda directory: None)
-        patch.setattr(files, "sync_directory", fail)  # published, and not known to be durable
+        patch.setattr(files, "sync_directory", fail)  # published, but perhaps not durable
         lease.renew(FAILED)
     assert len(os.listdir(tmp_path)) == 2
     lease.renew(MEMBER)
@@ -271,13 +269,15 @@ def test_an_old_name_that_cannot_be_removed_fails_no_renewal(tmp_path: Path, mon
         assert len(os.listdir(tmp_path)) == 2
     assert read_leases(tmp_path)[NODE].member == FAILED
     lease.renew(MEMBER)
-    assert counters(tmp_path) == (3, 3), "and it is removed with the next word"
+    assert counters(tmp_path) == (3, 3), "it is removed with the next revision"
 
 
 # The observer: age
 
 
-def test_a_lease_lives_for_its_time_after_the_first_look(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_a_lease_is_valid_for_its_duration_after_the_first_listing(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock
+) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert observer.observe([]) == {NODE: Seen(SEEN, alive=True, proved=False)}
     clock.now += EXPIRY
@@ -286,7 +286,7 @@ def test_a_lease_lives_for_its_time_after_the_first_look(tmp_path: Path, observe
     assert observer.observe([]) == {NODE: Seen(SEEN, alive=False, proved=False)}
 
 
-def test_beats_keep_alive(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_heartbeats_keep_a_lease_valid(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     lease = OwnLease(tmp_path, NODE)
     for _ in range(10):
         lease.renew(MEMBER)
@@ -297,7 +297,7 @@ def test_beats_keep_alive(tmp_path: Path, observer: LeaseObserver, clock: Clock)
     assert not alive(observer)
 
 
-def test_a_node_that_beats_again_is_alive_again(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_a_node_with_a_new_heartbeat_is_alive_again(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     assert alive(observer)
@@ -307,27 +307,28 @@ def test_a_node_that_beats_again_is_alive_again(tmp_path: Path, observer: LeaseO
     assert alive(observer)
 
 
-def test_a_beat_is_seen_however_late_the_observer_looks(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_a_heartbeat_is_seen_by_a_late_observer(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     assert alive(observer)
-    clock.now += 1000  # the observer slept, the owner did not
+    clock.now += 1000  # the observer was suspended, and the owner was not
     lease.renew(MEMBER)
     assert alive(observer)
 
 
 def test_time_spent_listing_counts_for_the_node(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
-    """Age runs from the end of the first listing to the start of the last: a slow filesystem kills nobody."""
+    """The age begins at the end of the first listing and ends at the start of the last: a slow filesystem kills no
+    node."""
     OwnLease(tmp_path, NODE).renew(MEMBER)
     clock.ticks = iter([0.0, 50.0])  # the first listing takes 50 s
     assert alive(observer)
     clock.now += EXPIRY
     assert alive(observer)
-    clock.ticks = iter([0.0, 50.0])  # and so does the last
+    clock.ticks = iter([0.0, 50.0])  # and the last one too
     assert alive(observer)
 
 
-def test_what_a_node_says_is_seen_with_the_beat(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_the_content_is_seen_with_the_heartbeat(tmp_path: Path, observer: LeaseObserver) -> None:
     lease = OwnLease(tmp_path, NODE)
     for node_state in NodeState:
         lease.renew(replace(MEMBER, node_state=node_state, round=1))
@@ -335,14 +336,14 @@ def test_what_a_node_says_is_seen_with_the_beat(tmp_path: Path, observer: LeaseO
         assert observer.observe([])[NODE] == seen
 
 
-def test_a_renewal_before_our_eyes_proves_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_an_observed_renewal_proves_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     lease, seen = OwnLease(tmp_path, NODE), []
 
     def look() -> None:
         seen.append(observer.observe([NODE])[NODE].proved)
 
     lease.renew(MEMBER)
-    look()  # it is there, perhaps for long
+    look()  # it exists, perhaps for long
     clock.now += 1
     look()
     lease.renew(MEMBER)
@@ -351,15 +352,15 @@ def test_a_renewal_before_our_eyes_proves_life(tmp_path: Path, observer: LeaseOb
     only(tmp_path).unlink()
     look()
     clock.now += EXPIRY + 1
-    look()  # dead by now, which is another question
+    look()  # dead meanwhile, which does not matter here
     assert seen == [False, False, True, True, True, True]
 
 
 @pytest.mark.parametrize("there", [True, False])
-def test_what_moved_between_two_looks_long_apart_proves_nothing(
+def test_a_renewal_between_two_distant_listings_proves_nothing(
     tmp_path: Path, observer: LeaseObserver, clock: Clock, there: bool
 ) -> None:
-    """It may have moved right after the first of them, and its owner have died then."""
+    """It may have been renewed right after the first listing, and its owner may have died then."""
     lease, seen = OwnLease(tmp_path, NODE), []
 
     def renewed_within(seconds: float) -> None:
@@ -372,12 +373,12 @@ def test_what_moved_between_two_looks_long_apart_proves_nothing(
     observer.observe([])
     for seconds in (EXPIRY + 0.001, EXPIRY, EXPIRY + 0.001):
         renewed_within(seconds)
-    assert [look.proved for look in seen] == [False, True, False], "nor does what it has proved before"
+    assert [look.proved for look in seen] == [False, True, False], "and an earlier proof does not count"
     assert all(look.alive for look in seen)
 
 
 @pytest.mark.parametrize("expected", [[], [NODE]])
-def test_a_lease_that_is_made_before_our_eyes_proves_life(
+def test_an_observed_creation_of_a_lease_proves_life(
     tmp_path: Path, observer: LeaseObserver, expected: list[str]
 ) -> None:
     observer.observe(expected)
@@ -385,7 +386,7 @@ def test_a_lease_that_is_made_before_our_eyes_proves_life(
     assert observer.observe(expected)[NODE] == Seen(SEEN, alive=True, proved=True)
 
 
-def test_a_listing_that_failed_is_no_first_one(
+def test_a_failed_listing_does_not_count_as_the_first(
     tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
@@ -405,7 +406,7 @@ def test_a_missing_lease_of_an_expected_node_ages_too(observer: LeaseObserver, c
     assert observer.observe([]) == {}
 
 
-def test_a_lease_that_appears_late_lives(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_a_lease_that_appears_late_is_alive(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     for alive_still in (True, True, True, True, False):
         clock.now += EXPIRY + 1
         assert alive(observer) is alive_still
@@ -415,19 +416,19 @@ def test_a_lease_that_appears_late_lives(tmp_path: Path, observer: LeaseObserver
 
 
 def test_a_listing_without_a_lease_is_no_evidence(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
-    """In a large directory a file that is renamed at that moment may be missed under both its names."""
+    """In a large directory, a listing may miss a file that is renamed at that moment under both its names."""
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert alive(observer)
     path, away = only(tmp_path), tmp_path.parent / "away"
-    clock.now += EXPIRY + 1  # it has been renewed since, for all we know
+    clock.now += EXPIRY + 1  # it may have been renewed since
     path.rename(away)
     assert observer.observe([]) == {NODE: Seen(SEEN, alive=True, proved=False)}
     clock.now += 1
     away.rename(path)
-    assert not alive(observer), "this one shows it as it was long ago"
+    assert not alive(observer), "this listing shows an old name"
 
 
-def test_who_is_missed_all_along_is_dead_in_the_end(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_a_node_that_all_listings_miss_dies(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
     assert alive(observer)
     clock.now += EXPIRY - 1
@@ -440,8 +441,10 @@ def test_who_is_missed_all_along_is_dead_in_the_end(tmp_path: Path, observer: Le
     assert observer.observe([]) == {}
 
 
-def test_who_is_missed_by_chance_is_not_dead(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
-    """The observer was hung for long between two listings, each of which came amid a renewal."""
+def test_a_node_that_two_listings_miss_by_chance_is_not_dead(
+    tmp_path: Path, observer: LeaseObserver, clock: Clock
+) -> None:
+    """The observer hung for long between two listings, each of which coincided with a renewal."""
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     assert alive(observer)
@@ -456,12 +459,12 @@ def test_who_is_missed_by_chance_is_not_dead(tmp_path: Path, observer: LeaseObse
     only(tmp_path).unlink()
     for _ in range(4):
         clock.now += EXPIRY + 1
-        assert alive(observer), "it is counted anew"
+        assert alive(observer), "the count starts again"
     clock.now += EXPIRY + 1
     assert not alive(observer)
 
 
-def test_who_is_dead_is_not_revived_by_a_listing_without_it(
+def test_a_listing_without_the_lease_does_not_make_a_node_alive(
     tmp_path: Path, observer: LeaseObserver, clock: Clock
 ) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
@@ -472,7 +475,7 @@ def test_who_is_dead_is_not_revived_by_a_listing_without_it(
     assert not alive(observer)
 
 
-def test_a_listing_that_fails_proves_nothing(
+def test_a_failed_listing_proves_nothing(
     tmp_path: Path, observer: LeaseObserver, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease = OwnLease(tmp_path, NODE)
@@ -489,13 +492,13 @@ def test_a_listing_that_fails_proves_nothing(
 # The observer: names
 
 
-def test_of_two_names_of_one_node_the_greatest_counts(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+def test_the_greater_of_two_names_counts(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
     lease = OwnLease(tmp_path, NODE)
     beats(lease, 9)
     first = only(tmp_path)
     data = first.read_bytes()
     lease.renew(replace(MEMBER, round=1))
-    first.write_bytes(data)  # its owner died before it had removed it
+    first.write_bytes(data)  # the owner died before the removal
     assert observer.observe([])[NODE].member == replace(SEEN, round=1)
     assert read_leases(tmp_path)[NODE].heartbeat == 10
     first.unlink()
@@ -503,8 +506,8 @@ def test_of_two_names_of_one_node_the_greatest_counts(tmp_path: Path, observer: 
     assert observer.observe([])[NODE] == Seen(replace(SEEN, round=1), alive=True, proved=False)
 
 
-def test_an_older_name_is_no_sign_of_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
-    """A late listing shows what was: it says nothing of what is."""
+def test_an_older_name_does_not_prove_life(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    """A late listing shows an earlier state, which says nothing about the present one."""
     lease = OwnLease(tmp_path, NODE)
     beats(lease, 3)
     was = only(tmp_path)
@@ -518,7 +521,7 @@ def test_an_older_name_is_no_sign_of_life(tmp_path: Path, observer: LeaseObserve
     assert not alive(observer)
 
 
-def test_the_mark_of_a_node_moves_with_its_lease(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_the_version_of_a_lease_changes_with_each_renewal(tmp_path: Path, observer: LeaseObserver) -> None:
     lease = OwnLease(tmp_path, NODE)
     observer.observe([NODE])
     assert observer.lease_version(NODE) is None
@@ -534,7 +537,7 @@ def test_the_mark_of_a_node_moves_with_its_lease(tmp_path: Path, observer: Lease
     assert len(set(marks)) == 3
 
 
-def test_nothing_is_opened_of_what_the_names_say(
+def test_members_in_names_are_not_opened(
     tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease, asked = OwnLease(tmp_path, NODE), []
@@ -550,11 +553,11 @@ def test_a_content_is_read_once(tmp_path: Path, observer: LeaseObserver, monkeyp
     monkeypatch.setattr(files, "read", lambda path: (asked.append(path), read(path))[1])
     for _ in range(5):
         lease.renew(FAILED)
-        assert observer.observe([])[NODE].member == FAILED, "its process included, for the content has it"
+        assert observer.observe([])[NODE].member == FAILED, "with its process, which only the content has"
     assert len(asked) == 1
 
 
-def test_a_lease_that_is_renewed_in_a_format_unknown_here_lives(
+def test_a_lease_with_renewals_in_an_unknown_format_is_alive(
     tmp_path: Path, observer: LeaseObserver, clock: Clock
 ) -> None:
     for heartbeat in range(5):
@@ -565,7 +568,7 @@ def test_a_lease_that_is_renewed_in_a_format_unknown_here_lives(
         path.unlink()
 
 
-def test_a_summary_of_a_newer_writer_is_made_up_for_by_the_content(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_the_content_replaces_an_unknown_summary(tmp_path: Path, observer: LeaseObserver) -> None:
     (tmp_path / f"{NODE}~1~1~ready,0,fine.json").write_text(json.dumps({**encode(MEMBER), "gpu_health": "fine"}))
     assert observer.observe([])[NODE] == Seen(MEMBER, alive=True, proved=False)
     assert read_leases(tmp_path)[NODE].member == MEMBER
@@ -599,11 +602,11 @@ def test_two_incarnations_of_a_node_are_two_nodes(tmp_path: Path, observer: Leas
     assert {node: seen.alive for node, seen in observer.observe([]).items()} == {NODE: False, "n1@1-cd": True}
 
 
-# The observer: contents that can't be read
+# The observer: unreadable contents
 
 
 def hidden(directory: Path) -> Callable[[], None]:
-    """Take the content of the one lease away, not its name; returns what brings it back."""
+    """Remove the content of the only lease, but not its name. Return a function that restores it."""
     path = only(directory)
     data = path.read_bytes()
     path.unlink()
@@ -616,19 +619,21 @@ def hidden(directory: Path) -> Callable[[], None]:
     return bring_back
 
 
-def test_who_says_more_than_can_be_read_stands_as_before_until_it_can(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_a_node_with_an_unreadable_content_keeps_its_previous_state(tmp_path: Path, observer: LeaseObserver) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     observer.observe([])
     lease.renew(FAILED)
     bring_back = hidden(tmp_path)
     for _ in range(3):
-        assert observer.observe([])[NODE] == Seen(SEEN, alive=True, proved=True), "a failure without report is none"
+        assert observer.observe([])[NODE] == Seen(SEEN, alive=True, proved=True), (
+            "a failure without report does not count"
+        )
     bring_back()
     assert observer.observe([])[NODE].member == FAILED
 
 
-def test_who_says_more_than_can_ever_be_read_is_believed_by_its_name(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_the_name_counts_if_the_content_can_never_be_read(tmp_path: Path, observer: LeaseObserver) -> None:
     lease = OwnLease(tmp_path, NODE)
     lease.renew(MEMBER)
     observer.observe([])
@@ -638,10 +643,10 @@ def test_who_says_more_than_can_ever_be_read_is_believed_by_its_name(tmp_path: P
         seen = observer.observe([])[NODE]
     assert seen.member == replace(SEEN, node_state=NodeState.FAILED, round=1)
     bring_back()
-    assert observer.observe([])[NODE].member == FAILED, "late is better than never"
+    assert observer.observe([])[NODE].member == FAILED, "published late rather than never"
 
 
-def test_a_newcomer_is_known_by_its_name_until_its_content_can_be_read(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_the_name_of_a_newcomer_counts_until_its_content_can_be_read(tmp_path: Path, observer: LeaseObserver) -> None:
     more = replace(MEMBER, dead=("n1@0-9", "n2@0-7"))
     OwnLease(tmp_path, NODE).renew(more)
     bring_back = hidden(tmp_path)
@@ -650,7 +655,7 @@ def test_a_newcomer_is_known_by_its_name_until_its_content_can_be_read(tmp_path:
     assert observer.observe([])[NODE].member == more
 
 
-def test_a_failure_of_a_newcomer_is_told_with_its_report_only(tmp_path: Path, observer: LeaseObserver) -> None:
+def test_a_failure_of_a_newcomer_counts_only_with_its_report(tmp_path: Path, observer: LeaseObserver) -> None:
     OwnLease(tmp_path, NODE).renew(FAILED)
     bring_back = hidden(tmp_path)
     assert observer.observe([])[NODE] == Seen(None, alive=True, proved=False)
@@ -658,7 +663,7 @@ def test_a_failure_of_a_newcomer_is_told_with_its_report_only(tmp_path: Path, ob
     assert observer.observe([])[NODE].member == FAILED
 
 
-def test_a_lease_that_moves_while_it_is_read_is_read_where_it_is(
+def test_a_lease_that_is_renamed_during_a_read_is_read_under_its_new_name(
     tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease, read, asked = OwnLease(tmp_path, NODE), files.read, []
@@ -676,30 +681,30 @@ def test_a_lease_that_moves_while_it_is_read_is_read_where_it_is(
     assert read_leases(tmp_path)[NODE].member == FAILED
 
 
-def test_a_lease_that_is_not_listed_is_not_asked_for(
+def test_a_lease_that_is_not_listed_is_not_opened(
     tmp_path: Path, observer: LeaseObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Path] = []
     monkeypatch.setattr(files, "read", asked.append)
     assert alive(observer)
-    assert asked == [], "or NFS would remember for half a minute that it was absent"
+    assert asked == [], "otherwise NFS would cache for half a minute that it is absent"
 
 
-# Reading them all
+# All leases at once
 
 
 UNREADABLE = {
     "empty": b"",
-    "cut off": json.dumps(encode(MEMBER)).encode()[:-3],
+    "incomplete": json.dumps(encode(MEMBER)).encode()[:-3],
     "no object": b"[]",
     "binary": bytes(range(256)),
-    "unknown stand": json.dumps({**encode(MEMBER), "node_state": "dancing"}).encode(),
+    "unknown node state": json.dumps({**encode(MEMBER), "node_state": "dancing"}).encode(),
     "round is null": json.dumps({**encode(MEMBER), "round": None}).encode(),
 }
 
 
 @pytest.mark.parametrize("data", UNREADABLE.values(), ids=UNREADABLE.keys())
-def test_where_a_content_makes_no_sense_the_name_does(tmp_path: Path, observer: LeaseObserver, data: bytes) -> None:
+def test_the_name_replaces_an_invalid_content(tmp_path: Path, observer: LeaseObserver, data: bytes) -> None:
     OwnLease(tmp_path, NODE).renew(MEMBER)
     only(tmp_path).write_bytes(data)
     assert read_lease(only(tmp_path)) is None
@@ -713,7 +718,7 @@ def test_the_leases_of_one_name(tmp_path: Path) -> None:
     assert list(read_leases(tmp_path, node_name="n1")) == [NODE, "n1@1-cd"]
 
 
-def test_what_is_no_lease_is_not_read_as_one(tmp_path: Path) -> None:
+def test_other_files_are_not_read_as_leases(tmp_path: Path) -> None:
     (tmp_path / f"{NODE}.json").write_text(json.dumps(encode(MEMBER)))
     assert read_lease(tmp_path / f"{NODE}.json") is None
     assert read_lease(tmp_path / f"{NODE}~1~1~+.json") is None

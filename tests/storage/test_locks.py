@@ -20,7 +20,7 @@ EXCLUSIVE = [
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """How long each attempt at a lock was ready to wait."""
+    """Return how long each attempt at a lock was willing to wait."""
     patience: list[float] = []
     acquire = filelock.BaseFileLock.acquire
 
@@ -34,7 +34,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int]:
-    """Make ``call`` of every lock fail; the list of its calls."""
+    """Make ``call`` of every lock fail. Return the list of its calls."""
     calls: list[int] = []
 
     def refuse(self: Any, **more: Any) -> Any:
@@ -46,9 +46,7 @@ def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int
 
 
 @pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
-def test_a_lock_that_is_held_keeps_others_out(
-    tmp_path: Path, asked: list[float], kind: LockKind, lock_class: type
-) -> None:
+def test_a_held_lock_excludes_others(tmp_path: Path, asked: list[float], kind: LockKind, lock_class: type) -> None:
     with BoundedLock(tmp_path, kind).hold() as first, BoundedLock(tmp_path, kind).hold() as second:
         assert (first, second) == (True, False)
     with BoundedLock(tmp_path, kind).hold() as again:
@@ -65,7 +63,7 @@ def test_increments_are_exact_with_soft_locks(tmp_path: Path) -> None:
     assert Register(tmp_path, "reader").read() == Register(tmp_path, "reader").version(100)
 
 
-def test_no_kind_of_lock_leaves_what_blocks_another(tmp_path: Path, asked: list[float]) -> None:
+def test_no_kind_of_lock_leaves_a_file_that_blocks_another(tmp_path: Path, asked: list[float]) -> None:
     for kind in (LockKind.NATIVE, LockKind.SOFT, LockKind.NATIVE, LockKind.SOFT):
         with BoundedLock(tmp_path, kind).hold() as held:
             assert held
@@ -74,13 +72,13 @@ def test_no_kind_of_lock_leaves_what_blocks_another(tmp_path: Path, asked: list[
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_directory_is_not_made(tmp_path: Path, kind: LockKind) -> None:
+def test_a_missing_directory_is_not_created(tmp_path: Path, kind: LockKind) -> None:
     with BoundedLock(tmp_path / "gone" / "register", kind).hold() as held:
         assert not held
     assert os.listdir(tmp_path) == []
 
 
-def test_a_frozen_holder_is_waited_for_once_only(tmp_path: Path, asked: list[float]) -> None:
+def test_the_wait_for_a_frozen_holder_occurs_once(tmp_path: Path, asked: list[float]) -> None:
     lock = BoundedLock(tmp_path, LockKind.NATIVE)
 
     def try_often(count: int) -> list[bool]:
@@ -94,10 +92,10 @@ def test_a_frozen_holder_is_waited_for_once_only(tmp_path: Path, asked: list[flo
         assert try_often(4) == [False] * 4
         assert asked == [0.05, 0.0, 0.0, 0.0]
     assert try_often(2) == [True, True], "the kernel has released a dead holder's lock"
-    assert asked[4:] == [0.0, 0.05], "patient again"
+    assert asked[4:] == [0.0, 0.05], "it waits again"
 
 
-def test_the_soft_lock_of_a_dead_holder_is_waited_for_once_and_left_alone(tmp_path: Path, asked: list[float]) -> None:
+def test_the_wait_for_the_soft_lock_of_a_dead_holder_occurs_once(tmp_path: Path, asked: list[float]) -> None:
     marker = tmp_path / "lock.soft"
     marker.write_text("1\nanother-host\n")
     writer = Register(tmp_path, "a", LockKind.SOFT)
@@ -129,7 +127,7 @@ PASSING = [
 
 
 @pytest.mark.parametrize("error", FINAL)
-def test_a_mount_without_locks_is_asked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_mount_without_locks_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     calls = refusing(monkeypatch, "acquire", error)
     writer = Register(tmp_path, "a")
     assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
@@ -137,7 +135,7 @@ def test_a_mount_without_locks_is_asked_once(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("error", PASSING)
-def test_an_error_that_passes_costs_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_a_transient_error_affects_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     lock = BoundedLock(tmp_path, LockKind.NATIVE)
     with monkeypatch.context() as patch:
         refusing(patch, "acquire", error)
@@ -147,7 +145,7 @@ def test_an_error_that_passes_costs_one_lock(tmp_path: Path, monkeypatch: pytest
         assert held
 
 
-def test_a_kernel_without_flock_is_no_reason_for_another_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_flock_does_not_change_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*args: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
@@ -158,7 +156,7 @@ def test_a_kernel_without_flock_is_no_reason_for_another_kind(tmp_path: Path, mo
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
 @pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
-def test_a_release_that_fails_loses_no_commit(
+def test_a_failed_release_loses_no_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: LockKind, lock_class: type
 ) -> None:
     calls = []

@@ -1,4 +1,4 @@
-"""The kernel's table of mounts, as it looks with the filesystems of clusters."""
+"""The kernel's table of mounts, with the filesystems of clusters."""
 
 import os
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_a_line_of_the_table(line: str, expected: Mount | None) -> None:
 @pytest.mark.parametrize(
     "line", ["", "nonsense", "a b c d e f - ext4 / rw", "27 1 254:0 / / - ext4 /dev/vda rw", "5 - "]
 )
-def test_a_line_of_no_sense_is_left_out(line: str) -> None:
+def test_an_invalid_line_is_ignored(line: str) -> None:
     assert parse(f"{line}\n{NFS4}\n").keys() == {67}
 
 
@@ -136,7 +136,7 @@ def test_without_a_table_the_mount_is_unknown() -> None:
     assert containing({}, "/x") == UNKNOWN
 
 
-def test_the_mount_of_a_path_is_the_one_that_stat_names(tmp_path: Path) -> None:
+def test_the_mount_of_a_path_is_that_of_stat(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to("/proc")
     assert mount_of(link).kind == "proc"

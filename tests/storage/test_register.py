@@ -41,11 +41,11 @@ def test_a_taken_number_is_refused(tmp_path: Path) -> None:
     a, b = Register(tmp_path, "a"), Register(tmp_path, "b")
     assert a.commit(0, "a's")
     assert not b.commit(0, "b's")
-    assert not a.commit(0, "a's"), "not even with the same value, by the same writer"
+    assert not a.commit(0, "a's"), "also with the same value by the same writer"
     assert b.read() == Version(1, "a's")
 
 
-def test_a_writer_that_slept_through_changes_cannot_win(tmp_path: Path) -> None:
+def test_a_writer_with_an_old_version_cannot_win(tmp_path: Path) -> None:
     sleeper, other = Register(tmp_path, "sleeper"), Register(tmp_path, "other")
     sleeper.commit(0, 0)
     before = sleeper.read().number
@@ -71,24 +71,22 @@ def test_ten_versions_and_more_are_ordered_by_number(tmp_path: Path) -> None:
     assert writer.numbers() == list(range(1, 13))
 
 
-def test_a_read_never_goes_back(tmp_path: Path) -> None:
+def test_a_read_never_returns_an_older_version(tmp_path: Path) -> None:
     reader = Register(tmp_path, "a")
     reader.commit(0, "one")
     reader.commit(1, "two")
     assert reader.read().number == 2
-    (tmp_path / "v0000000002.json").unlink()  # as a stale listing shows it
+    (tmp_path / "v0000000002.json").unlink()  # like a stale listing
     assert reader.read() == Version(2, "two")
 
 
-def test_a_committed_value_is_read_back_whatever_a_late_listing_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_committed_value_is_read_back_despite_a_late_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Register(tmp_path, "a")
     writer.commit(0, "one")
     before = os.listdir(tmp_path)
     writer.update(lambda _: ("two", {1: 2}))
     monkeypatch.setattr(os, "listdir", lambda path: before)
-    assert writer.read() == Version(2, ["two", {"1": 2}]), "as everybody reads it"
+    assert writer.read() == Version(2, ["two", {"1": 2}]), "as all read it"
 
 
 def vanished(directory: Path) -> None:
@@ -96,13 +94,13 @@ def vanished(directory: Path) -> None:
 
 
 def emptied(directory: Path) -> None:
-    """As the mount point looks like when the filesystem has gone."""
+    """Remove all files, like the empty mount point of a missing filesystem."""
     shutil.rmtree(directory)
     directory.mkdir()
 
 
 @pytest.mark.parametrize("end", [vanished, emptied])
-def test_versions_that_have_gone_are_an_error_and_no_beginning(
+def test_missing_versions_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Callable[[Path], None]
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
@@ -117,9 +115,7 @@ def test_versions_that_have_gone_are_an_error_and_no_beginning(
             register.update(lambda old: "two")
 
 
-def test_a_listing_that_is_empty_for_a_moment_is_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_empty_listing_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     register = Register(tmp_path, "a")
     register.commit(0, "one")
@@ -130,7 +126,7 @@ def test_a_listing_that_is_empty_for_a_moment_is_looked_at_again(
 
 
 @pytest.mark.parametrize(("misses", "fine"), [pytest.param(3, True, id="soon"), pytest.param(1000, False, id="never")])
-def test_a_version_that_is_listed_before_it_can_be_opened_is_waited_for(
+def test_the_wait_for_a_listed_version_that_cannot_be_opened_yet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, misses: int, fine: bool
 ) -> None:
     slept: list[float] = []
@@ -140,7 +136,7 @@ def test_a_version_that_is_listed_before_it_can_be_opened_is_waited_for(
 
     def absent(path: Path) -> bytes:
         if left:
-            raise OSError(left.pop(), "remembered as absent")
+            raise OSError(left.pop(), "cached as absent")
         return read_bytes(path)
 
     monkeypatch.setattr(Path, "read_bytes", absent)
@@ -153,7 +149,7 @@ def test_a_version_that_is_listed_before_it_can_be_opened_is_waited_for(
         assert 7.0 <= sum(slept) <= 8.0
 
 
-def test_files_of_others_are_no_versions(tmp_path: Path) -> None:
+def test_other_files_are_no_versions(tmp_path: Path) -> None:
     for name in ("lock", "v.json", "vx.json", "v0000000009.json.bak", "w0000000009.json", ".draft-v0000000009.json.ab"):
         (tmp_path / name).write_text("no version")
     assert Register(tmp_path, "a").read() == Version(0, None)
@@ -161,7 +157,7 @@ def test_files_of_others_are_no_versions(tmp_path: Path) -> None:
 
 DAMAGED = [
     pytest.param(b"", "not JSON", id="empty"),
-    pytest.param(b'{"version":2,"val', "not JSON", id="cut off"),
+    pytest.param(b'{"version":2,"val', "not JSON", id="incomplete"),
     pytest.param(b"[]", "not version 2 of a register", id="no object"),
     pytest.param(b'{"version":3,"value":1}', "not version 2 of a register", id="another number"),
     pytest.param(b'{"version":2}', "not version 2 of a register", id="no value"),
@@ -169,7 +165,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize(("data", "problem"), DAMAGED)
-def test_a_damaged_newest_version_is_named_with_the_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
+def test_the_error_names_a_damaged_newest_version_and_the_remedy(tmp_path: Path, data: bytes, problem: str) -> None:
     Register(tmp_path, "a").commit(0, 1)
     (tmp_path / "v0000000002.json").write_bytes(data)
     with pytest.raises(StoreError, match=rf"v0000000002\.json: {problem}.*restore or remove it"):
@@ -188,12 +184,12 @@ def test_a_commit_in_a_missing_directory_is_an_error(tmp_path: Path) -> None:
         Register(tmp_path / "missing", "a").commit(0, 1)
 
 
-def test_an_update_sees_what_was_committed_under_it(tmp_path: Path) -> None:
+def test_an_update_uses_a_commit_that_was_made_meanwhile(tmp_path: Path) -> None:
     a, b, calls = Register(tmp_path, "a"), Register(tmp_path, "b"), []
 
     def change(old: int | None) -> int:
         if not calls:
-            b.commit(0, 10)  # past the lock, as on a mount whose locks are local
+            b.commit(0, 10)  # in spite of the lock, as on a mount with local locks
         calls.append(old)
         return (old or 0) + 1
 
@@ -215,9 +211,9 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(filelock, "FileLock", Open)
 
 
-LOCKS = [  # tests/storage/test_locks.py has the errors by which a lock comes to exclude nobody
+LOCKS = [  # storage/storage/test_locks.py has the errors by which a lock comes to exclude nobody
     pytest.param(lambda patch: None, id="lock"),
-    pytest.param(no_lock, id="lock excludes nobody"),
+    pytest.param(no_lock, id="lock without effect"),
 ]
 
 
@@ -245,7 +241,7 @@ def test_concurrent_increments_are_exact_while_a_stopped_process_holds_the_lock(
         hammer_exactly(tmp_path, 4, 25)
 
 
-def test_a_lock_is_waited_for_a_bounded_time_only(tmp_path: Path) -> None:
+def test_the_wait_for_a_lock_is_bounded(tmp_path: Path) -> None:
     with lock_held(tmp_path / "lock"):
         assert in_processes(1, lambda _: Register(tmp_path, "a").update(lambda _: "done").number) == [1]
 
@@ -257,13 +253,13 @@ def hammer_exactly(directory: Path, writers: int, increments: int) -> None:
 
     total = writers * increments
     returned = in_processes(writers, hammer)
-    assert sorted(chain.from_iterable(returned)) == list(range(1, total + 1)), "each increment was one writer's own"
+    assert sorted(chain.from_iterable(returned)) == list(range(1, total + 1)), "each increment has one writer"
     assert all(mine == sorted(mine) for mine in returned)
     assert values(directory) == list(range(1, total + 1))
 
 
 @pytest.mark.parametrize("writers", [2, 8])
-def test_of_all_that_decide_on_the_same_version_one_wins(tmp_path: Path, writers: int) -> None:
+def test_one_of_all_updates_of_the_same_version_wins(tmp_path: Path, writers: int) -> None:
     def race(writer: int) -> list[int]:
         mine = Register(tmp_path, str(writer))
         return [number for number in range(20) if mine.commit(number, writer)]

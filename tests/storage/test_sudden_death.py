@@ -1,4 +1,4 @@
-"""SIGKILL at every point of a write: before, after and (where data is written) amid each call on the filesystem."""
+"""SIGKILL at every point of a write: before, after and (if data is written) during each call on the filesystem."""
 
 import errno
 import json
@@ -25,7 +25,7 @@ MEMBER = Member("n1@0-ab", NodeState.READY, 0, 1, "127.0.0.1", 4000)
 
 @dataclass(frozen=True)
 class Case:
-    """A write, and what readers and writers after it must find."""
+    """A write, and what later readers and writers must find."""
 
     publishes: str
     """The call with which the new value takes effect."""
@@ -33,19 +33,19 @@ class Case:
     prepare: Callable[[Path], Any]
     operation: Callable[[Path], Any]
     read: Callable[[Path], Any]
-    """What a fresh reader reads."""
+    """Return the value that a fresh reader reads."""
 
     old: Any
     new: Any
     go_on: Callable[[Path], Any]
-    """A later write, by another process; returns what it has made of the value."""
+    """A later write by another process. It returns the resulting value."""
 
     links: bool = True
     settled: bool = False
     """Whether old versions may be removed at once."""
 
     writes: bool = True
-    """Whether it writes a file; a heartbeat renames one."""
+    """Whether it writes a file. A heartbeat only renames one."""
 
 
 def commit_twice(directory: Path) -> None:
@@ -91,7 +91,7 @@ def heartbeat(directory: Path) -> Any:
 
 
 def renew_after(directory: Path) -> bool:
-    """It is another incarnation that goes on; what the dead one has left stays as it was."""
+    """Another incarnation continues. The lease of the dead one is unchanged."""
     left, successor = heartbeat(directory), replace(MEMBER, node="n1@1-cd", dead=(MEMBER.node,))
     lease = OwnLease(directory, successor.node)
     lease.renew(successor)
@@ -168,7 +168,7 @@ CASES = {
         renew_after,
         writes=False,
     ),
-    "lease that says something new": Case(
+    "lease with a new revision": Case(
         "replace", renew_lease(MEMBER), renew_again(MOVED), heartbeat, (3, MEMBER), (4, MOVED), renew_after
     ),
     "new key": Case(
@@ -221,7 +221,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
-def test_a_death_at_any_point_leaves_the_old_value_or_the_new(
+def test_a_death_at_any_point_leaves_the_old_or_the_new_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     if not case.links:

@@ -1,4 +1,4 @@
-"""Workers that go one system call at a time, in the order that a test chooses, on a real filesystem."""
+"""Workers that do one system call at a time, in the order of a test, on a real filesystem."""
 
 import contextlib
 import os
@@ -24,25 +24,25 @@ STEPS = (
     "lstat",
     "fsync",
 )
-"""Functions of ``os`` before each of which a worker may sleep for as long as the test wants."""
+"""Functions of ``os`` before each of which a worker may be suspended for any time."""
 
 _here = threading.local()
 
 
 class Worker(Protocol):
-    """What is told before each of its steps, in its own thread, and may take its time."""
+    """A worker that is called before each of its steps, in its own thread, and may take any time."""
 
     def sleep_before(self, step: str) -> None: ...
 
 
 def be(worker: Worker | None) -> None:
-    """Let this thread's steps be those of ``worker``."""
+    """Make the steps of this thread those of ``worker``."""
     _here.worker = worker
 
 
 @contextlib.contextmanager
 def stepping() -> Iterator[None]:
-    """Tell every `Worker` of its steps."""
+    """Call every `Worker` before each of its steps."""
     with pytest.MonkeyPatch.context() as patch:
         for name in STEPS:
             patch.setattr(os, name, _told(name, getattr(os, name)))
@@ -51,18 +51,18 @@ def stepping() -> Iterator[None]:
 
 
 def publish_module() -> Any:
-    """The module, whose name its function has taken in the package."""
+    """Return the module. In the package, a function has its name."""
     return sys.modules[publish.__module__]
 
 
 class Sleeper:
-    """A worker that does ``body``, and sleeps before each of its steps until it is told to go on."""
+    """A worker that runs ``body`` and is suspended before each of its steps until the test continues it."""
 
     def __init__(self, body: Callable[[], object]) -> None:
         self._body = body
         self._go, self._asleep = threading.Semaphore(0), threading.Semaphore(0)
         self.steps: list[str] = []
-        """What it has begun, the one before which it sleeps included."""
+        """The steps that it has begun, with the one before which it is suspended."""
 
         self.ended = False
         self.error: BaseException | None = None
@@ -70,7 +70,7 @@ class Sleeper:
         self._thread.start()
 
     def step(self, count: int = 1) -> None:
-        """Let it take so many steps, or all that are left if it has fewer."""
+        """Let it do so many steps, or all that are left if there are fewer."""
         for _ in range(count):
             if self.ended:
                 return
@@ -100,7 +100,7 @@ class Sleeper:
 
 @contextlib.contextmanager
 def sleepers() -> Iterator[Callable[[Callable[[], object]], Sleeper]]:
-    """Make workers that sleep; at the end all of them have gone on to theirs. ``fsync`` syncs nothing here."""
+    """Make workers that are suspended. All of them are continued at the end. ``fsync`` has no effect here."""
     made: list[Sleeper] = []
 
     def make(body: Callable[[], object]) -> Sleeper:

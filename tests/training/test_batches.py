@@ -13,7 +13,7 @@ sizes = st.integers(1, 60)
 
 
 @given(sizes, sizes, st.integers(0, 5), st.integers(0, 3), st.lists(st.tuples(st.integers(1, 9), st.integers(0, 60))))
-def test_an_epoch_is_the_data_set_once_over_any_sequence_of_world_sizes(
+def test_an_epoch_has_each_sample_once_for_any_world_sizes(
     samples: int, batch_size: int, seed: int, epoch: int, worlds: list[tuple[int, int]]
 ) -> None:
     batches = GlobalBatches(samples, batch_size, seed)
@@ -47,7 +47,7 @@ def test_all_batches_but_the_last_of_an_epoch_are_full(samples: int, batch_size:
     assert 0 < last <= batch_size
 
 
-def test_epochs_and_seeds_shuffle_differently_and_a_step_is_the_same_for_ever() -> None:
+def test_epochs_and_seeds_differ_and_a_step_is_reproducible() -> None:
     batches = GlobalBatches(100, 10)
     epochs = [[batches.indices(step) for step in range(start, start + 10)] for start in (0, 10, 20)]
     assert epochs[0] != epochs[1] != epochs[2] != epochs[0]
@@ -60,7 +60,7 @@ def test_the_weighted_mean_over_ranks_is_the_gradient_of_the_global_batch(world_
     torch.manual_seed(0)
     images, labels = torch.randn(32, 5, dtype=torch.float64), torch.randint(3, (32,))
     weights = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
-    batch = GlobalBatches(32, 20).indices(1)  # the rest of the epoch, 12 samples: with 40 ranks, most have none
+    batch = GlobalBatches(32, 20).indices(1)  # the rest of the epoch has 12 samples: most of 40 ranks have none
 
     def gradient(indices: list[int], weight: float) -> torch.Tensor:
         loss = cross_entropy(images[indices] @ weights, labels[indices], reduction="sum") * weight
@@ -77,7 +77,7 @@ def test_a_data_loader_takes_a_share() -> None:
     assert [batch.tolist() for batch in loader] == shares
 
 
-def test_wrong_numbers_are_named() -> None:
+def test_the_error_names_an_invalid_number() -> None:
     with pytest.raises(ValueError, match="samples is 0"):
         GlobalBatches(0, 4)
     with pytest.raises(ValueError, match="batch_size is 0"):

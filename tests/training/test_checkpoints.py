@@ -31,7 +31,7 @@ def number(checkpoints: Checkpoints) -> int | None:
     return int(found.state["number"]) if found else None
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_state_is_loaded(tmp_path: Path) -> None:
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(3)).sum().backward()
@@ -46,7 +46,7 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.load(path, weights_only=True), saved, rtol=0, atol=0)
 
 
-def test_there_is_none_at_first(tmp_path: Path) -> None:
+def test_at_first_there_is_no_checkpoint(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).load() is None
     assert Checkpoints(tmp_path / "missing").load() is None
     assert listing(tmp_path) == []
@@ -66,10 +66,10 @@ def test_the_newest_is_of_the_latest_round_then_of_the_latest_step(keys: list[tu
 
 
 class TestZombie:
-    """A worker of a round that is over, alive on a node that everybody believes dead."""
+    """A worker of an older round, alive on a node that all others have declared dead."""
 
     @pytest.mark.parametrize("newer", ["save", "load"])
-    def test_once_a_newer_round_has_come_it_is_refused(self, tmp_path: Path, newer: str) -> None:
+    def test_it_is_refused_after_a_newer_round_has_started(self, tmp_path: Path, newer: str) -> None:
         Checkpoints(tmp_path, round=2).save(80, state(80))
         zombie = Checkpoints(tmp_path, round=2)
         zombie._refuse_zombie = lambda: None  # type: ignore[method-assign]  # it has looked just before round 3 came
@@ -84,9 +84,7 @@ class TestZombie:
             zombie.load()
         assert listing(tmp_path) == before
 
-    def test_it_is_refused_though_its_draft_was_all_but_published(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_is_refused_just_before_its_publication(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         replace = os.replace
 
         def sleep_first(draft: Path, path: Path) -> None:
@@ -100,24 +98,24 @@ class TestZombie:
         assert listing(tmp_path) == ["round-0003.step-00000081.pt"]
         assert drafts(tmp_path) == []
 
-    def test_what_it_has_published_before_lies_beside_and_is_not_chosen(self, tmp_path: Path) -> None:
+    def test_its_earlier_publications_are_not_chosen(self, tmp_path: Path) -> None:
         Checkpoints(tmp_path, round=2).save(200, state(200))
         Checkpoints(tmp_path, round=3).save(81, state(81))
         assert listing(tmp_path) == ["round-0002.step-00000200.pt", "round-0003.step-00000081.pt"]
         assert number(Checkpoints(tmp_path)) == 81
 
-    def test_it_is_told_to_stop(self, tmp_path: Path) -> None:
+    def test_its_error_tells_it_to_stop(self, tmp_path: Path) -> None:
         Checkpoints(tmp_path, round=3).save(81, state(81))
         with pytest.raises(StoreError, match=r"round 3 has published .* of round 2 is outdated"):
             Checkpoints(tmp_path, round=2).save(200, state(200))
         assert listing(tmp_path) == ["round-0003.step-00000081.pt"]
 
-    def test_before_a_newer_round_has_come_its_checkpoint_is_as_good_as_any(self, tmp_path: Path) -> None:
+    def test_before_a_newer_round_its_checkpoint_is_valid(self, tmp_path: Path) -> None:
         Checkpoints(tmp_path, round=2).save(80, state(80))
         Checkpoints(tmp_path, round=2).save(100, state(100))
         assert number(Checkpoints(tmp_path, round=3)) == 100
 
-    def test_under_an_agent_the_fence_is_that_of_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_under_an_agent_the_fence_of_the_run_applies(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         run = make_run(tmp_path / "run", round=2)
         become(monkeypatch, run, 2)
         Checkpoints().save(80, state(80))
@@ -128,9 +126,7 @@ class TestZombie:
         assert number(Checkpoints()) == 80
 
 
-def test_a_directory_that_nobody_here_may_write_to_can_be_loaded_from(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_in_a_read_only_directory_can_be_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Checkpoints(tmp_path).save(80, state(80))
 
     def refuse(path: Path, mode: int = 0o777) -> None:
@@ -141,19 +137,19 @@ def test_a_directory_that_nobody_here_may_write_to_can_be_loaded_from(
 
 
 class TestKeeping:
-    def test_the_newest_stay(self, tmp_path: Path) -> None:
+    def test_the_newest_are_kept(self, tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path, keep=2, round=1)
         for step in (1, 2, 3):
             checkpoints.save(step, state(step))
         assert listing(tmp_path) == ["round-0001.step-00000002.pt", "round-0001.step-00000003.pt"]
 
-    def test_what_was_just_saved_stays_although_a_damaged_one_has_a_later_step(self, tmp_path: Path) -> None:
+    def test_the_last_saved_checkpoint_is_kept_beside_a_damaged_later_one(self, tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=0)
         checkpoints.save(20, state(20)).write_bytes(b"")
         checkpoints.save(10, state(10))
         assert number(checkpoints) == 10
 
-    def test_a_file_gone_already_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_file_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=1)
         checkpoints.save(1, state(1))
         names = checkpoints._names()
@@ -162,7 +158,7 @@ class TestKeeping:
         checkpoints.save(2, state(2))
         assert listing(tmp_path) == ["round-0001.step-00000002.pt"]
 
-    def test_a_file_that_cannot_be_removed_is_only_warned_of(
+    def test_a_file_that_cannot_be_removed_causes_a_warning(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=1)
@@ -175,7 +171,7 @@ class TestKeeping:
         checkpoints.save(2, state(2))
         assert "round-0001.step-00000001.pt: Permission denied" in caplog.text
 
-    def test_drafts_of_dead_writers_go_and_other_files_stay(self, tmp_path: Path) -> None:
+    def test_drafts_of_dead_writers_are_removed_and_other_files_are_kept(self, tmp_path: Path) -> None:
         dead = ["round-0001.step-00000009.pt.0a1b2c3d.draft", "round-0002.step-00000005.pt.0a1b2c3d.draft"]
         alive = ["round-0002.step-00000006.pt.0a1b2c3d.draft", "round-0003.step-00000006.pt.0a1b2c3d.draft"]
         others = ["notes.txt", "notes.draft", "round-0001.step-00000009.pt.bak"]
@@ -184,13 +180,15 @@ class TestKeeping:
         saved = Checkpoints(tmp_path, round=2).save(5, state(5))
         assert listing(tmp_path) == sorted([*alive, *others, saved.name])
 
-    def test_at_least_one_stays(self, tmp_path: Path) -> None:
+    def test_at_least_one_is_kept(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="keep is 0"):
             Checkpoints(tmp_path, keep=0)
 
 
 class TestDamage:
-    def test_cut_anywhere_the_next_older_one_is_chosen(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def test_if_the_newest_is_incomplete_the_next_older_one_is_chosen(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
         newest = checkpoints.save(2, state(2))
@@ -200,7 +198,7 @@ class TestDamage:
             assert number(checkpoints) == 1, f"cut to {length} of {len(whole)} bytes"
         assert f"{newest} is damaged" in caplog.text
 
-    def test_with_any_byte_wrong_the_older_one_is_chosen(
+    def test_if_any_byte_is_wrong_the_older_one_is_chosen(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         caplog.set_level(logging.CRITICAL)
@@ -212,7 +210,7 @@ class TestDamage:
             newest.write_bytes(whole[:position] + bytes([whole[position] ^ 0xFF]) + whole[position + 1 :])
             assert number(checkpoints) == 1, f"byte {position} of {len(whole)}"
 
-    def test_zeros_within_a_tensor_are_seen_though_torch_does_not_see_them(self, tmp_path: Path) -> None:
+    def test_zeros_within_a_tensor_are_detected(self, tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
         newest = checkpoints.save(2, state(2))
@@ -221,7 +219,7 @@ class TestDamage:
         assert torch.load(newest, weights_only=True)["weights"].sum() == 0
         assert number(checkpoints) == 1
 
-    def test_what_the_disk_cannot_read_is_damaged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_unreadable_file_counts_as_damaged(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
         newest = checkpoints.save(2, state(2))
@@ -235,14 +233,16 @@ class TestDamage:
         monkeypatch.setattr(Path, "open", refuse)
         assert number(checkpoints) == 1
 
-    def test_if_all_are_damaged_a_person_decides(self, tmp_path: Path) -> None:
+    def test_if_all_are_damaged_loading_is_an_error(self, tmp_path: Path) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         for step in (1, 2):
             checkpoints.save(step, state(step)).write_bytes(b"")
         with pytest.raises(StoreError, match=r"all 2 checkpoints in .* are damaged"):
             checkpoints.load()
 
-    def test_one_removed_while_it_is_read_is_passed_over(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_checkpoint_that_is_removed_during_a_read_is_skipped(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
         names = checkpoints._names()
@@ -251,7 +251,7 @@ class TestDamage:
 
 
 class Own:
-    """A class that a checkpoint may not hold."""
+    """A class that a checkpoint must not contain."""
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,7 @@ def test_a_state_that_could_not_be_loaded_is_refused_when_saved(tmp_path: Path, 
     ],
     ids=repr,
 )
-def test_plain_values_are_fine(tmp_path: Path, value: object) -> None:
+def test_plain_values_are_accepted(tmp_path: Path, value: object) -> None:
     checkpoints = Checkpoints(tmp_path, round=1)
     checkpoints.save(1, {"value": value})
     found = checkpoints.load()
@@ -305,7 +305,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
     assert not (tmp_path / "evil").exists()
 
 
-def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_leaves_no_file(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys, torch
 from hpcelastic.errors import StoreError
@@ -325,7 +325,7 @@ for floats in (26_000, 50_000, 1_000_000):
     assert listing(tmp_path) == ["round-0001.step-00000001.pt"]
 
 
-def test_a_directory_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match=r"cannot make .*a part of the path is a file"):
         Checkpoints(tmp_path / "file" / "checkpoints").save(1, state(1))
@@ -334,18 +334,18 @@ def test_a_directory_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_without_rights_is_explained(tmp_path: Path) -> None:
+def test_a_directory_without_permissions_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(StoreError, match="use a directory that belongs to you"):
         Checkpoints(tmp_path).save(1, state(1))
 
 
 class TestSigkill:
-    """SIGKILL before every C call that ``save`` makes: only those touch the disk, so these are all the points."""
+    """SIGKILL before every C call of ``save``. Only C calls use the disk, so these are all points."""
 
     @staticmethod
     def save_and_die(directory: Path, step: int, at: int) -> bool:
-        """Save in a child that dies before its C call number ``at``; say whether it got that far."""
+        """Save in a child that dies before its C call number ``at``. Return whether it reached that call."""
         if child := os.fork():
             return os.WIFSIGNALED(os.waitpid(child, 0)[1])
         count = 0
@@ -365,10 +365,10 @@ class TestSigkill:
     @pytest.mark.slow
     @pytest.mark.timeout(900)  # a thousand forks
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # fork with threads: this child only writes a file
-    def test_leaves_the_old_checkpoint_or_the_whole_new_one(
+    def test_sigkill_leaves_the_old_or_the_complete_new_checkpoint(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(os, "fsync", lambda fd: None)  # a kill loses nothing that a sync would keep
+        monkeypatch.setattr(os, "fsync", lambda fd: None)  # a kill does not lose unsynced data
         whole, old_state = tmp_path / "whole", state(1)
         Checkpoints(whole, round=1).save(1, old_state)
         original = next(whole.iterdir()).read_bytes()
@@ -387,4 +387,4 @@ class TestSigkill:
             at += 1
         switch = outcomes.index(2)
         assert outcomes == [1] * switch + [2] * (len(outcomes) - switch)
-        assert switch > 100 and len(outcomes) - switch > 10  # the kills reached both sides of the rename
+        assert switch > 100 and len(outcomes) - switch > 10  # the kills occurred before and after the rename

@@ -25,7 +25,7 @@ dist.destroy_process_group()
 
 
 def load(tmp_path: Path, *directories: Path) -> list[tuple[int, str, str]]:
-    """Exit status, output and errors of ranks 0 and 1, each of which looks into a directory of its own."""
+    """Return exit status, output and errors of ranks 0 and 1, each of which lists its own directory."""
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", LOAD, str(tmp_path / "store"), str(rank), str(directory)],
@@ -43,8 +43,9 @@ def save(directory: Path, round: int, step: int) -> None:
     Checkpoints(directory, round=round).save(step, {"number": step, "weights": torch.zeros(3)})
 
 
-def test_all_ranks_read_the_one_that_rank_0_has_chosen(tmp_path: Path) -> None:
-    """Rank 1 lists a later one, which a zombie has published in between: two directories play the two moments."""
+def test_all_ranks_load_the_choice_of_rank_0(tmp_path: Path) -> None:
+    """Rank 1 lists a later checkpoint, which a zombie has published meanwhile. Two directories represent the two
+    times."""
     for name in ("before", "after"):
         save(tmp_path / name, 2, 100)
     save(tmp_path / "after", 2, 120)
@@ -52,12 +53,12 @@ def test_all_ranks_read_the_one_that_rank_0_has_chosen(tmp_path: Path) -> None:
     assert [output for _, output, _ in results] == ["(2, 100, 100)\n"] * 2, results
 
 
-def test_no_rank_finds_one_where_there_is_none(tmp_path: Path) -> None:
+def test_no_rank_loads_a_checkpoint_if_there_is_none(tmp_path: Path) -> None:
     results = load(tmp_path, tmp_path / "a", tmp_path / "a")
     assert [output for _, output, _ in results] == ["None\n"] * 2, results
 
 
-def test_a_rank_that_cannot_see_it_says_what_to_do(tmp_path: Path) -> None:
+def test_a_rank_that_does_not_see_it_reports_the_remedy(tmp_path: Path) -> None:
     save(tmp_path / "a", 2, 100)
     _, (status, _, errors) = load(tmp_path, tmp_path / "a", tmp_path / "local")
     assert status in (1, -signal.SIGABRT), errors  # torch may abort at the exit of a process whose group is still open

@@ -22,30 +22,30 @@ def test_a_plain_process_is_a_world_of_one() -> None:
     assert context() == Context(0, 0, 1, 0, socket.gethostname(), None)
 
 
-def test_under_an_agent_the_environment_says_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_an_agent_the_context_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in zip(VARIABLES, ("5", "1", "6", "3", "n2", "/runs/digits"), strict=True):
         monkeypatch.setenv(name, value)
     assert context() == Context(5, 1, 6, 3, "n2", Path("/runs/digits"))
 
 
-def test_a_restart_count_of_torchrun_is_no_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchruns_restart_count_is_not_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     assert context().round == 0
 
 
-def test_asking_for_it_does_not_import_torch() -> None:
+def test_the_context_does_not_import_torch() -> None:
     code = "import sys; from hpcelastic.training import context; context(); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize("value", ["two", "-1", "1.5", "²", " 1"])
-def test_what_is_not_a_number_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_the_error_names_a_variable_that_is_not_a_number(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", value)
     with pytest.raises(ConfigError, match="WORLD_SIZE"):
         context()
 
 
-def test_the_seat_of_a_worker_is_its_own_where_all_see_one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_local_index_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCELASTIC_LOCAL_RANK", raising=False)
     monkeypatch.setenv("LOCAL_RANK", "2")
     assert local_index() == 2

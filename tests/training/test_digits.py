@@ -1,4 +1,4 @@
-"""The example trained by real processes, which are killed."""
+"""The example, trained by real processes that are killed."""
 
 import json
 import os
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 TRAIN = Path(__file__).parents[2] / "examples" / "digits" / "train.py"
 STEPS = 690
 TIMEOUT = 300.0
-"""Seconds for a few dozen steps, which take one on an idle machine."""
+"""Time limit in seconds for a few dozen steps, which take one second on an idle machine."""
 CONTRACT = re.compile("RANK|WORLD_SIZE|LOCAL_RANK|MASTER_.*|TORCHELASTIC_.*|HPCELASTIC_.*|OMP_NUM_THREADS|PYTHONPATH")
 
 
@@ -62,7 +62,7 @@ def wait_for_step(directory: Path, step: int) -> None:
 
 @contextmanager
 def group(directory: Path, round: int, ranks: int, *options: str) -> Iterator[list[subprocess.Popen[str]]]:
-    """The workers of one round, with the environment that agents give them; killed at the end of the block."""
+    """The workers of one round, with the environment of an agent. They are killed at the end of the block."""
     make_run(directory, round)
     with socket.socket() as free:
         free.bind(("localhost", 0))
@@ -103,12 +103,12 @@ def check(outcome: dict[str, Any], undisturbed: dict[str, Any]) -> None:
     assert outcome["steps"] == undisturbed["steps"] == STEPS
 
 
-def test_it_learns_in_a_single_process(undisturbed: dict[str, Any]) -> None:
+def test_training_in_a_single_process(undisturbed: dict[str, Any]) -> None:
     check(undisturbed, undisturbed)
     assert undisturbed["rounds"] == [0]
 
 
-def test_killed_under_torchrun_and_run_again_with_another_world_size(
+def test_a_killed_training_under_torchrun_continues_with_another_world_size(
     tmp_path: Path, undisturbed: dict[str, Any]
 ) -> None:
     slowly = torchrun(tmp_path, 2, "--step-time", "0.01")
@@ -116,7 +116,7 @@ def test_killed_under_torchrun_and_run_again_with_another_world_size(
     try:
         wait_for_step(tmp_path, 130)
     finally:
-        for pid in [*children(agent.pid), agent.pid]:  # torchrun puts its workers into sessions of their own
+        for pid in [*children(agent.pid), agent.pid]:  # torchrun gives each worker its own session
             os.kill(pid, signal.SIGKILL)
         agent.wait()
     reached = trace(tmp_path)[-1]["step"]
@@ -139,7 +139,7 @@ def test_rounds_of_any_size_train_every_step_once(tmp_path: Path, undisturbed: d
     lines = trace(tmp_path)
     firsts = [lines[0], *(now for before, now in pairwise(lines) if now["round"] > before["round"])]
     assert [(line["round"], line["world_size"]) for line in firsts] == [(1, 3), (2, 2), (4, 1), (5, 2)]
-    # A round hands on what it did up to the checkpoint that the next one starts from; the rest was done in vain.
+    # A round contributes its steps up to the checkpoint from which the next one starts. The other steps were lost.
     ends = [line["step"] for line in firsts[1:]] + [STEPS]
     assert all(end % 20 == 0 for end in ends[:-1])
     lineage = [
@@ -153,7 +153,7 @@ def test_rounds_of_any_size_train_every_step_once(tmp_path: Path, undisturbed: d
     assert result(tmp_path)["rounds"] == [1, 2, 4, 5]
 
 
-def test_run_again_when_done_it_only_says_so(tmp_path: Path) -> None:
+def test_a_finished_training_reports_it_and_ends(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAIN), "--epochs", "1"]
     outputs = [
         subprocess.run(command, cwd=tmp_path, env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout

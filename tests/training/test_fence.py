@@ -1,6 +1,6 @@
-"""Workers of two or three rounds that publish the same name and sleep between any two system calls.
+"""Workers of two or three rounds publish the same name and are suspended between any two system calls.
 
-The name never goes back to an older round, and the newest round is never refused.
+The name never changes back to an older round, and the newest round is never refused.
 """
 
 import os
@@ -40,7 +40,7 @@ PUBLISH: dict[str, Act] = {"file": publish_file, "link": publish_target, "twice"
 
 
 def newest(directory: Path) -> int:
-    """The round whose publication readers see; 0 if there is none."""
+    """Return the round whose publication readers see; 0 if there is none."""
     path = directory / "latest"
     if path.is_symlink():
         return int(os.readlink(path))
@@ -48,7 +48,7 @@ def newest(directory: Path) -> int:
 
 
 class Scene:
-    """Workers at work in a directory of their own, and what readers see meanwhile."""
+    """Workers in a directory, and what readers see meanwhile."""
 
     def __init__(self, directory: Path, make: Callable[[Callable[[], object]], Sleeper]) -> None:
         self.directory = directory
@@ -60,7 +60,7 @@ class Scene:
         return self._make(lambda: act(self.directory, Fence(RUN, round)))
 
     def go(self, worker: Sleeper, steps: int | None = None) -> None:
-        """Let ``worker`` take so many steps, or all; a reader looks after each."""
+        """Let ``worker`` do so many steps, or all. A reader checks after each."""
         while not worker.ended and steps != 0:
             worker.step()
             steps = None if steps is None else steps - 1
@@ -76,7 +76,8 @@ def scenes(tmp_path: Path) -> Iterator[Callable[[], Scene]]:
 
 
 def one_nap(scenes: Callable[[], Scene], old: Act, new: Act) -> int:
-    """The older round's worker sleeps before each of its steps in turn while the newer round's does all; how many."""
+    """Suspend the older worker before each of its steps in turn while the newer one does all. Return the number of
+    steps."""
     nap = 0
     while True:
         scene = scenes()
@@ -94,7 +95,7 @@ def one_nap(scenes: Callable[[], Scene], old: Act, new: Act) -> int:
 
 
 def two_naps(scenes: Callable[[], Scene], old: Act, new: Act) -> int:
-    """The older round's worker goes on while the newer round's sleeps in its turn: every pair of moments."""
+    """Continue the older worker while the newer one is suspended: every pair of steps."""
     pairs, nap, ended = 0, 0, False
     while not ended:
         later, over = 1, False
@@ -117,14 +118,14 @@ def two_naps(scenes: Callable[[], Scene], old: Act, new: Act) -> int:
 
 @pytest.mark.parametrize("new", PUBLISH.values(), ids=PUBLISH.keys())
 @pytest.mark.parametrize("old", PUBLISH.values(), ids=PUBLISH.keys())
-def test_a_worker_that_sleeps_before_any_step_never_publishes_over_a_newer_round(
+def test_a_worker_suspended_before_any_step_never_publishes_over_a_newer_round(
     scenes: Callable[[], Scene], old: Act, new: Act
 ) -> None:
     assert one_nap(scenes, old, new) > 10
 
 
 @pytest.mark.slow
-def test_nor_while_the_newer_round_is_at_any_step_of_its_own(scenes: Callable[[], Scene]) -> None:
+def test_any_pair_of_suspended_steps_keeps_the_newer_round(scenes: Callable[[], Scene]) -> None:
     assert two_naps(scenes, publish_file, publish_file) > 100
 
 
@@ -145,7 +146,7 @@ def test_four_workers_of_three_rounds_in_any_order(
         assert worker.error is None or (round < 3 and isinstance(worker.error, StoreError)), repr(worker.error)
 
 
-def test_after_a_claim_nothing_of_an_older_round_comes_any_more(scenes: Callable[[], Scene]) -> None:
+def test_after_a_claim_no_older_round_publishes(scenes: Callable[[], Scene]) -> None:
     nap, slept = 0, True
     while slept:
         scene = scenes()
@@ -161,7 +162,7 @@ def test_after_a_claim_nothing_of_an_older_round_comes_any_more(scenes: Callable
     assert nap > 10
 
 
-# The power of these tests: what they say of a fence with a hole
+# Faults of the fence that these tests must find
 
 
 def no_claim(patch: pytest.MonkeyPatch) -> None:
@@ -181,7 +182,7 @@ def drafts_in_a_directory_of_all_rounds(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_look_before_the_rename(patch: pytest.MonkeyPatch) -> None:
-    """What a program does that checks its token, and then writes."""
+    """A program that checks its token and then writes."""
     drafts_in_a_directory_of_all_rounds(patch)
     module = publish_module()
     publish = module._publish
@@ -220,7 +221,7 @@ HOLES = [
 
 
 @pytest.mark.parametrize("hole", HOLES, ids=lambda hole: hole.__name__)
-def test_a_hole_in_the_fence_is_found(
+def test_a_fault_of_the_fence_is_found(
     scenes: Callable[[], Scene], monkeypatch: pytest.MonkeyPatch, hole: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
     hole(monkeypatch)

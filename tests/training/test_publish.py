@@ -23,7 +23,7 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
     become_nobody(monkeypatch)
 
 
-def test_a_file_appears_whole_at_the_end_of_the_block(tmp_path: Path) -> None:
+def test_a_complete_file_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     with publish(path) as file:
         file.write(b"{}")
@@ -43,7 +43,7 @@ def test_a_block_left_by_an_exception_changes_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["result.json"]
 
 
-def test_the_bytes_are_synced_before_the_name_is_given_and_the_name_after(
+def test_data_is_synced_before_the_rename_and_the_directory_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []
@@ -64,7 +64,7 @@ def test_the_bytes_are_synced_before_the_name_is_given_and_the_name_after(
     assert calls == ["sync file", "rename", "sync directory"]
 
 
-def test_two_writers_at_once_leave_the_whole_file_of_one(tmp_path: Path) -> None:
+def test_two_concurrent_writers_leave_the_complete_file_of_one(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     with publish(path) as first:
         first.write(b"first, ")
@@ -75,7 +75,7 @@ def test_two_writers_at_once_leave_the_whole_file_of_one(tmp_path: Path) -> None
     assert path.read_bytes() == b"first, at length"
 
 
-def test_the_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
+def test_the_file_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     with publish(tmp_path / "a"):
         pass
     (tmp_path / "b").touch()
@@ -86,7 +86,7 @@ def test_the_file_has_the_rights_that_any_new_file_has(tmp_path: Path) -> None:
     ("code", "remedy"),
     [(errno.ENOSPC, "free some space"), (errno.EDQUOT, "quota"), (errno.EROFS, "read-only"), (errno.EIO, "mounted")],
 )
-def test_a_refusal_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str) -> None:
+def test_an_error_has_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, remedy: str) -> None:
     def refuse(descriptor: int) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -96,12 +96,12 @@ def test_a_refusal_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert os.listdir(tmp_path) == []
 
 
-def test_a_directory_that_is_missing_is_explained(tmp_path: Path) -> None:
+def test_a_missing_directory_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="create the directory first"), publish(tmp_path / "missing" / "a"):
         pass
 
 
-def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_synced_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sync = os.fsync
 
     def refuse_directories(descriptor: int) -> None:
@@ -115,7 +115,7 @@ def test_a_directory_that_cannot_be_synced_is_good_enough(tmp_path: Path, monkey
     assert (tmp_path / "a").read_bytes() == b"x"
 
 
-# On the side of a round
+# Publications of a round
 
 
 LEFTOVER = r"newer round publishes in .*, so this worker of round {} is outdated and must stop"
@@ -128,19 +128,19 @@ def write(path: Path, content: str) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run that is in round 4, as far as its register says."""
+    """A run whose register is in round 4."""
     return make_run(tmp_path / "run", round=4)
 
 
 @pytest.fixture
 def here(tmp_path: Path) -> Path:
-    """A directory to publish in."""
+    """A directory for publications."""
     path = tmp_path / "out"
     path.mkdir()
     return path
 
 
-def test_rounds_follow_each_other(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_rounds_replace_earlier_ones(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for round in (2, 3, 5):
         make_run(run, round)
         become(monkeypatch, run, round)
@@ -150,17 +150,19 @@ def test_rounds_follow_each_other(run: Path, here: Path, monkeypatch: pytest.Mon
         assert drafts(here) == []
 
 
-def test_workers_of_one_round_do_not_refuse_each_other(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_of_one_round_do_not_exclude_each_other(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for rank in (0, 1, 0):
         become(monkeypatch, run, 4, rank)
         write(here / "latest", f"of rank {rank}")
     assert (here / "latest").read_text() == "of rank 0"
 
 
-def test_an_older_round_is_refused_whatever_it_knows(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_round_with_a_cached_register_is_refused(
+    run: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     become(monkeypatch, run, 5)
     write(here / "latest", "of 5")
-    become(monkeypatch, run, 4)  # as the register has it in this worker's cache, it is the newest
+    become(monkeypatch, run, 4)  # the newest one in this worker's cached register
     with pytest.raises(StoreError, match=LEFTOVER.format(4)):
         write(here / "latest", "of 4")
     with pytest.raises(StoreError, match=LEFTOVER.format(4)):
@@ -170,7 +172,7 @@ def test_an_older_round_is_refused_whatever_it_knows(run: Path, here: Path, monk
     assert (here / "latest").read_text() == "of 5"
 
 
-def test_an_older_round_is_told_early(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_round_is_refused_early(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(run, round=7)
     become(monkeypatch, run, 6)
     with pytest.raises(StoreError, match=r"^round 7 has formed; this worker of round 6 is outdated and must stop$"):
@@ -181,7 +183,9 @@ def test_an_older_round_is_told_early(run: Path, here: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("publication", ["file", "link"])
-def test_a_claim_is_enough(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch, publication: str) -> None:
+def test_a_claim_excludes_older_rounds(
+    run: Path, here: Path, monkeypatch: pytest.MonkeyPatch, publication: str
+) -> None:
     replace = os.replace
 
     def claim_first(draft: Path, path: Path) -> None:
@@ -202,7 +206,7 @@ def test_a_claim_is_enough(run: Path, here: Path, monkeypatch: pytest.MonkeyPatc
     assert drafts(here) == []
 
 
-def test_drafts_of_workers_that_were_killed_go_with_their_round(
+def test_drafts_of_killed_workers_are_removed_with_their_round(
     run: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     become(monkeypatch, run, 4)
@@ -233,7 +237,7 @@ def test_a_look_at_the_newest_round_leaves_no_connection_to_a_server(
     assert (server.readers, server.open) == (2, 1)
 
 
-def test_two_runs_do_not_refuse_each_other(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_do_not_exclude_each_other(tmp_path: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, round in (("a", 5), ("b", 2), ("a", 5)):
         run = make_run(tmp_path / name, round)
         become(monkeypatch, run, round)
@@ -241,7 +245,7 @@ def test_two_runs_do_not_refuse_each_other(tmp_path: Path, here: Path, monkeypat
         assert (here / "latest").read_text() == name
 
 
-def test_a_run_made_anew_is_another_and_its_predecessors_leftover_keeps_its_own(
+def test_a_new_run_of_the_same_name_is_independent_of_the_old_one(
     run: Path, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     become(monkeypatch, run, 4)
@@ -255,7 +259,7 @@ def test_a_run_made_anew_is_another_and_its_predecessors_leftover_keeps_its_own(
     assert len(list(here.glob(".publishing-*"))) == 2
 
 
-def test_a_directory_that_is_no_runs_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_a_run_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, tmp_path, 1)
     with pytest.raises(StoreError, match="holds no run; HPCELASTIC_RUN_DIR must name the directory of one"):
         write(tmp_path / "latest", "")
@@ -266,7 +270,7 @@ def test_outside_hpcelastic_a_claim_does_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_draft_that_keeps_on_coming_ends_the_claim(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_draft_that_appears_repeatedly_ends_the_claim(run: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, run, 4)
     write(here / "latest", "of 4")
 
@@ -303,13 +307,11 @@ def test_a_directory_does_not_become_a_link(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["latest"]
 
 
-# Replies that are lost
+# Lost replies
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.ENOENT], ids=errno.errorcode.get)
-def test_a_rename_that_has_succeeded_though_it_failed_is_a_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
+def test_a_rename_with_a_lost_reply_is_a_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     replace = os.replace
 
     def lose_the_reply(draft: Path, path: Path) -> None:
@@ -321,7 +323,7 @@ def test_a_rename_that_has_succeeded_though_it_failed_is_a_success(
     assert (tmp_path / "latest").read_text() == "new"
 
 
-def test_a_draft_that_has_gone_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_draft_is_not_a_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "latest").write_text("old")
 
     def lose_the_draft(draft: Path, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A flag that all ranks see in the same step."""
+"""A stop request that all ranks see in the same step."""
 
 import json
 import subprocess
@@ -66,7 +66,7 @@ def poll(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_single_worker_hears_of_it_at_its_next_question(control_page: ControlPage) -> None:
+def test_a_single_worker_sees_the_request_at_its_next_poll(control_page: ControlPage) -> None:
     worker = start(LONE, environment(control_page))
     assert poll(worker) == "False - -"
     assert control_page.polled(5) and control_page.ignores_sigterm(0, 5) and not control_page.acknowledged(5)
@@ -79,20 +79,20 @@ def test_a_single_worker_hears_of_it_at_its_next_question(control_page: ControlP
 
 
 @pytest.mark.parametrize("round", [4, 6])
-def test_what_another_round_was_asked_is_nothing_to_it(round: int, control_page: ControlPage) -> None:
+def test_a_request_to_another_round_has_no_effect(round: int, control_page: ControlPage) -> None:
     control_page.request_stop(StopRequest(round, now(), "drain"))
     worker = start(LONE, environment(control_page))
     assert poll(worker) == "False - -"
     worker.communicate()
 
 
-def test_outside_a_run_nobody_asks_and_sigterm_stays_as_it_is() -> None:
+def test_outside_a_run_there_are_no_requests_and_sigterm_is_not_changed() -> None:
     worker = start(LONE, environment(None))
     assert poll(worker) == "False - -"
     assert worker.communicate()[0] == "False\n"
 
 
-def test_a_script_with_a_mind_of_its_own_about_sigterm_keeps_it(control_page: ControlPage) -> None:
+def test_a_scripts_own_handler_of_sigterm_is_kept(control_page: ControlPage) -> None:
     code = LONE.replace("on_stop(", "signal.signal(signal.SIGTERM, lambda *_: None)\non_stop(")
     worker = start(code, environment(control_page))
     poll(worker)
@@ -123,7 +123,7 @@ print(forked.exitcode, other.wait())
 """
 
 
-def test_what_the_worker_starts_can_still_be_ended_by_sigterm(control_page: ControlPage) -> None:
+def test_children_of_the_worker_can_be_ended_by_sigterm(control_page: ControlPage) -> None:
     said, _ = start(CHILDREN, environment(control_page)).communicate(timeout=60)
     assert said == "-15 -15\n"
 
@@ -142,13 +142,13 @@ print(sum(1 for _ in batches))
 """
 
 
-def test_a_data_loader_outlives_sigterm(control_page: ControlPage) -> None:
+def test_a_data_loader_survives_sigterm(control_page: ControlPage) -> None:
     said, _ = start(LOADER, environment(control_page)).communicate(timeout=60)
     assert said == "999\n"
 
 
-def test_all_ranks_stop_in_the_same_step_though_one_alone_was_asked(control_page: ControlPage, tmp_path: Path) -> None:
-    other = ControlPage.make(3)  # that of another node, whose agent has not heard yet
+def test_all_ranks_stop_in_the_same_step_after_a_request_to_one(control_page: ControlPage, tmp_path: Path) -> None:
+    other = ControlPage.make(3)  # the page of another node, whose agent has no request yet
     boards = [other, control_page, other]
     ranks = [start(GROUP, environment(boards[rank], rank, 3), str(tmp_path / "meet")) for rank in range(3)]
     assert ranks[1].stdout and ranks[1].stdout.readline() == "here\n"

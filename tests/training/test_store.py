@@ -1,4 +1,4 @@
-"""What the workers of a round share."""
+"""The store that the workers of a round share."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from hpcelastic.training import store
 from tests.training.workers import become
 
 
-def test_ranks_of_a_round_share_it_and_those_of_another_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_ranks_of_the_same_round_share_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, tmp_path, 1, 0)
     store().set("seed", "7")
     become(monkeypatch, tmp_path, 1, 1)
@@ -20,7 +20,7 @@ def test_ranks_of_a_round_share_it_and_those_of_another_do_not(tmp_path: Path, m
     assert store().get("seed") is None
 
 
-def test_outside_a_run_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_a_run_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HPCELASTIC_RUN_DIR", raising=False)
     with pytest.raises(ConfigError, match="HPCELASTIC_RUN_DIR is not set"):
         store()

@@ -1,4 +1,4 @@
-"""Workers in the place of which a test puts itself, and the runs that they belong to."""
+"""Functions by which a test acts as a worker, and the runs of these workers."""
 
 import os
 from dataclasses import replace
@@ -17,7 +17,7 @@ from hpcelastic.training import fence
 
 
 def make_run(root: Path, round: int = 1) -> Path:
-    """A run whose newest round is ``round``; the one that is there goes on, if there is one."""
+    """Create a run whose newest round is ``round``, or continue the existing run."""
     paths = RunPaths(root)
     files.make_directory(paths.register)
     state = open_run(FileBackend(paths), "r", Settings(), "test")
@@ -28,24 +28,24 @@ def make_run(root: Path, round: int = 1) -> Path:
 
 
 def become(monkeypatch: pytest.MonkeyPatch, run: Path, round: int, rank: int = 0) -> None:
-    """Take the place of one worker, which has just started."""
+    """Act as a worker that has just started."""
     for name, value in {"HPCELASTIC_RUN_DIR": run, "HPCELASTIC_ROUND": round, "RANK": rank}.items():
         monkeypatch.setenv(name, str(value))
     fence._run_nonce.cache_clear()
 
 
 def become_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take the place of a process that no agent has started."""
+    """Act as a process that no agent has started."""
     for name in list(os.environ):
         if name.startswith("HPCELASTIC_") or name == "RANK":
             monkeypatch.delenv(name)
 
 
 def listing(directory: Path) -> list[str]:
-    """What readers of ``directory`` are meant to see."""
+    """Return the names in ``directory`` that are meant for readers."""
     return sorted(name for name in os.listdir(directory) if not name.startswith(".publishing-"))
 
 
 def drafts(directory: Path) -> list[str]:
-    """Drafts that are left in ``directory``."""
+    """Return the drafts that are left in ``directory``."""
     return [path.name for path in directory.rglob("*") if path.name.endswith(".draft") or "revoked" in path.name]
