@@ -1,4 +1,4 @@
-"""What all tests use: signals as a fresh login shell has them; a registry of runs that is not the user's own; an etcd
+"""Setup for all tests: the signals of a fresh login shell, a registry of runs that is not the user's own, an etcd
 server, and filesystems that take seconds to start, each started once for all tests that use it."""
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
 
 @pytest.fixture(autouse=True)
 def registry_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test notes a run where its user would find it, nor finds one of another test."""
+    """Let no test record a run in the user's registry or find a run of another test."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{secrets.token_hex(6)}"))
 
 
@@ -53,7 +53,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 @pytest.fixture(scope="session")
 def nfs() -> Iterator[dict[str, NfsMountSet]]:
-    """All mount sets of one NFS server, by name. Tests that use it carry `xdist_group("nfs")`, or it starts twice."""
+    """All mount sets of one NFS server, by name. Tests that use it have `xdist_group("nfs")`, or it starts twice."""
     require(why_no_nfs())
     with nfs_mounts() as mounts:
         yield mounts
@@ -61,7 +61,7 @@ def nfs() -> Iterator[dict[str, NfsMountSet]]:
 
 @pytest.fixture(scope="session")
 def moosefs() -> Iterator[MooseMountSet]:
-    """Tests that use it carry `xdist_group("moosefs")`, or it starts twice."""
+    """Tests that use it have `xdist_group("moosefs")`, or it starts twice."""
     require(why_no_moosefs())
     with moosefs_mounts() as mounts:
         yield mounts

@@ -16,10 +16,10 @@ signal.raise_signal(signal.SIGINT)
 """
 
 _OF_THE_C_LIBRARY = 1 << 31 | 1 << 32
-"""The signals 32 and 33, which Python cannot set, and of which no program of ours makes use."""
+"""The signals 32 and 33, which Python cannot set and which no program of ours uses."""
 
 
-def test_what_the_session_starts_inherits_no_ignored_and_no_blocked_signal() -> None:
+def test_children_of_the_session_inherit_no_ignored_and_no_blocked_signal() -> None:
     session = subprocess.run([sys.executable, "-c", INHERITED], capture_output=True, text=True)
     masks = {name: int(mask, 16) & ~_OF_THE_C_LIBRARY for name, mask in json.loads(session.stdout)}
     assert masks == {"SigBlk:": 0, "SigIgn:": 0}

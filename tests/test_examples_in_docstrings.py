@@ -1,4 +1,4 @@
-"""The examples in docstrings of public names do what they show."""
+"""The examples in docstrings of public names have the documented results."""
 
 import doctest
 from collections.abc import Mapping

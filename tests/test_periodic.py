@@ -1,4 +1,4 @@
-"""The nightly and the weekly check: what became of their parts is kept, and a part that fails is not passed over."""
+"""The nightly and the weekly check: results of their parts are kept, and a failed part is repeated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_part_is_run_and_judged(code: str, budget: float, passed: bool, outcom
     assert (result.passed, result.outcome) == (passed, outcome)
 
 
-def test_a_result_holds_until_a_source_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_is_valid_until_a_source_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = Record(tmp_path / "results.jsonl")
     passing = part("print('1 passed')")
     assert periodic.report([passing], record) == 1 and "not run" in capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_a_result_holds_until_a_source_changes(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("parts", [*(pytest.param(nightly(day), id=f"night {day}") for day in range(3)), weekly()])
-def test_parts_have_names_of_their_own_and_programs_that_exist(parts: list[Part]) -> None:
+def test_parts_have_unique_names_and_existing_programs(parts: list[Part]) -> None:
     assert len({each.name for each in parts}) == len(parts)
     for each in parts:
         program = each.command[0]
@@ -61,5 +61,5 @@ def test_parts_have_names_of_their_own_and_programs_that_exist(parts: list[Part]
         assert all((CHECKOUT / source).exists() for source in each.sources)
 
 
-def test_a_night_takes_no_longer_than_its_90_minutes() -> None:
+def test_the_nightly_check_takes_at_most_90_minutes() -> None:
     assert sum(each.budget for each in nightly(0)) <= 90

@@ -1,4 +1,4 @@
-"""What the README tells a new user to install is what its example imports."""
+"""The packages that the README tells a new user to install are those that its example imports."""
 
 import ast
 import re
@@ -10,11 +10,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 DISTRIBUTIONS = {"sklearn": "scikit-learn", "yaml": "pyyaml"}
-"""Where the name to install is not the name to import."""
+"""Modules whose distribution has another name."""
 
 
 def imported(script: Path) -> set[str]:
-    """Distributions of the modules that a script imports, but for those of Python itself."""
+    """Return the distributions of the modules that a script imports, without those of Python itself."""
     found: set[str] = set()
     for node in ast.walk(ast.parse(script.read_text())):
         if isinstance(node, ast.Import):
@@ -25,7 +25,7 @@ def imported(script: Path) -> set[str]:
 
 
 def installed(line: str) -> set[str]:
-    """What a line ``pip install . NAME ...`` in a checkout installs by name, and what pyproject.toml requires."""
+    """Return what a line ``pip install . NAME ...`` in a checkout installs: these names, and pyproject.toml's."""
     required = re.search(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
     assert required
     names = {re.split(r"[<>=]", name)[0] for name in re.findall(r'"(.+?)"', required[1])}
@@ -34,7 +34,7 @@ def installed(line: str) -> set[str]:
 
 
 @pytest.mark.parametrize("line", re.findall(r"^pip install .*$", README, re.MULTILINE))
-def test_what_is_installed_is_enough_for_the_first_run(line: str) -> None:
+def test_the_installed_packages_suffice_for_the_first_run(line: str) -> None:
     scripts = re.findall(r"entrypoint: \{script: (\S+?)\}", README)
     assert scripts
     for script in scripts:

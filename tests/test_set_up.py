@@ -1,4 +1,5 @@
-"""The first command in a fresh checkout makes the virtual environment by what is there, or says what is missing."""
+"""The first command in a fresh checkout makes the virtual environment with an available tool, or reports a missing
+one."""
 
 import shutil
 import subprocess
@@ -27,7 +28,7 @@ mkdir -p "$directory/bin" && cp "$PROGRAMS/python3" "$directory/bin/python"
 
 
 class Machine:
-    """A machine with few programs: a Python that only notes how it is called, and what a test adds."""
+    """A machine with few programs: a Python that only records its calls, and programs of the test."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.bin, self.calls = root, root / "bin", root / "calls"
@@ -51,7 +52,7 @@ class Machine:
 
     @property
     def made_by(self) -> str:
-        """The command that has made the environment, in which pip was called then."""
+        """Return the command that has made the environment and in which pip was called then."""
         calls = self.calls.read_text().splitlines()
         assert calls[-1].startswith("python -m pip install ")
         return calls[-2].replace(str(self.bin), "BIN")
@@ -65,7 +66,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def said(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    """The lines that were printed, but for those of make itself."""
+    """Return the printed lines without those of make itself."""
     return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make: ")]
 
 
@@ -85,7 +86,7 @@ def said(done: "subprocess.CompletedProcess[str]") -> list[str]:
         ),
     ],
 )
-def test_what_is_there_makes_the_environment(
+def test_an_available_tool_makes_the_environment(
     programs: tuple[str, ...], no_venv: bool, made_by: str, machine: Machine
 ) -> None:
     for name in programs:
@@ -96,14 +97,14 @@ def test_what_is_there_makes_the_environment(
     assert (machine.root / ".venv" / ".ready").exists()
 
 
-def test_without_any_the_package_to_install_is_named(machine: Machine) -> None:
+def test_without_any_tool_the_error_names_the_package(machine: Machine) -> None:
     done = machine.sets_up(no_venv=True)
     assert done.returncode != 0
     assert said(done) == ["python3 has no module venv; on Debian or Ubuntu, as root: apt-get install python3-venv"]
     assert not (machine.root / ".venv").exists()
 
 
-def test_without_python_it_says_so(machine: Machine) -> None:
+def test_without_python_there_is_an_error(machine: Machine) -> None:
     (machine.bin / "python3").unlink()
     done = machine.sets_up()
     assert done.returncode != 0

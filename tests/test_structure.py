@@ -25,13 +25,13 @@ LARGE = {
     "RunPaths": "every path of a run directory",
     "TorchStore": "the interface of torch.distributed.Store",
 }
-"""Files and classes beyond the limits, and why they are one thing."""
+"""Files and classes beyond the limits, with the reason."""
 
 STATE = {
     "pytorch/store.py": "the store of a run is one object in a process",
     "training/stop.py": "a worker process has one control page, and callbacks of the user",
 }
-"""Modules with state of the process, and which."""
+"""Modules with state of the process, with that state."""
 
 CACHES = {
     "config/validation.py": "the schema of a class never changes",
@@ -41,7 +41,7 @@ CACHES = {
     "training/batches.py": "the order of an epoch follows from its arguments",
     "training/fence.py": "the nonce of a run never changes",
 }
-"""Modules with a cache of results, and why a result stays right."""
+"""Modules with a cache of results, with the reason why a result stays valid."""
 
 
 def name(path: Path) -> str:
@@ -63,7 +63,7 @@ def test_files_and_classes_are_small_or_have_a_reason(path: Path) -> None:
 
 
 def attributes(node: ast.ClassDef) -> Iterator[str]:
-    """The attributes that methods of a class assign."""
+    """Yield the attributes that methods of a class assign."""
     for part in ast.walk(node):
         targets = part.targets if isinstance(part, ast.Assign) else []
         if isinstance(part, ast.AnnAssign | ast.AugAssign):
@@ -74,7 +74,7 @@ def attributes(node: ast.ClassDef) -> Iterator[str]:
 
 
 def layers() -> dict[str, int]:
-    """The height of each package or module of the top level."""
+    """Return the height of each package or module of the top level."""
     contract = (ROOT / "pyproject.toml").read_text().partition("layers = [")[2].partition("]")[0]
     return {
         part: -index
@@ -84,7 +84,7 @@ def layers() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
-def test_no_module_names_one_above_it_in_a_string(path: Path) -> None:
+def test_no_string_names_a_module_of_a_higher_layer(path: Path) -> None:
     heights, own = layers(), name(path).split("/")[0].removesuffix(".py")
     if own not in heights:  # the package itself, which names everything
         return
@@ -95,7 +95,7 @@ def test_no_module_names_one_above_it_in_a_string(path: Path) -> None:
 
 
 def is_docstring(path: Path, node: ast.Constant) -> bool:
-    """Whether a string stands as a statement of its own, as docstrings do."""
+    """Return whether a string is a statement, like a docstring."""
     lines = path.read_text().splitlines()
     return lines[node.lineno - 1].lstrip().startswith(('"""', 'r"""'))
 
@@ -117,7 +117,7 @@ def test_modules_have_no_state_without_a_reason(path: Path) -> None:
 
 
 def test_every_reason_is_still_needed() -> None:
-    """No longer true of a file or a class that has shrunk, or of a module whose cache has gone."""
+    """A reason is outdated if its file or class has become smaller, or its module has no cache any more."""
     sizes = {name(path) for path in SOURCES if path.read_text().count("\n") > MAX_LINES}
     for path in SOURCES:
         for node in (node for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)):

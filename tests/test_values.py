@@ -64,7 +64,7 @@ PICKLED = {
 
 
 def type_tree(value: Any) -> Any:
-    """The types of a value and of all that it holds."""
+    """Return the types of a value and of all its parts."""
     if isinstance(value, dict):
         return type(value), [(type_tree(key), type_tree(item)) for key, item in value.items()]
     if isinstance(value, list | tuple):
@@ -73,7 +73,7 @@ def type_tree(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("value", JSON.values(), ids=JSON.keys())
-def test_what_json_carries_is_kept_as_json(tmp_path: Path, value: Any) -> None:
+def test_json_values_are_stored_as_json(tmp_path: Path, value: Any) -> None:
     values.save(tmp_path / "r.rank-0", value)
     assert names(tmp_path) == ["r.rank-0.json"]
     loaded = values.load(tmp_path / "r.rank-0")
@@ -81,14 +81,14 @@ def test_what_json_carries_is_kept_as_json(tmp_path: Path, value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", PICKLED.values(), ids=PICKLED.keys())
-def test_what_json_would_change_is_pickled(tmp_path: Path, value: Any) -> None:
+def test_values_that_json_would_change_are_pickled(tmp_path: Path, value: Any) -> None:
     values.save(tmp_path / "r.rank-0", value)
     assert names(tmp_path) == ["r.rank-0.pkl"]
     loaded = values.load(tmp_path / "r.rank-0")
     assert loaded == value and type_tree(loaded) == type_tree(value)
 
 
-def test_not_a_number_comes_back(tmp_path: Path) -> None:
+def test_not_a_number_is_restored(tmp_path: Path) -> None:
     for name, value in (("a", float("nan")), ("b", [float("nan")])):
         values.save(tmp_path / name, value)
         loaded = values.load(tmp_path / name)
@@ -96,7 +96,7 @@ def test_not_a_number_comes_back(tmp_path: Path) -> None:
         assert type(loaded) is float and loaded != loaded
 
 
-def test_arrays_come_back(tmp_path: Path) -> None:
+def test_arrays_are_restored(tmp_path: Path) -> None:
     array = numpy.arange(6, dtype=numpy.float32).reshape(2, 3)
     values.save(tmp_path / "a", {"weights": array, "many": [array, array]})
     loaded = values.load(tmp_path / "a")
@@ -104,14 +104,14 @@ def test_arrays_come_back(tmp_path: Path) -> None:
     assert numpy.array_equal(loaded["weights"], array) and numpy.array_equal(loaded["many"][1], array)
 
 
-def test_tensors_come_back(tmp_path: Path) -> None:
+def test_tensors_are_restored(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     values.save(tmp_path / "a", (torch.ones(2, 3), [torch.tensor(1.5)]))
     ones, (scalar,) = values.load(tmp_path / "a")
     assert torch.equal(ones, torch.ones(2, 3)) and scalar.item() == 1.5
 
 
-def test_lists_too_deep_for_json_are_an_error_that_says_so(tmp_path: Path) -> None:
+def test_lists_that_are_too_deep_for_json_are_an_error(tmp_path: Path) -> None:
     value: list[Any] = []
     for _ in range(100_000):
         value = [value]
@@ -128,7 +128,7 @@ def test_functions_and_classes_of_a_notebook_are_pickled_by_value(tmp_path: Path
     assert function is not scope["train"] and function(*args) == 42
 
 
-def test_a_function_is_found_where_the_submitting_process_found_it(
+def test_a_function_is_imported_with_the_path_of_the_submitting_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "of_mine.py").write_text("def train():\n    return 7\n")
@@ -146,7 +146,7 @@ def unpicklable() -> Any:
     return threading.Lock()
 
 
-def test_a_function_that_cannot_be_pickled_says_so_with_the_remedy(tmp_path: Path) -> None:
+def test_the_error_of_an_unpicklable_function_has_a_remedy(tmp_path: Path) -> None:
     lock = unpicklable()
     with pytest.raises(ConfigError) as caught:
         values.save_call(tmp_path / "f", lambda: lock, ())
@@ -155,13 +155,13 @@ def test_a_function_that_cannot_be_pickled_says_so_with_the_remedy(tmp_path: Pat
     assert names(tmp_path) == []
 
 
-def test_a_return_value_that_cannot_be_pickled_says_so_with_the_remedy(tmp_path: Path) -> None:
+def test_the_error_of_an_unpicklable_return_value_has_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^the return value cannot be pickled \(TypeError: .*; return plain values"):
         values.save(tmp_path / "r", [unpicklable()])
     assert names(tmp_path) == []
 
 
-def test_nothing_kept_is_a_key_error(tmp_path: Path) -> None:
+def test_a_missing_value_is_a_key_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError):
         values.load(tmp_path / "r")
     values.save(tmp_path / "r.rank-00001", None)
@@ -169,7 +169,7 @@ def test_nothing_kept_is_a_key_error(tmp_path: Path) -> None:
         values.load(tmp_path / "r.rank-0000")
 
 
-def test_what_is_kept_is_private_and_whole(tmp_path: Path) -> None:
+def test_stored_values_are_private_and_complete(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         values.save(tmp_path / "a", (1,))
@@ -193,14 +193,14 @@ LOOSE = {
 
 
 class Trap:
-    """Tells when it is unpickled."""
+    """An object that records its unpickling."""
 
     def __reduce__(self) -> Any:
         return sys.exit, ("unpickled",)
 
 
 @pytest.mark.parametrize("loosen", LOOSE.values(), ids=LOOSE.keys())
-def test_a_pickle_that_others_could_have_written_is_not_loaded(tmp_path: Path, loosen: Callable[[Path], None]) -> None:
+def test_a_pickle_in_a_file_writable_by_others_is_not_loaded(tmp_path: Path, loosen: Callable[[Path], None]) -> None:
     values.save_pickle(tmp_path / "f.pkl", Trap())
     loosen(tmp_path)
     with pytest.raises(
@@ -217,7 +217,7 @@ def test_a_pickle_of_another_user_is_not_loaded(tmp_path: Path, monkeypatch: pyt
         values.load_pickle(tmp_path / "f.pkl")
 
 
-def test_readable_by_others_is_no_harm(tmp_path: Path) -> None:
+def test_a_file_readable_by_others_is_loaded(tmp_path: Path) -> None:
     values.save_pickle(tmp_path / "f.pkl", (1, 2))
     (tmp_path / "f.pkl").chmod(0o644)
     tmp_path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""Phases follow each other and sum up to the whole."""
+"""Phases follow each other, and their sum is the whole."""
 
 import pytest
 
@@ -44,7 +44,7 @@ START = [event(0.5, STARTED), event(0.7, STARTED), state(0.8, "joining", 0), sta
                      (0, 0.9, 0, 0, 0.1, 1.0), id="what ended before its predecessor has length 0"),
     ],
 )  # fmt: skip
-def test_lengths(
+def test_the_lengths_of_phases(
     events: list[LoggedEvent], since: float, until: float, ups: list[float], expected: tuple[float, ...]
 ) -> None:
     found = lengths(since, until, ups, events)
@@ -52,5 +52,5 @@ def test_lengths(
     assert sum(found.values()) == pytest.approx(until - since)
 
 
-def test_without_news_of_a_new_round_nothing_is_made_up() -> None:
+def test_without_a_new_round_no_phase_is_invented() -> None:
     assert lengths(20.0, 30.0, [25.0], FAILURE) is None

@@ -1,4 +1,4 @@
-"""Medians, ratios and tables say what was measured, failures included."""
+"""Medians, ratios and tables show the measurements, failures included."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def test_median(values: list[float | None], expected: float | None) -> None:
         pytest.param([], [1.0], "-", id="nothing measured"),
     ],
 )
-def test_a_ratio_is_ours_by_theirs(ours: list[float | None], theirs: list[float | None], expected: str) -> None:
+def test_a_ratio_is_ours_divided_by_theirs(ours: list[float | None], theirs: list[float | None], expected: str) -> None:
     assert ratio(ours, theirs) == expected
 
 
@@ -43,7 +43,7 @@ def test_a_ratio_is_ours_by_theirs(ours: list[float | None], theirs: list[float 
         pytest.param([], "-", id="nothing measured"),
     ],
 )
-def test_a_spread_hides_no_failure(values: list[float | None], expected: str) -> None:
+def test_a_spread_shows_failures(values: list[float | None], expected: str) -> None:
     assert spread(values) == expected
 
 
@@ -82,18 +82,18 @@ def test_a_table_in_markdown_and_for_a_terminal() -> None:
     assert plain(table) == "Race\n----\nscenario    ours\ncold start  1.2\njoin        0.5\nSeconds.\n"
 
 
-def test_a_row_that_does_not_fit_its_head_is_refused() -> None:
+def test_a_row_with_another_number_of_cells_is_refused() -> None:
     with pytest.raises(ValueError, match="a row of 1 cells under 2"):
         Table("Race", ("scenario", "ours"), (("cold start",),))
 
 
-def test_a_section_is_replaced_and_nothing_else() -> None:
+def test_only_the_section_is_replaced() -> None:
     page = "a\n<!-- one: begin, by make bench -->\nold\n<!-- one: end, by make bench -->\nb\n"
     once = spliced(page, "one", "new\n")
     assert once == "a\n<!-- one: begin, by make bench -->\nnew\n<!-- one: end, by make bench -->\nb\n"
     assert spliced(once, "one", "new\n") == once
 
 
-def test_a_page_without_a_place_for_a_section_is_refused() -> None:
+def test_a_page_without_the_section_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for two"):
         spliced("text\n", "two", "new\n")

@@ -1,4 +1,4 @@
-"""Each benchmark runs, with the smallest parameters, and leaves nothing running."""
+"""Each benchmark runs with the smallest parameters and leaves no process."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def told(measure: Callable[..., dict[str, Any]], parameters: object) -> dict[str
     return results
 
 
-def test_phases_of_ours_make_up_the_whole() -> None:
+def test_our_phases_sum_up_to_the_whole() -> None:
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=("hpcelastic",))
     results = told(recovery.measure, parameters)
     (run,) = results["runs"]
@@ -46,7 +46,7 @@ def test_phases_of_ours_make_up_the_whole() -> None:
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("side", ["torchrun", "torchrun, plug-in", "ft_launcher"])
-def test_the_others_race_too(side: str) -> None:
+def test_the_recovery_of_other_launchers(side: str) -> None:
     if side == "ft_launcher" and (reason := why_no_ft()):
         pytest.skip(reason)
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=(side,))
@@ -55,7 +55,7 @@ def test_the_others_race_too(side: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_node_of_ours_is_killed_whole_and_the_others_go_on() -> None:
+def test_a_node_of_ours_is_killed_completely_and_the_others_continue() -> None:
     scenarios = ("SIGKILL of the first node", "silent node (SIGSTOP)")
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=scenarios, sides=("hpcelastic",))
     results = told(recovery.measure, parameters)
@@ -76,20 +76,20 @@ def test_a_round_forms(grounds: tuple[str, ...], torch: bool) -> None:
     assert len(scale.tables(results)) == 2
 
 
-def test_a_side_that_is_too_slow_is_not_tried_with_more_nodes() -> None:
+def test_a_slow_side_is_not_measured_with_more_nodes() -> None:
     parameters = scale.Parameters(nodes=(2, 4), repeat=1, timeout=0.0, grounds=("local",), torch=False)
     results = told(scale.measure, parameters)
     assert [(run["nodes"], run["seconds"]) for run in results["runs"]] == [(2, None)]
 
 
-def test_what_nodes_ask_of_the_filesystem_is_counted() -> None:
+def test_operations_of_nodes_on_the_filesystem_are_counted() -> None:
     parameters = scale.Parameters(nodes=(2,), repeat=1, grounds=("local + 2 ms",), torch=False)
     (run,) = told(scale.measure, parameters)["runs"]
     for kind in ("list", "create", "rename"):
         assert run["operations"][kind] > 0
 
 
-def test_what_a_process_does_in_a_directory_is_counted_and_nothing_else(tmp_path: Path) -> None:
+def test_only_operations_in_the_directory_are_counted(tmp_path: Path) -> None:
     code = (
         "import os, pathlib, sys; from benchmarks.distance import Distance\n"
         "root = pathlib.Path(sys.argv[1]); distance = Distance(root, 0.0)\n"
@@ -105,7 +105,7 @@ def test_what_a_process_does_in_a_directory_is_counted_and_nothing_else(tmp_path
 
 
 @needs_fuse
-def test_a_filesystem_that_counts() -> None:
+def test_the_counting_filesystem() -> None:
     with metered.metered_mount() as mount:
         before = mount.counts()
         (mount.directory / "a").write_bytes(b"12345")
@@ -133,7 +133,7 @@ def test_operations_of_real_agents() -> None:
         pytest.param("torchrun", {"agent"}, id="torch's", marks=pytest.mark.nightly),
     ],
 )
-def test_what_an_agent_costs(side: str, parts: set[str]) -> None:
+def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
     results = told(agent_cost.measure, agent_cost.Parameters(repeat=1, idle=1.0, sides=(side,)))
     assert {one["part"] for one in results["idle"]} >= parts
     assert all(one["rss"] >= one["uss"] > 0 for one in results["idle"])
@@ -176,13 +176,13 @@ def test_a_crash_on_one_node() -> None:
     assert len(gpu.tables(results)) == 1
 
 
-def test_a_question_in_each_step() -> None:
+def test_the_cost_of_a_poll_in_each_step() -> None:
     results = told(stopping.measure, stopping.Parameters(ranks=(1, 2), calls=5, repeat=1))
     assert [(run["ranks"], run["step"]) for run in results["runs"]] == [(1, 0.0), (1, 0.02), (2, 0.0), (2, 0.02)]
     assert all(run["seconds"] > 0 for run in results["runs"])
 
 
-def test_whose_port_it_is() -> None:
+def test_the_owner_of_a_port() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free_port()))
         port = listener.getsockname()[1]

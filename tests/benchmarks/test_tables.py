@@ -1,4 +1,4 @@
-"""Every table is made of the results alone, and what never happened shows."""
+"""Every table is made from the results only, and shows missing results."""
 
 import json
 import re
@@ -32,7 +32,7 @@ RACE: dict[str, Any] = {
 }
 
 
-def test_the_race() -> None:
+def test_the_table_of_recovery() -> None:
     race, phases = recovery.tables(RACE)
     assert race.head == ("scenario", "hpcelastic", "torchrun", "ours / torchrun")
     assert race.rows == (
@@ -71,7 +71,7 @@ def test_rounds_by_their_size() -> None:
     assert (eight["operations"], eight["list"]) == ("-", "-")
 
 
-def test_operations_are_told_per_agent() -> None:
+def test_operations_are_listed_per_agent() -> None:
     counts = {"list": 10, "open": 6, "bytes read": 4096}
     results = {"left_out": [], "runs": [{"agents": 2, "what": "idle minute", "counts": counts}]}
     (table,) = operations.tables(results)
@@ -98,7 +98,7 @@ def test_rates_and_growth_of_registers() -> None:
     assert grown.rows[3] == (register.TCP, "1,000", "5.00", "-", "-", "10.0")
 
 
-def test_what_operations_on_torch_stores_cost_at_first_and_at_last() -> None:
+def test_the_first_and_last_costs_of_torch_stores() -> None:
     seconds = [1e-4] + [1e-5] * 9 + [9e-4, 2e-4] * 5 + [1e-5] * 70 + [3e-4] * 10
     runs = [
         {"side": side, "seconds": seconds, "newcomers": [1e-3, 2e-3], "files": 1234, "bytes": 2048}
@@ -112,7 +112,7 @@ def test_what_operations_on_torch_stores_cost_at_first_and_at_last() -> None:
     )
 
 
-def test_questions_by_ranks_and_steps() -> None:
+def test_polls_by_ranks_and_steps() -> None:
     runs = [
         {"ranks": ranks, "step": step, "seconds": ranks * 1e-5 + step / 1000}
         for ranks in (1, 2)
@@ -124,7 +124,7 @@ def test_questions_by_ranks_and_steps() -> None:
     assert table.rows == (("1", "10.0", "30.0"), ("2", "20.0", "40.0"))
 
 
-def test_without_a_gpu_the_table_says_so() -> None:
+def test_the_table_reports_a_missing_gpu() -> None:
     (table,) = gpu.tables({"parameters": {}, "workers": 0, "runs": []})
     assert table.rows == (("no GPU on this machine",),)
 
@@ -135,7 +135,7 @@ def test_the_page_has_a_place_for_every_benchmark() -> None:
         assert f"a new section {name}" in report.spliced(page, name, f"a new section {name}")
 
 
-def test_the_page_shows_the_results_that_are_kept() -> None:
+def test_the_page_shows_the_stored_results() -> None:
     page = bench.PAGE.read_text()
     kept = {path.stem: json.loads(path.read_text()) for path in bench.RESULTS.glob("*.json")}
     assert kept.keys() & {*bench.NAMES}

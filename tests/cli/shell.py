@@ -1,4 +1,4 @@
-"""Commands as a person gives them, in a directory of their own; whatever they leave running is found and ended."""
+"""Commands as a user runs them, in a separate directory. All processes that they leave are found and ended."""
 
 import contextlib
 import io
@@ -19,10 +19,10 @@ T = TypeVar("T")
 Done: TypeAlias = "subprocess.CompletedProcess[str]"
 
 MARK = "HPCELASTIC_TEST"
-"""Environment variable by which a test's processes are known."""
+"""Environment variable that identifies the processes of a test."""
 
 TIMEOUT = 30.0
-"""Seconds within which what must happen has to happen, on a machine that is busy with other things."""
+"""Time limit for each expected event in seconds. It is long, because the machine may be busy."""
 
 JOB = """\
 run: {name: r}
@@ -37,7 +37,7 @@ restarts: {max: 0}
 class Shell:
     """A home and working directory, and an environment without SLURM's variables.
 
-    ``prefix`` begins every command line: what starts a command elsewhere, or with other rights.
+    ``prefix`` is put before every command line, for example to run it elsewhere or with other permissions.
     """
 
     def __init__(self, directory: Path, prefix: Sequence[str] = ()) -> None:
@@ -57,13 +57,13 @@ class Shell:
     def hpcelastic(
         self, *arguments: str, environ: Mapping[str, str] | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Run a command of ours to its end."""
+        """Run a command of hpcelastic to its end."""
         return self.python("-m", "hpcelastic", *arguments, environ=environ)
 
     def command(self, *arguments: str, environ: Mapping[str, str] | None = None) -> Done:
-        """Run a command of ours in this process: for commands that are refused before they start anything.
+        """Run a command of hpcelastic in this process, for commands that are refused before they start a process.
 
-        That saves half a second of imports for each command.
+        This saves half a second of imports for each command.
         """
         with (
             mock.patch.dict(os.environ, self.environ | dict(environ or {}), clear=True),
@@ -84,7 +84,7 @@ class Shell:
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
     def start(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-        """Start Python with ``arguments``, in a session of its own."""
+        """Start Python with ``arguments`` in its own session."""
         process = subprocess.Popen(
             [*self._prefix, sys.executable, *arguments],
             cwd=self.directory,
@@ -99,17 +99,17 @@ class Shell:
         return process
 
     def agent(self, *arguments: str, environ: Mapping[str, str] | None = None) -> "subprocess.Popen[str]":
-        """Start an agent with quick timings that keeps its run in ``runs``."""
+        """Start an agent with short times whose run is in ``runs``."""
         timings = "lease=2,margin=0.5,poll=0.05,last_call=1"
         fixed = ("--rdzv-endpoint", "./runs", "--rdzv-id", "r", "--local-addr", "127.0.0.1", "--rdzv-conf", timings)
         return self.start("-m", "hpcelastic", "agent", *fixed, *arguments, environ=environ)
 
     def listing(self) -> set[str]:
-        """All files and directories."""
+        """Return all files and directories."""
         return {str(path.relative_to(self.directory)) for path in self.directory.rglob("*")}
 
     def processes(self) -> dict[int, str]:
-        """Processes that were started here, directly or not, and live: their command lines, by pid."""
+        """Return the living processes that were started here, directly or not: their command lines by pid."""
         wanted = f"{MARK}={self.mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
@@ -120,7 +120,7 @@ class Shell:
         return found
 
     def pid_of(self, words: str) -> int:
-        """The process whose command line contains ``words``; waits for it."""
+        """Wait for the process whose command line contains ``words``, and return its id."""
         return eventually(lambda: next((pid for pid, line in self.processes().items() if words in line), 0))
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class Shell:
 
 @contextlib.contextmanager
 def _working_directory(path: Path) -> Iterator[None]:
-    """``contextlib.chdir``, which Python 3.10 lacks."""
+    """``contextlib.chdir``, which Python 3.10 does not have."""
     before = Path.cwd()
     os.chdir(path)
     try:
@@ -156,7 +156,7 @@ def shell_in(directory: Path, prefix: Sequence[str] = ()) -> Iterator[Shell]:
 
 
 def eventually(look: Callable[[], T]) -> T:
-    """What ``look`` returns once that is true; fails if it is not in time."""
+    """Return the result of ``look`` once it is true. Fail if it does not become true in time."""
     deadline = time.monotonic() + TIMEOUT
     while not (found := look()):
         assert time.monotonic() < deadline, f"still {found!r} after {TIMEOUT:g} s"

@@ -1,4 +1,4 @@
-"""``hpcelastic doctor``: alone and together, what it prints, leaves, and refuses."""
+"""``hpcelastic doctor``, alone and with several members: its output, its files, and the inputs that it refuses."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from tests.doctor.measured import NEVER, alone, fails, late, together
 LEFT = ".hpcelastic-filesystem.json"
 
 
-def test_alone_it_prints_a_report_and_leaves_the_verdict(shell: Shell) -> None:
+def test_doctor_alone_prints_a_report_and_writes_the_verdict(shell: Shell) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
     done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
     assert done.returncode == 0, done.stderr
@@ -41,7 +41,7 @@ def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, 3])
-def test_together_one_of_them_reports_what_all_have_seen(shell: Shell, count: int) -> None:
+def test_one_of_several_members_reports_the_results_of_all(shell: Shell, count: int) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
     members = [start(shell, count, rank, "--quick", "--json") for rank in reversed(range(count))]
     *others, (told, _) = (member.communicate(timeout=2 * TIMEOUT) for member in members)
@@ -87,7 +87,7 @@ def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_an_unsafe_directory_is_told_by_the_status_and_runs_are_refused(shell: Shell) -> None:
+def test_an_unsafe_directory_has_an_exit_status_and_runs_are_refused(shell: Shell) -> None:
     shell.write({"job.yaml": JOB, "train.py": "", "runs/keep": ""})
     (shell.directory / "runs").chmod(0o777)
     done = shell.hpcelastic("doctor", "--dir", "runs", "--quick")
@@ -113,7 +113,7 @@ def test_an_interrupted_doctor_leaves_nothing(shell: Shell) -> None:
     assert os.listdir(runs) == []
 
 
-def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
+def test_a_member_that_gives_up_ends_the_wait_of_the_others(shell: Shell) -> None:
     runs = shell.directory / "runs"
     runs.mkdir(mode=0o700)
     first, second = (start(shell, 3, rank) for rank in (0, 1))
@@ -125,7 +125,7 @@ def test_who_gives_up_keeps_nobody_waiting(shell: Shell) -> None:
     assert os.listdir(runs) == []
 
 
-def test_an_id_that_is_taken_is_refused(shell: Shell) -> None:
+def test_an_id_that_exists_is_refused(shell: Shell) -> None:
     shell.write({"runs/.doctor-x/keep": ""})
     done = shell.command("doctor", "--dir", "runs", "--nodes", "2", "--node-rank", "0", "--id", "x")
     assert done.returncode == 1
@@ -160,14 +160,14 @@ def test_wrong_input_is_refused(shell: Shell, flags: str, words: str) -> None:
     assert shell.listing() == {"file"}
 
 
-def test_members_that_do_not_turn_up_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_names_missing_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpcelastic.api.doctor._TIMEOUT", 0.2)
     args = ["--dir", str(tmp_path), "--nodes", "3", "--node-rank", "0", "--id", "x"]
     assert _main(monkeypatch, args) == 1
     assert os.listdir(tmp_path) == []
 
 
-def test_a_directory_that_never_answers_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_never_answers_ends_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LIMIT", 0.2)
     monkeypatch.setattr(module, "examine", lambda *_: signal.pause())
     assert _main(monkeypatch, ["--dir", str(tmp_path)]) == 1
@@ -193,7 +193,7 @@ REPORTS = {
 
 
 @pytest.mark.parametrize(("measured", "words"), REPORTS.values(), ids=REPORTS.keys())
-def test_the_report_says_what_was_found(measured: Measurements, words: str) -> None:
+def test_the_report_shows_the_findings(measured: Measurements, words: str) -> None:
     lines = report(Path("/scratch/runs"), judge(measured))
     assert lines[0].startswith("/scratch/runs: ")
     assert re.search(words, "\n".join(lines)), lines

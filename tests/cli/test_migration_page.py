@@ -1,4 +1,4 @@
-"""docs/migration.md: what a reader would copy is understood, loads, or runs."""
+"""docs/migration.md: the examples that a reader would copy are parsed, loaded or run."""
 
 import importlib
 import os
@@ -23,7 +23,7 @@ PAGE = (Path(__file__).parents[2] / "docs/migration.md").read_text()
 
 
 def blocks(which: str, language: str) -> list[str]:
-    """What is in the fences below each **Before** or **After**."""
+    """Return the content of the fences below each **Before** or **After**."""
     parts = re.split(r"^(?=\*\*(?:Before|After)\*\*)", PAGE, flags=re.MULTILINE)
     wanted = [part for part in parts if part.startswith(f"**{which}**")]
     fence = rf"^```{language}\n(.*?)^```"
@@ -31,7 +31,7 @@ def blocks(which: str, language: str) -> list[str]:
 
 
 def lines(block: str, command: str) -> Iterator[list[str]]:
-    """The words that follow ``command`` where it stands on a line of a script."""
+    """Return the words after ``command`` on a line of a script."""
     for line in block.replace("\\\n", " ").splitlines():
         words = [os.path.expandvars(word) for word in shlex.split(line, comments=True)]
         if command in words:
@@ -39,7 +39,7 @@ def lines(block: str, command: str) -> Iterator[list[str]]:
 
 
 def parsed(words: list[str]) -> Any:
-    """What the command of ours understands."""
+    """Return the result of our command's parser."""
     command, *arguments = words
     module, parser = importlib.import_module(f"hpcelastic.cli.{command}"), Parser()
     module.add_arguments(parser)
@@ -56,19 +56,19 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_page_is_read_whole() -> None:
+def test_the_page_is_read_completely() -> None:
     fences = len(re.findall(r"^```\w", PAGE, re.MULTILINE))
     found = [blocks(which, language) for which in ("Before", "After") for language in ("bash", "python", "yaml")]
     assert sum(map(len, found)) == fences > 10
     assert len(re.findall(r"^\*Gained:\*", PAGE, re.MULTILINE)) == len(re.findall(r"^## ", PAGE, re.MULTILINE)) == 5
 
 
-def test_every_script_is_one_that_a_shell_reads() -> None:
+def test_every_script_is_valid_shell() -> None:
     for block in (*blocks("Before", "bash"), *blocks("After", "bash")):
         assert subprocess.run(["bash", "-n"], input=block, text=True).returncode == 0, block
 
 
-def test_the_commands_are_understood(directory: Path) -> None:
+def test_the_commands_are_valid(directory: Path) -> None:
     found = [words for block in blocks("After", "bash") for words in lines(block, "hpcelastic")]
     assert [words[0] for words in found] == ["agent", "submit", "status", "logs", "cancel", "agent"]
     for words in found:
@@ -84,14 +84,14 @@ def test_the_commands_are_understood(directory: Path) -> None:
         parsed(shlex.split(span))
 
 
-def test_a_line_of_torch_distributed_launch_is_understood() -> None:
+def test_the_lines_of_torch_distributed_launch_are_valid() -> None:
     launch = pytest.importorskip("torch.distributed.launch")
     (theirs, ours) = re.findall(r"`(?:python -m torch.distributed.launch|hpcelastic agent)( --use-env)`", PAGE)
     assert launch.parse_args([*theirs.split(), "train.py"]).use_env
     assert parsed(["agent", *ours.split(), "train.py"]).script == "train.py"
 
 
-def test_a_line_of_torchruns_is_one() -> None:
+def test_the_lines_of_torchrun_are_valid() -> None:
     run = pytest.importorskip("torch.distributed.run")
     (words,) = (words for block in blocks("Before", "bash") for words in lines(block, "torchrun"))
     assert run.get_args_parser().parse_args(words).training_script == "train.py"

@@ -23,7 +23,8 @@ RunNodeAgent = Callable[..., int]
 
 
 class Taken:
-    """A machine on which agents of the run have ``names``; ``asked`` lists the places that a new agent has tried."""
+    """A machine on which agents of the run have ``names``. ``asked`` lists the identities that a new agent has
+    tried."""
 
     def __init__(self, names: set[str]) -> None:
         self.names, self.asked = names, list[NodeIdentity]()
@@ -43,11 +44,11 @@ class Taken:
         pytest.param(
             {}, "", {HOST, f"{HOST}.2"}, [(HOST, ""), (f"{HOST}.2", HOST), (f"{HOST}.3", HOST)], 0, id="third"
         ),
-        pytest.param({}, "--node-name n7", {"n7"}, [("n7", HOST)], 2, id="the user names it"),
-        pytest.param(STEP, "", {"n1"}, [("n1", "")], 2, id="SLURM names it"),
+        pytest.param({}, "--node-name n7", {"n7"}, [("n7", HOST)], 2, id="name given by the user"),
+        pytest.param(STEP, "", {"n1"}, [("n1", "")], 2, id="name given by SLURM"),
     ],
 )
-def test_only_a_name_of_nobodys_choice_is_changed(
+def test_only_a_default_name_is_changed(
     environ: dict[str, str],
     flags: str,
     taken: set[str],
@@ -63,7 +64,7 @@ def test_only_a_name_of_nobodys_choice_is_changed(
     machine = Taken(taken)
     for module in (agent, bootstrap):
         monkeypatch.setattr(module, "run_node_agent", machine.run_node_agent)
-    monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the process of the tests
+    monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the test process
     command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
     assert hpcelastic(command) == status
     assert [(place.name, place.host) for place in machine.asked] == expected

@@ -1,4 +1,4 @@
-"""Commands that are given a job tell what it asks too little for."""
+"""Commands with a job file warn if the job requests too little."""
 
 from pathlib import Path
 

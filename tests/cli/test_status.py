@@ -19,7 +19,7 @@ from hpcelastic.storage.register import Register
     ("phase", "status"),
     [(Phase.JOINING, 0), (Phase.RUNNING, 0), (Phase.SUCCEEDED, 0), (Phase.FAILED, 1), (Phase.CLOSED, 1)],
 )
-def test_the_exit_status_tells_whether_the_run_has_ended_without_success(
+def test_the_exit_status_shows_a_run_without_success(
     phase: Phase, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = RunPaths(tmp_path / "r")

@@ -1,4 +1,4 @@
-"""Lines of torchrun's, with real agents and workers: what workers find, where their output goes, how they end."""
+"""Command lines of torchrun with real agents and workers: environment, output and end of the workers."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def notes(shell: Shell) -> Path:
 
 
 def finished(*agents: "subprocess.Popen[str]") -> tuple[str, str]:
-    """Wait for a success of all; standard output and error of the last."""
+    """Wait for a success of all. Return standard output and error of the last one."""
     for agent in agents:
         stdout, stderr = agent.communicate(timeout=2 * TIMEOUT)
         assert agent.returncode == 0, stderr
@@ -56,7 +56,7 @@ def by_rank(notes: Path) -> list[dict[str, Any]]:
 def test_nodes_differ_in_size_and_role(preload: str, notes: Path, shell: Shell) -> None:
     sizes, roles = ("1", "3", "2"), ("reader", "trainer", "reader")
     for name in ("PET_NPROC_PER_NODE", "PET_ROLE"):
-        shell.environ[name] = "none of it"  # a flag goes before it
+        shell.environ[name] = "none of it"  # a flag precedes it
     passed_on = "--signals-to-handle=SIGTERM,SIGUSR1"
     script = (passed_on, "notes.py", "notes", "--rank=${local_rank}", "$$x${rank}")
     agents = []
@@ -109,8 +109,8 @@ def test_output_by_local_rank(notes: Path, shell: Shell) -> None:
     assert "[1.2] err of 2" in shell.hpcelastic("logs", "r").stdout
 
 
-def test_a_program_alone_on_its_node(notes: Path, shell: Shell) -> None:
-    """--no-python, --standalone, a default of the environment; and how its failure is told."""
+def test_a_program_on_a_single_node(notes: Path, shell: Shell) -> None:
+    """--no-python, --standalone, a default in the environment, and the report of a failure."""
     shell.write({"work.sh": '#!/bin/sh\necho "$0 $1 $RANK of $WORLD_SIZE, $ROLE_NAME"; exit "$2"\n'})
     (shell.directory / "work.sh").chmod(0o755)
     flags = ("-m", "hpcelastic", "agent", "--standalone", "--rdzv-endpoint=nowhere:29400", "--no-python", "-r", "1")
@@ -137,18 +137,18 @@ if sys.argv[1:]:
         json.dump({"message": error}, file)
 sys.exit(3)
 """
-"""A worker that fails; with an argument it tells why, as ``@record`` does."""
+"""A worker that fails. With an argument it reports the reason, like ``@record``."""
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        pytest.param(["fails.py", "tell"], "ValueError: diverged", id="what the worker has told"),
-        pytest.param(["fails.py"], "exit status 3", id="how the worker ended"),
-        pytest.param(["nowhere.py"], "ConfigError: .*nowhere.py: no such script", id="what is wrong with the line"),
+        pytest.param(["fails.py", "tell"], "ValueError: diverged", id="the report of the worker"),
+        pytest.param(["fails.py"], "exit status 3", id="the exit status of the worker"),
+        pytest.param(["nowhere.py"], "ConfigError: .*nowhere.py: no such script", id="the error of the command line"),
     ],
 )
-def test_what_started_the_agent_finds_the_root_cause(words: list[str], message: str, shell: Shell) -> None:
+def test_the_launcher_finds_the_root_cause(words: list[str], message: str, shell: Shell) -> None:
     shell.write({"fails.py": FAILS})
     outer = shell.directory / "outer.json"
     agent = shell.agent("--preload=", *words, environ={"TORCHELASTIC_ERROR_FILE": str(outer)})
@@ -159,7 +159,7 @@ def test_what_started_the_agent_finds_the_root_cause(words: list[str], message: 
     assert told.get("errorCode", 3) == 3
 
 
-def test_each_sees_its_own_gpu(notes: Path, shell: Shell) -> None:
+def test_each_worker_sees_its_own_gpu(notes: Path, shell: Shell) -> None:
     given = {"CUDA_VISIBLE_DEVICES": "5, GPU-ab"}
     flags = ("--virtual-local-rank", "--preload=json", "--no-health-check")
     finished(shell.agent("--nproc-per-node=2", *flags, "notes.py", "notes", environ=given))
@@ -169,7 +169,7 @@ def test_each_sees_its_own_gpu(notes: Path, shell: Shell) -> None:
     assert seen == [("0", "0", "5"), ("0", "1", "GPU-ab")]
 
 
-def test_signals_reach_workers_and_their_grace_is_kept(notes: Path, shell: Shell) -> None:
+def test_signals_reach_workers_with_their_grace_period(notes: Path, shell: Shell) -> None:
     script = str(Path(__file__).parents[1] / "e2e/scripts/notes_signals.py")
     listed = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
     agent = shell.agent(f"--signals-to-handle={listed}", "--shutdown-timeout=1", "--preload=", script, str(notes))
@@ -191,10 +191,10 @@ dist.barrier()
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     sys.exit(rank)
 """
-"""Workers that meet at a port of their own in each round, the first of which fails."""
+"""Workers that use their own port in each round. The first of them fails."""
 
 
-def test_workers_meet_at_the_port_that_the_line_names(shell: Shell) -> None:
+def test_workers_use_the_port_of_the_command_line(shell: Shell) -> None:
     shell.write({"own_port.py": OWN_PORT})
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""docs/torchrun.md: each option of torchrun's parser is in the table, and is treated as the table says."""
+"""docs/torchrun.md: each option of torchrun's parser is in the table and is treated as the table says."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ ROWS = {
     for line in PAGE.read_text().splitlines()
     if line.startswith("| `--") and len(cells := line.strip("|").split("|")) == 4
 }
-"""Each option's treatment, and its key in a job file."""
+"""The treatment of each option, and its key in a job file."""
 
 ACTIONS = [action for action in run.get_args_parser()._actions if action.option_strings and action.dest != "help"]
 NAMED = {max(action.option_strings, key=len).replace("_", "-"): action for action in ACTIONS}
@@ -54,32 +54,32 @@ VALUES = {
     "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
     "--shutdown-timeout": "7",
 }
-"""What an option is tried with, if it takes a value."""
+"""The value for each option that takes one."""
 
 NEEDED = {"--rdzv-endpoint": "./runs", "--rdzv-id": "r"}
 
 PROGRAMS = {"--module": "json.tool", "--no-python": "true"}
-"""What is run with it, in place of the script."""
+"""The program for each option that needs another one than the script."""
 
 BESIDE = {
     "--rdzv-backend": ["--rdzv-backend=etcd", "--rdzv-endpoint=n1:29400"],
     "--master-addr": ["--rdzv-backend=static", "--rdzv-endpoint="],
     "--master-port": ["--rdzv-backend=static", "--rdzv-endpoint=", "--master-addr=n1"],
 }
-"""Where an option says something: a directory as the endpoint needs none of these."""
+"""Options that make the endpoint unnecessary."""
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name in ("train.py", "json.tool", "true"):  # the same words for all, whatever is made of them
+    for name in ("train.py", "json.tool", "true"):  # the same arguments for all
         Path(name).touch()
     monkeypatch.setattr(agent.secrets, "token_hex", lambda count: "0" * 2 * count)
     return tmp_path
 
 
 def understood(words: list[str], program: str, *, without: str = "") -> tuple[Task, NodeIdentity, str | None]:
-    """What an agent makes of a command line that has what every line needs, but for the option ``without``.
+    """Return the parsed command line with all that every line needs, except the option ``without``.
 
     The last value is the handler of torch's events.
     """
@@ -103,7 +103,7 @@ def test_the_table_has_every_option_and_no_other() -> None:
     assert {treatment for treatment, _ in ROWS.values()} <= {"same", "better", "not needed", "refused"}
 
 
-def test_every_value_is_one_that_torchrun_takes() -> None:
+def test_torchrun_accepts_every_value() -> None:
     assert VALUES.keys() == set(filter(takes_value, NAMED))
     for option in NAMED:
         run.get_args_parser().parse_args([*words_for(option, option), "train.py"])
@@ -131,7 +131,7 @@ def test_an_option_is_treated_as_the_table_says(option: str, capsys: pytest.Capt
 
 
 @pytest.mark.parametrize("option", FROM_ENVIRONMENT)
-def test_its_default_may_stand_in_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_default_may_be_in_the_environment(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
     program = PROGRAMS.get(option, "train.py")
     given = understood(words_for(option, option), program)
     monkeypatch.setenv(f"PET_{NAMED[option].dest.upper()}", VALUES.get(option, "1"))
@@ -146,7 +146,7 @@ def test_the_keys_in_the_table_exist() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        pytest.param([], id="nothing"),
+        pytest.param([], id="no option"),
         pytest.param(["--nproc-per-node=2"], id="workers"),
         pytest.param(["--master-port=29501"], id="a port"),
         pytest.param(["--rdzv-backend=c10d"], id="a backend without an endpoint"),
@@ -162,8 +162,8 @@ def test_a_line_for_one_node_needs_no_endpoint(
     assert f"this run is stored in {task.paths.root.parent}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["not named", "named"])
-def test_a_line_may_name_the_master_in_place_of_the_endpoint(backend: list[str], directory: Path) -> None:
+@pytest.mark.parametrize("backend", [[], ["--rdzv-backend=static"]], ids=["default backend", "explicit backend"])
+def test_the_master_may_replace_the_endpoint(backend: list[str], directory: Path) -> None:
     words = ["--nnodes=2", "--rdzv-endpoint=", *backend, "--node-rank=1", "--master-addr=n1", "--master-port=29501"]
     task, place, _ = understood(words, "train.py")
     rendezvous = task.settings.rendezvous

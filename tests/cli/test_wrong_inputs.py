@@ -1,4 +1,4 @@
-"""Wrong inputs: each gives one clear message and a status other than 0, and leaves nothing running or half-made."""
+"""Wrong inputs: each causes one clear message and an exit status other than 0, and leaves no process and no file."""
 
 import getpass
 import re
@@ -46,7 +46,7 @@ class Wrong:
     id: str
     command: str
     words: str
-    """What the message must say, in this order, separated by `` … ``."""
+    """Parts of the message, in this order, separated by `` … ``."""
 
     files: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -275,7 +275,7 @@ BESIDE_A_RUN = [
     Wrong("logs-unknown-rank", "logs r --rank 7", "r has no log of rank 7; the logs are of ranks 0..0"),
     Wrong("cancel-unknown", "cancel s", "s: no such run … runs; the known runs are r"),
 ]
-"""In a directory that has a run named r, which has succeeded."""
+"""In a directory with a run named r that has succeeded."""
 
 BESIDE_AN_AGENTS_RUN = [
     Wrong(
@@ -284,7 +284,7 @@ BESIDE_AN_AGENTS_RUN = [
         "restarts.max = 0 (here 2) … the same settings",
     ),
 ]
-"""In a directory that has a run that agents without a job file have made."""
+"""In a directory with a run of agents without a job file."""
 
 COMMAND_LINES = [
     Wrong("no-command", "", "hpcelastic: … required: COMMAND … --help"),
@@ -323,7 +323,7 @@ def case(wrong: object) -> object:
 
 
 @pytest.mark.parametrize("wrong", [case(w) for w in JOB_FILES + ENTRY_POINTS + RUNS + AGENTS + COMMAND_LINES + SLURM])
-def test_is_refused_and_leaves_nothing(wrong: Wrong, shell: Shell) -> None:
+def test_a_wrong_input_is_refused_and_leaves_nothing(wrong: Wrong, shell: Shell) -> None:
     shell.write({**FILES, **wrong.files})
     refuses(shell, wrong)
 
@@ -331,11 +331,11 @@ def test_is_refused_and_leaves_nothing(wrong: Wrong, shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("first", "cases"),
     [
-        pytest.param("run job.yaml", BESIDE_A_RUN, id="a job's"),
-        pytest.param(f"{AGENT} train.py", BESIDE_AN_AGENTS_RUN, id="an agent's"),
+        pytest.param("run job.yaml", BESIDE_A_RUN, id="run of a job"),
+        pytest.param(f"{AGENT} train.py", BESIDE_AN_AGENTS_RUN, id="run of an agent"),
     ],
 )
-def test_is_refused_beside_a_run_and_leaves_nothing(first: str, cases: list[Wrong], shell: Shell) -> None:
+def test_a_wrong_input_beside_a_run_is_refused_and_leaves_nothing(first: str, cases: list[Wrong], shell: Shell) -> None:
     shell.write(FILES)
     done = shell.hpcelastic(*shlex.split(first))
     assert done.returncode == 0, done.stderr
@@ -390,13 +390,13 @@ FAILING = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "words"), [pytest.param(*row[1:], id=row[0]) for row in FAILING])
-def test_run_that_fails_says_why_and_ends(command: str, words: str, shell: Shell) -> None:
+def test_a_failed_run_reports_the_reason_and_ends(command: str, words: str, shell: Shell) -> None:
     shell.write({**FILES, **entrypoint("function: 'mod:lock'")})
     before = shell.listing()
     done = shell.hpcelastic(*shlex.split(command))
     assert done.returncode == 1, done
     assert_says(done.stderr, words)
-    assert not re.search(r"^Traceback", done.stderr, re.MULTILINE), "a traceback of our own"
+    assert not re.search(r"^Traceback", done.stderr, re.MULTILINE), "a traceback of hpcelastic"
     assert {path for path in shell.listing() - before if not path.startswith("runs/r/")} == {"runs", "runs/r"}
     status = shell.hpcelastic("status", "r")
     assert status.returncode == 1 and status.stdout.count("failed: rank 0 failed on") == 1
@@ -434,7 +434,7 @@ def test_submit_from_python_is_refused_and_leaves_nothing(arguments: str, words:
 STEADY = "import pathlib, time\nwhile not pathlib.Path('finish').exists():\n    time.sleep(0.02)\n"
 
 
-def test_second_agent_of_the_same_name_is_refused_and_the_first_goes_on(shell: Shell) -> None:
+def test_a_second_agent_of_the_same_name_is_refused_and_the_first_continues(shell: Shell) -> None:
     shell.write({"train.py": STEADY})
     first = shell.agent("--node-name", "n0", "train.py")
     shell.pid_of("-u train.py")
@@ -448,7 +448,7 @@ def test_second_agent_of_the_same_name_is_refused_and_the_first_goes_on(shell: S
 
 
 @pytest.mark.slow
-def test_resume_of_a_run_that_is_not_over_is_refused_and_does_not_disturb_it(shell: Shell) -> None:
+def test_resuming_an_active_run_is_refused_without_an_effect(shell: Shell) -> None:
     shell.write({"job.yaml": JOB, "train.py": STEADY})
     first = shell.start("-m", "hpcelastic", "run", "job.yaml")
     shell.pid_of("-u ")

@@ -1,4 +1,4 @@
-"""A working directory of its own for every test, with a script to run."""
+"""A separate working directory for every test, with a script."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Any configuration that may be written."""
+"""Any valid configuration."""
 
 from typing import Any
 

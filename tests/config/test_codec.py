@@ -1,4 +1,4 @@
-"""The configuration in a run's directory: written and read whole, without pydantic and yaml."""
+"""The configuration in a run's directory is written and read completely, without pydantic and yaml."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("data", "message"), WRONG.values(), ids=WRONG)
-def test_what_makes_no_sense_is_refused(data: object, message: str) -> None:
+def test_an_invalid_configuration_is_refused(data: object, message: str) -> None:
     with pytest.raises(ConfigError) as error:
         decode(data)
     assert str(error.value) == PREFIX + message + SUFFIX

@@ -1,4 +1,4 @@
-"""What ``show`` prints is a job file again, with its origins beside it."""
+"""The output of ``show`` is a job file again, with origins."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from hpcelastic.config import JobConfig, encode, from_mapping, load, show
 from tests.config.strategies import configs
 
 
-def test_each_value_stands_beside_its_origin() -> None:
+def test_each_value_has_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
@@ -51,7 +51,7 @@ def test_nodes_with_spares_have_a_line_each() -> None:
 @pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(configs)
-def test_what_is_shown_loads_to_the_same(config: JobConfig) -> None:
+def test_the_output_loads_to_the_same_configuration(config: JobConfig) -> None:
     shown = show(from_mapping(encode(config)))
     Path("shown.yaml").write_bytes(shown.encode())
     again = load("shown.yaml").config

@@ -1,4 +1,4 @@
-"""Every wrong input gives one clear line: where, which key, what is wrong, what to do."""
+"""Every wrong input causes one clear line with place, key, problem and remedy."""
 
 from pathlib import Path
 
@@ -116,8 +116,8 @@ FILES = {
         RUNS + "slurm: {mail-type: END}\n",
         "job.yaml:2: slurm.mail-type: no such key; if sbatch has this option, write slurm.options.mail-type",
     ),
-    "nothing like it": (RUNS + "quux: 3\n", f"job.yaml:2: quux: no such key; the keys here are {ALL_KEYS}"),
-    "nothing like it in the group": (
+    "no similar key": (RUNS + "quux: 3\n", f"job.yaml:2: quux: no such key; the keys here are {ALL_KEYS}"),
+    "no similar key in the group": (
         RUNS + "logs: {quux: 3}\n",
         "job.yaml:2: logs.quux: no such key; the keys under logs are redirect, tee, prefix, local_ranks, "
         "match_out, match_err, directory",
@@ -330,7 +330,7 @@ FILES = {
 
 
 @pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)
-def test_a_wrong_file_is_told_by_line_and_key(text: str, message: str) -> None:
+def test_an_error_in_a_file_has_line_and_key(text: str, message: str) -> None:
     Path("job.yaml").write_text(text, encoding="utf-8")
     assert told("job.yaml") == message
 
@@ -373,7 +373,7 @@ OVERRIDES: dict[str, tuple[list[Override], str]] = {
 
 
 @pytest.mark.parametrize(("overrides", "message"), OVERRIDES.values(), ids=OVERRIDES)
-def test_a_wrong_override_is_told_by_its_number(overrides: list[Override], message: str) -> None:
+def test_an_error_in_an_override_has_its_number(overrides: list[Override], message: str) -> None:
     Path("job.yaml").write_text(RUNS + "nodes: 1..3\nrun: {name: a}\n")
     assert told("job.yaml", overrides) == message
 
@@ -394,13 +394,13 @@ MAPPINGS: dict[str, tuple[dict[object, object], str]] = {
 
 
 @pytest.mark.parametrize(("mapping", "message"), MAPPINGS.values(), ids=MAPPINGS)
-def test_a_wrong_mapping_is_told_by_key(mapping: dict[str, object], message: str) -> None:
+def test_an_error_in_a_mapping_has_its_key(mapping: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError) as error:
         from_mapping(mapping)
     assert str(error.value) == message
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     Path("job.yaml").write_text(
         "slurm: {foo: 1}\nentrypoint: {script: tran.py}\nnodes: 2\nnodes: 3\nlogs: {tee: 1}\nrestarts: {max: -1}\n"
     )

@@ -1,4 +1,4 @@
-"""A job file or a script that is not there, or not what it should be."""
+"""A job file or a script that is missing or invalid."""
 
 from pathlib import Path
 
@@ -14,19 +14,19 @@ def told(path: str) -> str:
     return str(error.value)
 
 
-def test_a_missing_file_is_answered_with_a_similar_name() -> None:
+def test_a_similar_name_is_proposed_for_a_missing_file() -> None:
     Path("configs").mkdir()
     Path("configs/digits.yaml").touch()
     assert told("configs/digts.yaml") == "configs/digts.yaml: no such file; did you mean configs/digits.yaml?"
 
 
-def test_a_missing_file_is_answered_with_the_names_there_are() -> None:
+def test_existing_names_are_listed_for_a_missing_file() -> None:
     for name in ("b.yml", "a.yaml"):
         Path(name).touch()
     assert told("quite-different.txt") == "quite-different.txt: no such file; the job files there are a.yaml, b.yml"
 
 
-def test_a_missing_file_where_there_is_none(directory: Path) -> None:
+def test_a_missing_file_in_a_directory_without_job_files(directory: Path) -> None:
     assert told("job.yaml") == f"job.yaml: no such file; there is no YAML file in {directory}"
 
 
@@ -38,7 +38,7 @@ def test_a_file_in_place_of_a_directory() -> None:
     assert told("train.py/job.yaml") == "train.py/job.yaml: no such file; there is no directory train.py"
 
 
-def test_a_directory_is_answered_with_the_job_files_in_it() -> None:
+def test_the_job_files_of_a_directory_are_listed() -> None:
     assert told(".") == ".: is a directory; write a job file, such as job.yaml"
     Path("gpu.yaml").touch()
     assert told(".") == ".: is a directory; write a job file in it: gpu.yaml"
@@ -57,7 +57,7 @@ def test_a_file_in_another_encoding() -> None:
     assert told("job.yaml") == "job.yaml:2: is not UTF-8 text; save the file as UTF-8"
 
 
-def test_a_byte_order_mark_is_no_matter() -> None:
+def test_a_byte_order_mark_is_ignored() -> None:
     Path("job.yaml").write_bytes(b"\xef\xbb\xbfentrypoint: {script: train.py}\n")
     assert load("job.yaml").config.entrypoint.script == "train.py"
 
@@ -68,7 +68,7 @@ def refused(script: str, directory: Path | None = None) -> str:
     return str(error.value)
 
 
-def test_a_missing_script_is_told_with_the_path_that_was_tried(directory: Path) -> None:
+def test_a_missing_script_is_reported_with_its_full_path(directory: Path) -> None:
     remedy = "a relative path starts at the working directory"
     assert refused("other/x.py") == f"entrypoint.script: there is no file {directory}/other/x.py; {remedy}"
     assert refused("trian.py") == f"entrypoint.script: there is no file {directory}/trian.py; did you mean train.py?"
@@ -80,7 +80,7 @@ def test_a_script_that_is_a_directory(directory: Path) -> None:
     assert refused("train") == f"entrypoint.script: {directory}/train is a directory; {remedy}"
 
 
-def test_a_script_is_looked_for_in_the_given_directory(directory: Path) -> None:
+def test_a_script_is_searched_in_the_given_directory(directory: Path) -> None:
     Path("inner").mkdir()
     assert refused("train.py", Path("inner")).startswith(
         f"entrypoint.script: there is no file {directory}/inner/train.py"

@@ -1,4 +1,4 @@
-"""What a job file means: short forms, the traps of YAML, overrides and origins."""
+"""The meaning of a job file: short forms, special values of YAML, overrides and origins."""
 
 from datetime import datetime
 from pathlib import Path
@@ -20,11 +20,11 @@ def loaded(text: str, overrides: list[Override] | None = None) -> JobConfig:
     return load("job.yaml", overrides or []).config
 
 
-def test_all_but_the_entry_point_has_a_default() -> None:
+def test_every_key_except_the_entry_point_has_a_default() -> None:
     assert loaded("") == DEFAULTS
 
 
-def test_groups_and_lists_left_empty_are_as_if_not_there() -> None:
+def test_empty_groups_and_lists_count_as_missing() -> None:
     assert loaded("slurm:\nenvironment:\nnodes:\nworkers:\n  forward_signals:\n") == DEFAULTS
 
 
@@ -57,14 +57,14 @@ def test_node_range_refuses_the_rest(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1:30:00", "90", "1-00:00:00", "00:10", "2-12", "UNLIMITED"])
-def test_a_time_is_the_text_that_was_written(text: str) -> None:
+def test_a_time_keeps_its_text(text: str) -> None:
     assert loaded(f"slurm: {{time: {text}}}\n").slurm.time == text
 
 
 @pytest.mark.parametrize(
     "text", ["1.10", "no", "on", "0123", "0x1F", "1e5", "2024-01-01", "true", "False", "1_000", "7"]
 )
-def test_variables_and_arguments_are_the_text_that_was_written(text: str) -> None:
+def test_variables_and_arguments_keep_their_text(text: str) -> None:
     assert loaded(f"environment: {{A: {text}}}\n").environment == {"A": text}
     Path("job.yaml").write_text(f"entrypoint: {{module: a, args: [{text}]}}\n")
     assert load("job.yaml").config.entrypoint.args == (text,)
@@ -131,7 +131,7 @@ def test_keywords_are_overrides() -> None:
     assert (config.nodes, config.slurm.partition) == (NodeRange(2, 3), "a")
 
 
-def test_a_mapping_means_what_the_same_file_means() -> None:
+def test_a_mapping_has_the_meaning_of_the_same_file() -> None:
     mapping = {
         "entrypoint": {"script": Path("train.py"), "args": ("--epochs", 5)},
         "nodes": "2..4",
@@ -171,7 +171,7 @@ def test_every_value_has_an_origin() -> None:
         ("_", "run-20240509-130702"),
     ],
 )
-def test_the_default_name_comes_from_the_file_and_the_time(path: str, name: str) -> None:
+def test_the_default_name_has_the_name_of_the_file_and_the_time(path: str, name: str) -> None:
     assert default_name(path, datetime(2024, 5, 9, 13, 7, 2)) == name
     assert from_mapping({"entrypoint": {"module": "a"}, "run": {"name": name}}).config.run.name == name
 

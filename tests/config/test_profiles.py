@@ -1,4 +1,4 @@
-"""A person's own file of profiles: which one is chosen, what it changes, and what is wrong with it."""
+"""The user's file of profiles: the selection of a profile, its effect, and its errors."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,10 +39,10 @@ def loaded(name: str | None = None, overrides: tuple[str, ...] = (), **environ: 
 JADE = {"SLURM_CONF": "slurm.conf"}
 CHOICES: dict[str, tuple[str | None, Mapping[str, str], str | None]] = {
     "named": ("large", {}, "long"),
-    "by the cluster": (None, JADE, "long"),
-    "named, whatever the cluster": ("small", JADE, "gpu"),
+    "selected by the cluster": (None, JADE, "long"),
+    "selected by name": ("small", JADE, "gpu"),
     "default": (None, {}, "gpu"),
-    "default where the cluster's name cannot be read": (None, {"SLURM_CONF": "nothing"}, "gpu"),
+    "default if the cluster's name is unknown": (None, {"SLURM_CONF": "nothing"}, "gpu"),
     "none": ("none", JADE, None),
     "empty": ("empty", JADE, None),
     "no file": (None, {"HPCELASTIC_CONFIG": ""}, None),
@@ -62,7 +62,7 @@ PLACES = {
 
 
 @pytest.mark.parametrize(("environ", "place"), PLACES.values(), ids=PLACES)
-def test_where_the_file_is(environ: Mapping[str, str], place: str) -> None:
+def test_the_path_of_the_file(environ: Mapping[str, str], place: str) -> None:
     assert choose_profile(None, environ) is None
     with pytest.raises(ConfigError, match=f"^profile large: there is no file of profiles; create {place}$"):
         choose_profile("large", environ)
@@ -73,24 +73,24 @@ def test_where_the_file_is(environ: Mapping[str, str], place: str) -> None:
     assert chosen.value["slurm"]["partition"] == "long"
 
 
-def test_a_job_goes_before_its_profile_and_overrides_before_both() -> None:
+def test_a_job_precedes_its_profile_and_overrides_precede_both() -> None:
     config = loaded("small", ("nodes.max=8",)).config
     assert (config.nodes.min, config.nodes.max) == (2, 8)
     assert config.slurm.account == "a"
     assert config.slurm.options == {"mail-type": "END", "exclusive": False}
 
 
-def test_a_group_left_empty_in_the_job_is_the_profiles() -> None:
+def test_an_empty_group_of_the_job_is_that_of_the_profile() -> None:
     Path("job.yaml").write_text("entrypoint: {script: train.py}\nslurm:\n")
     assert loaded("large").config.slurm.account == "1.10"
 
 
-def test_a_mapping_has_a_profile_under_it_too() -> None:
+def test_a_profile_applies_to_a_mapping_too() -> None:
     profile = choose_profile("large", {"HPCELASTIC_CONFIG": "mine.yaml"})
     assert from_mapping({"entrypoint": {"module": "a"}}, profile=profile).config.slurm.partition == "long"
 
 
-def test_each_value_says_where_it_comes_from() -> None:
+def test_each_value_of_a_profile_has_its_origin() -> None:
     origins = loaded("large", ("slurm.qos=q",)).origins
     assert {key: origins[f"slurm.{key}"] for key in ("partition", "account", "qos", "memory")} == {
         "partition": "profile large, mine.yaml:9",
@@ -152,7 +152,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "name", "message"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told_by_line_and_key(text: str, name: str | None, message: str) -> None:
+def test_an_error_in_profiles_has_line_and_key(text: str, name: str | None, message: str) -> None:
     Path("mine.yaml").write_text(text)
     with pytest.raises(ConfigError, match=message):
         loaded(name, **JADE)
@@ -165,7 +165,7 @@ def test_the_default_decides_between_profiles_of_one_cluster() -> None:
     assert loaded(None, **JADE).config.slurm.qos == "q"
 
 
-def test_a_file_that_was_named_must_be_there() -> None:
+def test_a_given_file_must_exist() -> None:
     with pytest.raises(ConfigError, match=r"^other\.yaml: no such file; "):
         choose_profile(None, {"HPCELASTIC_CONFIG": "other.yaml"})
 
@@ -176,7 +176,7 @@ def test_an_empty_file_has_no_profiles() -> None:
 
 
 @pytest.mark.parametrize("command", [["config", "show"], ["sbatch"], ["submit", "--dry-run"]], ids=" ".join)
-def test_commands_take_a_profile(
+def test_commands_accept_a_profile(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HPCELASTIC_CONFIG", "mine.yaml")

@@ -1,4 +1,4 @@
-"""Each key that torch's backends read of ``--rdzv-conf`` is honoured, or named as not needed, or refused."""
+"""Each key of ``--rdzv-conf`` that torch's backends read is honoured, reported as not needed, or refused."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ ETCD, C10D, FILES = ("etcd", "n1:2379"), ("c10d", "n1:29400"), ("file", "")
 
 HONOURED: dict[str, tuple[tuple[str, str], dict[str, Any], dict[str, Any]]] = {
     "timeout": (ETCD, {"timeout": "5"}, {"join_timeout": 5.0}),
-    "our name goes before": (FILES, {"join_timeout": "7", "timeout": "5"}, {"join_timeout": 7.0}),
+    "our name precedes torch's": (FILES, {"join_timeout": "7", "timeout": "5"}, {"join_timeout": 7.0}),
     "last_call_timeout": (FILES, {"last_call_timeout": 3}, {"last_call": 3.0}),
     "protocol https": (ETCD, {"protocol": "https"}, {"endpoint": "https://n1:2379"}),
     "of each member": (
@@ -84,36 +84,36 @@ REFUSED: dict[str, tuple[tuple[str, str], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize(("server", "given", "settings"), HONOURED.values(), ids=HONOURED)
-def test_is_honoured(server: tuple[str, str], given: dict[str, Any], settings: dict[str, Any]) -> None:
+def test_supported_keys_are_honoured(server: tuple[str, str], given: dict[str, Any], settings: dict[str, Any]) -> None:
     backend, endpoint = server
     found = read_conf(given, backend, endpoint)
     assert found.settings == RendezvousSettings(**{"backend": backend, "endpoint": endpoint, **settings})
     assert found.warnings == ()
 
 
-def test_a_relative_path_is_of_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_begins_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_conf({"cacert": "ca.pem"}, *ETCD).settings.cacert == str(tmp_path / "ca.pem")
 
 
 @pytest.mark.parametrize(("text", "host"), [("1", True), ("False", False)])
-def test_a_user_says_which_agent_serves(text: str, host: bool) -> None:
+def test_the_user_selects_the_agent_that_serves(text: str, host: bool) -> None:
     assert read_conf({"is_host": text}, *C10D).is_host is host
 
 
 @pytest.mark.parametrize(("key", "server"), UNNEEDED.items(), ids=UNNEEDED)
-def test_is_named_where_it_is_not_needed(key: str, server: tuple[str, str]) -> None:
+def test_unnecessary_keys_are_reported(key: str, server: tuple[str, str]) -> None:
     (line,) = read_conf({key: "5"}, *server).warnings
     assert line.startswith(f"{key} is not needed: ")
 
 
 @pytest.mark.parametrize(("server", "given", "words"), REFUSED.values(), ids=REFUSED)
-def test_is_refused(server: tuple[str, str], given: dict[str, Any], words: str) -> None:
+def test_invalid_keys_are_refused(server: tuple[str, str], given: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         read_conf(given, *server)
 
 
-def test_a_key_of_the_caller_is_left_to_it() -> None:
+def test_keys_of_the_caller_are_passed_on() -> None:
     assert read_conf({"rank": 3}, extra_keys=("rank",)).warnings == ()
 
 

@@ -1,4 +1,4 @@
-"""The published JSON Schema: what it says is what the loader takes."""
+"""The published JSON Schema accepts exactly what the loader accepts."""
 
 import json
 from pathlib import Path
@@ -30,10 +30,10 @@ def test_the_shipped_schema_is_the_generated_one() -> None:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.name)
-def test_the_example_jobs_fit_it_and_load(path: Path) -> None:
+def test_the_example_jobs_match_the_schema_and_load(path: Path) -> None:
     assert accepts(yaml.load(path.read_text(), JobLoader))  # noqa: S506 - a safe loader
     assert path.read_text().startswith("# yaml-language-server: $schema=../hpcelastic/config/job.schema.json\n")
-    is_minimal = path.name == "minimal.yaml"  # its script is the reader's own
+    is_minimal = path.name == "minimal.yaml"  # its script belongs to the reader
     load(path, directory=None if is_minimal else PACKAGE.parent)
 
 
@@ -50,7 +50,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize("job", GOOD.values(), ids=GOOD)
-def test_short_forms_fit_it(job: dict[str, Any]) -> None:
+def test_short_forms_match_the_schema(job: dict[str, Any]) -> None:
     assert accepts({"entrypoint": {"module": "a"}, **job})
 
 
@@ -67,7 +67,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("job", WRONG.values(), ids=WRONG)
-def test_what_the_loader_refuses_does_not_fit_it(job: dict[str, Any]) -> None:
+def test_refused_configurations_do_not_match_the_schema(job: dict[str, Any]) -> None:
     assert not accepts({"entrypoint": {"module": "a"}, **job})
 
 
@@ -84,7 +84,7 @@ def test_every_key_is_described() -> None:
 
 
 def resolved(schema: dict[str, Any]) -> dict[str, Any]:
-    """What a schema refers to, its last alternative included."""
+    """Return the target of a reference in a schema, with its last alternative."""
     schema = schema.get("anyOf", [schema])[-1]
     return SHIPPED["$defs"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
 

@@ -1,4 +1,4 @@
-"""Jobs that ask for fewer GPUs or processors on a node than for workers."""
+"""Jobs that request fewer GPUs or processors on a node than workers."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("workers", "slurm", "words"), CASES.values(), ids=CASES)
-def test_each_is_told(workers: Any, slurm: dict[str, Any], words: list[str]) -> None:
+def test_each_shortage_is_reported(workers: Any, slurm: dict[str, Any], words: list[str]) -> None:
     job = {"entrypoint": {"module": "json"}, "workers": {"per_node": workers}, "slurm": slurm}
     lines = shortages(from_mapping(job).config)
     assert len(lines) == len(words)

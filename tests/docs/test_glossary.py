@@ -40,7 +40,7 @@ def required() -> list[str]:
 
 
 def plain(page: Path) -> str:
-    """The text of a page in one line, without the targets of its links."""
+    """Return the text of a page in one line, without the targets of its links."""
     return " ".join(re.sub(r"\]\([^)]*\)", "]", page.read_text()).split()).lower()
 
 
@@ -78,7 +78,7 @@ def test_no_page_uses_the_old_word(word: str) -> None:
 
 
 def test_doorbell_is_only_named_as_an_alias() -> None:
-    """It stands in a code span, as the alias of an option, on a line that says so."""
+    """The word is in a code span, as the alias of an option, on a line that calls it so."""
     found = []
     for page in PAGES:
         for line in page.read_text().splitlines():

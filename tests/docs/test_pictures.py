@@ -1,4 +1,4 @@
-"""Pictures and recorded output show what was measured last."""
+"""Pictures and recorded output show the latest measurements."""
 
 import html
 import json
@@ -24,17 +24,17 @@ def maker() -> dict[str, Any]:
 
 
 def texts(picture: str) -> str:
-    """What an SVG that rich has drawn shows, line by line."""
+    """Return the text of an SVG that rich has drawn, line by line."""
     shown = re.findall(r"<text [^>]*>(.*?)</text>", picture)
     return "\n".join(html.unescape(text).replace("\xa0", " ").rstrip() for text in shown)
 
 
-def test_the_picture_of_the_demo_shows_what_a_loss_costs_today(maker: dict[str, Any]) -> None:
+def test_the_picture_of_the_demo_shows_the_present_cost_of_a_loss(maker: dict[str, Any]) -> None:
     seconds = maker["cost"](texts((DOCS / "recovery.svg").read_text()))
     assert maker["agrees"](seconds), f"{seconds} s in the picture, {maker['measured']()} s measured: {MADE}"
 
 
-def test_the_picture_of_the_demo_shows_the_run_that_is_kept(maker: dict[str, Any]) -> None:
+def test_the_picture_of_the_demo_shows_the_stored_run(maker: dict[str, Any]) -> None:
     record = json.loads((DOCS / "recovery.json").read_text())
     assert texts(maker["picture"](record)) == texts((DOCS / "recovery.svg").read_text()), MADE
 
@@ -53,18 +53,16 @@ def test_the_output_of_digits_is_of_the_same_run(maker: dict[str, Any]) -> None:
         pytest.param(0.4, False, id="a picture from before it became slower"),
     ],
 )
-def test_a_picture_that_is_older_than_the_benchmark_is_found(
-    factor: float, agrees: bool, maker: dict[str, Any]
-) -> None:
+def test_an_outdated_picture_is_found(factor: float, agrees: bool, maker: dict[str, Any]) -> None:
     line = f"{factor * maker['measured']():.4f} s after the SIGKILL, the workers of round 2 had started"
     assert maker["agrees"](maker["cost"](line)) == agrees
 
 
-def test_a_picture_that_says_nothing_of_the_cost_is_found(maker: dict[str, Any]) -> None:
+def test_a_picture_without_the_cost_is_found(maker: dict[str, Any]) -> None:
     assert not maker["agrees"](maker["cost"]("10.64 s  running   round 2: round 2 formed on 2 nodes"))
 
 
-def test_the_figure_is_the_benchmarks_without_what_a_script_loads(maker: dict[str, Any]) -> None:
+def test_the_figure_is_that_of_the_benchmark_without_imports(maker: dict[str, Any]) -> None:
     phases = recovery.phases(BENCHMARK, "SIGKILL of the first node")
     about = sum(phases[name] for name in ("detect", "stop", "rendezvous"))
     assert maker["measured"]() == pytest.approx(about, abs=0.1)

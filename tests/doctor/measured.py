@@ -1,4 +1,4 @@
-"""Measurements of filesystems that are sound but for what a test changes."""
+"""Measurements of filesystems without faults, with changes by a test."""
 
 from dataclasses import replace
 from typing import Any
@@ -61,14 +61,14 @@ TOGETHER = AcrossMeasurements(
 
 
 def alone(**changes: Any) -> Measurements:
-    """What one node has measured."""
+    """Return the measurements of one node."""
     return Measurements((replace(SOUND, **changes),))
 
 
 def together(
     node: dict[str, Any] | None = None, visibility: dict[str, Any] | None = None, **changes: Any
 ) -> Measurements:
-    """What two nodes have measured: changes of the second one's own, of what it saw, and of what both did."""
+    """Return the measurements of two nodes: changes of the second one's own, of its visibility, and of joint ones."""
     second = replace(SOUND, **{"node": "n1", "client": "n1", **(node or {})})
     both = (SEES, replace(SEES, **(visibility or {})))
     return Measurements((SOUND, second), replace(TOGETHER, visibility=both, **changes))

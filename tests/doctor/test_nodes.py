@@ -1,4 +1,4 @@
-"""Findings on the nodes of an allocation, and the checks behind them."""
+"""Findings about the nodes of an allocation, and the checks behind them."""
 
 import socket
 import threading
@@ -17,7 +17,7 @@ OK, WARNING, BAD = Severity.OK, Severity.WARNING, Severity.BAD
 
 
 def node(rank: int, **changes: object) -> NodeReport:
-    """One of three sound nodes."""
+    """Return one of three nodes without faults."""
     name, address = f"n{rank + 1}", f"10.0.0.{rank + 1}"
     reachability = tuple(Reachability(other) for other in range(3) if other != rank)
     sound = NodeReport(name, address, "eth0", "by the default route", Lookup(name, (address,)), False, (), reachability)
@@ -60,7 +60,7 @@ CASES = {
         (node(0, lookup=Lookup("n1", (), "Name or service not known"), gloo_interface_set=True), *SOUND[1:]),
         [("host names", WARNING, "n1 cannot resolve its own host name, n1: Name or service not known")],
     ),
-    "a name for itself alone": (
+    "a name that resolves to loopback": (
         (node(0, lookup=Lookup("n1", ("127.0.1.1",))), *SOUND[1:]),
         [("host names", BAD, "n1 resolves its own host name to 127.0.1.1, which other nodes cannot reach")],
     ),
@@ -88,7 +88,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("node_report", "expected"), CASES.values(), ids=CASES)
-def test_what_is_wrong_with_the_nodes(
+def test_findings_about_the_nodes(
     node_report: tuple[NodeReport, ...], expected: list[tuple[str, Severity, str]]
 ) -> None:
     found = [(one.check, one.severity, one.result) for one in judge_nodes(node_report) if one.severity is not OK]
@@ -96,19 +96,19 @@ def test_what_is_wrong_with_the_nodes(
     assert all(result.startswith(row[2]) for (_, _, result), row in zip(found, expected, strict=True)), found
 
 
-def test_each_check_of_sound_nodes_is_told() -> None:
+def test_nodes_without_faults_have_a_finding_for_each_check() -> None:
     assert [one.check for one in judge_nodes(SOUND)] == ["network", "host names", "ports", "clocks", "node check"]
 
 
 @pytest.mark.parametrize("count", [2, 16, 17, 1000])
-def test_every_node_is_tried_from_some_other_and_the_first_from_all(count: int) -> None:
+def test_every_node_is_tested_from_another_one_and_the_first_from_all(count: int) -> None:
     ways = {(rank, other) for rank in range(count) for other in peers(rank, count)}
     assert {target for _, target in ways} == set(range(count))
     assert {source for source, target in ways if target == 0} == set(range(1, count))
     assert len(ways) <= max(count * (count - 1) if count <= 16 else 0, 4 * count)
 
 
-def test_a_door_answers_until_it_is_closed() -> None:
+def test_a_probe_server_answers_until_it_is_closed() -> None:
     server = EchoServer("127.0.0.1")
     assert check_reachability({4: server.address}, [4], b"word") == [Reachability(4)]
     assert check_reachability({4: server.address}, [4], b"again") == [Reachability(4)]
@@ -117,14 +117,14 @@ def test_a_door_answers_until_it_is_closed() -> None:
     assert after.tcp == "Connection refused" and after.udp == "Connection refused"
 
 
-def test_who_answers_with_another_word_is_somebody_else() -> None:
+def test_another_answer_is_from_another_program() -> None:
     with Listener() as other:
         (found,) = check_reachability({0: other}, [0], b"word")
     assert found.tcp == "another program answers"
 
 
 class Listener:
-    """A stranger's port, which greets whoever comes."""
+    """A port of another program, which sends a greeting."""
 
     def __enter__(self) -> EchoAddress:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -136,7 +136,7 @@ class Listener:
         self._socket.close()
 
 
-def test_a_name_that_nobody_knows_is_an_error_in_words() -> None:
+def test_an_unknown_name_has_an_error_message() -> None:
     found = look_up("no-such-host.invalid", "127.0.0.1")
     assert found.addresses == () and found.error
     assert look_up("localhost", "127.0.0.1").loopback

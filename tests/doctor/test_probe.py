@@ -1,4 +1,4 @@
-"""What a probe finds on the filesystems of this machine, and in races that go wrong."""
+"""The results of a probe on filesystems of this machine, and of races with errors."""
 
 import os
 import tempfile
@@ -36,7 +36,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("effort", [pytest.param(SHORT, id="short"), pytest.param(QUICK, id="quick")])
-def test_a_sound_filesystem_passes_and_nothing_is_left(place: Path, effort: Effort) -> None:
+def test_a_filesystem_without_faults_passes_and_no_file_is_left(place: Path, effort: Effort) -> None:
     found = measure_node(place, "n", effort)
     assert {name: getattr(found, name).result for name in TRIALS} == dict.fromkeys(TRIALS, Result.WORKS)
     assert found.posix_lock.result is (Result.WORKS if effort.processes else Result.UNMEASURED)
@@ -49,9 +49,9 @@ def test_a_sound_filesystem_passes_and_nothing_is_left(place: Path, effort: Effo
 BROKEN: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "no links": (os, "link", lambda *_: _raise(PermissionError(1, "Operation not permitted")), "hard_links"),
     "links replace": (os, "link", lambda a, b, **_: Path(b).write_bytes(Path(a).read_bytes()), "hard_links"),
-    "all win": (files, "publish_new", lambda path, data: [path.write_bytes(data), True][1], "exclusive"),
-    "none win": (files, "publish_new", lambda path, data: False, "exclusive"),
-    "edited in place": (files, "publish", lambda path, data, **_: _slowly(path, data), "replacement"),
+    "all writers win": (files, "publish_new", lambda path, data: [path.write_bytes(data), True][1], "exclusive"),
+    "no writer wins": (files, "publish_new", lambda path, data: False, "exclusive"),
+    "changed in place": (files, "publish", lambda path, data, **_: _slowly(path, data), "replacement"),
     "old content": (files, "read", lambda path: b"old", "read_back"),
     "nothing listed": (files, "names", lambda path: [], "read_back"),
     "locks for all": (probe.fcntl, "flock", lambda fd, kind: None, "flock"),
@@ -72,7 +72,7 @@ def _slowly(path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(("where", "name", "instead", "trial"), BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_broken_is_found(
+def test_faults_are_found(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     where: Any,
@@ -85,7 +85,7 @@ def test_what_is_broken_is_found(
     assert getattr(found, trial).bad, getattr(found, trial)
 
 
-def test_a_check_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_a_hung_check_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     monkeypatch.setattr(os, "symlink", lambda *_: release.wait())
     try:
@@ -98,14 +98,14 @@ def test_a_check_that_hangs_is_abandoned(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.hangs and not NodeMeasurements("n").hangs
 
 
-def test_a_call_that_takes_too_long_is_not_waited_for() -> None:
+def test_the_wait_for_a_slow_call_is_bounded() -> None:
     release = threading.Event()
     with pytest.raises(Hang, match=r"slow: no answer within 0\.05 s"):
         bounded(release.wait, 0.05, "slow")
     release.set()
 
 
-def test_an_error_that_passes_is_not_a_result() -> None:
+def test_a_transient_error_is_not_a_result() -> None:
     errors = [OSError(116, "Stale file handle"), OSError(5, "Input/output error")]
     assert run_trial(lambda: _raise(errors.pop()) if errors else "", 5.0, "x").works
     assert run_trial(lambda: _raise(PermissionError(1, "Operation not permitted")), 5.0, "x").detail == (
@@ -113,7 +113,7 @@ def test_an_error_that_passes_is_not_a_result() -> None:
     )
 
 
-def test_content_is_whole_or_it_is_not() -> None:
+def test_incomplete_content_is_detected() -> None:
     whole = whole_content(7)
     assert number_in(whole) == 7
     assert number_in(whole[:-8]) is None
@@ -132,19 +132,19 @@ RACES = {
 
 
 @pytest.mark.parametrize(("claims", "held", "wrong"), RACES.values(), ids=RACES.keys())
-def test_what_is_wrong_with_a_race(claims: dict[str, list[str]], held: dict[str, str], wrong: str) -> None:
+def test_errors_of_a_race(claims: dict[str, list[str]], held: dict[str, str], wrong: str) -> None:
     assert wrong in race.violation(claims, held)
     assert bool(race.violation(claims, held)) is bool(wrong)
 
 
-def test_agents_that_start_together_race_without_harm(tmp_path: Path) -> None:
+def test_concurrent_agents_race_without_an_error(tmp_path: Path) -> None:
     assert in_processes(4, lambda index: race.race_at_start(tmp_path / "race", f"n{index}", 5)) == [""] * 4
     assert len(os.listdir(tmp_path / "race")) == 5
     assert race.race_at_start(tmp_path / "race", "late", 5) == ""
 
 
-def test_an_agent_that_did_not_win_what_it_was_told_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another has the name too: its content is there when this one looks."""
+def test_an_agent_that_wrongly_won_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another node has the name too: its content exists when this one reads it."""
 
     def both(path: Path, data: bytes) -> bool:
         path.write_bytes(b"other 1234")
@@ -157,13 +157,13 @@ def test_an_agent_that_did_not_win_what_it_was_told_is_stopped(tmp_path: Path, m
         check_race(RunPaths(tmp_path), "me")
 
 
-def test_an_agent_that_won_what_it_was_told_it_lost_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_that_wrongly_lost_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "publish_new", lambda path, data: bool(path.write_bytes(data)) and False)
     with pytest.raises(ConfigError, match=r"exclusive creation: .* created by another node"):
         check_race(RunPaths(tmp_path), "me")
 
 
-# The verdict of a run
+# The filesystem report of a run
 
 
 def run_in(directory: Path) -> RunPaths:
@@ -186,7 +186,7 @@ def left_by_doctor(directory: Path, **changes: Any) -> FilesystemReport:
     return verdict
 
 
-def test_what_doctor_has_found_counts(tmp_path: Path) -> None:
+def test_the_report_of_doctor_is_used(tmp_path: Path) -> None:
     verdict = left_by_doctor(tmp_path, lock=LockKind.SOFT)
     assert ensure_verdict(run_in(tmp_path)) == verdict
 
@@ -198,16 +198,16 @@ def test_what_doctor_has_found_counts(tmp_path: Path) -> None:
         pytest.param(lambda path: path.chmod(0o666), id="others may have written it"),
         pytest.param(lambda path: path.write_bytes(b"{}"), id="no verdict"),
         pytest.param(lambda path: path.write_bytes(b"{"), id="no JSON"),
-        pytest.param(lambda path: path.unlink(), id="gone"),
+        pytest.param(lambda path: path.unlink(), id="removed"),
     ],
 )
-def test_what_doctor_cannot_have_found_here_does_not(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
+def test_an_invalid_report_of_doctor_is_not_used(tmp_path: Path, spoil: Callable[[Path], Any]) -> None:
     left_by_doctor(tmp_path)
     spoil(doctor_verdict(tmp_path))
     assert ensure_verdict(run_in(tmp_path)).nodes == 1
 
 
-def test_a_directory_that_doctor_refused_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_doctor_found_unsafe_is_refused(tmp_path: Path) -> None:
     finding = Conclusion("exclusive creation", Severity.UNSAFE, "two winners", remedy="use another filesystem")
     left_by_doctor(tmp_path, safe=False, findings=(finding,))
     paths = run_in(tmp_path)
@@ -221,7 +221,9 @@ def test_a_directory_that_doctor_refused_is_refused(tmp_path: Path) -> None:
     [
         pytest.param(lambda m, paths: paths.root.chmod(0o777), "access", id="writable by others"),
         pytest.param(
-            lambda m, paths: m.setattr(files, "publish_new", BROKEN["all win"][2]), "exclusive creation", id="all win"
+            lambda m, paths: m.setattr(files, "publish_new", BROKEN["all writers win"][2]),
+            "exclusive creation",
+            id="all writers win",
         ),
     ],
 )
@@ -256,7 +258,7 @@ REMARKS = {
 
 
 @pytest.mark.parametrize(("kind", "nodes", "then", "words"), REMARKS.values(), ids=REMARKS.keys())
-def test_what_a_person_should_know_is_said(
+def test_remarks_about_the_mount(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, nodes: int, then: Mount, words: str
 ) -> None:
     options = then.options or (("local_lock=none",) if kind == "nfs4" else ())

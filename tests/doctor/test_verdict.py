@@ -1,4 +1,4 @@
-"""What is concluded from measurements: safe or not, which lock, which times."""
+"""The conclusions from measurements: whether a filesystem is safe, which lock, which times."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ UNSAFE = {
 
 
 @pytest.mark.parametrize(("measured", "check"), UNSAFE.values(), ids=UNSAFE.keys())
-def test_what_cannot_be_safe_is_named(measured: Measurements, check: str) -> None:
+def test_the_report_names_the_reason_of_an_unsafe_filesystem(measured: Measurements, check: str) -> None:
     verdict = judge(measured)
     assert not verdict.safe
     assert [finding.check for finding in verdict.findings if finding.severity is Severity.UNSAFE] == [check]
@@ -60,8 +60,8 @@ HANDLED = {
     "late removal": (together(visibility={"gone": late(11.7)}), "removed names"),
     "late content": (together(visibility={"content": late(4.0)}), "replaced content"),
     "late listings": (together(visibility={"new_by_listing": late(1.5)}), "names by listing"),
-    "slow news": (together(round_trip=Times(1.0, 3.0)), "round trip"),
-    "reads go back": (together(visibility={"backwards": 3}), "order of reads"),
+    "slow changes": (together(round_trip=Times(1.0, 3.0)), "round trip"),
+    "older content after newer": (together(visibility={"backwards": 3}), "order of reads"),
     "missing while replaced": (together(visibility={"missing": 2}), "replacement"),
     "slow": (alone(publishing=Times(0.4, 0.9)), "latency"),
 }
@@ -77,7 +77,7 @@ WARNED = {
     "listings of one tick": (together(unlisted=2), "names in one tick"),
     "one client": (together(node={"client": "n0"}), "nodes"),
     "one node": (alone(), "nodes"),
-    "not seen in a quick look": (together(visibility={"content": Lag(None, 3.0)}), "replaced content"),
+    "not seen in a quick check": (together(visibility={"content": Lag(None, 3.0)}), "replaced content"),
 }
 
 
@@ -88,7 +88,7 @@ WARNED = {
         *(pytest.param(*case, Severity.WARNING, id=name) for name, case in WARNED.items()),
     ],
 )
-def test_what_is_worked_around_is_safe_and_named(measured: Measurements, check: str, severity: Severity) -> None:
+def test_handled_anomalies_are_reported(measured: Measurements, check: str, severity: Severity) -> None:
     verdict = judge(measured)
     assert verdict.safe
     assert check in [finding.check for finding in verdict.findings if finding.severity is severity]
@@ -105,11 +105,11 @@ SOUND = {
 
 
 @pytest.mark.parametrize("measured", SOUND.values(), ids=SOUND.keys())
-def test_a_sound_filesystem_has_nothing_against_it(measured: Measurements) -> None:
+def test_a_filesystem_without_faults_has_no_findings(measured: Measurements) -> None:
     assert {finding.severity for finding in judge(measured).findings} == {Severity.OK}
 
 
-def test_a_sticky_directory_of_all_is_fine() -> None:
+def test_a_sticky_directory_of_root_is_safe() -> None:
     assert judge(alone(**access(0o1777, ours=False, roots=True))).safe
 
 
@@ -126,7 +126,7 @@ LOCKS = {
     "local, lock files fail": (together(node={"soft_lock": fails("?")}, flock=fails("both")), LockKind.NONE),
     "no locks": (alone(flock=fails("No locks available")), LockKind.NONE),
     "no locks on one of two": (together(node={"flock": fails("No locks available")}), LockKind.SOFT),
-    "options against what was seen": (together(node={"mount": nfs("local_lock=flock")}), LockKind.NATIVE),
+    "options that contradict the measurement": (together(node={"mount": nfs("local_lock=flock")}), LockKind.NATIVE),
     "one client, local by options": (
         together(node={"client": "n0", "mount": nfs("local_lock=flock")}),
         LockKind.SOFT,
@@ -135,7 +135,7 @@ LOCKS = {
 
 
 @pytest.mark.parametrize(("measured", "kind"), LOCKS.values(), ids=LOCKS.keys())
-def test_the_lock_that_is_chosen(measured: Measurements, kind: LockKind) -> None:
+def test_the_choice_of_the_lock(measured: Measurements, kind: LockKind) -> None:
     assert judge(measured).lock is kind
 
 
@@ -156,18 +156,18 @@ def test_the_lock_that_is_chosen(measured: Measurements, kind: LockKind) -> None
         pytest.param(Mount("fuse.mfs", "m", "/m", ("rw",)), False, id="moosefs"),
     ],
 )
-def test_what_mount_options_say_of_locks(mount: Mount, local: bool) -> None:
+def test_mount_options_with_local_locks(mount: Mount, local: bool) -> None:
     assert bool(local_lock_reason(mount)) is local
 
 
 LAGS = {
     "at once": (together(), 0.02),
     "round trip": (together(round_trip=Times(0.1, 0.8)), 0.8),
-    "content, and for as long as it was watched": (together(visibility={"content": late(3.5)}), 5.0),
+    "content, and the time for which it was watched": (together(visibility={"content": late(3.5)}), 5.0),
     "listing": (together(visibility={"new_by_listing": late(1.0)}), 2.5),
     "a short delay is no cache": (together(visibility={"content": late(0.2)}), 0.2),
-    "never in a quick look": (together(visibility={"content": Lag(None, 3.0)}), 30.0),
-    "what is worked around does not count": (
+    "never in a quick check": (together(visibility={"content": Lag(None, 3.0)}), 30.0),
+    "anomalies without an effect do not count": (
         together(visibility={"mtime": NEVER, "new_by_stat": NEVER, "gone": NEVER}),
         0.02,
     ),
@@ -178,7 +178,7 @@ LAGS = {
 
 
 @pytest.mark.parametrize(("measured", "lag"), LAGS.values(), ids=LAGS.keys())
-def test_how_late_changes_are_seen(measured: Measurements, lag: float) -> None:
+def test_the_measured_lag(measured: Measurements, lag: float) -> None:
     assert judge(measured).lag == pytest.approx(lag)
 
 
@@ -195,7 +195,7 @@ ADVICE = {
         FilesystemReport(True, lag=5.0, latency=1.0, poll_duration=1.0),
         replace(DEFAULTS, lease=100.0, margin=50.0, poll=20.0),
     ),
-    "short ones of the user's": (
+    "short times of the user": (
         replace(DEFAULTS, lease=2.0, margin=0.5, poll=0.05),
         FilesystemReport(True, lag=1.02),
         replace(DEFAULTS, lease=4.1, margin=1.1, poll=0.05),
@@ -204,7 +204,7 @@ ADVICE = {
 
 
 @pytest.mark.parametrize(("given", "verdict", "expected"), ADVICE.values(), ids=ADVICE.keys())
-def test_times_are_raised_where_they_must(
+def test_times_are_raised_if_necessary(
     given: RendezvousSettings, verdict: FilesystemReport, expected: RendezvousSettings
 ) -> None:
     before, after = Settings(rendezvous=given), Settings(rendezvous=expected)
@@ -214,7 +214,7 @@ def test_times_are_raised_where_they_must(
 
 
 @pytest.mark.parametrize(("nodes", "lease"), [(1, 10.0), (300, 10.0), (512, 15.4), (1024, 30.8), (4096, 122.9)])
-def test_many_nodes_renew_their_leases_more_seldom(nodes: int, lease: float) -> None:
+def test_many_nodes_renew_their_leases_less_often(nodes: int, lease: float) -> None:
     before = Settings(NodeRange(1, nodes))
     after = advise(before, FilesystemReport(True, lag=0.5))
     assert after.rendezvous.lease == pytest.approx(lease)
@@ -224,7 +224,7 @@ def test_many_nodes_renew_their_leases_more_seldom(nodes: int, lease: float) -> 
 
 @pytest.mark.parametrize("lag", [0.01, 0.3, 1.0, 5.0, 29.6, 60.0])
 @pytest.mark.parametrize("lease", [0.5, 2.0, 10.0, 300.0])
-def test_a_living_node_is_far_from_suspicion(lease: float, lag: float) -> None:
+def test_a_living_node_is_not_declared_dead(lease: float, lag: float) -> None:
     given = Settings(rendezvous=RendezvousSettings(lease=lease, margin=0.5, poll=lease / 4))
     times = advise(given, FilesystemReport(True, lag=lag)).rendezvous
     assert (1 - 1 / RENEWALS) * times.lease + times.margin >= 3 * lag
@@ -232,7 +232,7 @@ def test_a_living_node_is_far_from_suspicion(lease: float, lag: float) -> None:
     assert times.poll <= times.lease / 4
 
 
-def test_what_was_raised_and_why_is_said() -> None:
+def test_raised_times_are_reported_with_the_reason() -> None:
     verdict = FilesystemReport(True, lag=5.0, latency=0.2)
     line = describe_changes(Settings(), advise(Settings(), verdict), verdict)
     assert "rendezvous.lease from 10 to 20 s" in line
@@ -241,7 +241,7 @@ def test_what_was_raised_and_why_is_said() -> None:
 
 
 @pytest.mark.parametrize("measured", [alone(), together(flock=fails("both")), together(visibility={"content": NEVER})])
-def test_a_verdict_is_kept_as_json(measured: Measurements) -> None:
+def test_a_verdict_is_stored_as_json(measured: Measurements) -> None:
     verdict = judge(measured)
     assert decode(FilesystemReport, encode(verdict)) == verdict
     assert decode(FilesystemReport, {**encode(verdict), "from a newer version": 1}) == verdict

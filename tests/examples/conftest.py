@@ -1,4 +1,4 @@
-"""A directory for the runs of an example that works in ``tmp_path/examples``. Their agents end with the test."""
+"""A directory for the runs of an example that uses ``tmp_path/examples``. Their agents end with the test."""
 
 import time
 from collections.abc import Iterator

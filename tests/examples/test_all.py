@@ -22,19 +22,19 @@ TESTED = [
 ]
 
 
-def test_no_example_goes_untested() -> None:
+def test_every_example_has_a_test() -> None:
     examples = {path for path in (ROOT / "examples").rglob("*") if path.is_file()}
     programs = {path for path in examples if path.suffix not in (".md", ".pyc")}
     assert sorted(path.relative_to(ROOT / "examples").as_posix() for path in programs) == TESTED
 
 
 @pytest.mark.parametrize("example", TESTED)
-def test_some_test_speaks_of_it(example: str) -> None:
+def test_a_test_names_the_example(example: str) -> None:
     tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
     assert any(Path(example).name in path.read_text() for path in tests)
 
 
-def test_what_the_overview_names_is_there() -> None:
+def test_the_overview_names_existing_files() -> None:
     text = (ROOT / "examples" / "README.md").read_text()
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert [link for link in links if not (ROOT / "examples" / link).exists()] == []

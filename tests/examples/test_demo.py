@@ -12,7 +12,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_node_dies_and_comes_back_and_the_training_ends_well(tmp_path: Path) -> None:
+def test_a_node_dies_and_returns_and_the_training_succeeds(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, DEMO, tmp_path], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     told = ended.stdout

@@ -1,6 +1,6 @@
-"""The scripts of examples/frameworks: a node is lost, and they go on from their frameworks' own checkpoints.
+"""The scripts of examples/frameworks: a node is lost, and they continue from the checkpoints of their frameworks.
 
-Nothing in the scripts is made for it; so these tests read what they print, as a person would.
+The scripts have no code for the tests, so these tests read their output, like a user.
 """
 
 import json
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(500)]
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "configs" / "lightning.yaml"
 TIMEOUT = 150.0
-"""Seconds within which what must happen has to happen, on a machine that is busy with other things."""
+"""Time limit for each expected event in seconds. It is long, because the machine may be busy."""
 
 SCRIPTS = {
     "train_lightning.py": (["--epochs", 8], ["torch", "lightning.pytorch"]),
@@ -41,11 +41,11 @@ SCRIPTS = {
     "stops_lightning.py": (["--epochs", 1000], ["torch", "lightning.pytorch"]),
     "stops_transformers.py": (["--steps", 10000], ["torch", "transformers.trainer"]),
 }
-"""By script: how long it trains, and what its node imports."""
+"""By script: its duration of training, and the modules that its nodes import."""
 
 
 class Mark(NamedTuple):
-    """A line by which a script says how far it is."""
+    """A line by which a script reports its progress."""
 
     round: int
     resumed: bool
@@ -54,11 +54,11 @@ class Mark(NamedTuple):
 
     ranks: int
     state: str
-    """The loss on all test data, say; equal where the model is."""
+    """For example the loss on all test data. It is equal if the model is equal."""
 
 
 class Stage:
-    """Two agents on this machine, each as if it were a node, with a script of the examples."""
+    """Two agents on this machine, each like a node, with a script of the examples."""
 
     def __init__(self, script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         last_call = 2 if script.startswith("stops_") else 60
@@ -90,7 +90,7 @@ class Stage:
             time.sleep(0.05)
 
     def until_trained(self, count: int, ranks: int) -> None:
-        """Until so many ranks have come so far in the newest round that ``count`` checkpoints of its own are there."""
+        """Wait until so many ranks have progressed so far in the newest round, and it has ``count`` checkpoints."""
 
         def come_so_far() -> bool:
             marks = self.marks()
@@ -99,7 +99,7 @@ class Stage:
         self.until(f"checkpoint {count} of {ranks} ranks", come_so_far)
 
     def workers(self) -> list[int]:
-        """The processes that run the script."""
+        """Return the processes that run the script."""
         lines = {int(path.parent.name): path for path in Path("/proc").glob("[0-9]*/cmdline")}
         return sorted(pid for pid, path in lines.items() if self._runs_the_script(path))
 
@@ -130,7 +130,7 @@ SRUN = {
     "PMI_RANK": "1",
     "PMI_SIZE": "3",
 }
-"""The second of three tasks, as `srun --mpi=pmi2` starts them: the agents."""
+"""The second of three tasks that `srun --mpi=pmi2` starts: the agents."""
 
 ASKS = """
 import os
@@ -154,8 +154,8 @@ lightning()
 """
 
 
-def test_within_srun_they_ask_for_torchruns_variables() -> None:
-    """The last line shows what a worker would take itself for without TORCHELASTIC_RUN_ID: for its agent."""
+def test_within_srun_they_use_torchruns_variables() -> None:
+    """The last line shows what a worker without TORCHELASTIC_RUN_ID would use: its agent's SLURM task."""
     part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
     facts = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
     environ = worker_environment({**os.environ, **SRUN}, part, 2, facts, {})
@@ -187,7 +187,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.mark.parametrize("script", ["train_lightning.py", "train_accelerate.py", "train_transformers.py"])
-def test_it_goes_on_when_the_node_of_rank_0_is_lost(script: str, stage: Callable[[str], Stage]) -> None:
+def test_it_continues_when_the_node_of_rank_0_is_lost(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start()
     run.until_trained(1, ranks=2)
@@ -202,7 +202,7 @@ def test_it_goes_on_when_the_node_of_rank_0_is_lost(script: str, stage: Callable
 
 
 @pytest.mark.parametrize("script", ["stops_lightning.py", "stops_transformers.py"])
-def test_with_a_callback_no_step_is_lost_to_a_node_that_comes(script: str, stage: Callable[[str], Stage]) -> None:
+def test_with_a_callback_a_newcomer_costs_no_step(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start_node(0)
     run.until_trained(1, ranks=1)
@@ -217,15 +217,13 @@ def test_with_a_callback_no_step_is_lost_to_a_node_that_comes(script: str, stage
     workers = run.workers()
     assert len(workers) == 2
     for pid in workers:
-        os.kill(
-            pid, signal.SIGTERM
-        )  # which SLURM sends to all processes of a job; it is the agents' to say what it means
+        os.kill(pid, signal.SIGTERM)  # which SLURM sends to all processes of a job; the agents resolve it
     run.until_trained(3, ranks=2)
     assert run.workers() == workers
-    assert not [line for line in run.run.logs() if "Received SIGTERM" in line]  # Lightning's words
+    assert not [line for line in run.run.logs() if "Received SIGTERM" in line]  # Lightning's message
 
 
-def test_parts_that_two_ranks_have_saved_are_loaded_by_one_and_those_of_one_by_two(
+def test_checkpoints_are_loaded_with_another_number_of_ranks(
     stage: Callable[[str], Stage],
 ) -> None:
     run = stage("train_fsdp.py")
@@ -240,7 +238,7 @@ def test_parts_that_two_ranks_have_saved_are_loaded_by_one_and_those_of_one_by_t
 
 
 def check(marks: list[Mark], worlds: list[int]) -> None:
-    """Each round went on from what the one before had saved, with all values equal."""
+    """Check that each round continued from the state that the previous one had saved, with equal values."""
     rounds = sorted({mark.round for mark in marks})
     assert [next(mark.ranks for mark in marks if mark.round == number) for number in rounds] == worlds
     for before, number in pairwise(rounds):
@@ -249,4 +247,4 @@ def check(marks: list[Mark], worlds: list[int]) -> None:
         assert first.resumed
         assert first.state == saved[first.at] != second.state
         assert not second.resumed
-        assert second.at > first.at >= sorted(saved)[-2]  # what was printed last may have come to no checkpoint
+        assert second.at > first.at >= sorted(saved)[-2]  # the last printed line may have no checkpoint

@@ -1,4 +1,4 @@
-"""examples/function.py, as its first lines say to start it."""
+"""examples/function.py, started as its first lines say."""
 
 import subprocess
 import sys

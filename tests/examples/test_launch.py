@@ -1,4 +1,4 @@
-"""examples/launch.py, as its first lines say to start it."""
+"""examples/launch.py, started as its first lines say."""
 
 import os
 import subprocess
@@ -17,7 +17,7 @@ def started(runs: Path, *more: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.slow
-def test_it_survives_the_first_attempt_and_its_handler_hears_of_that(runs: Path) -> None:
+def test_it_survives_the_first_attempt_and_its_handler_gets_the_failure(runs: Path) -> None:
     done = started(runs)
     assert done.returncode == 0, done.stdout + done.stderr
     values = [line.partition(", loss")[0] for line in done.stdout.splitlines() if ": y = " in line]
@@ -32,7 +32,7 @@ def test_it_survives_the_first_attempt_and_its_handler_hears_of_that(runs: Path)
 
 
 @pytest.mark.slow
-def test_without_a_restart_it_tells_the_root_cause(runs: Path) -> None:
+def test_without_a_restart_it_reports_the_root_cause(runs: Path) -> None:
     done = started(runs, "--restarts", "0")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (
         1,

@@ -1,4 +1,4 @@
-"""examples/notebook.ipynb, each cell run and its output looked at."""
+"""examples/notebook.ipynb: each cell is executed and its output is checked."""
 
 import json
 import re
@@ -18,7 +18,7 @@ Cell = dict[str, Any]
 
 @pytest.fixture
 def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The name of a kernel with this interpreter; neither it nor the notebook's client touch the user's own files."""
+    """The name of a kernel with this interpreter. Neither it nor the notebook's client uses the user's own files."""
     spec = tmp_path / "jupyter" / "kernels" / "this-python"
     spec.mkdir(parents=True)
     argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -31,7 +31,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def executed(tmp_path: Path, runs: Path, kernel: str) -> list[Cell]:
-    """The notebook's code cells, with their outputs."""
+    """Return the notebook's code cells with their outputs."""
     runs.parent.mkdir()
     (runs.parent / "digits").symlink_to(ROOT / "examples" / "digits")
     (tmp_path / "configs").symlink_to(ROOT / "configs")
@@ -42,20 +42,20 @@ def executed(tmp_path: Path, runs: Path, kernel: str) -> list[Cell]:
 
 
 def shown(cell: Cell, kind: str = "text/plain") -> str:
-    """What a cell has printed, then its value."""
+    """Return the printed output of a cell, then its value."""
     printed = [output["text"] for output in cell["outputs"] if output["output_type"] == "stream"]
     values = [output["data"][kind] for output in cell["outputs"] if kind in output.get("data", {})]
     return "".join(printed + values)
 
 
 @pytest.mark.slow
-def test_every_cell_shows_what_it_should(executed: list[Cell], runs: Path) -> None:
+def test_every_cell_has_the_expected_output(executed: list[Cell], runs: Path) -> None:
     cells = iter(executed)
     imports, train, submitted, watched, waited, after, results, logs, again = (next(cells) for _ in range(9))
     failed, sweep, slopes, digits, accuracy, handle = cells
     assert [shown(cell) for cell in (imports, train)] == ["", ""]
     assert re.search(r"<b>train-[-0-9]+</b>.*(joining|running)", shown(submitted, "text/html"))
-    (drawn,) = watched["outputs"]  # in place: one, however often it was brought up to date
+    (drawn,) = watched["outputs"]  # in place: one output for all updates
     assert drawn["output_type"] == "display_data"
     assert all(words in drawn["data"]["text/html"] for words in ("succeeded", "<td>node1</td>", "<pre>[1."))
     assert shown(waited) == "'succeeded'"

@@ -1,4 +1,4 @@
-"""Which failures of workers are the machine's fault."""
+"""Failures of workers that are caused by the machine."""
 
 import signal
 
@@ -26,11 +26,11 @@ FAILURES = {
     "disk": (1, "OSError: [Errno 5] Input/output error: '/tmp/x'", "", IncidentKind.SUSPECT),
     "illegal access": (1, "RuntimeError: CUDA error: an illegal memory access was encountered", "", None),
     "out of memory": (1, "torch.OutOfMemoryError: CUDA out of memory", "", None),
-    "a mistake": (1, "ZeroDivisionError: division by zero", "", None),
+    "a bug": (1, "ZeroDivisionError: division by zero", "", None),
     "killed": (-signal.SIGKILL, "killed by SIGKILL", "", None),
 }
 
 
 @pytest.mark.parametrize(("code", "message", "traceback", "expected"), FAILURES.values(), ids=FAILURES)
-def test_whose_fault(code: int, message: str, traceback: str, expected: IncidentKind | None) -> None:
+def test_the_cause_of_a_failure(code: int, message: str, traceback: str, expected: IncidentKind | None) -> None:
     assert classify_failure(code, message, traceback) is expected

@@ -1,4 +1,4 @@
-"""The check of a node: what it finds, and that nothing can hold it up."""
+"""The node check: its findings, and its time limits."""
 
 import os
 import threading
@@ -28,12 +28,12 @@ def bad(paths: RunPaths, environ: dict[str, str], **settings: object) -> list[tu
     return [(finding.check, finding.seen) for finding in check_node(premises) if finding.bad]
 
 
-def test_a_sound_node_passes_and_nothing_is_left(paths: RunPaths) -> None:
+def test_a_node_without_faults_passes_and_no_file_is_left(paths: RunPaths) -> None:
     assert bad(paths, {"PATH": os.environ["PATH"]}, disk="1M", command="true") == []
     assert os.listdir(paths.incidents) == []
 
 
-def test_all_that_is_bad_is_told(paths: RunPaths, tmp_path: Path) -> None:
+def test_all_faults_are_reported(paths: RunPaths, tmp_path: Path) -> None:
     environ = {**nvidia_smi(tmp_path / "bin", ECC), "TMPDIR": str(tmp_path)}
     found = dict(bad(paths, environ, disk="9999T", shared_memory="9999T", command="echo no; exit 4"))
     assert found["GPUs"] == "GPU 1 has 3 uncorrected ECC errors"
@@ -45,7 +45,7 @@ def test_all_that_is_bad_is_told(paths: RunPaths, tmp_path: Path) -> None:
 COMMANDS = {
     "passes": ("echo fine", []),
     "its last line is the reason": ("echo one; echo two >&2; echo; exit 1", ["two (exit status 1)"]),
-    "without a word": ("exit 3", ["exit status 3"]),
+    "without output": ("exit 3", ["exit status 3"]),
     "too late": ("echo begun; sleep 60", ["begun (has not ended within 0.3 s)"]),
     "its environment": ('test "$A" = b', []),
     "killed": ("kill -9 $$", ["exit status -9"]),
@@ -53,7 +53,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize(("command", "seen"), COMMANDS.values(), ids=COMMANDS)
-def test_a_command_of_ones_own(command: str, seen: list[str]) -> None:
+def test_a_command_of_the_user(command: str, seen: list[str]) -> None:
     timeout = 0.3 if "sleep" in command else 20.0
     found = run_command(command, {"PATH": os.environ["PATH"], "A": "b"}, timeout)
     assert [finding.seen for finding in found] == seen
@@ -75,7 +75,7 @@ def test_a_check_that_hangs_is_a_result() -> None:
     ]
 
 
-def test_a_check_that_cannot_be_made_keeps_no_node_out() -> None:
+def test_a_check_that_fails_to_run_does_not_exclude_a_node() -> None:
     def fail() -> list[CheckFinding]:
         raise ValueError("odd")
 
@@ -89,13 +89,13 @@ def test_a_file_that_is_not_listed_is_bad(paths: RunPaths, monkeypatch: pytest.M
     assert finding.bad and finding.seen.endswith("a file that this node has written is not listed")
 
 
-def test_what_is_wrong_for_all_is_no_nodes_fault(tmp_path: Path) -> None:
+def test_a_fault_for_all_nodes_is_not_a_fault_of_one(tmp_path: Path) -> None:
     assert check_directory(tmp_path / "nowhere") == []
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    """How far this node's clock is ahead, in its only item."""
+    """Return how far this node's clock is ahead, from its only finding."""
     ahead = [0.0]
     now = checks.time.time
     monkeypatch.setattr(checks.time, "time", lambda: now() + ahead[0])
@@ -130,6 +130,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("settings", "message"), WRONG.values(), ids=WRONG)
-def test_settings_of_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
+def test_invalid_health_settings_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HealthSettings(**settings)  # type: ignore[arg-type]  # what a job file may hold

@@ -1,4 +1,4 @@
-"""What nvidia-smi, the device files and the kernel's log say of a node's GPUs."""
+"""A node's GPUs according to nvidia-smi, the device files and the kernel's log."""
 
 from pathlib import Path
 
@@ -28,13 +28,13 @@ SAID = {
 
 
 @pytest.mark.parametrize(("says", "expected"), SAID.values(), ids=SAID)
-def test_what_nvidia_smi_says(says: str, expected: list[str], tmp_path: Path) -> None:
+def test_the_output_of_nvidia_smi(says: str, expected: list[str], tmp_path: Path) -> None:
     seen = found(nvidia_smi(tmp_path, says))
     assert len(seen) == len(expected)
     assert all(text.startswith(words) for text, words in zip(seen, expected, strict=True)), seen
 
 
-def test_gpus_given_by_uuid_are_found(tmp_path: Path) -> None:
+def test_gpus_that_are_given_by_uuid_are_found(tmp_path: Path) -> None:
     environ = nvidia_smi(tmp_path, ECC)
     assert found({**environ, "CUDA_VISIBLE_DEVICES": "GPU-0f2e8d7c"}) == ["GPU 1 has 3 uncorrected ECC errors"]
     assert found({**environ, "CUDA_VISIBLE_DEVICES": "GPU-6a3c9f1e"}) == []
@@ -50,13 +50,13 @@ def test_a_driver_that_fails_is_bad(tmp_path: Path) -> None:
     assert seen.endswith("Unable to determine the device handle for GPU 0000:43:00.0: Unknown Error")
 
 
-def test_an_old_driver_is_asked_for_less(tmp_path: Path) -> None:
+def test_an_old_driver_is_queried_for_fewer_fields(tmp_path: Path) -> None:
     refuse = "echo 'Field \"remapped_rows.failure\" is not a valid field to query.'; exit 2"
     script = f'case "$1" in *remapped*) {refuse};; esac'
     assert found(nvidia_smi(tmp_path, ECC.replace(", No", ""), script)) == ["GPU 1 has 3 uncorrected ECC errors"]
 
 
-def test_without_gpus_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_gpus_nothing_is_queried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environ = nvidia_smi(tmp_path, "", "exit 1")
     assert found({**environ, "CUDA_VISIBLE_DEVICES": ""}) == []
     del environ["CUDA_VISIBLE_DEVICES"]
@@ -64,7 +64,7 @@ def test_without_gpus_nothing_is_asked(tmp_path: Path, monkeypatch: pytest.Monke
     assert found(environ) == []
 
 
-def test_without_nvidia_smi_only_devices_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_nvidia_smi_only_devices_are_tested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     devices = [tmp_path / "nvidia0", tmp_path / "nvidia1"]
     monkeypatch.setattr(gpus, "device_files", lambda: devices)
     environ = {"PATH": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -76,14 +76,14 @@ def test_without_nvidia_smi_only_devices_are_tried(tmp_path: Path, monkeypatch: 
 
 GIVEN = {
     "two": ("0,1", ["0", "1"]),
-    "what follows no GPU does not count": ("0,-1,1", ["0"]),
+    "entries after an invalid one do not count": ("0,-1,1", ["0"]),
     "none": ("", []),
     "SLURM's none": ("NoDevFiles", []),
 }
 
 
 @pytest.mark.parametrize(("visible", "expected"), GIVEN.values(), ids=GIVEN)
-def test_gpus_that_were_given(visible: str, expected: list[str]) -> None:
+def test_the_given_gpus(visible: str, expected: list[str]) -> None:
     assert given_gpus({"CUDA_VISIBLE_DEVICES": visible}) == expected
 
 
@@ -106,7 +106,7 @@ def test_xids_in_the_kernels_log(record: str, expected: list[tuple[str, int]]) -
     assert list(hardware_xids([record], NOW)) == expected
 
 
-def test_an_xid_of_a_gpu_that_was_given_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_xid_of_a_given_gpu_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = gpus.time.clock_gettime(gpus.time.CLOCK_MONOTONIC)
     record = f"4,812,{int(now * 1e6)},-;NVRM: Xid (PCI:0000:43:00): 79, pid=1"
     monkeypatch.setattr(gpus, "_kernel_log", lambda: [record, record])

@@ -1,4 +1,4 @@
-"""Incidents are kept, found, and forgiven."""
+"""Incidents are recorded, found and forgiven."""
 
 import os
 import stat
@@ -27,12 +27,12 @@ def incident(host: str, when: float = 1.0) -> Incident:
     return Incident(host, IncidentKind.CHECK, "GPU 1 has 3 uncorrected ECC errors", when, 2)
 
 
-def test_there_are_none_where_nothing_was_noted(paths: RunPaths) -> None:
+def test_without_records_there_are_no_incidents(paths: RunPaths) -> None:
     assert read_incidents(paths) == ()
     assert forgive(paths) == ()
 
 
-def test_what_was_noted_is_found_by_node_and_time(paths: RunPaths) -> None:
+def test_incidents_are_found_by_node_and_time(paths: RunPaths) -> None:
     noted = [incident("n1", 2.0), incident("n2", 3.0), incident("n1", 1.0)]
     for one in noted:
         record(paths, one)
@@ -41,14 +41,14 @@ def test_what_was_noted_is_found_by_node_and_time(paths: RunPaths) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in paths.incidents.iterdir()} == {0o600}
 
 
-def test_what_makes_no_sense_stops_nobody(paths: RunPaths) -> None:
+def test_invalid_records_are_ignored(paths: RunPaths) -> None:
     record(paths, incident("n1"))
     for name, content in {"n1~a.json": b"{", "n1~b.json": b'{"host": "n1", "cause": "odd"}', "other": b""}.items():
         files.publish(paths.incidents / name, content)
     assert read_incidents(paths) == (incident("n1"),)
 
 
-def test_who_is_forgiven_is_held_to_nothing_that_was_before(paths: RunPaths) -> None:
+def test_forgiving_removes_the_effect_of_earlier_incidents(paths: RunPaths) -> None:
     for host in ("n1", "n1", "n2", "a/b"):
         record(paths, incident(host))
     assert forgive(paths, ["n1", "n9"]) == ("n1",)
@@ -57,7 +57,7 @@ def test_who_is_forgiven_is_held_to_nothing_that_was_before(paths: RunPaths) -> 
     assert read_incidents(paths, "n1") == (incident("n1", 5.0),)
     assert forgive(paths) == ("a-b", "n1", "n2")
     assert read_incidents(paths) == ()
-    assert len(os.listdir(paths.incidents)) == 10, "what happened stays there to be read"
+    assert len(os.listdir(paths.incidents)) == 10, "the records stay readable"
 
 
 def member(name: str, node_state: NodeState = NodeState.READY, **fields: object) -> Member:
@@ -70,21 +70,21 @@ def say(paths: RunPaths, *members: Member) -> None:
         OwnLease(paths.leases, one.node).renew(one)
 
 
-def test_nodes_that_are_out_are_left_out(paths: RunPaths) -> None:
+def test_excluded_nodes_are_left_out(paths: RunPaths) -> None:
     record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1"), member("n2"))
     assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == ("n1",)
 
 
-def test_slurm_is_told_of_machines_not_of_agents(paths: RunPaths) -> None:
+def test_slurm_gets_names_of_machines_instead_of_agents(paths: RunPaths) -> None:
     record(paths, Incident("n1", IncidentKind.CHECK, "", 1e12))
     say(paths, member("n1_0", host="n1"), member("n1_1", host="n1"))
-    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == (), "the run has had no other machine"
+    assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == (), "the run has used no other machine"
     say(paths, member("n2_2", host="n2"))
     assert excluded_nodes(paths, FileBackend(paths), HALF_LIFE) == ("n1",)
 
 
-def test_where_all_nodes_are_out_some_must_be_tried(paths: RunPaths) -> None:
+def test_if_all_nodes_are_excluded_some_are_tried(paths: RunPaths) -> None:
     for name in ("n1", "n2"):
         record(paths, Incident(name, IncidentKind.CHECK, "", 1e12))
         say(paths, member(name))
@@ -99,8 +99,8 @@ ROUND_2 = State("r", Settings(), Phase.RUNNING, 2, participants("n1", "n2"), sta
 
 LOSSES = {
     "nobody": (("n1", "n2"), [], {}),
-    "one without a word": (("n1", "n2", "n4"), [member("n4", NodeState.RUNNING)], {"n4": "lost"}),
-    "one whose lease has gone": (("n1", "n2", "n4"), [], {"n4": "lost"}),
+    "one without a departure": (("n1", "n2", "n4"), [member("n4", NodeState.RUNNING)], {"n4": "lost"}),
+    "one whose lease is missing": (("n1", "n2", "n4"), [], {"n4": "lost"}),
     "two agents of one machine": (
         ("n1", "n2", "n4_0", "n4_1"),
         [member(name, NodeState.RUNNING, host="n4") for name in ("n4_0", "n4_1")],
@@ -115,16 +115,16 @@ LOSSES = {
 
 
 @pytest.mark.parametrize(("before", "leases", "expected"), LOSSES.values(), ids=LOSSES)
-def test_who_was_lost_between_two_rounds(
+def test_nodes_that_were_lost_between_two_rounds(
     before: tuple[str, ...], leases: list[Member], expected: dict[str, str], paths: RunPaths
 ) -> None:
     say(paths, *leases)
     record_losses(paths, FileBackend(paths), participants(*before), ROUND_2)
     assert {one.host: one.cause.value for one in read_incidents(paths)} == expected
     assert all(one.round == 1 for one in read_incidents(paths))
-    assert len(read_incidents(paths)) == len(expected), "a machine is lost once, however many agents it had"
+    assert len(read_incidents(paths)) == len(expected), "a machine is lost once, also with several agents"
 
 
-def test_a_single_loss_keeps_nobody_out(paths: RunPaths) -> None:
+def test_a_single_loss_excludes_no_node(paths: RunPaths) -> None:
     record_lost(paths, "n1", 1, "was lost in round 1")
     assert not node_verdicts(paths, HALF_LIFE)["n1"].out

@@ -1,4 +1,4 @@
-"""Who is out, for how long, and why."""
+"""Excluded nodes, with durations and reasons."""
 
 import pytest
 
@@ -10,7 +10,7 @@ CHECK, HARDWARE, SUSPECT, LOST, FENCED = IncidentKind
 
 
 def judged(*incidents: tuple[IncidentKind, float]) -> NodeVerdict:
-    """The verdict on a node with incidents of a cause, so many seconds ago each."""
+    """Return the verdict on a node with incidents of these kinds, each so many seconds ago."""
     made = [Incident("n1", cause, "seen", NOW - ago) for cause, ago in incidents]
     return verdicts(made, NOW, HALF_LIFE)["n1"]
 
@@ -27,30 +27,30 @@ CASES = {
     "one suspect failure": ([(SUSPECT, 0)], False),
     "two suspect failures": ([(SUSPECT, 0), (SUSPECT, 60)], True),
     "a suspect failure and a loss": ([(SUSPECT, 0), (LOST, 0)], True),
-    "fenced again and again": ([(FENCED, 0)] * 4, False),
-    "noted by a clock that is ahead": ([(LOST, -9000)], False),
+    "fenced repeatedly": ([(FENCED, 0)] * 4, False),
+    "recorded by a clock that is ahead": ([(LOST, -9000)], False),
 }
 
 
 @pytest.mark.parametrize(("incidents", "out"), CASES.values(), ids=CASES)
-def test_who_is_out(incidents: list[tuple[IncidentKind, float]], out: bool) -> None:
+def test_whether_a_node_is_excluded(incidents: list[tuple[IncidentKind, float]], out: bool) -> None:
     verdict = judged(*incidents)
     assert verdict.out is out
     assert (verdict.back_in > 0) is out
 
 
-def test_it_is_back_when_it_says() -> None:
+def test_the_exclusion_ends_at_the_reported_time() -> None:
     assert judged((CHECK, 0)).back_in == pytest.approx(HALF_LIFE)
     ahead = judged((CHECK, 0), (LOST, 100)).back_in
     assert not judged((CHECK, ahead + 1), (LOST, 100 + ahead + 1)).out
     assert judged((CHECK, ahead - 1), (LOST, 100 + ahead - 1)).out
 
 
-def test_reasons_are_told_newest_first() -> None:
+def test_reasons_are_listed_newest_first() -> None:
     assert judged((LOST, 7200), (CHECK, 0)).reasons == ("check failed just now: seen", "lost 2 h ago: seen")
 
 
-def test_each_node_is_judged_by_its_own() -> None:
+def test_each_node_is_judged_by_its_own_incidents() -> None:
     incidents = [Incident("n2", CHECK, "", NOW), Incident("n1", LOST, "", NOW)]
     assert nodes_out(verdicts(incidents, NOW, HALF_LIFE)) == ("n2",)
 
@@ -58,5 +58,5 @@ def test_each_node_is_judged_by_its_own() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(5, "5 s"), (100, "100 s"), (3599, "60 min"), (7300, "2 h"), (400_000, "5 d")], ids=str
 )
-def test_durations_in_words(seconds: float, words: str) -> None:
+def test_the_text_of_a_duration(seconds: float, words: str) -> None:
     assert format_duration(seconds) == words

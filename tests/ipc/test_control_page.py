@@ -1,4 +1,4 @@
-"""The page that an agent shares with its workers."""
+"""The control page that an agent shares with its workers."""
 
 import subprocess
 import sys
@@ -25,29 +25,29 @@ def control_page() -> Iterator[ControlPage]:
     made.close()
 
 
-def test_nobody_is_asked_anything_at_first(control_page: ControlPage) -> None:
+def test_at_first_there_is_no_request(control_page: ControlPage) -> None:
     assert not control_page.poll(0, 1) and not control_page.acknowledged(1) and control_page.progress() is None
     assert not control_page.ignores_sigterm(0, 1)
 
 
-def test_who_has_looked_heeds_what_its_round_is_asked(control_page: ControlPage) -> None:
+def test_a_worker_that_polls_complies_with_requests_to_its_round(control_page: ControlPage) -> None:
     assert not control_page.polled(3)
     control_page.poll(1, 3)
     assert control_page.polled(3) and not control_page.polled(2)
 
 
-def test_a_wish_is_for_one_round(control_page: ControlPage) -> None:
+def test_a_request_is_for_one_round(control_page: ControlPage) -> None:
     control_page.request_stop(StopRequest(3, 17.5, "n2 joins"))
     assert control_page.poll(0, 3) and not control_page.poll(0, 4)
     assert control_page.request() == StopRequest(3, 17.5, "n2 joins")
 
 
-def test_a_long_reason_is_cut(control_page: ControlPage) -> None:
+def test_a_long_reason_is_shortened(control_page: ControlPage) -> None:
     control_page.request_stop(StopRequest(3, 0.0, "é" * 500))
     assert control_page.request().reason.startswith("é" * 119)
 
 
-def test_what_workers_say_of_themselves(control_page: ControlPage) -> None:
+def test_the_reports_of_workers(control_page: ControlPage) -> None:
     control_page.acknowledge(1, 3)
     control_page.ignore_sigterm(0, 3)
     control_page.report(0, 40)
@@ -61,7 +61,7 @@ def test_what_workers_say_of_themselves(control_page: ControlPage) -> None:
     assert control_page.progress() == 40
 
 
-def test_a_process_that_was_told_its_name_sees_the_same_page(control_page: ControlPage) -> None:
+def test_a_process_with_the_name_of_the_page_opens_it(control_page: ControlPage) -> None:
     control_page.request_stop(StopRequest(3, 0.0, "drain"))
     said = subprocess.run([sys.executable, "-c", LOOKS, control_page.name], capture_output=True, text=True, check=True)
     assert said.stdout == "True\n"

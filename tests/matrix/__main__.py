@@ -1,4 +1,5 @@
-"""Runs the tests on other SLURMs, Pythons and PyTorchs: ``python -m tests.matrix [--only TEST ...] [SUITE ...]``.
+"""Runs the tests with other versions of SLURM, Python and PyTorch: ``python -m tests.matrix [--only TEST ...] [SUITE
+...]``.
 
 A suite is a Debian release (``bookworm``, ``trixie``, ``sid``), an interpreter of this machine (``python3.10``) or a
 PyTorch (``torch2.6``). Each is built or updated, and runs its pieces in turn. Results are kept in results.json, from
@@ -21,10 +22,10 @@ from tests.matrix.environments import CHECKOUT, Environment, environment
 
 SUITES = ("bookworm", "trixie", "sid")
 _PASSED, _FAILED = 0, 1
-"""The exit statuses of pytest after a whole run."""
+"""The exit statuses of pytest after a complete run."""
 
 _PYTEST = ("-n", "2", "--dist", "loadgroup", "-m", "not weekly")
-"""Tests of the night included; a later -m replaces this one."""
+"""Selects nightly tests too; a later -m replaces this one."""
 
 
 def main() -> int:
@@ -88,7 +89,7 @@ def _run(there: Environment, piece: str, commit: str) -> results.Piece:
 
 
 def _commit() -> str:
-    """The commit, with a mark if there is more than it has."""
+    """Return the commit, with a mark if the checkout differs from it."""
     said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True)
     return said.stdout.strip() or "unknown"
 

@@ -48,10 +48,11 @@ class Debian:
         self.root = directory / suite
 
     def build(self) -> None:
-        """Build what is missing, and copy the checkout into it. Raises CalledProcessError."""
+        """Build missing parts, and copy the checkout into it. Raises CalledProcessError."""
         subprocess.run([HERE / "build.sh", self.name, self.root], check=True)
         _copy_checkout(self.root / "src")
-        # A wheel of PyTorch has half a gigabyte, and those that it requires may have four more: kept beside the roots.
+        # A wheel of PyTorch has half a gigabyte, and its requirements may have four more. They are kept beside the
+        # roots.
         if not (self.root / "venv/.ready").exists():
             self.run("python3", "-m", "venv", "/venv")
             self.run("/venv/bin/python", "-m", "pip", "download", "--dest", "/wheels", *_LINKS, self._torch)
@@ -62,7 +63,7 @@ class Debian:
         subprocess.run([HERE / "enter.sh", self.root, *command], check=True)
 
     def say(self, *command: str) -> str:
-        """The first line of what a command prints there."""
+        """Return the first line of the output of a command there."""
         return _first_line([str(HERE / "enter.sh"), str(self.root), *command])
 
     def versions(self) -> Versions:
@@ -79,12 +80,13 @@ class Debian:
         return [str(HERE / "enter.sh"), str(self.root), "/venv/bin/python", "examples/demo.py"]
 
     def path(self, name: str) -> tuple[str, Path]:
-        """A file for a report: how it is called there, and here."""
+        """Return a file for a report: its path there, and here."""
         return f"/var/tmp/{name}", self.root / "var/tmp" / name
 
 
 class Local:
-    """A virtual environment of this machine: of an interpreter such as `python3.10`, or with `torch2.6`, say."""
+    """A virtual environment on this machine, with an interpreter such as `python3.10` or a PyTorch such as
+    `torch2.6`."""
 
     def __init__(self, name: str, directory: Path, torch: str) -> None:
         self.name = name
@@ -99,7 +101,7 @@ class Local:
         return str(self._directory / "venv/bin/python")
 
     def build(self) -> None:
-        """Build what is missing. Raises CalledProcessError."""
+        """Build missing parts. Raises CalledProcessError."""
         mark = self._directory / ".built"
         if mark.exists():
             return
@@ -128,7 +130,7 @@ Environment = Debian | Local
 
 
 def environment(name: str, directory: Path, torch: str) -> Environment:
-    """``bookworm``, ``trixie``, ``sid``; ``python3.10``; ``torch2.6``."""
+    """Return the environment for ``bookworm``, ``trixie``, ``sid``; ``python3.10``; ``torch2.6``."""
     if name.startswith(("python", "torch")):
         return Local(name, directory, torch)
     return Debian(name, directory, torch)
@@ -156,5 +158,5 @@ def _first_line(command: Sequence[str]) -> str:
 
 
 def _word(said: str) -> str:
-    """The version in ``Python 3.13.5`` or ``slurm-wlm 24.11.5``."""
+    """Return the version in ``Python 3.13.5`` or ``slurm-wlm 24.11.5``."""
     return said.split()[-1]

@@ -1,4 +1,5 @@
-"""The results of the matrix, kept as JSON, and the table of ``docs/compatibility.md`` from them. Pure functions."""
+"""The results of the matrix as JSON, and the table of ``docs/compatibility.md`` that is made from them. Pure
+functions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ class Piece:
     commit: str
     passed: int = 0
     failed: tuple[str, ...] = ()
-    """The ids of tests, failed or with an error."""
+    """The ids of tests that failed or had an error."""
 
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Number of skipped tests, by reason."""
@@ -43,7 +44,7 @@ class Piece:
 
 
 def read_report(text: str, date: str, commit: str) -> Piece:
-    """pytest's JUnit XML as a piece."""
+    """Return a piece from pytest's JUnit XML."""
     passed, failed, skipped = 0, [], {}
     for case in ElementTree.fromstring(text).iter("testcase"):
         outcome = {child.tag: child for child in case}
@@ -58,7 +59,7 @@ def read_report(text: str, date: str, commit: str) -> Piece:
 
 
 def with_result(results: dict[str, Any], name: str, versions: Mapping[str, str], piece: str, found: Piece) -> None:
-    """Note in ``results`` what came of a piece; results of other versions of the environment are dropped."""
+    """Add the result of a piece to ``results``. Results of other versions of the environment are removed."""
     known = results.get(name, {})
     if known.get("versions") != dict(versions):
         known = {"versions": dict(versions), "pieces": {}}
@@ -67,7 +68,7 @@ def with_result(results: dict[str, Any], name: str, versions: Mapping[str, str],
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The table's lines, one for each piece."""
+    """Return the table's lines, one for each piece."""
     lines = [_HEAD, ("---",) * len(_HEAD)]
     for name, known in results.items():
         versions = known["versions"]
@@ -84,7 +85,7 @@ def read() -> dict[str, Any]:
 
 
 def write(results: Mapping[str, Any]) -> None:
-    """Keep what was found, and make the page's table from it."""
+    """Save the results, and update the table of the page."""
     RESULTS.write_text(json.dumps(results, indent=2) + "\n")
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(before + BEGIN + table(results) + END + rest.partition(END)[2])

@@ -14,7 +14,7 @@ REPORT = """<testsuites><testsuite>
 OLD = {"python": "3.13.5", "torch": "2.13.0", "slurm": "24.11.5"}
 
 
-def test_a_report_names_what_has_failed_and_counts_what_was_skipped() -> None:
+def test_a_report_names_failed_tests_and_counts_skipped_ones() -> None:
     failed = ("tests/slurm/test_a.py::test_two", "tests/slurm/test_b.py::test_three")
     assert read_report(REPORT, "2026-11-22", "abc") == Piece("2026-11-22", "abc", 1, failed, {"no NFS": 2})
 
@@ -29,7 +29,7 @@ def test_a_report_names_what_has_failed_and_counts_what_was_skipped() -> None:
         pytest.param(Piece("", ""), "0 passed", id="nothing run"),
     ],
 )
-def test_a_result_in_words(piece: Piece, words: str) -> None:
+def test_the_text_of_a_result(piece: Piece, words: str) -> None:
     assert str(piece) == words
 
 
@@ -42,5 +42,5 @@ def test_results_of_other_versions_are_dropped() -> None:
     assert table(results).count("Debian 13 (trixie)") == 1
 
 
-def test_the_page_shows_what_was_found() -> None:
+def test_the_page_shows_the_results() -> None:
     assert PAGE.read_text().partition(BEGIN)[2].partition(END)[0] == table(read())

@@ -25,13 +25,13 @@ from tests.periodic.record import CHECKOUT, Record, Result, commit, content, hol
 
 LOGS = CHECKOUT / "build" / "periodic"
 RECORDS = {"nightly": LOGS / "nightly.jsonl", "weekly": CHECKOUT / "tests" / "periodic" / "weekly.jsonl"}
-"""The results of the week are part of the checkout, so that the next machine goes on where this one stopped."""
+"""The weekly results are part of the checkout, so that the next machine continues with the remaining parts."""
 
 _STEP = 30.0
 """Seconds between two lines of progress."""
 
 _GRACE = 20.0
-"""Seconds that a part has to clean up once it is asked to end."""
+"""Seconds that a part has for its cleanup after the signal to end."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def run(part: Part, title: str) -> Result:
 
 
 def _await(process: subprocess.Popen[bytes], part: Part, began: float, title: str) -> bool:
-    """Wait for the end of a part; return whether it was ended for its budget."""
+    """Wait for the end of a part. Return whether it was ended because of its budget."""
     budget = 60 * part.budget or math.inf
     while True:
         left = began + budget - time.monotonic()
@@ -87,7 +87,7 @@ def _await(process: subprocess.Popen[bytes], part: Part, began: float, title: st
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ask the part to end, as Ctrl-C does, then kill what is left of its process group."""
+    """End the part like Ctrl-C, then kill the rest of its process group."""
     os.killpg(process.pid, signal.SIGINT)
     try:
         process.wait(_GRACE)
@@ -97,7 +97,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def report(parts: list[Part], record: Record) -> int:
-    """Print a table of the last result of each part; return 0 if all of them hold."""
+    """Print a table of the last result of each part. Return 0 if all of them have passed."""
     latest = record.latest()
     print(f"\n{'part':24} {'result':12} {'seconds':>8} {'budget':>7}  {'commit':10} {'date':20} outcome")
     held, seconds = 0, 0.0

@@ -31,7 +31,7 @@ class Part:
     """Minutes after which the command is killed and the part has failed. 0: no budget."""
 
     sources: tuple[str, ...] = ("hpcelastic", "tests", "slurm", "configs", "examples", "pyproject.toml")
-    """Files and folders whose content decides the result: a result is out of date when one of them has changed."""
+    """Files and folders on which the result depends. It is out of date when one of them has changed."""
 
 
 def nightly(day: int) -> list[Part]:
@@ -69,7 +69,7 @@ def weekly() -> list[Part]:
 
 
 RELEASES = ("bookworm", "trixie", "sid")
-"""The releases of Debian whose SLURM is tried."""
+"""The releases of Debian whose SLURM is tested."""
 
 SHAPES = ("allocation", "pool")
 

@@ -14,7 +14,7 @@ from tests.periodic.parts import Part
 CHECKOUT = Path(__file__).parents[2]
 
 _RESULTS = {"tests/periodic/weekly.jsonl", "tests/matrix/results.json"}
-"""Files that a check writes itself: what they hold decides nothing."""
+"""Files that a check itself writes. Results do not depend on them."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Result:
     """ISO 8601, UTC."""
 
     commit: str
-    """The commit that was checked out; with ``+`` if files differed from it."""
+    """The commit of the checkout, with ``+`` if files differed from it."""
 
     content: str
     """A digest of the part's sources."""
 
     outcome: str
-    """The last line that the command printed, or why it was ended."""
+    """The last printed line, or the reason why the part was ended."""
 
 
 class Record:
@@ -56,12 +56,12 @@ class Record:
 
 
 def holds(result: Result | None, part: Part) -> bool:
-    """Return whether ``part`` passed on sources that have not changed since."""
+    """Return whether ``part`` has passed with the present sources."""
     return result is not None and result.passed and result.content == content(part.sources)
 
 
 def commit() -> str:
-    """Return the short hash of the commit that is checked out, with ``+`` if files differ from it."""
+    """Return the short hash of the checkout's commit, with ``+`` if files differ from it."""
     changed = _git("status", "--porcelain")
     return _git("rev-parse", "--short", "HEAD").strip() + ("+" if changed else "")
 

@@ -73,7 +73,7 @@ def test_only_workers_are_killed_at_the_end_of_a_round(handler: FileRendezvousHa
     assert monitor.poll() is None
 
 
-def test_the_environment_is_that_of_workers_only_while_they_start(handler: FileRendezvousHandler) -> None:
+def test_the_environment_of_workers_is_set_only_while_they_start(handler: FileRendezvousHandler) -> None:
     before = ours()
     handler.next_rendezvous()
     assert (os.environ[MARKER], os.environ["HPCELASTIC_ROUND"]) != ("", "0")
@@ -97,7 +97,7 @@ def test_the_resource_tracker_of_multiprocessing_is_no_worker(
     os.waitpid(pid, 0)
 
 
-def test_a_run_that_cannot_be_ended_is_left_all_the_same(
+def test_a_handler_leaves_a_run_that_it_cannot_end(
     tmp_path: Path, handler: FileRendezvousHandler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

@@ -73,7 +73,7 @@ def ours(tmp_path: Path) -> Make:
 # Functions
 
 
-def test_each_rank_of_the_node_gives_what_it_returned(side: Make) -> None:
+def test_the_results_of_each_rank_of_the_node(side: Make) -> None:
     assert side().launch(entries.echoes, "a", {"b": 1.5}) == {0: (0, "a", {"b": 1.5}), 1: (1, "a", {"b": 1.5})}
 
 
@@ -86,17 +86,17 @@ def test_a_function_sees_the_arguments_of_its_caller(side: Make, monkeypatch: py
     assert side(nproc_per_node=1).launch(entries.arguments) == {0: 2 * ["train.py", "--lr", "0.1"]}
 
 
-def test_what_no_other_process_could_import_travels_as_well(ours: Make) -> None:
+def test_a_function_that_cannot_be_imported_is_passed_by_value(ours: Make) -> None:
     factor = 3
     assert ours().launch(lambda x: factor * x, 2) == {0: 6, 1: 6}
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
-def test_any_start_method_does(ours: Make, method: str) -> None:
+def test_any_start_method_is_accepted(ours: Make, method: str) -> None:
     assert ours(start_method=method, nproc_per_node=1).launch(entries.echoes) == {0: (0,)}
 
 
-def test_workers_find_the_role_and_what_restarts_are_left(side: Make) -> None:
+def test_workers_have_the_role_and_the_remaining_restarts(side: Make) -> None:
     names = ("ROLE_NAME", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_SIGNALS_TO_HANDLE")
     launch = side(role="trainer", max_restarts=2, nproc_per_node=1, run_id="mine", signals_to_handle="SIGTERM")
     assert launch.launch(entries.environment, *names) == {0: ["trainer", "2", "mine", "SIGTERM"]}
@@ -108,7 +108,7 @@ def test_a_virtual_local_rank_is_0_with_one_gpu(side: Make, monkeypatch: pytest.
     assert results == {0: ["0", "4"], 1: ["0", "6"]}
 
 
-def test_a_launch_in_another_thread_does(ours: Make) -> None:
+def test_a_launch_in_another_thread(ours: Make) -> None:
     found: list[dict[int, Any]] = []
     thread = threading.Thread(target=lambda: found.append(ours().launch(entries.echoes)))
     thread.start()
@@ -116,7 +116,7 @@ def test_a_launch_in_another_thread_does(ours: Make) -> None:
     assert found == [{0: (0,), 1: (1,)}]
 
 
-def test_this_process_is_afterwards_as_it_was(ours: Make) -> None:
+def test_the_calling_process_is_not_changed(ours: Make) -> None:
     def node_state() -> tuple[Any, ...]:
         signums = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
         threads = {thread for thread in threading.enumerate() if not thread.name.startswith("output ")}
@@ -154,7 +154,7 @@ def test_the_error_names_the_signal_that_killed_a_rank(side: Make) -> None:
     assert failure.message == f"Signal 9 (SIGKILL) received by PID {failure.pid}"
 
 
-def test_a_launcher_under_record_passes_the_root_cause_on(
+def test_a_launcher_under_record_reports_the_root_cause(
     side: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
@@ -204,7 +204,7 @@ def test_the_error_has_the_exit_status_of_a_program(side: Make) -> None:
     assert (caught.value.name, failure.exitcode, failure.error_file) == ("sh", 3, "<N/A>")
 
 
-def test_a_script_under_record_tells_its_exception(side: Make, tmp_path: Path) -> None:
+def test_a_script_under_record_reports_its_exception(side: Make, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "from torch.distributed.elastic.multiprocessing.errors import record\n"
@@ -239,7 +239,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("name", SIDES)
-def test_two_nodes_on_a_machine_have_a_part_of_the_ranks_each(name: str, tmp_path: Path) -> None:
+def test_two_nodes_on_a_machine_have_different_ranks(name: str, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2}
     if name == "torch":
         fields["rdzv_endpoint"] = f"localhost:{free_port()}"
@@ -274,18 +274,18 @@ def test_a_signal_ends_the_workers_and_is_raised(name: str, signum: signal.Signa
 # The rendezvous
 
 
-def test_nobody_joins_a_run_that_is_over(ours: Make) -> None:
+def test_no_node_joins_an_ended_run(ours: Make) -> None:
     ours(nproc_per_node=1).launch(entries.echoes)
     with pytest.raises(RendezvousClosedError, match="succeeded already"):
         ours(nproc_per_node=1).launch(entries.echoes)
 
 
-def test_who_stays_alone_gives_up_in_time(side: Make) -> None:
+def test_a_node_without_others_ends_in_time(side: Make) -> None:
     with pytest.raises(RendezvousTimeoutError):
         side(min_nodes=2, max_nodes=2, rdzv_configs={"timeout": 2, "join_timeout": 2}).launch(entries.echoes)
 
 
-def test_without_a_directory_a_node_alone_is_kept_with_its_logs(tmp_path: Path) -> None:
+def test_without_a_directory_a_run_of_one_node_is_in_its_directory_of_logs(tmp_path: Path) -> None:
     logs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.OUT)
     config = LaunchConfig(1, 1, 1, logs_specs=logs, run_id="a/b", rdzv_endpoint="localhost:0")
     for _ in range(2):  # each in a directory of its own, as torch's
@@ -295,7 +295,7 @@ def test_without_a_directory_a_node_alone_is_kept_with_its_logs(tmp_path: Path) 
     assert {path.read_text() for path in kept} == {"out of 0: loss\n"}
 
 
-def test_logs_are_found_where_they_were_asked_for(ours: Make, tmp_path: Path) -> None:
+def test_logs_are_in_the_requested_directory(ours: Make, tmp_path: Path) -> None:
     logs = DefaultLogsSpecs(str(tmp_path / "logs"), redirects=Std.ERR)
     ours(logs_specs=logs, nproc_per_node=1).launch(entries.speaks)
     assert (tmp_path / "logs" / "run" / "round-0001" / "rank-00000.err").read_text() == "err of 0: acc\n"
@@ -315,7 +315,7 @@ def test_logs_are_found_where_they_were_asked_for(ours: Make, tmp_path: Path) ->
         ({0: Std.OUT}, {1: Std.OUT}, None),
     ],
 )
-def test_the_console_shows_what_it_shows_with_torch(
+def test_the_console_output_is_that_of_torch(
     redirects: Any, tee: Any, only: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     shown = []
@@ -333,7 +333,7 @@ def test_lines_begin_with_role_and_local_rank(side: Make, capfd: pytest.CaptureF
     assert sorted(capfd.readouterr().out.splitlines()) == ["[r0]:out of 0: loss", "[r1]:out of 1: loss"]
 
 
-def test_lines_that_are_picked_go_to_a_file_of_their_own(ours: Make, tmp_path: Path) -> None:
+def test_selected_lines_are_copied_to_a_file(ours: Make, tmp_path: Path) -> None:
     specs = DefaultLogsSpecs(str(tmp_path / "logs"), tee=Std.ALL)
     ours(logs_specs=specs, duplicate_stdout_filters=["of 1", "other"], role="r").launch(entries.speaks)
     logs = tmp_path / "runs" / "run" / "logs" / "round-0001"
@@ -388,7 +388,7 @@ Told = list[tuple[str, str, int | None]]
     ],
     ids=["succeeds", "fails", "is restarted", "stays alone"],
 )
-def test_a_handler_of_events_is_told_what_torch_tells_it(
+def test_a_handler_of_events_gets_the_events_of_torch(
     entry: str, args: tuple[Any, ...], fields: dict[str, Any], tmp_path: Path, registered: Callable[[str], Kept]
 ) -> None:
     found = []
@@ -420,7 +420,7 @@ def summary(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_rendezvous_is_told_as_torch_tells_its_own(ours: Make, registered: Callable[[str], Kept]) -> None:
+def test_the_events_of_the_rendezvous_are_like_torchs(ours: Make, registered: Callable[[str], Kept]) -> None:
     kept = registered("dynamic_rendezvous")
     ours(nproc_per_node=1).launch(entries.echoes)
     assert {event["run_id"] for event in kept.events} == {"run"}
@@ -478,7 +478,7 @@ def numbers() -> Iterator[Callable[..., Numbers]]:
     [("takes", (2.0,), 1), ("raises_on", (0,), 0), ("works_at_last", (2,), 2)],
     ids=["succeeds", "fails", "is restarted"],
 )
-def test_a_handler_of_metrics_is_given_what_torch_gives_it(
+def test_a_handler_of_metrics_gets_the_metrics_of_torch(
     entry: str, args: tuple[Any, ...], restarts: int, tmp_path: Path, numbers: Callable[..., Numbers]
 ) -> None:
     found = []
@@ -497,7 +497,7 @@ def test_a_handler_of_metrics_is_given_what_torch_gives_it(
     assert {"SimpleElasticAgent.run.success", "SimpleElasticAgent._rendezvous.duration.ms"} <= timed
 
 
-def test_a_handler_that_fails_harms_nobody(
+def test_a_failed_handler_has_no_effect(
     ours: Make, numbers: Callable[..., Numbers], caplog: pytest.LogCaptureFixture
 ) -> None:
     numbers(broken=True)
@@ -505,7 +505,7 @@ def test_a_handler_that_fails_harms_nobody(
     assert "the dashboard is away" in caplog.text
 
 
-# What cannot be
+# Invalid input
 
 
 LOCK = threading.Lock()
@@ -545,7 +545,7 @@ LOCK = threading.Lock()
         ({"signals_to_handle": "SIGFOO"}, entries.echoes, "has 'SIGFOO': there is no such signal"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_starts(
+def test_invalid_launches_are_refused_before_the_start(
     fields: dict[str, Any], entrypoint: Any, message: str, ours: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -567,7 +567,7 @@ def test_what_cannot_be_is_said_before_anything_starts(
         pytest.param("etcd-v2", "n1:2379", ("etcd-v2", "n1:2379"), id="etcd"),
     ],
 )
-def test_a_run_is_kept_where_the_backend_says(
+def test_the_backend_determines_the_place_of_a_run(
     backend: str, endpoint: str, expected: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -596,7 +596,7 @@ def test_tls_and_the_prefix_of_a_server_are_honoured(
     assert {name: getattr(rendezvous, name) for name in expected} == expected
 
 
-def test_who_serves_a_store_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_choice_of_the_store_server_is_honoured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     given = {"run_id": "r", "rdzv_backend": "c10d", "rdzv_endpoint": "n1:29400", "rdzv_configs": {"is_host": "0"}}
     assert launch_spec(LaunchConfig(2, 2, 1, **given), entries.echoes, []).task.is_host is False
@@ -625,11 +625,11 @@ def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(field: str, value: Any
 
 
 @pytest.mark.parametrize("fields", [{}, {"exit_barrier_timeout": 5.0}], ids=["none is set", "its exit barrier"])
-def test_a_launch_config_of_a_newer_torch_is_understood(fields: dict[str, Any]) -> None:
+def test_a_launch_config_of_a_newer_torch_is_accepted(fields: dict[str, Any]) -> None:
     assert launch_spec(Newest(1, 1, 1, **fields), entries.echoes, []).event_context.entrypoint == "echoes"
 
 
-def test_a_run_without_a_name_is_given_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_without_a_name_gets_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("SLURM")]:
         monkeypatch.delenv(name)
     config = LaunchConfig(1, 2, 1, rdzv_endpoint=str(tmp_path))

@@ -18,7 +18,7 @@ from tests.training.workers import become, become_nobody
 pytestmark = pytest.mark.slow
 
 
-def test_all_rounds_of_a_run_share_it_and_no_other_run_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rounds_of_the_same_run_share_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become(monkeypatch, tmp_path / "one", 1, 0)
     hpcelastic.store().set("seed", "7")
     assert hpcelastic.store() is hpcelastic.store()
@@ -35,7 +35,7 @@ def test_outside_a_run_there_is_no_store(monkeypatch: pytest.MonkeyPatch) -> Non
         hpcelastic.store()
 
 
-def test_where_the_runs_directory_cannot_be_used_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_run_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     become(monkeypatch, tmp_path / "file", 1)
     with pytest.raises(hpcelastic.StoreError, match=str(tmp_path / "file" / "facts")):
@@ -43,14 +43,14 @@ def test_where_the_runs_directory_cannot_be_used_it_says_so(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("first", ["hpcelastic.store()", "import hpcelastic.storage.files"], ids=["call", "package"])
-def test_the_name_is_the_packages_too(first: str, tmp_path: Path) -> None:
+def test_the_package_with_the_same_name_is_importable(first: str, tmp_path: Path) -> None:
     code = f"import hpcelastic; {first}; hpcelastic.store().set('a', '1'); from hpcelastic.storage import files"
     subprocess.run([sys.executable, "-c", code], env={"HPCELASTIC_RUN_DIR": str(tmp_path)}, check=True)
     assert RunStore(tmp_path / "facts").get("a") == b"1"
     assert files.names(tmp_path) == ["facts"]
 
 
-def test_every_snippet_of_the_page_does_what_it_says(tmp_path: Path) -> None:
+def test_every_snippet_of_the_page_has_the_documented_result(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
     snippets = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     shows = "print(first, shard, store.get('epochs'), store.check(['best']), dist.get_world_size())"
@@ -64,7 +64,7 @@ def test_every_snippet_of_the_page_does_what_it_says(tmp_path: Path) -> None:
 THREADS, EACH = 8, 20
 
 
-def test_threads_share_one_exactly(tmp_path: Path) -> None:
+def test_concurrent_threads_lose_no_addition(tmp_path: Path) -> None:
     """torch's watchdogs call the store from their own threads."""
     store, sums = RunStore(tmp_path), [list[int]() for _ in range(THREADS)]
 

@@ -139,7 +139,7 @@ IN_OTHER_WORDS = {"the same", "the same of list_keys", "it names one of its own 
 """Rows that the documentation words differently."""
 
 
-def test_the_page_tells_every_difference() -> None:
+def test_the_page_lists_every_difference() -> None:
     page = (Path(__file__).parents[2] / "docs" / "store.md").read_text()
     assert [reason for reason in OTHERWISE.values() if reason not in page and reason not in IN_OTHER_WORDS] == []
 
@@ -176,12 +176,12 @@ def test_our_store_keeps_the_whole_contract() -> None:
 
 
 @pytest.mark.parametrize("make", [tcp, ours, ours_with_a_prefix], ids=lambda make: make.__name__)
-def test_who_waited_in_vain_is_told_for_what_and_how_long(make: Callable[[Path], dist.Store], tmp_path: Path) -> None:
+def test_the_error_of_a_wait_has_keys_and_duration(make: Callable[[Path], dist.Store], tmp_path: Path) -> None:
     with pytest.raises(dist.DistStoreError, match=r"wait timeout after 500ms, keys: /(some/)?x, /(some/)?y"):
         make(tmp_path).wait(["x", "y"])
 
 
-def test_a_prefix_keeps_the_store_alive_that_it_stands_before(tmp_path: Path) -> None:
+def test_a_prefix_store_keeps_its_store_alive(tmp_path: Path) -> None:
     """torch keeps only the C++ part of a store alive."""
     prefixed = dist.PrefixStore("p", RunStore(tmp_path, SHORT))
     gc.collect()
@@ -217,14 +217,14 @@ def check_helpers(store: dist.Store) -> None:
         helpers.barrier(store, world_size=2, key_prefix="more", barrier_timeout=0.1)
 
 
-def test_a_clone_is_on_the_same_directory_and_as_patient(tmp_path: Path) -> None:
+def test_a_clone_has_the_same_directory_and_time_out(tmp_path: Path) -> None:
     store = RunStore(tmp_path, SHORT)
     store.set("a", "1")
     assert store.clone().get("a") == b"1"
     assert store.clone().timeout == SHORT
 
 
-def test_a_value_that_comes_late_is_waited_for(tmp_path: Path) -> None:
+def test_the_wait_for_a_late_value(tmp_path: Path) -> None:
     found: list[bytes] = []
     waiters = [
         threading.Thread(target=lambda: found.append(RunStore(tmp_path, LONG).get("late"))),
@@ -252,9 +252,9 @@ def turn(store: RunStore, number: int) -> None:
     assert store.get("number") == str(number).encode()
 
 
-def test_neither_files_nor_bytes_grow_with_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_bytes_do_not_grow_with_operations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
-    monkeypatch.setattr(history, "SETTLE_DELAY", 0.0)  # else what was written in the last seconds stays for so long
+    monkeypatch.setattr(history, "SETTLE_DELAY", 0.0)  # otherwise the versions of the last seconds are kept
     store, sizes = RunStore(tmp_path), list[tuple[int, int]]()
     for number in range(1, 301):
         turn(store, number)
@@ -306,7 +306,7 @@ def reduce(directory: Path, rank: int, world_size: int) -> None:
 
 
 @pytest.mark.slow
-def test_workers_meet_by_it(tmp_path: Path) -> None:
+def test_process_groups_can_use_the_store(tmp_path: Path) -> None:
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=reduce, args=(tmp_path, rank, 2)) for rank in range(2)]
     for process in processes:

@@ -58,7 +58,7 @@ def succeeds_first(pair: TorchAgents, run: RunPaths) -> None:
     assert read_state(FileBackend(run)).phase is Phase.RUNNING
 
 
-def test_a_node_that_has_succeeded_leaves_the_others_alone(pair: TorchAgents, run: RunPaths, tmp_path: Path) -> None:
+def test_a_node_that_has_succeeded_does_not_affect_the_others(pair: TorchAgents, run: RunPaths, tmp_path: Path) -> None:
     late = pair.run(*waits(tmp_path / "go", "true"), exit_barrier=0)
     succeeds_first(pair, run)
     (tmp_path / "go").touch()

@@ -134,7 +134,7 @@ def test_from_the_first_round_to_the_last(torchruns: Torchruns) -> None:
     assert "use another --rdzv-id" in text
 
 
-def test_who_stands_still_is_fenced_and_comes_back(torchruns: Torchruns) -> None:
+def test_a_frozen_node_is_fenced_and_returns(torchruns: Torchruns) -> None:
     agents = [torchruns.start(nodes="1:2") for _ in range(2)]
     number = read_round(torchruns, nodes=2)
     reports = torchruns.round(number, workers=2)
@@ -169,7 +169,7 @@ def leases(torchruns: Torchruns) -> dict[str, Any]:
     return dict(read_leases(torchruns.paths.leases))
 
 
-# What torch asks of a handler
+# The calls of torch on a handler
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -205,7 +205,7 @@ def test_a_handler_from_creation_to_close(tmp_path: Path) -> None:
     assert local_pid(next(iter(read_leases(RunPaths(tmp_path / "r").leases).values())).member.process) == os.getpid()
 
 
-def test_errors_are_torchs(tmp_path: Path) -> None:
+def test_errors_have_torchs_types(tmp_path: Path) -> None:
     lonely = get_rendezvous_handler(params(tmp_path, nodes=2))
     with pytest.raises(RendezvousTimeoutError, match=r"1 of at least 2 .* no round formed in 1 s"):
         lonely.next_rendezvous()
@@ -241,12 +241,12 @@ def test_errors_are_torchs(tmp_path: Path) -> None:
         ({"lease": 0}, "lease is 0.0; it must be more than 0"),
     ],
 )
-def test_a_wrong_flag_is_named(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+def test_the_error_names_a_wrong_flag(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         get_rendezvous_handler(params(**{"directory": tmp_path, **changed}))
 
 
-def test_a_line_may_keep_what_torch_alone_needs(tmp_path: Path) -> None:
+def test_a_line_may_have_options_that_only_torch_needs(tmp_path: Path) -> None:
     given = params(tmp_path, timeout=900, read_timeout=60, is_host="false", last_call_timeout="3")
     assert get_rendezvous_handler(given).get_run_id() == given.run_id
 
@@ -305,7 +305,7 @@ def test_the_state_follows_its_tokens(tmp_path: Path) -> None:
     assert theirs.get_state() == (b"39", second)
 
 
-def test_what_is_no_state_is_said_to_be_none(tmp_path: Path) -> None:
+def test_an_invalid_state_is_an_error(tmp_path: Path) -> None:
     backend = FileRendezvousBackend(tmp_path)
     (tmp_path / "v0000000001.json").write_text(json.dumps({"version": 1, "value": "no base64!"}))
     with pytest.raises(RendezvousStateError):
@@ -314,7 +314,7 @@ def test_what_is_no_state_is_said_to_be_none(tmp_path: Path) -> None:
         FileRendezvousBackend(tmp_path / "v0000000001.json")
 
 
-def test_torchrun_loads_next_to_nothing_of_us() -> None:
+def test_torchrun_loads_only_the_plugin() -> None:
     script = (
         "import sys, torch.distributed.run; print(*(name for name in sys.modules if name.startswith('hpcelastic')))"
     )
