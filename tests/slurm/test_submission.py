@@ -20,18 +20,21 @@ from hpcelastic.api.jobs import jobs_of, live_jobs, record_job
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
 from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
+from hpcelastic.health.incidents import Incident, IncidentKind, record
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import NodeState
-from hpcelastic.rendezvous.run import close_run
+from hpcelastic.rendezvous.run import close_run, open_run
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask, identity_of, slurm_task
 from hpcelastic.slurm.job_cleanup import JobCleanup
 from hpcelastic.slurm.submission import minutes, remarks, sbatch_text, submit_job
 from hpcelastic.storage.paths import RunPaths
+from tests.backends.servers import servers_of_every_backend
 from tests.cluster import SlurmCluster
 from tests.protocol.builders import member
 
@@ -400,6 +403,32 @@ def test_submitting_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(SlurmError, match="sbatch: not found; submit from a login node, or use `hpcelastic run`"):
         submit_job(resolve("job.yaml", ()), RunPaths(Path("run").absolute()), bootstrap.run_agent)
     assert not Path("run").exists()
+
+
+# ----------------------------------------------------------------------------------------- of a run that a server keeps
+
+
+IN_SERVER = ("rendezvous.backend=theirs", "rendezvous.endpoint=here:1")
+
+
+def test_the_server_of_a_new_run_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = servers_of_every_backend(monkeypatch)["here:1"]
+    config = resolve("job.yaml", IN_SERVER)
+    assert "--exclude" not in sbatch_text(config, prepare(config))
+    assert server.readers == 0
+
+
+def test_the_server_is_asked_for_the_nodes_of_a_run_with_incidents(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = servers_of_every_backend(monkeypatch)["here:1"]
+    config = resolve("job.yaml", IN_SERVER)
+    paths = prepare(config)
+    agent = open_agent_backend(paths, "job", config.protocol_settings.rendezvous)
+    open_run(agent, "job", config.protocol_settings, "test")
+    for node in (member("a", NodeState.READY, 0), member("b", NodeState.READY, 0)):
+        agent.lease(node.node).renew(node)
+    record(paths, Incident("a", IncidentKind.CHECK, "", time.time()))
+    assert "#SBATCH --exclude=a\n" in sbatch_text(config, paths)
+    assert (server.readers, server.open) == (1, 1)
 
 
 # -------------------------------------------------------------------------------------------------- what a task is told
