@@ -23,7 +23,6 @@ STATUSES = {
     "better": "The counterpart has the same effect, and more.",
     "refused": "It is not supported. The remark says what to use in its place.",
     "not applicable": "It is a part of torch's implementation, and has no effect on a run of hpcelastic.",
-    "in progress": "Its counterpart is not complete.",
 }
 
 TREATMENTS = {"same": "same", "better": "better", "not needed": "not applicable", "refused": "refused"}

@@ -239,6 +239,8 @@ class Supervisor:
                 cpus=inherited["cpus"],
                 gpus=inherited.get("gpus"),
                 bound=";".join(format_ranges(cpus) for cpus in processors) if any(processors) else None,
+                master_addr=part.master_addr,
+                master_port=part.master_port,
             )
         )
 

@@ -356,6 +356,11 @@ def _form(state: State, ready: list[Member]) -> State:
 # Queries on the view
 
 
+def waiting(state: State, view: View) -> int:
+    """Return the number of nodes that wait for the next round, with members that have stopped their workers."""
+    return len(_ready(state, view))
+
+
 def _alive(view: View, node: str) -> bool:
     return node not in view.dead
 

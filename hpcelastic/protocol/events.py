@@ -120,6 +120,12 @@ class WorkersStarted:
     bound: str | None = None
     """The processors of each worker, by local rank, such as ``0-3;4-7``. None if workers are not bound separately."""
 
+    master_addr: str | None = None
+    """Address of the store of the round. None in the event logs of earlier versions."""
+
+    master_port: int | None = None
+    """TCP port of the store of the round. None in the event logs of earlier versions."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnded:

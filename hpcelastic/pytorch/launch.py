@@ -66,7 +66,17 @@ def launch_agent(
     """
     spec = launch_spec(config, entrypoint, args)
     initialize_metrics(MetricsConfig(config.metrics_cfg))
-    telemetry = Telemetry(spec.event_context)
+    outcome = run_launch(spec, Telemetry(spec.event_context), health_check_server)
+    if outcome.failures:
+        raise ChildFailedError(spec.event_context.entrypoint, dict(outcome.failures))
+    return dict(outcome.values)
+
+
+def run_launch(spec: LaunchSpec, telemetry: Telemetry, health_check_server: Any = None) -> LaunchOutcome:
+    """Run the launch of ``spec``, and report it to torch's events and metrics with ``telemetry``.
+
+    Raises the errors of `launch_agent`, except ConfigError for a wrong configuration and ChildFailedError.
+    """
     try:
         outcome = _outcome(spec, telemetry)
     except BaseException:
@@ -76,11 +86,9 @@ def launch_agent(
         if health_check_server is not None:
             health_check_server.stop()
     telemetry.ended(outcome)
-    if outcome.failures:
-        raise ChildFailedError(spec.event_context.entrypoint, dict(outcome.failures))
-    if spec.temporary:
+    if spec.temporary and not outcome.failures:
         shutil.rmtree(spec.task.paths.root, ignore_errors=True)
-    return dict(outcome.values)
+    return outcome
 
 
 def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
@@ -105,7 +113,7 @@ def _outcome(spec: LaunchSpec, telemetry: Telemetry) -> LaunchOutcome:
         )
     workers = telemetry.workers
     if state.phase is not Phase.SUCCEEDED or workers is None or workers.round != state.round:
-        return LaunchOutcome()
+        return LaunchOutcome(left=state.phase is not Phase.SUCCEEDED)
     return LaunchOutcome({rank: _result(paths, state.round, rank) for rank in sorted(workers.pids)})
 
 

@@ -9,7 +9,7 @@ import signal
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -86,7 +86,7 @@ class LaunchSpec:
 
 def launch_spec(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) -> LaunchSpec:
     """Return the launch for ``config``. Creates the run's directory and writes the function's call there."""
-    _check_fields(config)
+    check_fields(config, _KNOWN_FIELDS, needed=["logs_specs"])  # without logs_specs it creates files
     run_id = config.run_id or _default_run_id(config.max_nodes)
     server = _server(config)
     conf = _rendezvous(config.rdzv_configs, *(server or (FILE, "")))
@@ -167,16 +167,21 @@ def _pickled_call(function: Callable[..., Any] | None, args: Sequence[Any]) -> b
 # The settings
 
 
-def _check_fields(config: LaunchConfig) -> None:
-    unknown = [each.name for each in fields(config) if each.init and each.name not in _KNOWN_FIELDS]
+def check_fields(given: Any, known: Collection[str], needed: Collection[str] = ()) -> None:
+    """Raise ConfigError if a field of ``given``, a dataclass of torch, is set and not in ``known``.
+
+    A newer torch may have such fields. ``needed`` names fields with a default that an object cannot be created without.
+    """
+    unknown = [each.name for each in fields(given) if each.init and each.name not in known]
     if not unknown:
         return
-    required = [each.name for each in fields(config) if each.default is each.default_factory is MISSING]
-    given = {name: getattr(config, name) for name in (*required, "logs_specs")}  # without logs_specs it creates files
-    default = type(config)(**given)  # not the fields' own defaults: __post_init__ may have replaced them
+    required = [each.name for each in fields(given) if each.default is each.default_factory is MISSING]
+    values = {name: getattr(given, name) for name in (*required, *needed)}
+    default = type(given)(**values)  # not the fields' own defaults: __post_init__ may have replaced them
     for name in unknown:
-        if getattr(config, name) != getattr(default, name):
-            raise ConfigError(f"LaunchConfig.{name} is not supported by hpcelastic; leave it at its default")
+        if getattr(given, name) != getattr(default, name):
+            what = f"{type(given).__name__}.{name}"
+            raise ConfigError(f"{what} is not supported by hpcelastic; leave it at its default")
 
 
 def _settings(config: LaunchConfig, rendezvous: RendezvousSettings) -> Settings:
@@ -212,7 +217,7 @@ def _workers(config: LaunchConfig) -> WorkerSettings:
     if not isinstance(count, int) or count < 1:
         raise ConfigError(f"LaunchConfig.nproc_per_node is {count!r}; it must be 1 or more")
     if config.start_method not in _START_METHODS:
-        raise ConfigError(f"LaunchConfig.start_method is {config.start_method!r}; use one of {_START_METHODS}")
+        raise ConfigError(f"start_method is {config.start_method!r}; use one of {_START_METHODS}")
     if config.monitor_interval <= 0:
         raise ConfigError(f"LaunchConfig.monitor_interval is {config.monitor_interval}; it must be more than 0 seconds")
     return WorkerSettings(

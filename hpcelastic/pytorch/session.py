@@ -60,11 +60,17 @@ class ExternalAgentSession:
         """Notified of each change of the attributes below."""
 
         self._state = here.state
+        self._waiting = 0
+        """The number of nodes that were seen to wait for the next round."""
+
         self._idle = True
         """Whether no worker is left, and the agent waits for a round."""
 
         self._part: Assignment | None = None
         """The part that the agent's workers have."""
+
+        self._received = 0
+        """The last round of which the agent has received its part."""
 
         self._stop_reason = ""
         """Why the workers must be stopped; empty if they must not."""
@@ -132,6 +138,17 @@ class ExternalAgentSession:
                 raise self._error
             return self._stop_reason
 
+    @property
+    def nodes_waiting(self) -> int:
+        """The number of nodes that wait for the next round, at least 1, if the agent must ask for it; 0 otherwise.
+
+        Raises the error that has ended the participation.
+        """
+        # Only the register ends a round. A node that no new round would take in may wait at any time: nodes.max is
+        # reached, or a member has succeeded and starts no workers again. Then the register keeps the round. Once it has
+        # ended the round, the agent must stop its workers even if no node waits yet, for example after a failure.
+        return max(1, self._waiting) if self.stop_reason else 0
+
     def next_round(self) -> Assignment | None:
         """Wait for a round and return this node's part of it; None if the run has ended. No worker may be left.
 
@@ -140,12 +157,10 @@ class ExternalAgentSession:
         """
         self._exported.remove()
         with self._changed:
-            ended = self._part.round if self._part else 0
-        self._kill_leftovers()
-        with self._changed:
-            self._idle, self._part, self._stop_reason = True, None, ""
-            self._changed.notify_all()
-        self._inbox.deliver(WorkersEnded(ended, succeeded=False))
+            newest = self._part.round if self._part else 0
+            formed = newest > self._received and not self._stop_reason
+        if not formed:  # otherwise the round has formed before the agent asked for it
+            self._end_round(newest)
         with self._changed:
             self._changed.wait_for(lambda: self._part or self._error or self._state.phase.final)
             part = self._part
@@ -155,6 +170,7 @@ class ExternalAgentSession:
             round = str(part.round)
             self._exported.set({**self._facts, "HPCELASTIC_ROUND": round, "HPCELASTIC_TOKEN": round})
             self._release_port()  # as late as possible: rank 0 is about to bind it
+            self._received = part.round
         return part
 
     def finish(self) -> None:
@@ -191,6 +207,14 @@ class ExternalAgentSession:
         self._session.depart()
         self._release_port()
         self._session.__exit__(None, None, None)
+
+    def _end_round(self, round: int) -> None:
+        """Tell the thread of the session that no worker of ``round`` is left."""
+        self._kill_leftovers()
+        with self._changed:
+            self._idle, self._part, self._stop_reason = True, None, ""
+            self._changed.notify_all()
+        self._inbox.deliver(WorkersEnded(round, succeeded=False))
 
     def _kill_leftovers(self) -> None:
         """Kill the processes that workers have left, before the node publishes that none is left."""
@@ -232,7 +256,7 @@ class ExternalAgentSession:
         elif isinstance(message, Observation):
             self._session.record(message)
             with self._changed:
-                self._state = message.state
+                self._state, self._waiting = message.state, message.waiting
                 self._changed.notify_all()
             # The agent cannot pass a request to stop on: its workers are stopped at once.
             self._session.follow(message, polls=lambda: False)

@@ -7,6 +7,7 @@ Sources: torch/distributed/elastic/agent/server/api.py, .../events and .../metri
 import json
 import signal
 import socket
+import sys
 import time
 import traceback
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch.distributed.elastic import events
+from torch.distributed.elastic.agent.server.api import WorkerState
 from torch.distributed.elastic.events.api import Event as TorchEvent
 from torch.distributed.elastic.events.api import EventSource, NodeState
 from torch.distributed.elastic.events.handlers import get_logging_handler
@@ -46,6 +48,12 @@ _NODE_STATES = {
     Phase.CLOSED: NodeState.FAILED,
 }
 
+_FINAL_STATES = {
+    Phase.SUCCEEDED: WorkerState.SUCCEEDED,
+    Phase.FAILED: WorkerState.FAILED,
+    Phase.CLOSED: WorkerState.STOPPED,
+}
+
 
 @dataclass(frozen=True)
 class EventContext:
@@ -75,6 +83,8 @@ class LaunchOutcome:
 
     values: Mapping[int, Any] = field(default_factory=dict)
     failures: Mapping[int, ProcessFailure] = field(default_factory=dict)
+    left: bool = False
+    """Whether the node has left a run that goes on."""
 
 
 class Telemetry:
@@ -90,7 +100,9 @@ class Telemetry:
 
         self._seconds = 0
         self._restarts = 0
-        self._healthy = False
+        self.state = WorkerState.INIT
+        """State of the workers of this node, as torch's agent would give it."""
+
         self.workers: WorkersStarted | None = None
         """The last start of workers on this node; None if none were started."""
 
@@ -104,11 +116,11 @@ class Telemetry:
     def ticks(self) -> bool:
         """Whether `tick` is to be called: the workers are healthy, and a handler of metrics is set."""
         handler = getStream("torchelastic").handler
-        return self._healthy and not isinstance(handler, NullMetricHandler)
+        return self.state is WorkerState.HEALTHY and not isinstance(handler, NullMetricHandler)
 
     def tick(self) -> None:
         """Report that the workers are healthy."""
-        self._put_state("healthy")
+        self._put_state()
 
     def take(self, moment: float, event: Event) -> None:
         """Report an event that happened at ``moment``, in seconds of time.monotonic()."""
@@ -121,17 +133,17 @@ class Telemetry:
             case WorkersStarted():
                 self._workers_started(moment, event)
             case WorkerEnded(exit_code=exit_code):
-                if exit_code != 0 and self._healthy:
-                    self._healthy = False
-                    self._put_state("failed")
+                if exit_code != 0 and self.state is WorkerState.HEALTHY:
+                    self.state = WorkerState.FAILED
+                    self._put_state()
             case TimerExpired():
                 self._timer_expired(event)
             case WorkersStopped() | Fenced():
-                self._healthy, self._waits_since = False, moment
+                self.state, self._waits_since = WorkerState.STOPPED, moment
             case RunEnded(phase=phase):
-                self._healthy, self.phase = False, phase
+                self.state, self.phase = _FINAL_STATES[phase], phase
                 if phase is Phase.SUCCEEDED:
-                    self._put_state("succeeded")
+                    self._put_state()
 
     def ended(self, outcome: LaunchOutcome) -> None:
         """Report that the agent has ended without an exception; workers may have failed."""
@@ -151,6 +163,9 @@ class Telemetry:
         self._seconds = int(time.monotonic() - self._began)
         if self._waits_since is not None:
             self._rendezvous("failure", time.monotonic() - self._waits_since)
+            raised = sys.exc_info()[1]
+            message = error or f"{type(raised).__name__}: {raised}"
+            self._record_rendezvous("failed", message, NodeState.FAILED)
         self._put_run("failure")
         self._record("FAILED", raw_error=error or traceback.format_exc())
 
@@ -159,9 +174,7 @@ class Telemetry:
         self._restarts = event.restarts
         if phase is Phase.RUNNING and event.round != self._formed:
             self._formed, self._formed_at = event.round, moment
-        run_id, node_state = self._context.run_id, _NODE_STATES[phase]
-        # In a lambda: the function of torch reads the file name of its caller.
-        call_handler(lambda: events.construct_and_record_rdzv_event(run_id, event.reason, node_state, name=phase.value))
+        self._record_rendezvous(phase.value, event.reason, _NODE_STATES[phase])
 
     def _workers_started(self, moment: float, event: WorkersStarted) -> None:
         since = self._formed_at if self._waits_since is None else self._waits_since
@@ -169,7 +182,7 @@ class Telemetry:
         self._rendezvous("success", waited)
         self._record("ASSIGN_WORKER_RANKS", duration_ms=0.0)  # the rendezvous has assigned them
         self.workers = event
-        self._healthy, self._waits_since = True, None
+        self.state, self._waits_since = WorkerState.HEALTHY, None
         for rank in sorted(self.workers.pids):
             self._record("START", rank=rank)
         _put_timed("LocalElasticAgent._start_workers", started)
@@ -187,10 +200,10 @@ class Telemetry:
         self._record("RENDEZVOUS", duration_ms=1000 * seconds)
         _put_timed("SimpleElasticAgent._rendezvous", seconds, how)
 
-    def _put_state(self, state: str) -> None:
+    def _put_state(self) -> None:
         role = self._context.role
         _put(f"workers.{role}.remaining_restarts", self._remaining)
-        _put(f"workers.{role}.{state}", 1)
+        _put(f"workers.{role}.{self.state.value.lower()}", 1)
 
     def _put_run(self, how: str) -> None:
         _put_timed("SimpleElasticAgent.run", time.monotonic() - self._began, how)
@@ -209,6 +222,11 @@ class Telemetry:
         }
         for name, value in found.items():
             _put(f"workers.{self._context.role}.{name}", value)
+
+    def _record_rendezvous(self, name: str, message: str, state: NodeState) -> None:
+        run_id = self._context.run_id
+        # In a lambda: the function of torch reads the file name of its caller.
+        call_handler(lambda: events.construct_and_record_rdzv_event(run_id, message, state, name=name))
 
     @property
     def _remaining(self) -> int:
@@ -250,19 +268,19 @@ class Telemetry:
 
     def _metadata(self, state: str) -> dict[str, Any]:
         """Return the metadata that all events have."""
-        about = self._context
+        context = self._context
         return {
-            "run_id": about.run_id,
+            "run_id": context.run_id,
             "global_rank": None,
             "group_rank": self.workers.group_rank if self.workers else None,
             "worker_id": None,
-            "role": about.role,
+            "role": context.role,
             "hostname": self._hostname,
             "state": state,
             "total_run_time": self._seconds,
             "rdzv_backend": BACKEND,
             "raw_error": None,
-            "agent_restarts": about.max_restarts - self._remaining,
+            "agent_restarts": context.max_restarts - self._remaining,
         }
 
     def _pass_on(self, event: TorchEvent) -> None:

@@ -9,9 +9,10 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
+from torch.distributed.elastic.events.api import NodeState
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousHandler,
@@ -26,12 +27,14 @@ from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import EnteredRun, enter_run, local_identity
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import State
 from hpcelastic.pytorch.agent_store import AgentStore
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import torch_errors
 from hpcelastic.pytorch.failures import failure_in_flight
+from hpcelastic.pytorch.rendezvous_events import RendezvousEvents
 from hpcelastic.pytorch.session import ExternalAgentSession, SessionEnded
 from hpcelastic.rendezvous.notifier import Notifier
 from hpcelastic.rendezvous.run import close_run, conclude_run, fail_run, read_state
@@ -47,40 +50,51 @@ _STATE_TIMEOUT = 10.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class HandlerSpec:
+    """The run that a handler joins, and the settings of its node."""
+
+    paths: RunPaths
+    run_id: str
+    settings: Settings
+    address: str = ""
+    """Address at which other nodes reach this one; empty to detect it."""
+
+    network: NetworkSettings = field(default_factory=NetworkSettings)
+
+
 def create_handler(params: RendezvousParameters) -> "FileRendezvousHandler":
     """Create a handler for the run ``params.run_id`` in the directory ``params.endpoint``.
 
     Raises ValueError that names a wrong option.
     """
+    with RendezvousEvents(params.run_id, __name__).errors("create_handler"):
+        return FileRendezvousHandler(_handler_spec(params))
+
+
+def _handler_spec(params: RendezvousParameters) -> HandlerSpec:
     paths = RunPaths(run_directory(params))
+    notifications = params.get_as_bool("notifications", params.get_as_bool("doorbell", True))  # the old name
     try:
         conf = read_conf(params.config, extra_keys=("interface", "notifications"))
+        network = NetworkSettings(params.get("interface"), bool(notifications))
     except ValueError as error:
         raise ValueError(f"--rdzv-conf: {error}") from None
     for line in conf.warnings:
         _log.warning("--rdzv-conf: %s", line)
     settings = Settings(NodeRange(params.min_nodes, params.max_nodes), conf.settings)
-    interface = params.get("interface")
-    notifications = params.get_as_bool("notifications", params.get_as_bool("doorbell", True))  # the old name
-    return FileRendezvousHandler(
-        paths, params.run_id, settings, params.local_addr or "", interface, bool(notifications)
-    )
+    return HandlerSpec(paths, params.run_id, settings, params.local_addr or "", network)
 
 
 class FileRendezvousHandler(RendezvousHandler):
-    """One agent's side of the rendezvous in ``paths``. It joins the run at the first `next_rendezvous`."""
+    """One agent's side of the rendezvous of ``spec``. It joins the run at the first `next_rendezvous`.
 
-    def __init__(
-        self,
-        paths: RunPaths,
-        run_id: str,
-        settings: Settings,
-        address: str = "",
-        interface: str | None = None,
-        notifications: bool = True,
-    ) -> None:
-        self._paths, self._run_id, self._settings = paths, run_id, settings
-        self._address, self._interface, self._notifications = address, interface, notifications
+    Its events are recorded as those of torch's `DynamicRendezvousHandler`.
+    """
+
+    def __init__(self, spec: HandlerSpec) -> None:
+        self.spec = spec
+        self._events = RendezvousEvents(spec.run_id, type(self).__name__)
         self._session: ExternalAgentSession | None = None
         self._run_context = contextlib.ExitStack()
         """The context in which this node has entered the run. It holds the lock of the node's name."""
@@ -104,48 +118,53 @@ class FileRendezvousHandler(RendezvousHandler):
         RendezvousConnectionError if the directory cannot be used, RendezvousStateError if its content cannot be
         decoded, and SystemExit with status 0 if this node must leave the run.
         """
-        with torch_errors():
-            if self._session is None:
-                self._session = self._enter()
+        with self._reported("next_rendezvous"):
+            session = self._session or self._enter()
+            self._events.record("next_rendezvous", session.name, "attempts to join the next round of")
             try:
-                part = self._session.next_round()
+                part = session.next_round()
             except SessionEnded as error:
                 raise _graceful_exit() from error
             if part is None:
                 raise self._closed_error()
-            store = AgentStore(self._paths.store(part.round) / "agents", self._session.finish)
+            store = AgentStore(self.spec.paths.store(part.round) / "agents", session.finish)
+        self._events.record("next_rendezvous", session.name, f"has joined round {part.round} of", part=part)
         bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
         return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
 
     def is_closed(self) -> bool:
         """Return whether the run has ended, so that no further round can form."""
-        with torch_errors():
+        with self._reported("is_closed"):
             if self._session is not None and self._session.state.phase.final:
                 return True
-            if not Register(self._paths.register, writer="").numbers():
+            if not Register(self.spec.paths.register, writer="").numbers():
                 return False
-            with contextlib.closing(open_backend(self._paths)) as backend:
+            with contextlib.closing(open_backend(self.spec.paths)) as backend:
                 return read_state(backend).phase.final
 
     def set_closed(self) -> None:
         """End the run for all nodes."""
-        with torch_errors():
-            if self._session is None:
-                self._session = self._enter()
-            name, backend = self._session.name, self._session.backend
-            self._change_state(lambda notifier: close_run(backend, name, f"torchrun has ended on {name}", notifier))
+        with self._reported("set_closed"):
+            session = self._session or self._enter()
+            reason = f"torchrun has ended on {session.name}"
+            self._change_state(lambda notifier: close_run(session.backend, session.name, reason, notifier))
+        self._events.record("set_closed", session.name, "has closed", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:
-        """Return 1 if this agent must stop its workers and ask for the next round, for any reason; 0 otherwise."""
-        with torch_errors():
+        """Return the number of nodes that wait for the next round, if this agent has to ask for it; 0 otherwise.
+
+        If the round has ended, for any reason, it is at least 1: the agent must stop its workers. While the round goes
+        on it is 0, also if there are nodes that it cannot take in.
+        """
+        with self._reported("num_nodes_waiting"):
             try:
-                return int(self._session is not None and bool(self._session.stop_reason))
+                return 0 if self._session is None else self._session.nodes_waiting
             except SessionEnded as error:
                 raise _graceful_exit() from error
 
     def get_run_id(self) -> str:
         """Return the value of ``--rdzv-id``."""
-        return self._run_id
+        return self.spec.run_id
 
     def shutdown(self) -> bool:
         """Leave the run. Return False if that failed.
@@ -156,33 +175,44 @@ class FileRendezvousHandler(RendezvousHandler):
         session, self._session = self._session, None
         if self._finalizer is not None:
             self._finalizer.detach()
+        if session is None:
+            return True
         try:
             with self._run_context:
-                if session is not None:
-                    self._leave(session)
+                self._leave(session)
         except (HpcElasticError, OSError) as error:
-            _log.warning("the rendezvous %s could not be shut down: %s", self._run_id, error)
+            _log.warning("the rendezvous %s could not be shut down: %s", self.spec.run_id, error)
+            self._events.record("shutdown", session.name, f"has failed ({error}) to leave", NodeState.FAILED)
             return False
+        self._events.record("shutdown", session.name, "has left", NodeState.SUCCEEDED)
         return True
 
+    @contextlib.contextmanager
+    def _reported(self, action: str) -> Iterator[None]:
+        """Raise errors of hpcelastic within the block as torch's, and record each error as an event."""
+        with self._events.errors(action), torch_errors():
+            yield
+
     def _enter(self) -> ExternalAgentSession:
-        local = replace(local_identity(), address=self._address)
+        spec, local = self.spec, replace(local_identity(), address=self.spec.address)
         for identity in numbered_identities(local):
             with contextlib.suppress(NameTaken), contextlib.ExitStack() as stack:
                 entered = stack.enter_context(
-                    enter_run(self._paths, self._run_id, self._settings, identity, self._interface, workers=1)
+                    enter_run(spec.paths, spec.run_id, spec.settings, identity, spec.network.interface, workers=1)
                 )
                 session = self._start_session(entered)
                 self._run_context = stack.pop_all()
                 self._finalizer = weakref.finalize(self, _leave_in_background, session, self._run_context)
                 self._finalizer.atexit = False  # at exit, the session publishes its departure itself
+                self._session = session
+                self._events.record("next_rendezvous", session.name, "takes part in", NodeState.INIT)
                 return session
         raise AssertionError("numbered_identities is endless")
 
     def _start_session(self, entered: EnteredRun) -> ExternalAgentSession:
         if entered.state.phase.final:
             raise self._closed_error(entered.state.reason)
-        return ExternalAgentSession(self._paths, entered, self._notifications)
+        return ExternalAgentSession(self.spec.paths, entered, self.spec.network.notifications)
 
     def _leave(self, session: ExternalAgentSession) -> None:
         if not session.succeeded:
@@ -211,15 +241,15 @@ class FileRendezvousHandler(RendezvousHandler):
         """Change the run's state, in bounded time, and notify the other nodes."""
 
         def update() -> None:
-            with outside_notifier(self._paths, "torchrun") as notifier:
+            with outside_notifier(self.spec.paths, "torchrun") as notifier:
                 change(notifier)
 
-        bounded(update, _STATE_TIMEOUT, str(self._paths.root))
+        bounded(update, _STATE_TIMEOUT, str(self.spec.paths.root))
 
     def _closed_error(self, reason: str = "") -> RendezvousClosedError:
         reason = reason or (self._session.state.reason if self._session else "")
         return RendezvousClosedError(
-            f"{self._paths.root}: the run has ended ({reason}); for another run, use another --rdzv-id"
+            f"{self.spec.paths.root}: the run has ended ({reason}); for another run, use another --rdzv-id"
         )
 
 

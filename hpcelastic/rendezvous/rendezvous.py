@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.codec import encode
-from hpcelastic.protocol.decide import Decision, decide, describe
+from hpcelastic.protocol.decide import Decision, decide, describe, waiting
 from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -49,6 +49,9 @@ class Observation:
 
     last: bool = False
     """True if the round has ended, and no other node has workers of it left."""
+
+    waiting: int = 0
+    """Number of nodes that wait for the next round, according to the leases that this node has read."""
 
 
 @dataclass(frozen=True)
@@ -193,8 +196,8 @@ class Rendezvous:
         rank = self._schedule_next(began, state, read)
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
-        lease_from, settled = self._lease.renewed_at, self._lease.settled
-        return Observation(version.number, state, reason, lease_from, settled, first, short, last)
+        lease_from, settled, waits = self._lease.renewed_at, self._lease.settled, waiting(state, self._view())
+        return Observation(version.number, state, reason, lease_from, settled, first, short, last, waits)
 
     def _must_read(self, state: State) -> bool:
         """Return whether this node has to read the leases, because no other node may do so."""

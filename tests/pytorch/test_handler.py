@@ -1,4 +1,4 @@
-"""Side effects of a rendezvous handler on its process: threads, environment and child processes."""
+"""Side effects of a rendezvous handler: threads, environment and child processes of its process, and torch's events."""
 
 import gc
 import os
@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch.distributed.elastic.rendezvous import RendezvousParameters
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousTimeoutError
 
 from hpcelastic.agent.guard_main import MARKER
+from hpcelastic.api.steering import drain
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.state import NodeState
+from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.pytorch import torchrun
-from hpcelastic.pytorch.torchrun import FileRendezvousHandler, create_handler
+from hpcelastic.pytorch.torchrun import FileRendezvousHandler
+from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
-from tests.pytorch.torch_agents import QUICK
-
-
-def handler_of(directory: Path) -> FileRendezvousHandler:
-    return create_handler(RendezvousParameters("hpcelastic", str(directory), "r", 1, 1, "127.0.0.1", **QUICK))
+from tests.pytorch.recorded import Register
+from tests.pytorch.torch_agents import handler_of
 
 
 @pytest.fixture
@@ -119,3 +118,90 @@ def test_a_handler_that_is_dropped_leaves_its_run(tmp_path: Path) -> None:
     gc.collect()
     eventually(lambda: not threads())
     assert node_states(tmp_path) == [NodeState.LEFT]
+
+
+# torch's events
+
+
+def test_each_step_of_a_handler_is_recorded(tmp_path: Path, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    handler = handler_of(tmp_path)
+    store = handler.next_rendezvous().bootstrap_store_info
+    handler.shutdown()
+    handler.shutdown()  # there is nothing left to do
+    assert kept.states == ["INIT", "RUNNING", "RUNNING", "SUCCEEDED"]
+    assert [event["rank"] for event in kept.events] == [None, None, 0, None]
+    assert {(event["run_id"], event["pid"]) for event in kept.events} == {("r", os.getpid())}
+    assert store is not None
+    joined = kept.events[2]
+    assert joined["master_endpoint"] == f"{store.master_addr}:{store.master_port}"
+    assert joined["name"].endswith(":FileRendezvousHandler.next_rendezvous")
+    assert "has joined round 1 of the rendezvous 'r'" in joined["message"]
+
+
+def test_a_round_that_forms_before_the_agent_asks_for_it_is_used(
+    tmp_path: Path, registered: Register, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunPaths(tmp_path / "r")
+
+    def slow(_: object) -> None:
+        eventually(lambda: read_state(run).phase is not Phase.JOINING)
+
+    monkeypatch.setattr(registered("dynamic_rendezvous"), "emit", slow)
+    handler = handler_of(tmp_path)
+    assert handler.next_rendezvous().rank == 0
+    assert (handler.num_nodes_waiting(), read_state(run).round) == (0, 1)
+    handler.shutdown()
+
+
+def test_a_time_out_is_recorded_as_a_failure(tmp_path: Path, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    handler = handler_of(tmp_path, nodes=2, join_timeout=0.2)
+    with pytest.raises(RendezvousTimeoutError):
+        handler.next_rendezvous()
+    handler.shutdown()
+    assert kept.states == ["INIT", "RUNNING", "FAILED", "SUCCEEDED"]
+    assert kept.events[2]["message"].startswith("RendezvousTimeoutError: ")
+    assert "RendezvousTimeoutError" in kept.events[2]["error_trace"]
+
+
+def test_the_end_of_a_run_is_recorded_and_a_later_attempt_as_a_failure(tmp_path: Path, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    handler = handler_of(tmp_path)
+    handler.set_closed()
+    assert kept.states == ["INIT", "SUCCEEDED"]
+    with pytest.raises(RendezvousClosedError):
+        handler.next_rendezvous()
+    assert kept.states[2:] == ["RUNNING", "FAILED"]
+    handler.shutdown()
+
+
+def test_a_wrong_option_is_recorded_as_a_failure(tmp_path: Path, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    with pytest.raises(ValueError, match="lease"):
+        handler_of(tmp_path, lease="long")
+    assert kept.states == ["FAILED"]
+
+
+def test_a_node_that_must_leave_has_not_failed(tmp_path: Path, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    handler = handler_of(tmp_path)
+    handler.next_rendezvous()
+    (member,) = (lease.member for lease in read_leases(RunPaths(tmp_path / "r").leases).values())
+    drain(RunPaths(tmp_path / "r"), [member.name])
+    eventually(handler.num_nodes_waiting)
+    with pytest.raises(SystemExit):
+        handler.next_rendezvous()
+    handler.shutdown()
+    assert "FAILED" not in kept.states
+
+
+def test_a_broken_handler_of_events_has_no_effect(
+    handler: FileRendezvousHandler, registered: Register, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    def broken(_: object) -> None:
+        raise OSError("the dashboard is away")
+
+    monkeypatch.setattr(registered("dynamic_rendezvous"), "emit", broken)
+    assert handler.next_rendezvous().rank == 0
+    assert "the dashboard is away" in caplog.text

@@ -1,11 +1,9 @@
 """torch's `elastic_launch` and hpcelastic's with the same input: results, errors, and torch's events and metrics."""
 
 import json
-import logging
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,8 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.elastic import events, metrics
-from torch.distributed.elastic.events import handlers
+from torch.distributed.elastic import metrics
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousTimeoutError
@@ -29,7 +26,8 @@ from hpcelastic.errors import ConfigError
 from hpcelastic.pytorch.launch import LaunchConfig, elastic_launch
 from hpcelastic.pytorch.launch_config import launch_spec
 from tests.pytorch import entries
-from tests.pytorch.sides import SIDES, Ours, Side
+from tests.pytorch.recorded import Register
+from tests.pytorch.sides import SIDES, Ours, Side, free_port
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 100.0
@@ -232,12 +230,6 @@ def report(process: "subprocess.Popen[str]") -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize("name", SIDES)
 def test_two_nodes_on_a_machine_have_different_ranks(name: str, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2}
@@ -344,40 +336,6 @@ def test_selected_lines_are_copied_to_a_file(ours: Make, tmp_path: Path) -> None
 # Events and metrics
 
 
-class Kept(logging.Handler):
-    """A handler of events, such as a dashboard registers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.events: list[dict[str, Any]] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.events.append(json.loads(record.getMessage()))
-
-
-@pytest.fixture
-def registered(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Kept]]:
-    """Register a handler under a name. All are removed at the end."""
-    before = dict(handlers._log_handlers)
-
-    def register(name: str) -> Kept:
-        events._events_loggers.pop(name, None)
-        logger = logging.getLogger(f"torchelastic-events-{name}")
-        logger.handlers.clear()
-        kept = handlers._log_handlers[name] = Kept()
-        return kept
-
-    yield register
-    for name in handlers._log_handlers:
-        events._events_loggers.pop(name, None)
-        logging.getLogger(f"torchelastic-events-{name}").handlers.clear()
-    handlers._log_handlers.clear()
-    handlers._log_handlers.update(before)
-
-
-Told = list[tuple[str, str, int | None]]
-
-
 @pytest.mark.parametrize(
     ("entry", "args", "fields"),
     [
@@ -389,7 +347,7 @@ Told = list[tuple[str, str, int | None]]
     ids=["succeeds", "fails", "is restarted", "stays alone"],
 )
 def test_a_handler_of_events_gets_the_events_of_torch(
-    entry: str, args: tuple[Any, ...], fields: dict[str, Any], tmp_path: Path, registered: Callable[[str], Kept]
+    entry: str, args: tuple[Any, ...], fields: dict[str, Any], tmp_path: Path, registered: Register
 ) -> None:
     found = []
     for name, make in SIDES.items():
@@ -420,18 +378,15 @@ def summary(event: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_the_events_of_the_rendezvous_are_like_torchs(ours: Make, registered: Callable[[str], Kept]) -> None:
+def test_the_events_of_the_rendezvous_are_like_torchs(ours: Make, registered: Register) -> None:
     kept = registered("dynamic_rendezvous")
     ours(nproc_per_node=1).launch(entries.echoes)
     assert {event["run_id"] for event in kept.events} == {"run"}
-    states = [event["node_state"] for event in kept.events]
-    assert states[-2:] == ["RUNNING", "SUCCEEDED"]
+    assert kept.states[-2:] == ["RUNNING", "SUCCEEDED"]
     assert kept.events[-1]["message"] == "all workers of round 1 succeeded"
 
 
-def test_a_timer_ends_a_worker_and_is_told(
-    ours: Make, registered: Callable[[str], Kept], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_timer_ends_a_worker_and_is_told(ours: Make, registered: Register, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
     monkeypatch.delenv("TORCHELASTIC_TIMER_FILE", raising=False)
     kept = registered("mine")
@@ -442,6 +397,14 @@ def test_a_timer_ends_a_worker_and_is_told(
     told = [event["metadata"] for event in kept.events if event["name"] in ("timer expired", "kill worker process")]
     assert [json.loads(data["metadata"])["watchdog_event"] for data in told] == ["timer expired", "kill worker process"]
     assert {json.loads(data["metadata"])["scope_id"] for data in told} == {"save"}
+
+
+def test_a_rendezvous_that_takes_too_long_is_recorded_as_failed(ours: Make, registered: Register) -> None:
+    kept = registered("dynamic_rendezvous")
+    with pytest.raises(RendezvousTimeoutError):
+        ours(min_nodes=2, max_nodes=2, rdzv_configs={"join_timeout": 1}).launch(entries.echoes)
+    assert kept.states[-1] == "FAILED"
+    assert kept.events[-1]["message"].startswith("RendezvousTimeoutError: ")
 
 
 class Numbers(metrics.MetricHandler):
@@ -535,11 +498,11 @@ LOCK = threading.Lock()
         ({"nproc_per_node": 0}, entries.echoes, "LaunchConfig.nproc_per_node is 0"),
         ({"max_restarts": -1}, entries.echoes, "restarts.max is -1"),
         ({"monitor_interval": 0}, entries.echoes, "LaunchConfig.monitor_interval is 0"),
-        ({"start_method": "thread"}, entries.echoes, "LaunchConfig.start_method is 'thread'"),
+        ({"start_method": "thread"}, entries.echoes, "start_method is 'thread'"),
         ({"rdzv_configs": {"retries": 3}}, entries.echoes, "LaunchConfig.rdzv_configs: 'retries' is not a known key"),
         ({"rdzv_configs": {"timeout": "soon"}}, entries.echoes, "timeout is 'soon'; write seconds"),
         ({"rdzv_configs": {"rank": "first"}}, entries.echoes, "rank is the node's number"),
-        ({"event_log_handler": "none"}, entries.echoes, "LaunchConfig.event_log_handler is 'none'"),
+        ({"event_log_handler": "none"}, entries.echoes, "event_log_handler is 'none'"),
         ({"signals_to_handle": "SIGTERM,SIGUSR1"}, entries.echoes, "has 'SIGUSR1': hpcelastic handles it as a warning"),
         ({"signals_to_handle": "SIGKILL"}, entries.echoes, "has 'SIGKILL': no process can handle it"),
         ({"signals_to_handle": "SIGFOO"}, entries.echoes, "has 'SIGFOO': there is no such signal"),
@@ -620,7 +583,7 @@ class Newest(LaunchConfig):
     ("field", "value"), [("teleport", True), ("speed", 5.0)], ids=["set", "other than what it becomes by itself"]
 )
 def test_a_field_of_a_newer_torch_is_refused_if_it_is_set(field: str, value: Any) -> None:
-    with pytest.raises(ConfigError, match=rf"LaunchConfig.{field} is not supported"):
+    with pytest.raises(ConfigError, match=rf"Newest.{field} is not supported"):
         launch_spec(Newest(1, 1, 1, **{field: value}), entries.echoes, [])
 
 

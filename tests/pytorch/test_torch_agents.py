@@ -9,8 +9,10 @@ import pytest
 from hpcelastic.api.steering import drain
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.protocol.state import Phase, State
-from hpcelastic.rendezvous.run import read_state
+from hpcelastic.protocol.decide import checkpoint
+from hpcelastic.protocol.state import NodeState, Phase, State
+from hpcelastic.rendezvous.run import read_state, steer_run
+from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
 from tests.pytorch.torch_agents import Nodes, TorchAgents, status, torch_agents
@@ -83,3 +85,24 @@ def test_a_failure_after_a_success_fails_the_run(
     state = read_state(FileBackend(run))
     assert (state.phase, len(state.failures)) == (Phase.FAILED, failures)
     assert re.match(reason, state.reason)
+
+
+def test_nodes_for_which_there_is_no_place_do_not_end_a_round_and_are_counted_once_it_ends(
+    run: RunPaths, tmp_path: Path
+) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    with torch_agents(Nodes(tmp_path, 1, 1)) as agents:
+        for _ in range(3):
+            agents.watch(counts)
+        eventually(lambda: len(waiting(run)) == 2)
+        assert running(run).round == 1
+        steer_run(run, "test", checkpoint)
+        eventually(lambda: any(counts.iterdir()))
+    assert [file.read_text() for file in counts.iterdir()] == ["2"]
+
+
+def waiting(run: RunPaths) -> list[str]:
+    """Return the nodes that wait while round 1 runs."""
+    members = [lease.member for lease in read_leases(run.leases).values()]
+    return [member.node for member in members if (member.node_state, member.round) == (NodeState.READY, 1)]

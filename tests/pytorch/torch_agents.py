@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.launcher.api import LaunchConfig, launch_agent
 
-from hpcelastic.pytorch.torchrun import create_handler
+from hpcelastic.pytorch.torchrun import FileRendezvousHandler, create_handler
 
 QUICK: dict[str, Any] = {"lease": 2, "margin": 0.5, "poll": 0.05, "last_call": 0.5, "join_timeout": 20}
 
@@ -47,6 +48,10 @@ class TorchAgents:
         """Start ``command`` with an agent and without a launcher, like torch's own tests."""
         return self._start(_run, self._nodes, command, exit_barrier)
 
+    def watch(self, counts: Path) -> BaseProcess:
+        """Take part in a round, and write the first count of waiting nodes that is not 0 to a file in ``counts``."""
+        return self._start(_watch, self._nodes, counts)
+
     def _start(self, target: Any, *args: Any) -> BaseProcess:
         process = _forked.Process(target=_reported, args=(target, *args))
         process.start()
@@ -66,6 +71,11 @@ def torch_agents(nodes: Nodes) -> Iterator[TorchAgents]:
         yield agents
     finally:
         agents.end()
+
+
+def handler_of(directory: Path, nodes: int = 1, **conf: Any) -> FileRendezvousHandler:
+    """Return a handler of the run ``r`` in ``directory``, with ``conf`` in place of quick times."""
+    return create_handler(_parameters(Nodes(directory, nodes, nodes), QUICK | conf))
 
 
 def status(process: BaseProcess) -> int | None:
@@ -110,6 +120,15 @@ def _run(nodes: Nodes, command: tuple[str, ...], exit_barrier: float) -> None:
     spec.rdzv_handler.shutdown()
     if result.is_failed():
         raise RuntimeError(f"workers failed: {result.failures}")
+
+
+def _watch(nodes: Nodes, counts: Path) -> None:
+    handler = create_handler(_parameters(nodes, QUICK))
+    handler.next_rendezvous()
+    while not (count := handler.num_nodes_waiting()):
+        time.sleep(0.02)
+    (counts / str(os.getpid())).write_text(str(count))
+    handler.shutdown()
 
 
 def _parameters(nodes: Nodes, times: Mapping[str, Any]) -> RendezvousParameters:

@@ -365,6 +365,20 @@ def test_a_newcomer_joins_in_a_new_round(tmp_path: Path) -> None:
     assert (state.phase, state.round, names(state)) == (Phase.RUNNING, 2, ["a", "b"]), "a survivor keeps its rank"
 
 
+def test_an_observation_counts_the_nodes_that_wait_for_the_next_round(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 1)
+    member, *others = (world.node(name) for name in "abc")
+    turns(member)
+    turns(*others)
+    wait(world, HEARTBEAT, *others, member)
+    assert (member.step().state.phase, member.step().waiting) == (Phase.RUNNING, 2)
+    others[0].set_state(NodeState.LEFT, 1)
+    others[0].step()
+    member.fail(1)
+    observation = member.step()
+    assert (observation.state.phase, observation.waiting) == (Phase.JOINING, 1)
+
+
 def test_no_round_forms_while_a_member_may_have_workers(tmp_path: Path) -> None:
     _world, a, b = running_pair(tmp_path)
     a.fail(1)
