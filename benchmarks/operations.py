@@ -86,9 +86,9 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     rows = []
     for run in results["runs"]:
         counts, agents = run["counts"], run["agents"]
-        asked = [counts.get(kind, 0) / agents for kind in KINDS]
+        per_agent = [counts.get(kind, 0) / agents for kind in KINDS]
         sizes = [size(counts.get(what, 0) / agents) for what in ("bytes read", "bytes written")]
-        rows.append((run["what"], str(agents), significant(sum(asked)), *map(significant, asked), *sizes))
+        rows.append((run["what"], str(agents), significant(sum(per_agent)), *map(significant, per_agent), *sizes))
     head = ("per agent", "agents", "operations", *KINDS, "read", "written")
     note = (
         "Means over all agents; one worker each. Names and attributes are cached for 3 s, as by NFS. "

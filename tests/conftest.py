@@ -34,7 +34,7 @@ def _default_signals() -> None:
 
 _default_signals()
 
-os.environ["HPCELASTIC_CONFIG"] = ""  # the profiles of whoever runs the tests
+os.environ["HPCELASTIC_CONFIG"] = ""  # not the profiles of the user
 
 
 @pytest.fixture(autouse=True)

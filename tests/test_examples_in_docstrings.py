@@ -16,8 +16,8 @@ from tests.training.workers import become_nobody
 def run_examples(of: object, name: str, names: Mapping[str, object]) -> None:
     (found,) = doctest.DocTestFinder(recurse=False).find(of, name, module=False, globs=dict(names))
     assert found.examples, f"{name} has no examples"
-    said: list[str] = []
-    assert doctest.DocTestRunner(verbose=False).run(found, out=said.append).failed == 0, "".join(said)
+    output: list[str] = []
+    assert doctest.DocTestRunner(verbose=False).run(found, out=output.append).failed == 0, "".join(output)
 
 
 @pytest.mark.parametrize("name", ["Checkpoints", "publish"])

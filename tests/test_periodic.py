@@ -12,7 +12,7 @@ from tests.periodic import __main__ as periodic
 from tests.periodic.parts import Part, nightly, weekly
 from tests.periodic.record import CHECKOUT, Record, holds
 
-pytestmark = pytest.mark.nightly  # of no use to who changes the package
+pytestmark = pytest.mark.nightly  # not useful for changes of the package
 
 SOURCE = "tests/periodic/parts.py"
 

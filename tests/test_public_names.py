@@ -21,9 +21,9 @@ def test_dir_lists_every_public_name() -> None:
 @pytest.mark.parametrize("first", ["", "import hpcelastic.storage.files; "], ids=["alone", "after the package"])
 def test_the_store_is_a_function_with_a_docstring(first: str) -> None:
     code = f"import hpcelastic; {first}help(hpcelastic.store)"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[0] == "Help on function store in module hpcelastic:"
-    assert "PACKAGE CONTENTS" not in said
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.splitlines()[0] == "Help on function store in module hpcelastic:"
+    assert "PACKAGE CONTENTS" not in output
 
 
 @pytest.mark.parametrize("name", ["Run", "store", "submit", "sweep"])

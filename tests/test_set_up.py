@@ -65,7 +65,7 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
-def said(done: "subprocess.CompletedProcess[str]") -> list[str]:
+def output(done: "subprocess.CompletedProcess[str]") -> list[str]:
     """Return the printed lines without those of make itself."""
     return [line for line in (done.stdout + done.stderr).splitlines() if not line.startswith("make: ")]
 
@@ -92,7 +92,7 @@ def test_an_available_tool_makes_the_environment(
     for name in programs:
         machine.add(name, MAKES_ENVIRONMENT)
     done = machine.sets_up(no_venv)
-    assert (done.returncode, said(done)) == (0, [])
+    assert (done.returncode, output(done)) == (0, [])
     assert machine.made_by == made_by
     assert (machine.root / ".venv" / ".ready").exists()
 
@@ -100,7 +100,7 @@ def test_an_available_tool_makes_the_environment(
 def test_without_any_tool_the_error_names_the_package(machine: Machine) -> None:
     done = machine.sets_up(no_venv=True)
     assert done.returncode != 0
-    assert said(done) == ["python3 has no module venv; on Debian or Ubuntu, as root: apt-get install python3-venv"]
+    assert output(done) == ["python3 has no module venv; on Debian or Ubuntu, as root: apt-get install python3-venv"]
     assert not (machine.root / ".venv").exists()
 
 
@@ -108,7 +108,7 @@ def test_without_python_there_is_an_error(machine: Machine) -> None:
     (machine.bin / "python3").unlink()
     done = machine.sets_up()
     assert done.returncode != 0
-    assert said(done) == ["python3: not found; install Python 3.10 or newer, or make PYTHON=python3.x"]
+    assert output(done) == ["python3: not found; install Python 3.10 or newer, or make PYTHON=python3.x"]
 
 
 def test_an_old_python_ends_it(machine: Machine) -> None:

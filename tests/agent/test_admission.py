@@ -31,7 +31,7 @@ class Clock:
 
     now: float = NOW
     happens: Callable[[], object] = lambda: None
-    said: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
 
     def time(self) -> float:
         return self.now
@@ -65,7 +65,7 @@ def admit_node(paths: RunPaths, clock: Clock, movable: bool = False, **health: o
     settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
     environ = {"PATH": "/usr/bin:/bin"}
     request = AdmissionRequest(paths, FileBackend(paths), NODE, Settings(), settings, environ, movable)
-    return admit(request, clock.said.append)
+    return admit(request, clock.reported.append)
 
 
 def out(paths: RunPaths) -> None:
@@ -74,13 +74,13 @@ def out(paths: RunPaths) -> None:
 
 def test_a_node_without_incidents_joins(paths: RunPaths, clock: Clock) -> None:
     assert admit_node(paths, clock) is None
-    assert (clock.said, clock.now, read_leases(paths.leases)) == ([], NOW, {})
+    assert (clock.reported, clock.now, read_leases(paths.leases)) == ([], NOW, {})
 
 
 def test_a_node_that_fails_its_check_reports_it_and_ends(paths: RunPaths, clock: Clock) -> None:
     assert admit_node(paths, clock, check=True, disk="0", command="echo bent; exit 1") == EXIT_UNFIT
-    assert clock.said[0].startswith("node check failed: health.command: bent (exit status 1); ")
-    assert f"hpcelastic forgive {paths.root} n1" in clock.said[-1]
+    assert clock.reported[0].startswith("node check failed: health.command: bent (exit status 1); ")
+    assert f"hpcelastic forgive {paths.root} n1" in clock.reported[-1]
     assert [one.message for one in read_incidents(paths)] == ["health.command: bent (exit status 1)"]
     (lease,) = read_leases(paths.leases).values()
     assert (lease.member.name, lease.member.node_state) == ("n1", NodeState.LEFT)
@@ -91,8 +91,8 @@ def test_an_excluded_node_waits_until_it_is_forgiven(paths: RunPaths, clock: Clo
     clock.happens = lambda: forgive(paths)
     assert admit_node(paths, clock) is None
     assert clock.now == NOW + admission._POLL_INTERVAL
-    assert clock.said[0] == "this node had problems recently: check failed just now: it smokes"
-    assert clock.said[1].startswith("it is excluded for 60 min; to admit it now: hpcelastic forgive ")
+    assert clock.reported[0] == "this node had problems recently: check failed just now: it smokes"
+    assert clock.reported[1].startswith("it is excluded for 60 min; to admit it now: hpcelastic forgive ")
     assert [lease.member.node_state for lease in read_leases(paths.leases).values()] == [NodeState.LEFT]
 
 
@@ -106,7 +106,7 @@ def test_an_excluded_node_waits_until_no_round_has_formed_for_long(paths: RunPat
     out(paths)
     assert admit_node(paths, clock) is None
     assert admission._IDLE_RUN_TIMEOUT < clock.now - NOW < 2 * admission._IDLE_RUN_TIMEOUT
-    assert clock.said[-1] == "no round for 60 s: this node is admitted although it had problems recently"
+    assert clock.reported[-1] == "no round for 60 s: this node is admitted although it had problems recently"
 
 
 def test_a_relocatable_agent_leaves_once_a_round_runs_without_it(paths: RunPaths, clock: Clock) -> None:

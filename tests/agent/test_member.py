@@ -255,5 +255,5 @@ def test_the_agent_does_not_import_torch() -> None:
     ],
 )
 def test_workers_that_share_a_resource_are_reported(workers: int, gpus: int, cpus: int, words: str) -> None:
-    said = " ".join(overcommit_warnings(workers, gpus, cpus))
-    assert words in said and bool(words) is bool(said)
+    output = " ".join(overcommit_warnings(workers, gpus, cpus))
+    assert words in output and bool(words) is bool(output)

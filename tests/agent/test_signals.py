@@ -25,7 +25,7 @@ from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import TIMEOUT, eventually
 
-HEEDS = """
+COMPLIES = """
 import os, sys, time
 from hpcelastic.training import should_stop
 here = os.environ["HPCELASTIC_RUN_DIR"] + "/" + os.environ["HPCELASTIC_ROUND"]
@@ -61,7 +61,7 @@ class SingleAgent:
         self.paths = RunPaths(root)
         for directory in (self.paths.register, self.paths.leases, self.paths.incidents):
             files.make_directory(directory)
-        (root / "train.py").write_text(HEEDS.format(saving=saving))
+        (root / "train.py").write_text(COMPLIES.format(saving=saving))
         times = RendezvousSettings(lease=2.0, margin=0.5, poll=0.05, last_call=0.0)
         settings = Settings(NodeRange(1, 1), times, RestartSettings(0))
         workers = WorkerSettings(preload=(), stop_grace=20.0)
@@ -75,8 +75,8 @@ class SingleAgent:
             self.paths, self.backend, "r", settings, agent, member, state, {**os.environ, "PYTHONPATH": os.getcwd()},
             batch_system=batch_system,
         )  # fmt: skip
-        self.said: list[str] = []
-        self.agent = Agent(spec, self.said.append)
+        self.reported: list[str] = []
+        self.agent = Agent(spec, self.reported.append)
 
     def run(self, act: Callable[[], None]) -> int:
         """Return the exit status of the agent. ``act`` is called in another thread once the first worker runs."""
@@ -109,7 +109,7 @@ class SingleAgent:
         return (self.paths.root / f"{round}.ended").exists()
 
     def until_said(self, words: str) -> None:
-        eventually(lambda: any(words in line for line in self.said))
+        eventually(lambda: any(words in line for line in self.reported))
 
 
 def send(signum: int) -> None:
@@ -274,7 +274,7 @@ def test_an_observer_gets_the_events_of_the_event_log(tmp_path: Path) -> None:
     observed: list[Event] = []
     single = SingleAgent(tmp_path, NoBatchSystem(1.0))
     spec = replace(single.agent._spec, observe=observed.append)
-    single.agent = Agent(spec, single.said.append)
+    single.agent = Agent(spec, single.reported.append)
     assert single.run(single.finish) == 0
     assert observed == [logged.event for logged in read_events(single.paths.events)]
     (started,) = (event for event in observed if isinstance(event, WorkersStarted))

@@ -53,7 +53,7 @@ def wait_for(files: list[Path]) -> list[int]:
         if len(texts) == len(files) and all(text.endswith("\n") for text in texts):
             return [int(text) for text in texts]
         time.sleep(0.01)
-    raise AssertionError(f"waited in vain for {files}")
+    raise AssertionError(f"{files} did not appear")
 
 
 def gone(pid: int) -> bool:

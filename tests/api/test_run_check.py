@@ -71,8 +71,10 @@ def test_a_directory_that_cannot_be_safe_leaves_nothing(script: Shell, monkeypat
 def test_agents_with_the_same_flags_join_a_run_whose_times_were_raised(script: Shell) -> None:
     left_by_doctor(lag=0.6, latency=0.01)
     agents = [script.agent("--nnodes=2", "--node-name", f"n{i}", "train.py") for i in range(2)]
-    told = [finished(agent) for agent in agents]
-    assert all("raised rendezvous.lease from 2 to 2.4 s, rendezvous.margin from 0.5 to 0.6 s" in said for said in told)
+    outputs = [finished(agent) for agent in agents]
+    assert all(
+        "raised rendezvous.lease from 2 to 2.4 s, rendezvous.margin from 0.5 to 0.6 s" in output for output in outputs
+    )
     paths = RunPaths(Path("runs").absolute() / "r")
     assert read_state(FileBackend(paths)).settings.rendezvous.margin == 0.6
     assert json.loads(paths.filesystem.read_text())["lag"] == 0.6
@@ -81,6 +83,6 @@ def test_agents_with_the_same_flags_join_a_run_whose_times_were_raised(script: S
 
 def finished(agent: "subprocess.Popen[str]") -> str:
     """Return the output of an agent that must succeed."""
-    _, said = agent.communicate(timeout=2 * TIMEOUT)
-    assert agent.returncode == 0, said
-    return said
+    _, output = agent.communicate(timeout=2 * TIMEOUT)
+    assert agent.returncode == 0, output
+    return output

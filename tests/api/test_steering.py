@@ -58,16 +58,16 @@ def commit(paths: RunPaths, change: Callable[[State], State]) -> None:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The run's capacity in SLURM, and the calls of SLURM."""
-    asked: dict[str, Any] = {"has": Capacity(3, 0, ()), "added": 0, "cancelled": ()}
+    calls: dict[str, Any] = {"has": Capacity(3, 0, ()), "added": 0, "cancelled": ()}
 
     def add(_paths: RunPaths, _config: object, count: int) -> str:
-        asked["added"] = count
+        calls["added"] = count
         return "17"
 
-    monkeypatch.setattr(steering, "capacity", lambda _: asked["has"])
+    monkeypatch.setattr(steering, "capacity", lambda _: calls["has"])
     monkeypatch.setattr(steering, "add_elements", add)
-    monkeypatch.setattr(steering, "cancel_jobs", lambda jobs: asked.update(cancelled=tuple(jobs)))
-    return asked
+    monkeypatch.setattr(steering, "cancel_jobs", lambda jobs: calls.update(cancelled=tuple(jobs)))
+    return calls
 
 
 def submitted(paths: RunPaths) -> Run:
@@ -77,7 +77,7 @@ def submitted(paths: RunPaths) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("has", "spares", "wanted", "told", "cancelled"),
+    ("has", "spares", "wanted", "message", "cancelled"),
     [
         pytest.param(Capacity(3, 0, ()), 0, 5, "5 nodes wanted, 3 running, 2 submitted as job 17", (), id="more"),
         pytest.param(
@@ -116,14 +116,14 @@ def test_scale(
     has: Capacity,
     spares: int,
     wanted: int,
-    told: str,
+    message: str,
     cancelled: tuple[str, ...],
     make: Callable[..., RunPaths],
     slurm: dict[str, Any],
 ) -> None:
     paths = make(spares=spares)
     slurm["has"] = has
-    assert str(submitted(paths).scale(wanted)) == f"r: {told}"
+    assert str(submitted(paths).scale(wanted)) == f"r: {message}"
     assert slurm["cancelled"] == cancelled
     assert slurm["added"] == max(0, wanted + spares - has.running - has.waiting)
     assert read_state(FileBackend(paths)).target == wanted

@@ -110,17 +110,17 @@ def test_threads_end_when_no_caller_waits(run: Run, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_callbacks_get_changes_until_the_end(run: Run) -> None:
-    told: list[RunStatus] = []
+    changes: list[RunStatus] = []
     done: list[Run] = []
-    run.on_change(told.append)
+    run.on_change(changes.append)
     run.add_done_callback(done.append)
-    eventually(lambda: any(status.phase == "running" for status in told))
+    eventually(lambda: any(status.phase == "running" for status in changes))
     assert done == []
     finish()
     eventually(lambda: done)
-    eventually(lambda: told[-1].ended)
+    eventually(lambda: changes[-1].ended)
     assert done == [run]
-    assert all(before != after for before, after in itertools.pairwise(told))
+    assert all(before != after for before, after in itertools.pairwise(changes))
     threads = threading.active_count()
     again: list[Run] = []
     run.add_done_callback(again.append)

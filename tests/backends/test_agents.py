@@ -19,7 +19,7 @@ TIMES = "lease=3,margin=0.5,poll=0.05,last_call=1,join_timeout=20"
 WAITING = """\
 import json, os, pathlib, time
 facts = {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "HPCELASTIC_ROUND", "HPCELASTIC_NODE")}
-path = pathlib.Path(f"said/{os.environ['HPCELASTIC_ROUND']}-{os.environ['RANK']}")
+path = pathlib.Path(f"output/{os.environ['HPCELASTIC_ROUND']}-{os.environ['RANK']}")
 path.with_suffix(".new").write_text(json.dumps(facts | {"pid": os.getpid()}))
 path.with_suffix(".new").rename(path)
 while not pathlib.Path("finish").exists():
@@ -37,7 +37,7 @@ class Line:
         self._fixed += ["--local-addr", "127.0.0.1", "--rdzv-conf", times, "--max-restarts", "3"]
         self._fixed += ["--preload", "argparse"]
         shell.write({"waiting.py": WAITING})
-        (shell.directory / "said").mkdir()
+        (shell.directory / "output").mkdir()
 
     def start(self, name: str, nnodes: str = "1:3") -> "subprocess.Popen[str]":
         named = ["--node-name", name, "--nnodes", nnodes]
@@ -45,9 +45,9 @@ class Line:
 
     def round(self, number: int, workers: int) -> list[dict[str, Any]]:
         """Return the output of the workers of a round by rank, once all have printed it."""
-        said = self.shell.directory / "said"
-        eventually(lambda: len(list(said.glob(f"{number}-*[0-9]"))) == workers)
-        found = [json.loads((said / f"{number}-{rank}").read_text()) for rank in range(workers)]
+        output = self.shell.directory / "output"
+        eventually(lambda: len(list(output.glob(f"{number}-*[0-9]"))) == workers)
+        found = [json.loads((output / f"{number}-{rank}").read_text()) for rank in range(workers)]
         assert {one["WORLD_SIZE"] for one in found} == {str(workers)}
         return found
 
@@ -72,15 +72,15 @@ def test_worker_agent_and_end(shell: Shell, backend: tuple[str, str]) -> None:
     line.round(1, workers=1)
     agents = {"a": first, "b": line.start("b"), "c": line.start("c")}
     newest = eventually(
-        lambda: max((int(p.name.partition("-")[0]) for p in shell.directory.glob("said/*-2")), default=0)
+        lambda: max((int(p.name.partition("-")[0]) for p in shell.directory.glob("output/*-2")), default=0)
     )
-    said = line.round(newest, workers=3)
-    os.kill(said[1]["pid"], signal.SIGKILL)
-    said = line.round(newest + 1, workers=3)
+    output = line.round(newest, workers=3)
+    os.kill(output[1]["pid"], signal.SIGKILL)
+    output = line.round(newest + 1, workers=3)
     # Not the first agent: if an agent serves, nothing continues without it.
     os.kill(agents["c"].pid, signal.SIGKILL)
-    said = line.round(newest + 2, workers=2)
-    assert {one["HPCELASTIC_NODE"] for one in said} == {"a", "b"}
+    output = line.round(newest + 2, workers=2)
+    assert {one["HPCELASTIC_NODE"] for one in output} == {"a", "b"}
     assert "running" in line.status()
     line.finish()
     assert [agents[name].wait(30) for name in "ab"] == [0, 0]
@@ -103,14 +103,14 @@ def test_the_server_dies_and_returns(shell: Shell, tmp_path: Path, name: str) ->
     try:
         line = Line(shell, name, server.endpoint)
         agents = [line.start("a", "2"), line.start("b", "2")]
-        said = line.round(1, workers=2)
+        output = line.round(1, workers=2)
         server.stop(signal.SIGKILL)
         server.start()
-        os.kill(said[0]["pid"], signal.SIGKILL)
-        said = line.round(2, workers=2)
+        os.kill(output[0]["pid"], signal.SIGKILL)
+        output = line.round(2, workers=2)
         server.stop(signal.SIGKILL)
         # It stays away for longer than a lease. No worker trains meanwhile, because no node can know which others do.
-        eventually(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in said))
+        eventually(lambda: not any(Path(f"/proc/{one['pid']}").exists() for one in output))
         server.start()
         line.round(3, workers=2)
         line.finish()

@@ -27,7 +27,7 @@ def nothing_left() -> Iterator[None]:
     assert set(descendants(os.getpid())) <= before
 
 
-def told(measure: Callable[..., dict[str, Any]], parameters: object) -> dict[str, Any]:
+def through_json(measure: Callable[..., dict[str, Any]], parameters: object) -> dict[str, Any]:
     lines: list[str] = []
     results = measure(parameters, lines.append)
     assert lines
@@ -36,7 +36,7 @@ def told(measure: Callable[..., dict[str, Any]], parameters: object) -> dict[str
 
 def test_our_phases_sum_up_to_the_whole() -> None:
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=("hpcelastic",))
-    results = told(recovery.measure, parameters)
+    results = through_json(recovery.measure, parameters)
     (run,) = results["runs"]
     assert run["seconds"] is not None
     assert sum(run["phases"].values()) == pytest.approx(run["seconds"], abs=0.01)
@@ -50,7 +50,7 @@ def test_the_recovery_of_other_launchers(side: str) -> None:
     if side == "ft_launcher" and (reason := why_no_ft()):
         pytest.skip(reason)
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=(side,))
-    (run,) = told(recovery.measure, parameters)["runs"]
+    (run,) = through_json(recovery.measure, parameters)["runs"]
     assert (run["side"], run["seconds"] is not None) == (side, True)
 
 
@@ -58,7 +58,7 @@ def test_the_recovery_of_other_launchers(side: str) -> None:
 def test_a_node_of_ours_is_killed_completely_and_the_others_continue() -> None:
     scenarios = ("SIGKILL of the first node", "silent node (SIGSTOP)")
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=scenarios, sides=("hpcelastic",))
-    results = told(recovery.measure, parameters)
+    results = through_json(recovery.measure, parameters)
     assert [run["scenario"] for run in results["runs"]] == list(scenarios)
     for run in results["runs"]:
         assert run["seconds"] is not None
@@ -71,20 +71,20 @@ def test_a_node_of_ours_is_killed_completely_and_the_others_continue() -> None:
 )
 def test_a_round_forms(grounds: tuple[str, ...], torch: bool) -> None:
     parameters = scale.Parameters(nodes=(3,), repeat=1, grounds=grounds, torch=torch)
-    results = told(scale.measure, parameters)
+    results = through_json(scale.measure, parameters)
     assert [run["seconds"] is not None for run in results["runs"]] == [True]
     assert len(scale.tables(results)) == 2
 
 
 def test_a_slow_side_is_not_measured_with_more_nodes() -> None:
     parameters = scale.Parameters(nodes=(2, 4), repeat=1, timeout=0.0, grounds=("local",), torch=False)
-    results = told(scale.measure, parameters)
+    results = through_json(scale.measure, parameters)
     assert [(run["nodes"], run["seconds"]) for run in results["runs"]] == [(2, None)]
 
 
 def test_operations_of_nodes_on_the_filesystem_are_counted() -> None:
     parameters = scale.Parameters(nodes=(2,), repeat=1, grounds=("local + 2 ms",), torch=False)
-    (run,) = told(scale.measure, parameters)["runs"]
+    (run,) = through_json(scale.measure, parameters)["runs"]
     for kind in ("list", "create", "rename"):
         assert run["operations"][kind] > 0
 
@@ -120,7 +120,7 @@ def test_the_counting_filesystem() -> None:
 
 @needs_fuse
 def test_operations_of_real_agents() -> None:
-    results = told(operations.measure, operations.Parameters(agents=(1,), idle=1.0))
+    results = through_json(operations.measure, operations.Parameters(agents=(1,), idle=1.0))
     assert [run["what"] for run in results["runs"]] == ["first round", "round after a failure", "idle minute"]
     assert all(run["counts"].get("list", 0) > 0 for run in results["runs"])
     assert len(operations.tables(results)[0].rows) == 3
@@ -134,7 +134,7 @@ def test_operations_of_real_agents() -> None:
     ],
 )
 def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
-    results = told(agent_cost.measure, agent_cost.Parameters(repeat=1, idle=1.0, sides=(side,)))
+    results = through_json(agent_cost.measure, agent_cost.Parameters(repeat=1, idle=1.0, sides=(side,)))
     assert {one["part"] for one in results["idle"]} >= parts
     assert all(one["rss"] >= one["uss"] > 0 for one in results["idle"])
     assert len(agent_cost.tables(results)) == 2
@@ -149,14 +149,14 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
 )
 def test_every_side_counts(sides: tuple[str, ...]) -> None:
     parameters = register.Parameters(contenders=(2,), seconds=0.5, repeat=1, operations=50, sides=sides)
-    results = told(register.measure, parameters)
+    results = through_json(register.measure, parameters)
     assert {race["side"]: race["won"] > 0 for race in results["races"]} == dict.fromkeys(sides, True)
     assert len(results["growth"]) == 10 * len(sides)
     assert len(register.tables(results)) == 2
 
 
 def test_every_torch_store_adds_sets_and_gets() -> None:
-    results = told(torch_store.measure, torch_store.Parameters(operations=600))
+    results = through_json(torch_store.measure, torch_store.Parameters(operations=600))
     assert results["operations"] == 600
     ours, memory, file, tcp = results["runs"]
     assert all(len(run["seconds"]) == 100 and min(run["seconds"]) > 0 for run in results["runs"])
@@ -171,13 +171,13 @@ def test_too_few_operations_are_refused() -> None:
 
 @pytest.mark.nightly
 def test_a_crash_on_one_node() -> None:
-    results = told(gpu.measure, gpu.Parameters(repeat=1, sides=("hpcelastic",), backend="gloo"))
+    results = through_json(gpu.measure, gpu.Parameters(repeat=1, sides=("hpcelastic",), backend="gloo"))
     assert [run["crash"] is not None for run in results["runs"]] == [True]
     assert len(gpu.tables(results)) == 1
 
 
 def test_the_cost_of_a_poll_in_each_step() -> None:
-    results = told(stopping.measure, stopping.Parameters(ranks=(1, 2), calls=5, repeat=1))
+    results = through_json(stopping.measure, stopping.Parameters(ranks=(1, 2), calls=5, repeat=1))
     assert [(run["ranks"], run["step"]) for run in results["runs"]] == [(1, 0.0), (1, 0.02), (2, 0.0), (2, 0.02)]
     assert all(run["seconds"] > 0 for run in results["runs"])
 

@@ -44,10 +44,10 @@ def start(shell: Shell, count: int, rank: int, *flags: str) -> "subprocess.Popen
 def test_one_of_several_members_reports_the_results_of_all(shell: Shell, count: int) -> None:
     (shell.directory / "runs").mkdir(mode=0o700)
     members = [start(shell, count, rank, "--quick", "--json") for rank in reversed(range(count))]
-    *others, (told, _) = (member.communicate(timeout=2 * TIMEOUT) for member in members)
+    *others, (output, _) = (member.communicate(timeout=2 * TIMEOUT) for member in members)
     assert [member.returncode for member in members] == [0] * count
     assert others == [("", "")] * (count - 1)
-    found = json.loads(told)
+    found = json.loads(output)
     measured = decode(Measurements, found["measurements"])
     assert len(measured.nodes) == count
     assert measured.across is not None
@@ -80,10 +80,10 @@ def test_tasks_of_a_slurm_step_find_each_other(shell: Shell) -> None:
         )
         for rank in range(2)
     ]
-    told = [member.communicate(timeout=2 * TIMEOUT)[0] for member in members]
+    output = [member.communicate(timeout=2 * TIMEOUT)[0] for member in members]
     assert [member.returncode for member in members] == [0, 0]
-    assert "runs: 2 members" in told[0]
-    assert told[1] == ""
+    assert "runs: 2 members" in output[0]
+    assert output[1] == ""
 
 
 @pytest.mark.slow

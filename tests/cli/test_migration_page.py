@@ -108,20 +108,20 @@ def test_the_job_files_load(directory: Path) -> None:
 
 
 def test_a_function_is_submitted_with_keys_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    calls = []
 
     class Run:
         def result(self) -> list[float]:
             return [0.1]
 
     def submit(function: Any, *args: Any, **overrides: Any) -> Run:
-        asked.append((args, resolve(function, hpcelastic.config.overrides_from_keywords(overrides))))
+        calls.append((args, resolve(function, hpcelastic.config.overrides_from_keywords(overrides))))
         return Run()
 
     monkeypatch.setattr(hpcelastic, "submit", submit)
     (snippet,) = (text for text in blocks("After", "python") if "hpcelastic.submit" in text)
     exec(snippet, {"train": lambda lr: lr})
-    ((args, config),) = asked
+    ((args, config),) = calls
     assert args == (0.1,)
     assert (config.nodes, config.run.total_time, config.slurm.warning) == (NodeRange(2, 4), "2-00:00:00", 120)
 

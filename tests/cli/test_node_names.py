@@ -23,14 +23,14 @@ RunNodeAgent = Callable[..., int]
 
 
 class Taken:
-    """A machine on which agents of the run have ``names``. ``asked`` lists the identities that a new agent has
+    """A machine on which agents of the run have ``names``. ``tried`` lists the identities that a new agent has
     tried."""
 
     def __init__(self, names: set[str]) -> None:
-        self.names, self.asked = names, list[NodeIdentity]()
+        self.names, self.tried = names, list[NodeIdentity]()
 
     def run_node_agent(self, _task: object, place: NodeIdentity, _observe: object = None, **_more: object) -> int:
-        self.asked.append(place)
+        self.tried.append(place)
         if place.name in self.names:
             raise NameTaken(f"node {place.name} is in this run already")
         return 0
@@ -67,7 +67,7 @@ def test_only_a_default_name_is_changed(
     monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the test process
     command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
     assert hpcelastic(command) == status
-    assert [(place.name, place.host) for place in machine.asked] == expected
+    assert [(place.name, place.host) for place in machine.tried] == expected
 
 
 def test_a_second_agent_on_a_machine_joins_the_run(shell: Shell) -> None:

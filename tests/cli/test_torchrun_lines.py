@@ -154,9 +154,9 @@ def test_the_launcher_finds_the_root_cause(words: list[str], message: str, shell
     agent = shell.agent("--preload=", *words, environ={"TORCHELASTIC_ERROR_FILE": str(outer)})
     agent.communicate(timeout=2 * TIMEOUT)
     assert agent.returncode != 0
-    told = json.loads(outer.read_text())["message"]
-    assert re.match(message, told["message"])
-    assert told.get("errorCode", 3) == 3
+    report = json.loads(outer.read_text())["message"]
+    assert re.match(message, report["message"])
+    assert report.get("errorCode", 3) == 3
 
 
 def test_each_worker_sees_its_own_gpu(notes: Path, shell: Shell) -> None:

@@ -121,13 +121,13 @@ def test_an_option_is_treated_as_the_table_says(option: str, capsys: pytest.Capt
         before = understood(beside, program)
         capsys.readouterr()
         after = understood([*beside, *words_for(option, spelling)], program)
-        said = capsys.readouterr().err
+        output = capsys.readouterr().err
         if treatment == "not needed":
             assert after == before
-            assert said.startswith(f"hpcelastic agent: {option} is not needed: ")
+            assert output.startswith(f"hpcelastic agent: {option} is not needed: ")
         else:
             assert after != before
-            assert "not needed" not in said
+            assert "not needed" not in output
 
 
 @pytest.mark.parametrize("option", FROM_ENVIRONMENT)

@@ -332,7 +332,7 @@ FILES = {
 @pytest.mark.parametrize(("text", "message"), FILES.values(), ids=FILES)
 def test_an_error_in_a_file_has_line_and_key(text: str, message: str) -> None:
     Path("job.yaml").write_text(text, encoding="utf-8")
-    assert told("job.yaml") == message
+    assert error_of("job.yaml") == message
 
 
 OVERRIDES: dict[str, tuple[list[Override], str]] = {
@@ -375,7 +375,7 @@ OVERRIDES: dict[str, tuple[list[Override], str]] = {
 @pytest.mark.parametrize(("overrides", "message"), OVERRIDES.values(), ids=OVERRIDES)
 def test_an_error_in_an_override_has_its_number(overrides: list[Override], message: str) -> None:
     Path("job.yaml").write_text(RUNS + "nodes: 1..3\nrun: {name: a}\n")
-    assert told("job.yaml", overrides) == message
+    assert error_of("job.yaml", overrides) == message
 
 
 MAPPINGS: dict[str, tuple[dict[object, object], str]] = {
@@ -404,7 +404,7 @@ def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     Path("job.yaml").write_text(
         "slurm: {foo: 1}\nentrypoint: {script: tran.py}\nnodes: 2\nnodes: 3\nlogs: {tee: 1}\nrestarts: {max: -1}\n"
     )
-    assert told("job.yaml", ["nodse=1"]).splitlines() == [
+    assert error_of("job.yaml", ["nodse=1"]).splitlines() == [
         "job.yaml:1: slurm.foo: no such key; if sbatch has this option, write slurm.options.foo",
         f"job.yaml:2: entrypoint.script: there is no file {Path('tran.py').absolute()}; did you mean train.py?",
         "job.yaml:4: nodes: is given twice, first at line 3; remove one of them",
@@ -414,7 +414,7 @@ def test_all_problems_are_reported_in_the_order_of_the_file() -> None:
     ]
 
 
-def told(path: str, overrides: list[Override] | None = None) -> str:
+def error_of(path: str, overrides: list[Override] | None = None) -> str:
     with pytest.raises(ConfigError) as error:
         load(path, overrides or [])
     return str(error.value)

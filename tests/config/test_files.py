@@ -8,7 +8,7 @@ from hpcelastic.config import from_mapping, load
 from hpcelastic.errors import ConfigError
 
 
-def told(path: str) -> str:
+def error_of(path: str) -> str:
     with pytest.raises(ConfigError) as error:
         load(path)
     return str(error.value)
@@ -17,31 +17,31 @@ def told(path: str) -> str:
 def test_a_similar_name_is_proposed_for_a_missing_file() -> None:
     Path("configs").mkdir()
     Path("configs/digits.yaml").touch()
-    assert told("configs/digts.yaml") == "configs/digts.yaml: no such file; did you mean configs/digits.yaml?"
+    assert error_of("configs/digts.yaml") == "configs/digts.yaml: no such file; did you mean configs/digits.yaml?"
 
 
 def test_existing_names_are_listed_for_a_missing_file() -> None:
     for name in ("b.yml", "a.yaml"):
         Path(name).touch()
-    assert told("quite-different.txt") == "quite-different.txt: no such file; the job files there are a.yaml, b.yml"
+    assert error_of("quite-different.txt") == "quite-different.txt: no such file; the job files there are a.yaml, b.yml"
 
 
 def test_a_missing_file_in_a_directory_without_job_files(directory: Path) -> None:
-    assert told("job.yaml") == f"job.yaml: no such file; there is no YAML file in {directory}"
+    assert error_of("job.yaml") == f"job.yaml: no such file; there is no YAML file in {directory}"
 
 
 def test_a_missing_directory() -> None:
-    assert told("nowhere/job.yaml") == "nowhere/job.yaml: no such file; there is no directory nowhere"
+    assert error_of("nowhere/job.yaml") == "nowhere/job.yaml: no such file; there is no directory nowhere"
 
 
 def test_a_file_in_place_of_a_directory() -> None:
-    assert told("train.py/job.yaml") == "train.py/job.yaml: no such file; there is no directory train.py"
+    assert error_of("train.py/job.yaml") == "train.py/job.yaml: no such file; there is no directory train.py"
 
 
 def test_the_job_files_of_a_directory_are_listed() -> None:
-    assert told(".") == ".: is a directory; write a job file, such as job.yaml"
+    assert error_of(".") == ".: is a directory; write a job file, such as job.yaml"
     Path("gpu.yaml").touch()
-    assert told(".") == ".: is a directory; write a job file in it: gpu.yaml"
+    assert error_of(".") == ".: is a directory; write a job file in it: gpu.yaml"
 
 
 def test_an_unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,12 +49,14 @@ def test_an_unreadable_file(monkeypatch: pytest.MonkeyPatch) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert told("job.yaml") == "job.yaml: cannot be read: Permission denied; check its permissions and its filesystem"
+    assert (
+        error_of("job.yaml") == "job.yaml: cannot be read: Permission denied; check its permissions and its filesystem"
+    )
 
 
 def test_a_file_in_another_encoding() -> None:
     Path("job.yaml").write_bytes("run:\n  name: caf\xe9\n".encode("latin-1"))
-    assert told("job.yaml") == "job.yaml:2: is not UTF-8 text; save the file as UTF-8"
+    assert error_of("job.yaml") == "job.yaml:2: is not UTF-8 text; save the file as UTF-8"
 
 
 def test_a_byte_order_mark_is_ignored() -> None:

@@ -124,8 +124,8 @@ def test_incomplete_content_is_detected() -> None:
 RACES = {
     "one winner each": ({"a": ["x"], "b": ["y"]}, {"x": "a", "y": "b"}, ""),
     "two winners": ({"a": ["x"], "b": ["x"]}, {"x": "a"}, "2 racers created"),
-    "nobody won": ({"a": [], "b": []}, {"x": ""}, "no racer created"),
-    "nobody was told": ({"a": [], "b": []}, {"x": "a"}, "no racer got success"),
+    "no winner": ({"a": [], "b": []}, {"x": ""}, "no racer created"),
+    "no reported winner": ({"a": [], "b": []}, {"x": "a"}, "no racer got success"),
     "another's content": ({"a": ["x"], "b": []}, {"x": "b"}, "holds the content of b"),
     "no content": ({"a": ["x"], "b": []}, {"x": ""}, "holds no content"),
 }
@@ -264,6 +264,6 @@ def test_remarks_about_the_mount(
     options = then.options or (("local_lock=none",) if kind == "nfs4" else ())
     here = Mount(kind, then.source, "/here", options)
     monkeypatch.setattr(run_check, "mount_of", lambda _: here)
-    said = " ".join(mount_remarks(RunPaths(tmp_path), FilesystemReport(True, mount=then), nodes=nodes))
-    assert words in said
-    assert bool(words) is bool(said)
+    output = " ".join(mount_remarks(RunPaths(tmp_path), FilesystemReport(True, mount=then), nodes=nodes))
+    assert words in output
+    assert bool(words) is bool(output)

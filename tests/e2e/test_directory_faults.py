@@ -176,8 +176,8 @@ def test_a_full_directory_does_not_affect_workers_that_do_not_use_it(case: Case,
         time.sleep(3 * LEASE)  # a lease is renewed by a rename, which needs no space
         assert it.workers() == before
     it.finish()
-    for said in it.await_end():
-        assert case.complaint not in said
+    for output in it.await_end():
+        assert case.complaint not in output
     assert [process.returncode for process in it.processes] == [0, 0]
     it.check_success(rounds=1)
 
@@ -193,12 +193,12 @@ def test_a_run_continues_when_the_directory_works_again(case: Case, job: Callabl
             assert list(it.site.seen.iterdir()) == [], "nothing may be written into the empty mount point"
     it.await_round(2)
     it.finish()
-    for said in it.await_end():
-        complaints = [line for line in said.splitlines() if case.complaint in line]
-        assert len(complaints) == 1, said
+    for output in it.await_end():
+        complaints = [line for line in output.splitlines() if case.complaint in line]
+        assert len(complaints) == 1, output
         assert str(it.directory) in complaints[0]
-        assert said.count(f"{it.directory}: works again") == 1
-        assert "Traceback" not in said
+        assert output.count(f"{it.directory}: works again") == 1
+        assert "Traceback" not in output
     assert [process.returncode for process in it.processes] == [0, 0]
     it.check_success(rounds=2)
 
@@ -208,10 +208,10 @@ def test_agents_end_after_a_long_failure_and_report_how_to_continue(case: Case, 
     it = job(join_timeout=SHORT)
     it.start_agents()
     with it.stricken():
-        for said in it.await_end():
-            assert f"{it.directory}: could not be used for {SHORT:g} s (rendezvous.join_timeout): " in said
-            assert "continue the run with --resume" in said
-            assert "Traceback" not in said
+        for output in it.await_end():
+            assert f"{it.directory}: could not be used for {SHORT:g} s (rendezvous.join_timeout): " in output
+            assert "continue the run with --resume" in output
+            assert "Traceback" not in output
         assert [process.returncode for process in it.processes] == [1, 1]
         assert it.shell.processes() == {}
     it.finish()
@@ -229,10 +229,10 @@ def test_sigterm_ends_an_agent_during_a_fault_of_the_directory(case: Case, job: 
         first, second = it.processes
         first.send_signal(signal.SIGTERM)
         second.send_signal(signal.SIGINT)
-        for said in it.await_end():
-            assert "leaving the run within" in said
-            assert "the departure could not be published" in said
-            assert "Traceback" not in said
+        for output in it.await_end():
+            assert "leaving the run within" in output
+            assert "the departure could not be published" in output
+            assert "Traceback" not in output
         assert (first.returncode, second.returncode) == (128 + signal.SIGTERM, 128 + signal.SIGINT)
         assert it.shell.processes() == {}
 

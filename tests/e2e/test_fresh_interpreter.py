@@ -55,7 +55,7 @@ def ended(
     return found
 
 
-def said(*arguments: Any, **more: Any) -> Any:
+def decoded_output(*arguments: Any, **more: Any) -> Any:
     """Run a script that must succeed and return its output, decoded from JSON."""
     code, out, err = ended(*arguments, **more)
     assert (code, err) == (0, ""), err
@@ -285,7 +285,7 @@ def test_each_worker_has_its_own_environment(tmp_path: Path, preload: tuple[str,
         print(json.dumps([dict(os.environ), libc.getenv(b'RANK').decode(), libc.getenv(b'EXTRA').decode()]))
         """
     environ = {"PATH": os.environ["PATH"], "ODD": "a\udcffb", "WITH": "several\nlines = \"'"}
-    found, rank, extra = said(tmp_path, preload, script, environ=environ, EXTRA="x" * 100_000)
+    found, rank, extra = decoded_output(tmp_path, preload, script, environ=environ, EXTRA="x" * 100_000)
     assert (rank, extra) == ("0", "x" * 100_000)
     assert found.items() >= {**environ, "EXTRA": extra, "RANK": "0", "HPCELASTIC_ROUND": "1"}.items()
     assert "TORCHELASTIC_RUN_ID" in found and set(found) - set(environ) == set(found) - set(environ) - {"PYTHONPATH"}
@@ -344,14 +344,14 @@ def test_only_the_lowest_frame_is_ours(tmp_path: Path) -> None:
         def f(): return [frame.filename for frame in traceback.extract_stack()]
         print(json.dumps(f()))
         """
-    frames = said(tmp_path, FORKED, script)
+    frames = decoded_output(tmp_path, FORKED, script)
     assert frames[1:] == [str(tmp_path / "work" / "train.py")] * 2
     assert frames[0].endswith("worker/fork_server_main.py")
 
 
 def test_nothing_of_this_package_is_imported(tmp_path: Path) -> None:
     script = "import json, sys; print(json.dumps([name for name in sys.modules if name.startswith('hpcelastic')]))"
-    assert said(tmp_path, FORKED, script) == []
+    assert decoded_output(tmp_path, FORKED, script) == []
 
 
 @WAYS
@@ -423,7 +423,7 @@ print(json.dumps([torch.get_num_threads(), torch.cuda.is_initialized(), torch.cu
 
 @pytest.mark.slow
 def test_torch_has_the_state_of_a_fresh_import(tmp_path: Path) -> None:
-    *expected, _, _ = said(tmp_path, FRESH, TORCH_STATE)
+    *expected, _, _ = decoded_output(tmp_path, FRESH, TORCH_STATE)
     assert expected[1:3] == [False, False]
     (tmp_path / "state.py").write_text(TORCH_STATE)
     with node(tmp_path, Entrypoint(script=str(tmp_path / "state.py")), TORCH) as made:

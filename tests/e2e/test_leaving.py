@@ -86,10 +86,10 @@ def notes(local: LocalRun) -> list[Note]:
 
 @pytest.mark.slow
 def test_workers_that_do_not_stop_in_time_are_stopped(shell: Shell) -> None:
-    local = start(shell, WAITS + 'note("told")\ntime.sleep(1000)', "workers.stop_grace=1")
+    local = start(shell, WAITS + 'note("requested")\ntime.sleep(1000)', "workers.stop_grace=1")
     local.process.send_signal(signal.SIGTERM)
     assert local.process.wait(TIMEOUT) == 143
-    assert noted(local, "1.0.told") and noted(local, "1.1.told")
+    assert noted(local, "1.0.requested") and noted(local, "1.1.requested")
     assert shell.processes() == {}
 
 
@@ -147,7 +147,7 @@ while not finished():
 """
 
 
-def asked(local: LocalRun) -> bool:
+def stopping_requested(local: LocalRun) -> bool:
     """Return whether all agents have requested that their workers stop."""
     return sum(isinstance(one.event, StopRequested) for one in read_events(RunPaths(local.directory).events)) == 2
 
@@ -160,7 +160,7 @@ def test_a_training_that_succeeds_meanwhile_is_not_started_again(goes: bool, she
         tell_to_go(shell, 1)
     else:
         local.run.checkpoint(anyway=True)  # they poll, but perhaps no agent has recorded it yet
-    eventually(lambda: asked(local))
+    eventually(lambda: stopping_requested(local))
     local.finish()
     assert local.run.status().round == 1
     assert shell.processes() == {}

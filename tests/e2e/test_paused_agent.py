@@ -203,8 +203,8 @@ def test_a_node_frozen_during_a_publication_publishes_nothing_when_it_thaws(node
 
 def refusals_of(nodes: Nodes, pid: int, at_least: int) -> list[str]:
     """Return the errors of the worker ``pid`` once it was refused ``at_least`` times; empty before."""
-    told = [note["refused"] for note in nodes.publications() if note["pid"] == pid and note["refused"]]
-    return told if len(told) >= at_least else []
+    errors = [note["refused"] for note in nodes.publications() if note["pid"] == pid and note["refused"]]
+    return errors if len(errors) >= at_least else []
 
 
 def ended(pid: int) -> bool:

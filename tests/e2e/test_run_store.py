@@ -64,12 +64,12 @@ def test_the_store_works_while_all_agents_are_dead(shell: Shell) -> None:
     store.wait(["met in 1"], LONG)
     os.kill(first.pid, signal.SIGKILL)
     eventually(lambda: shell.processes() == {})
-    assert (store.get("seen"), store.add("while nobody lives", 1)) == (b"1.0 ", 1)
+    assert (store.get("seen"), store.add("without agents", 1)) == (b"1.0 ", 1)
     second = shell.agent("--nnodes", "1:2", "--node-name", "n1", REMEMBERS)
     store.wait(["met in 2"], LONG)
     store.set("finish", "")
     assert second.wait(TIMEOUT) == 0, second.communicate()
     assert store.get("seen") == b"1.0 2.0 "
-    assert store.add("while nobody lives", 1) == 2
+    assert store.add("without agents", 1) == 2
     assert taken(store) == places(range(1, 3), 1)
     assert shell.processes() == {}

@@ -15,7 +15,7 @@ DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 def test_a_node_dies_and_returns_and_the_training_succeeds(tmp_path: Path) -> None:
     ended = subprocess.run([sys.executable, DEMO, tmp_path], capture_output=True, text=True, timeout=500)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    told = ended.stdout
+    output = ended.stdout
     for line in (
         r"running +round 1: round 1 formed on 3 nodes",
         r"s  SIGKILL of node0: its agent, its workers, everything\n",
@@ -24,6 +24,6 @@ def test_a_node_dies_and_returns_and_the_training_succeeds(tmp_path: Path) -> No
         r"succeeded +round 3: all workers of round 3 succeeded",
         r"\n\n\d+\.\d\d s after the SIGKILL, the workers of round 2 had started\n",
     ):
-        assert re.search(line, told), told
-    accuracy = re.search(r"test accuracy (\S+);", told)
+        assert re.search(line, output), output
+    accuracy = re.search(r"test accuracy (\S+);", output)
     assert accuracy and float(accuracy[1]) > 0.95

@@ -159,12 +159,12 @@ def test_within_srun_they_use_torchruns_variables() -> None:
     part = Assignment(5, 1, 3, 2, 4, 7, "n0.net", 29500, "", 2, 7)
     facts = RunFacts(RunPaths(Path("/runs/r")), "r", "n1@0-ab", 3)
     environ = worker_environment({**os.environ, **SRUN}, part, 2, facts, {})
-    asked = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=TIMEOUT)
-    assert asked.stdout.splitlines() == [
+    output = subprocess.run([sys.executable, "-c", ASKS], env=environ, capture_output=True, text=True, timeout=TIMEOUT)
+    assert output.stdout.splitlines() == [
         "TorchElasticEnvironment 7 4 2 1 starts none",
         "Accelerate 7 4 2 4",
         "SLURMEnvironment 3 1 0 1 starts none",
-    ], asked.stderr
+    ], output.stderr
 
 
 def flat(tree: dict[str, dict[str, object]]) -> Iterator[tuple[str, object]]:

@@ -163,8 +163,8 @@ def _offered(guest: Guest, mount: Mount) -> bool:
     """Return whether the kernel supports that version of NFS. It is called only for versions that may be missing."""
     if "vers=4.0" not in mount.options:
         return True
-    said = guest.run(f"({mounting(mount)} && umount {directory_of(mount)}) 2>&1 || true")
-    return "Protocol not supported" not in said
+    output = guest.run(f"({mounting(mount)} && umount {directory_of(mount)}) 2>&1 || true")
+    return "Protocol not supported" not in output
 
 
 def joining(mounts: Sequence[Mount]) -> str:

@@ -70,8 +70,8 @@ def test_all_clients_see_the_same_winners(results: list[dict[str, Any]]) -> None
 
 
 def test_all_clients_get_a_value_that_was_set(results: list[dict[str, Any]]) -> None:
-    said = [f"hello from {place}" for place in range(PROCESSES)]
-    assert [result["exchange"]["got"] for result in results] == [said] * PROCESSES
+    printed = [f"hello from {place}" for place in range(PROCESSES)]
+    assert [result["exchange"]["got"] for result in results] == [printed] * PROCESSES
 
 
 def test_one_of_all_writers_of_an_unset_key_wins(results: list[dict[str, Any]]) -> None:

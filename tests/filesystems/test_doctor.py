@@ -98,9 +98,9 @@ def examined(mounts: MountSet, folder: str) -> FilesystemReport:
             for rank, client in enumerate(mounts.clients)
         ]
         codes = [process.wait(TIMEOUT) for process in doctors]
-        said = [process.output() for process in doctors]
-    assert codes == [0] * len(codes), "\n".join(said)
-    return decode(FilesystemReport, document(said[0])["verdict"])
+        printed = [process.output() for process in doctors]
+    assert codes == [0] * len(codes), "\n".join(printed)
+    return decode(FilesystemReport, document(printed[0])["verdict"])
 
 
 def doctor(directory: PurePath) -> list[str]:

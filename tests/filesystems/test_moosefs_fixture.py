@@ -104,5 +104,5 @@ def test_agents_on_two_clients_run_their_workers_together(moosefs: MooseMountSet
     ]
     for process in agents:
         assert process.wait(TIMEOUT) == 0, process.output()
-    told = "".join(process.output() for process in agents)
-    assert "rank 0 of 2" in told and "rank 1 of 2" in told
+    outputs = "".join(process.output() for process in agents)
+    assert "rank 0 of 2" in outputs and "rank 1 of 2" in outputs

@@ -48,8 +48,8 @@ def agent(shared: Shared, place: int) -> list[str]:
 def eventually(what: str, good: Callable[[], object], agents: list[Process]) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not good():
-        said = "\n--- agent\n".join(process.output() for process in agents)
-        assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{said}"
+        printed = "\n--- agent\n".join(process.output() for process in agents)
+        assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{printed}"
         time.sleep(0.1)
 
 

@@ -98,7 +98,7 @@ def participants(*names: str) -> tuple[Participant, ...]:
 ROUND_2 = State("r", Settings(), Phase.RUNNING, 2, participants("n1", "n2"), standbys=("n3@0-a",))
 
 LOSSES = {
-    "nobody": (("n1", "n2"), [], {}),
+    "no node": (("n1", "n2"), [], {}),
     "one without a departure": (("n1", "n2", "n4"), [member("n4", NodeState.RUNNING)], {"n4": "lost"}),
     "one whose lease is missing": (("n1", "n2", "n4"), [], {"n4": "lost"}),
     "two agents of one machine": (
@@ -107,7 +107,7 @@ LOSSES = {
         {"n4": "lost"},
     ),
     "one that has left": (("n1", "n2", "n4"), [member("n4", NodeState.LEFT)], {}),
-    "one that stands by": (("n1", "n2", "n3"), [member("n3")], {}),
+    "a standby": (("n1", "n2", "n3"), [member("n3")], {}),
     "one that was fenced": (("n1", "n2"), [member("n1"), member("n2", fenced=1)], {"n2": "fenced"}),
     "one that was fenced earlier": (("n1", "n2"), [member("n1"), member("n2", fenced=0)], {}),
     "all were fenced": (("n1", "n2"), [member("n1", fenced=1), member("n2", fenced=1)], {}),

@@ -63,8 +63,10 @@ def test_the_reports_of_workers(control_page: ControlPage) -> None:
 
 def test_a_process_with_the_name_of_the_page_opens_it(control_page: ControlPage) -> None:
     control_page.request_stop(StopRequest(3, 0.0, "drain"))
-    said = subprocess.run([sys.executable, "-c", LOOKS, control_page.name], capture_output=True, text=True, check=True)
-    assert said.stdout == "True\n"
+    output = subprocess.run(
+        [sys.executable, "-c", LOOKS, control_page.name], capture_output=True, text=True, check=True
+    )
+    assert output.stdout == "True\n"
     assert control_page.acknowledged(3)
 
 

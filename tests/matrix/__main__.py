@@ -90,8 +90,8 @@ def _run(there: Environment, piece: str, commit: str) -> results.Piece:
 
 def _commit() -> str:
     """Return the commit, with a mark if the checkout differs from it."""
-    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True)
-    return said.stdout.strip() or "unknown"
+    output = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=CHECKOUT, capture_output=True, text=True)
+    return output.stdout.strip() or "unknown"
 
 
 if __name__ == "__main__":

@@ -112,8 +112,8 @@ class Local:
         mark.touch()
 
     def versions(self) -> Versions:
-        said = _first_line([self._python, "-c", "import torch; print(torch.__version__)"])
-        return Versions(_word(_first_line([self._python, "--version"])), said)
+        output = _first_line([self._python, "-c", "import torch; print(torch.__version__)"])
+        return Versions(_word(_first_line([self._python, "--version"])), output)
 
     def pytest(self, *arguments: str) -> list[str]:
         return [self._python, "-m", "pytest", *arguments]
@@ -157,6 +157,6 @@ def _first_line(command: Sequence[str]) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.partition("\n")[0]
 
 
-def _word(said: str) -> str:
+def _word(output: str) -> str:
     """Return the version in ``Python 3.13.5`` or ``slurm-wlm 24.11.5``."""
-    return said.split()[-1]
+    return output.split()[-1]

@@ -78,14 +78,14 @@ def test_an_id_that_is_too_long_is_refused() -> None:
 
 
 @given(st.lists(messages, max_size=6), st.data())
-def test_a_stream_is_split_into_messages(said: list[Message], data: st.DataObject) -> None:
-    rest = b"".join(encode(KEY, message) for message in said)
+def test_a_stream_is_split_into_messages(encoded: list[Message], data: st.DataObject) -> None:
+    rest = b"".join(encode(KEY, message) for message in encoded)
     stream, found = Stream(), []
     while rest:
         size = data.draw(st.integers(1, len(rest)))
         found += [parse(KEY, whole or b"") for whole in stream.feed(rest[:size])]
         rest = rest[size:]
-    assert found == said
+    assert found == encoded
 
 
 @given(st.binary(min_size=1, max_size=200))

@@ -46,16 +46,16 @@ def test_a_port_that_is_in_use_for_udp_is_skipped(monkeypatch: pytest.MonkeyPatc
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("0.0.0.0", 0))
         port, bound = taken.getsockname()[1], sockets._bound
-        asked: list[int] = []
+        tried: list[int] = []
 
         def first_the_taken_one(kind: socket.AddressFamily, what: socket.SocketKind, wanted: int) -> socket.socket:
-            asked.append(wanted)
-            return bound(kind, what, port if len(asked) == 1 else wanted)
+            tried.append(wanted)
+            return bound(kind, what, port if len(tried) == 1 else wanted)
 
         monkeypatch.setattr(sockets, "_bound", first_the_taken_one)
         datagram, stream = sockets.bind_pair(socket.AF_INET)
         with datagram, stream:
-            assert stream.getsockname()[1] != port and len(asked) == 4
+            assert stream.getsockname()[1] != port and len(tried) == 4
 
 
 @pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])

@@ -284,14 +284,14 @@ def test_a_scale_changes_the_size_of_the_round() -> None:
 
 
 def test_a_requested_checkpoint_ends_a_round_with_a_grace_period() -> None:
-    asked = checkpoint(running("ab")).next
-    assert asked is not None and (asked.cause, asked.grace) == (Cause.CHECKPOINT, 120.0)
-    assert checkpoint(asked).next is None
+    requested = checkpoint(running("ab")).next
+    assert requested is not None and (requested.cause, requested.grace) == (Cause.CHECKPOINT, 120.0)
+    assert checkpoint(requested).next is None
 
 
-@pytest.mark.parametrize("wish", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint])
-def test_a_run_that_has_ended_refuses_requests(wish: Callable[[State], Decision]) -> None:
-    assert wish(running("ab", phase=Phase.CLOSED)).next is None
+@pytest.mark.parametrize("request_of", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint])
+def test_a_run_that_has_ended_refuses_requests(request_of: Callable[[State], Decision]) -> None:
+    assert request_of(running("ab", phase=Phase.CLOSED)).next is None
 
 
 @pytest.mark.parametrize(

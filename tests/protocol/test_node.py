@@ -139,7 +139,7 @@ def test_a_node_that_has_been_in_a_round_is_prepared() -> None:
     ("before", "state", "lease_from", "expected"),
     [
         pytest.param(state_machine(round=-1), created(), FRESH, ["reserve", "publish ready 0"], id="asks for a place"),
-        pytest.param(state_machine(round=0), created(), FRESH, [], id="has asked"),
+        pytest.param(state_machine(round=0), created(), FRESH, [], id="has asked for a place"),
         pytest.param(state_machine(), RUNS_1, FRESH, ["start 1", "publish running 1"], id="is in the round"),
         pytest.param(state_machine(), RUNS_1, OLD, [], id="starts nothing on an old observation"),
         pytest.param(state_machine(NodeState.FAILED, 1), RUNS_1, FRESH, [], id="starts a round once, which failed"),

@@ -37,7 +37,7 @@ WAITING = """\
 import json, os, pathlib, signal, subprocess, sys, time
 facts = {name: os.environ[name] for name in sys.argv[1:]} | {"pid": os.getpid(), "agent": os.getppid()}
 facts["child"] = subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
-path = pathlib.Path(f"said/{os.environ['MASTER_PORT']}-{os.environ['RANK']}")
+path = pathlib.Path(f"output/{os.environ['MASTER_PORT']}-{os.environ['RANK']}")
 path.with_suffix(".new").write_text(json.dumps(facts))
 path.with_suffix(".new").rename(path)
 while not pathlib.Path("finish").exists():
@@ -54,7 +54,7 @@ class Torchruns:
 
     def __init__(self, shell: Shell) -> None:
         self.shell = shell
-        self.reports = shell.directory / "said"
+        self.reports = shell.directory / "output"
         self.reports.mkdir()
         self.paths = RunPaths(shell.directory / "runs" / "r")
         shell.write({"waiting.py": WAITING})

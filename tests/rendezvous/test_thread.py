@@ -261,9 +261,9 @@ def test_a_real_rendezvous_forms_a_round_and_departs(tmp_path: Path) -> None:
     thread.start()
     try:
         assert outcomes.get(timeout=TIMEOUT).state.phase is Phase.RUNNING
-        goodbye = replace(node.member, node_state=NodeState.LEFT)
-        thread.publish(goodbye)
+        departed = replace(node.member, node_state=NodeState.LEFT)
+        thread.publish(departed)
     finally:
         assert thread.stop(TIMEOUT)
-    assert read_leases(world.paths.leases)[node.member.node].member == goodbye
+    assert read_leases(world.paths.leases)[node.member.node].member == departed
     assert read_state(world.backend).round == 1

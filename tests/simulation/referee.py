@@ -29,7 +29,7 @@ class Referee:
     """The checks of one simulation."""
 
     def __init__(self) -> None:
-        self.said: set[tuple[str, NodeState, int]] = set()
+        self.published_states: set[tuple[str, NodeState, int]] = set()
         self.reported: set[tuple[str, int]] = set()
         self.warned: set[str] = set()
         """Nodes that have published that they must leave."""
@@ -73,7 +73,7 @@ class Referee:
 
     def published(self, member: Member) -> None:
         """A node has renewed its lease with this content."""
-        self.said.add((member.node, member.node_state, member.round))
+        self.published_states.add((member.node, member.node_state, member.round))
         if member.final:
             self._final.add((member.node, member.round))
         if member.leaving is not None:
@@ -183,7 +183,7 @@ class Referee:
         _demand(not unwanted, f"{unwanted} are drained and are members")
         _demand(not set(nodes) & set(new.standbys), f"{new.standbys} are standbys and members")
         _demand(not new.standbys or len(nodes) == max_nodes, f"{new.standbys} are standbys although a seat is free")
-        unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.said]
+        unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.published_states]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
         _demand(not twins, f"a node is a member twice: {nodes}")
@@ -208,13 +208,15 @@ class Referee:
             true = any((node, state.round) in self.reported for node in inside)
         elif cause is Cause.LEAVE:
             drained = {node for node in inside if name_of(node) in state.drained}
-            gone = {node for node, node_state, _ in self.said if node_state is NodeState.LEFT}
+            gone = {node for node, node_state, _ in self.published_states if node_state is NodeState.LEFT}
             true = bool(inside & (gone | self.warned | drained))
         elif cause is Cause.SCALE:
             true = len(inside) > state.max_nodes
         elif cause is Cause.JOIN:
             others = {
-                n for n, node_state, round in self.said if node_state is NodeState.READY and round == state.round
+                n
+                for n, node_state, round in self.published_states
+                if node_state is NodeState.READY and round == state.round
             } - inside
             true = bool(others) and len(inside) < state.max_nodes
         else:
@@ -248,7 +250,8 @@ class Referee:
 
     def _all_back(self, state: State) -> bool:
         return all(
-            (p.node, NodeState.READY, state.round) in self.said or self._is_final(p, state) for p in state.participants
+            (p.node, NodeState.READY, state.round) in self.published_states or self._is_final(p, state)
+            for p in state.participants
         )
 
     def _is_final(self, participant: Participant, state: State) -> bool:

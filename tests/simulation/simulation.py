@@ -189,7 +189,7 @@ class Simulation:
 
     def _document(self, path: str, data: bytes, by: Mount) -> None:
         if not data and self._outdated(path):
-            return  # a symbolic link to a draft that was swept: nobody reads it, and its creator removes it
+            return  # a symbolic link to a draft that was removed: no process reads it, and its creator removes it
         try:
             document = self.code.system.parsed(data)
         except ValueError:

@@ -113,9 +113,9 @@ def test_a_violation_shows_the_scenario_the_history_and_how_to_repeat_it() -> No
     world.come = lambda fault: False  # type: ignore[method-assign]  # none comes back
     with pytest.raises(Violation, match=r"stuck in running, round 1") as caught:
         world.run()
-    told = story(world.scenario, caught.value)
+    shown = story(world.scenario, caught.value)
     for part in ("NodeRange(min=1", "n1@0 comes", "n1@0 is killed", "--replay '" + to_text(world.scenario)[:10]):
-        assert part in told
+        assert part in shown
 
 
 @pytest.mark.parametrize("seed", range(10))

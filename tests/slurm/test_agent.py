@@ -23,14 +23,14 @@ PREEMPTED = {
 }
 
 
-@pytest.mark.parametrize(("start", "said"), [("", True), ("srun --ntasks=1 ", False)], ids=["batch script", "step"])
-def test_an_agent_without_srun_reports_missing_functions(start: str, said: bool, desk: Desk) -> None:
+@pytest.mark.parametrize(("start", "reported"), [("", True), ("srun --ntasks=1 ", False)], ids=["batch script", "step"])
+def test_an_agent_without_srun_reports_missing_functions(start: str, reported: bool, desk: Desk) -> None:
     (desk.path / "job").write_text(f"#!/bin/bash\n{start}{AGENT} --tee both quick.py\n")
     job = desk.sbatch("--output=%x-%j.log", "job")
     desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     assert "0 of 1" in desk.log(job)
-    assert ("no warning before a preemption" in desk.log(job)) is said
-    assert desk.log(job).count("srun --ntasks=1 hpcelastic agent") == said
+    assert ("no warning before a preemption" in desk.log(job)) is reported
+    assert desk.log(job).count("srun --ntasks=1 hpcelastic agent") == reported
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluste
     return cluster
 
 
-def said(run: Run) -> list[str]:
+def new_output(run: Run) -> list[str]:
     """Wait for the success of the run and return the output of its workers since the last call."""
     assert run.wait(timeout=ENDED).phase == "succeeded", run
     last = run.status().round
@@ -70,7 +70,7 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     site: SlurmCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = hpcelastic.submit("job.yaml")
-    assert said(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
+    assert new_output(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
     site.wait_job("1", "COMPLETED")
     assert "task 2: Exited with exit code 3" in reports(run), "srun reports it, and the run has succeeded"
     assert "[n3] node check failed: GPUs: GPU 1 has 3 uncorrected ECC errors; drain the node" in reports(run)
@@ -86,7 +86,7 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     assert main(["forgive", "job", "n3"]) == 0
     assert capsys.readouterr().out.endswith("forgiven: n3\n")
     again = hpcelastic.submit("job.yaml", resume=True)
-    assert {line.split()[0] for line in said(again)} == {"n1", "n2", "n3"}
+    assert {line.split()[0] for line in new_output(again)} == {"n1", "n2", "n3"}
     assert site.job("3")["ExcNodeList"] == "(null)"
 
 

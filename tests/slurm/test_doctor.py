@@ -60,20 +60,20 @@ def ended(site: SlurmCluster) -> tuple[list[int], str]:
 def until(site: SlurmCluster, look: Callable[[], bool]) -> None:
     deadline = time.monotonic() + TIMEOUT
     while not look():
-        said = "\n".join(path.read_text() for path in sorted(site.path.glob("out.*")))
-        assert time.monotonic() < deadline, said
+        output = "\n".join(path.read_text() for path in sorted(site.path.glob("out.*")))
+        assert time.monotonic() < deadline, output
         time.sleep(0.1)
 
 
 def test_a_healthy_cluster_is_fit(site: SlurmCluster) -> None:
     with started(site, f"{DOCTOR} runs"):
-        codes, said = ended(site)
-    assert codes == [0, 0, 0], said
-    assert "3 members" in said
-    assert "6 connections between nodes work, by TCP and UDP" in said
-    assert "each node resolves its own host name" in said
-    assert "The nodes are fit." in said
-    assert "towards 198.1" in said and "where srun runs" in said
+        codes, output = ended(site)
+    assert codes == [0, 0, 0], output
+    assert "3 members" in output
+    assert "6 connections between nodes work, by TCP and UDP" in output
+    assert "each node resolves its own host name" in output
+    assert "The nodes are fit." in output
+    assert "towards 198.1" in output and "where srun runs" in output
 
 
 def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_reported(site: SlurmCluster) -> None:
@@ -82,13 +82,13 @@ def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_reported(site: Slur
     nvidia_smi(site.path / "bin", ECC)
     spoil = "case $SLURMD_NODENAME in n2) mount --bind others /etc/hosts;; n3) export PATH=$PWD/bin:$PATH;; esac"
     with started(site, f"export CUDA_VISIBLE_DEVICES=0,1; {spoil}; {DOCTOR} runs"):
-        codes, said = ended(site)
-    assert codes == [1, 0, 0], said
-    words = " ".join(said.split())
+        codes, output = ended(site)
+    assert codes == [1, 0, 0], output
+    words = " ".join(output.split())
     assert "bad host names n2 cannot resolve its own host name, n2: " in words
     assert "bad GPUs n3: GPU 1 has 3 uncorrected ECC errors" in words
-    assert "SAFE. Runs in this directory use" in said, "the directory is not the cause"
-    assert "NOT FIT: 2 of these findings would make a run fail." in said
+    assert "SAFE. Runs in this directory use" in output, "the directory is not the cause"
+    assert "NOT FIT: 2 of these findings would make a run fail." in output
 
 
 def test_a_node_without_network_is_reported(site: SlurmCluster) -> None:
@@ -97,17 +97,17 @@ def test_a_node_without_network_is_reported(site: SlurmCluster) -> None:
         until(site, lambda: len(list(site.path.glob("here.*"))) == 3)
         site.cut(3)
         (site.path / "go").touch()
-        codes, said = ended(site)
+        codes, output = ended(site)
         site.heal(3)
-    assert codes == [1, 0, 0], said
-    assert "bad      ports                  n3: no TCP connection to or from any other node" in said
+    assert codes == [1, 0, 0], output
+    assert "bad      ports                  n3: no TCP connection to or from any other node" in output
 
 
 def test_a_node_with_another_directory_gets_an_error(site: SlurmCluster) -> None:
     (site.path / "other").mkdir(mode=0o700)
     where = "dir=runs; [ $SLURMD_NODENAME = n2 ] && dir=other"
     with started(site, f"{where}; {IMPATIENT} $dir"):
-        codes, said = ended(site)
+        codes, output = ended(site)
     assert codes == [1, 1, 1]
-    assert "no message from member 1 within 4 s" in said and "in a directory that all of them share" in said
+    assert "no message from member 1 within 4 s" in output and "in a directory that all of them share" in output
     assert "member 0 has not created it within 4 s" in Path(site.path / "out.1").read_text()

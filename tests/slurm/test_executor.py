@@ -19,7 +19,7 @@ SINCE, NEVER = "2026-11-22T10:32:23", "None"
 
 
 @pytest.mark.parametrize(
-    ("asked", "preempted", "version", "requeued"),
+    ("requested", "preempted", "version", "requeued"),
     [
         pytest.param("", NEVER, "22.05.8", "", id="no request"),
         pytest.param("requeue", NEVER, "22.05.8", "7\n", id="time limit"),
@@ -31,15 +31,15 @@ SINCE, NEVER = "2026-11-22T10:32:23", "None"
     ],
 )
 def test_a_batch_script_requeues_a_job_unless_slurm_does(
-    asked: str, preempted: str, version: str, requeued: str, tmp_path: Path
+    requested: str, preempted: str, version: str, requeued: str, tmp_path: Path
 ) -> None:
     program = tmp_path / "scontrol"
     program.write_text(SCONTROL.format(version=version, preempted=preempted, directory=tmp_path))
     program.chmod(0o755)
     record = tmp_path / "requeued"
     record.touch()
-    if asked:
-        (tmp_path / "requeue-7.2").write_text(f"{asked}\n")
+    if requested:
+        (tmp_path / "requeue-7.2").write_text(f"{requested}\n")
     environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "2"}
     done = subprocess.run(["bash", "-c", f"(exit 3){_epilogue(tmp_path)}"], env=environ, capture_output=True)
     assert (done.returncode, record.read_text(), done.stderr) == (3, requeued, b"")

@@ -65,7 +65,9 @@ def test_only_the_preempted_element_of_a_pool_is_requeued(fresh_cluster: FreshCl
     with Stage(cluster, Setting("pool", "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
         stage.until_world(2)
         fields = {job: cluster.job(job) for job in cluster.jobs()}
-        taken = next(job for job, said in fields.items() if said["JobId"] == said["ArrayJobId"])
+        taken = next(
+            job for job, agents_output in fields.items() if agents_output["JobId"] == agents_output["ArrayJobId"]
+        )
         stage.record_fault("preemption of one element")
         high = cluster.submit("echo high; sleep 300", "-p", "high", "--exclusive", "-w", fields[taken]["NodeList"])
         alone = stage.until_world(1)
@@ -95,8 +97,8 @@ def test_a_job_that_must_not_be_requeued_reports_how_to_continue_its_run(fresh_c
         take_the_nodes(stage)
         stage.until("the job's end", lambda: job not in cluster.jobs())
         assert cluster.job(job)["Restarts"] == "0"
-        assert f"job {job} is not started again" in said(stage)
-        assert "--resume" in said(stage)
+        assert f"job {job} is not started again" in agents_output(stage)
+        assert "--resume" in agents_output(stage)
         assert stage.run.status().phase == "joining"
 
 
@@ -129,7 +131,7 @@ def test_the_first_agent_may_die_during_the_preemption(fresh_cluster: FreshClust
         assert cluster.job(jobs[0])["Restarts"] == "1"
 
 
-def said(stage: Stage) -> str:
+def agents_output(stage: Stage) -> str:
     """Return the output of the agents."""
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
@@ -145,4 +147,4 @@ def test_agents_without_slurm_leave_the_requeue_to_the_batch_script(fresh_cluste
         stage.verdict()
         stage.leaves_nothing()
         assert cluster.job(jobs[0])["Restarts"] == "1"
-        assert "left to the batch script" in said(stage)
+        assert "left to the batch script" in agents_output(stage)

@@ -68,8 +68,8 @@ class Site:
 
         return self.until("a round", look)
 
-    def told(self, round: int, world_size: int) -> list[dict[str, object]]:
-        """Return the reports of all workers of a round, by rank."""
+    def reports(self, round: int, world_size: int) -> list[dict[str, object]]:
+        """Return the report of all workers of a round, by rank."""
         paths = [self.work / "told" / f"{round}.{rank}.json" for rank in range(world_size)]
         self.until("all workers", lambda: all(path.exists() for path in paths))
         return [json.loads(path.read_text()) for path in paths]
@@ -130,7 +130,7 @@ def test_two_jobs_on_one_node_share_nothing_else(
         site.submit(flags, *options, *extra)
 
     both = site.until_round(lambda state: len(state.participants) == 2)
-    workers = site.told(both.round, 4)
+    workers = site.reports(both.round, 4)
     check_shares(site, both, workers)
     hosts = {site.member(name).host or name for name in names(both)}
     assert hosts == {"n1"}
@@ -145,29 +145,32 @@ def test_two_jobs_on_one_node_share_nothing_else(
     alone = site.until_round(lambda state: state.round > both.round)
     assert names(alone) == names(both)[:1]
     assert gone.node not in [p.node for p in alone.participants]
-    assert [told["job"] for told in site.told(alone.round, 2)] == [workers[0]["job"]] * 2
+    assert [report["job"] for report in site.reports(alone.round, 2)] == [workers[0]["job"]] * 2
     site.finish()
 
 
 def check_shares(site: Site, state: State, workers: list[dict[str, object]]) -> None:
     """Check that each worker has the processors and GPUs that SLURM has given its job, and no others."""
     shares = {}
-    for told in workers:
-        cpus = [bit for bit in range(64) if int(str(told["mask"]), 16) >> bit & 1]
-        assert told["cpus"] == cpus, "the worker is not bound as SLURM has bound the step"
-        shares[told["job"]] = (cpus, str(told["CUDA_VISIBLE_DEVICES"]).split(","))
+    for report in workers:
+        cpus = [bit for bit in range(64) if int(str(report["mask"]), 16) >> bit & 1]
+        assert report["cpus"] == cpus, "the worker is not bound as SLURM has bound the step"
+        shares[report["job"]] = (cpus, str(report["CUDA_VISIBLE_DEVICES"]).split(","))
     (cpus, gpus), (other_cpus, other_gpus) = shares.values()
     assert not set(cpus) & set(other_cpus)
     assert sorted(gpus + other_gpus) == ["0", "1", "2", "3"]
-    assert [told["LOCAL_RANK"] for told in workers] == ["0", "1", "0", "1"]
+    assert [report["LOCAL_RANK"] for report in workers] == ["0", "1", "0", "1"]
     found = {
         logged.node: (logged.event.cpus, logged.event.gpus)
         for logged in read_events(site.run.events)
         if isinstance(logged.event, WorkersStarted) and logged.event.round == state.round
     }
     assert found == {
-        str(told["HPCELASTIC_NODE"]): (",".join(map(str, shares[told["job"]][0])), ",".join(shares[told["job"]][1]))
-        for told in workers
+        str(report["HPCELASTIC_NODE"]): (
+            ",".join(map(str, shares[report["job"]][0])),
+            ",".join(shares[report["job"]][1]),
+        )
+        for report in workers
     }
 
 

@@ -70,10 +70,10 @@ class Terminal:
 
     def until_says(self, line: str, pattern: str) -> str:
         deadline = time.monotonic() + ENDED
-        while not re.search(pattern, said := self.types(line)):
-            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {pattern!r} from {line}:\n{said}"
+        while not re.search(pattern, output := self.types(line)):
+            assert time.monotonic() < deadline, f"waited {ENDED:g} s for {pattern!r} from {line}:\n{output}"
             time.sleep(0.3)
-        return said
+        return output
 
     def until_trains(self) -> None:
         """Wait until a round runs and has trained for an epoch."""
@@ -97,22 +97,22 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
     job = fitted(job, FITTED).replace("train.py}", "train.py, args: [--step-time, 0.05, --epochs, 60]}")
     (terminal.path / "job.yaml").write_text(job)
     (block,) = (text for _, text in BLOCKS if "hpcelastic submit job.yaml" in text)
-    said: dict[str, str] = {}
+    output: dict[str, str] = {}
     for line in commands(fitted(block, FITTED)):
         command = shlex.split(line)[1]
         if command == "logs":
             line = f"timeout 5 {line}; true"  # it would follow the run to its end
         if command in ("scale", "drain", "checkpoint"):
             terminal.until_trains()
-        said[command] = terminal.types(line, fails=command == "forgive")  # the node has no incident
+        output[command] = terminal.types(line, fails=command == "forgive")  # the node has no incident
         if line.endswith("submit job.yaml"):
             terminal.until_says("hpcelastic status digits", "running")
             terminal.until_says("hpcelastic logs digits", "epoch")
-    assert "nodes: 2..4" in said["config"] and "# job.yaml:" in said["config"]
-    assert "world size 4" in said["status"]
-    assert re.search(r"^\[1\.0\] round 1, 4 ranks: epoch ", said["logs"], re.MULTILINE)
-    assert "digits has closed" in said["cancel"]
-    assert "n2: no incident is recorded" in said["forgive"]
+    assert "nodes: 2..4" in output["config"] and "# job.yaml:" in output["config"]
+    assert "world size 4" in output["status"]
+    assert re.search(r"^\[1\.0\] round 1, 4 ranks: epoch ", output["logs"], re.MULTILINE)
+    assert "digits has closed" in output["cancel"]
+    assert "n2: no incident is recorded" in output["forgive"]
     terminal.until_says("hpcelastic status digits", "running")
     terminal.until_says("hpcelastic logs digits", "resumed at step")
     terminal.types("hpcelastic cancel digits")
@@ -130,5 +130,5 @@ def test_a_line_of_torchrun(terminal: Terminal) -> None:
 def test_the_doctor(terminal: Terminal) -> None:
     (line,) = (commands(text)[0] for _, text in BLOCKS if "hpcelastic doctor" in text)
     terminal.types("mkdir -p $SCRATCH/runs")
-    said = terminal.types(line)
-    assert "n1" in said and "n2" in said
+    output = terminal.types(line)
+    assert "n1" in output and "n2" in output

@@ -157,7 +157,7 @@ def test_a_signal_reaches_the_agent_once(sender: str, call: str) -> None:
         for name in ("SIGUSR1", "SIGTERM"):
             send = (
                 f"import os, signal, time; open('/proc/self/comm', 'w').write('{sender}'); task = {process.pid}; "
-                f"signum = signal.{name}; {call}; time.sleep(0.5)"  # it must exist when
+                f"signum = signal.{name}; {call}; time.sleep(0.5)"  # it must exist when the agent reads /proc
             )
             subprocess.run([sys.executable, "-c", send], check=True)
         assert ended(process)[:2] == (0, [["SIGUSR1", "SIGTERM"]])

@@ -83,7 +83,7 @@ def text_of(*overrides: str) -> str:
     return sbatch_text(resolve("job.yaml", overrides), RunPaths(Path("/runs/job")))
 
 
-# ---------------------------------------------------------------------------------------------- what is asked of sbatch
+# ---------------------------------------------------------------------------------- the options of sbatch
 
 GPU = """\
 #!/bin/bash
@@ -114,16 +114,16 @@ srun --unbuffered --output /runs/gpu/slurm/%j_%t_log.out --ntasks-per-node=1 --n
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
-wish=/runs/gpu/slurm/requeue-$id
+request=/runs/gpu/slurm/requeue-$id
 success=/runs/gpu/slurm/succeeded-$id
-if [ -e "$wish" ]; then
-    asked=$(cat "$wish"); rm "$wish"
+if [ -e "$request" ]; then
+    requested=$(cat "$request"); rm "$request"
     # Since 24.05, SLURM itself requeues a job that ends during its preemption. A request would then requeue it twice.
     if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
         version=$(scontrol --version)
-        if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
+        if [[ ${version##* } < 24.05 ]]; then requested=requeue; else requested=; fi
     fi
-    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+    if [ "$requested" = requeue ]; then scontrol requeue "$job"; fi
 fi
 # srun may report a lost node, although the run has succeeded without it.
 if [ -e "$success" ]; then status=0; fi
@@ -156,16 +156,16 @@ PYTHON -u -m submitit.core._submit /runs/pool/slurm
 status=$?
 job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}
 id=$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}
-wish=/runs/pool/slurm/requeue-$id
+request=/runs/pool/slurm/requeue-$id
 success=/runs/pool/slurm/succeeded-$id
-if [ -e "$wish" ]; then
-    asked=$(cat "$wish"); rm "$wish"
+if [ -e "$request" ]; then
+    requested=$(cat "$request"); rm "$request"
     # Since 24.05, SLURM itself requeues a job that ends during its preemption. A request would then requeue it twice.
     if scontrol show job "$job" | grep -q 'PreemptTime=[0-9]'; then
         version=$(scontrol --version)
-        if [[ ${version##* } < 24.05 ]]; then asked=requeue; else asked=; fi
+        if [[ ${version##* } < 24.05 ]]; then requested=requeue; else requested=; fi
     fi
-    if [ "$asked" = requeue ]; then scontrol requeue "$job"; fi
+    if [ "$requested" = requeue ]; then scontrol requeue "$job"; fi
 fi
 # srun may report a lost node, although the run has succeeded without it.
 if [ -e "$success" ]; then status=0; fi
@@ -235,9 +235,9 @@ def test_a_job_without_a_request_for_processors_gets_a_remark(
 ) -> None:
     assert [UNSAID in line for line in remarks(resolve("job.yaml", [override]))] == [True] * told
     assert main(["sbatch", "job.yaml", override]) == 0
-    said = capsys.readouterr()
-    assert (f"hpcelastic sbatch: {UNSAID}" in said.err) == told
-    assert UNSAID not in said.out
+    output = capsys.readouterr()
+    assert (f"hpcelastic sbatch: {UNSAID}" in output.err) == told
+    assert UNSAID not in output.out
 
 
 def step_of(text: str) -> str:
@@ -363,8 +363,8 @@ def test_an_agent_without_scancel_reports_it(
     me = member("a", NodeState.RUNNING, 1)
     paths = RunPaths(Path("run"))
     JobCleanup(paths, FileBackend(paths), SlurmTask("7", "n2", 1, 4, 0), me, RendezvousSettings()).end_job("a test")
-    assert "scancel: not found" in (said := capsys.readouterr().err)
-    assert said.endswith("cancel the job yourself: scancel 7\n")
+    assert "scancel: not found" in (output := capsys.readouterr().err)
+    assert output.endswith("cancel the job yourself: scancel 7\n")
 
 
 TIMES = {
@@ -431,7 +431,7 @@ def test_the_server_is_asked_for_the_nodes_of_a_run_with_incidents(monkeypatch: 
     assert (server.readers, server.open) == (1, 1)
 
 
-# -------------------------------------------------------------------------------------------------- what a task is told
+# ------------------------------------------------------------------------------------------ the environment of a task
 
 STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n2", "SLURM_STEP_ID": "0", "SLURM_NODEID": "1", "SLURM_NNODES": "4"}
 TASKS: dict[str, tuple[dict[str, str], SlurmTask | None]] = {
@@ -503,7 +503,7 @@ def test_an_internal_error_has_its_own_exit_status(
     assert "hpcelastic agent: internal error: Traceback (most recent call last)" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------------- what the scheduler says
+# ---------------------------------------------------------------------------------------------- the states of jobs
 
 
 @pytest.fixture
@@ -718,15 +718,15 @@ UNEQUAL: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("asked", UNEQUAL.values(), ids=UNEQUAL)
+@pytest.mark.parametrize("requested", UNEQUAL.values(), ids=UNEQUAL)
 def test_each_node_has_workers_for_its_own_gpus(
-    asked: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+    requested: dict[str, object], fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     login(fresh_cluster(nodes=2, gpus=(1, 3)), monkeypatch)
     Path("say.py").write_text(
         "import os; print(*(os.environ[n] for n in ('LOCAL_WORLD_SIZE', 'CUDA_VISIBLE_DEVICES')))"
     )
-    run = hpcelastic.submit("job.yaml", nodes=2, **asked)
+    run = hpcelastic.submit("job.yaml", nodes=2, **requested)
     assert wait_succeeded(run) == ["1 0", "3 0,1,2", "3 0,1,2", "3 0,1,2"]
 
 

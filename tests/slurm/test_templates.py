@@ -22,8 +22,8 @@ ENDED = 180.0
 DIGITS = "COMMAND=(examples/digits/train.py --epochs 8 --step-time 0.03 --checkpoint-every 10)"
 QUICK = "COMMAND=(quick.py --greeting 'hello world')"
 QUICK_SCRIPT = "import os, sys; print(*sys.argv[1:], os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
-PATIENT = "COMMAND=(patient.py)"
-PATIENT_SCRIPT = """\
+WAITING = "COMMAND=(waiting.py)"
+WAITING_SCRIPT = """\
 import os, pathlib, time
 print("round", os.environ["HPCELASTIC_ROUND"], "rank", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], flush=True)
 while not pathlib.Path("finish").exists():
@@ -59,7 +59,7 @@ exec "$@"
 """
 JOB = """\
 run: {name: job}
-entrypoint: {script: patient.py}
+entrypoint: {script: waiting.py}
 nodes: 2..3
 slurm: {exclude: "n[3-4]"}
 """
@@ -77,7 +77,7 @@ class Desk:
         for name in ("examples", "configs"):
             (self.path / name).symlink_to(ROOT / name)
         (self.path / "quick.py").write_text(QUICK_SCRIPT)
-        (self.path / "patient.py").write_text(PATIENT_SCRIPT)
+        (self.path / "waiting.py").write_text(WAITING_SCRIPT)
         (self.path / "saving.py").write_text(SAVING_SCRIPT)
         python, ours = Path(sys.executable).parent, self.path / "bin"
         ours.mkdir()
@@ -180,16 +180,16 @@ def test_a_template_requests_processors_and_shows_how_to_request_gpus(template: 
 @pytest.mark.parametrize("template", sorted({path.name for path in (ROOT / "slurm").iterdir()} - {"agent.sbatch"}))
 def test_the_last_lines_name_the_files_of_the_agent(template: str) -> None:
     text, paths = (ROOT / "slurm" / template).read_text(), RunPaths(Path("run"))
-    found = dict(re.findall(r'^(id|wish|success)="(.*)"$', text, re.MULTILINE))
+    found = dict(re.findall(r'^(id|request|success)="(.*)"$', text, re.MULTILINE))
     assert found.pop("id") == "$SLURM_JOB_ID.${SLURM_RESTART_COUNT:-0}"
     for variable, value in {"$RUNS/$RUN": "run", "$RUN_DIR": "run", "$id": "7.2"}.items():
         found = {name: words.replace(variable, value) for name, words in found.items()}
-    assert found == {"wish": str(paths.requeue_request("7", 2)), "success": str(paths.success("7", 2))}
+    assert found == {"request": str(paths.requeue_request("7", 2)), "success": str(paths.success("7", 2))}
 
 
 def test_all_templates_requeue_their_job_in_the_same_way() -> None:
     texts = [path.read_text() for path in (ROOT / "slurm").glob("*.sbatch")]
-    last_lines = [text.partition('if [ -e "$wish" ]; then')[2] for text in texts]
+    last_lines = [text.partition('if [ -e "$request" ]; then')[2] for text in texts]
     assert len({lines for lines in last_lines if lines}) == 1
     assert last_lines.count("") == 1, "agent.sbatch has no such lines"
 
@@ -215,7 +215,7 @@ def test_allocation_survives_the_death_of_a_node(desk: Desk) -> None:
 
 
 def test_allocation_continues_after_a_requeue(desk: Desk) -> None:
-    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=PATIENT))
+    job = desk.sbatch(desk.template("allocation.sbatch", COMMAND=WAITING))
     desk.until_logged(job, "round 1 rank 3 of 4")
     desk.cluster.run("scontrol", "requeue", job)
     desk.cluster.start_now(job)
@@ -234,7 +234,7 @@ def test_allocation_runs_in_a_terminal_too(desk: Desk) -> None:
 
 
 def test_another_allocation_adds_a_node(desk: Desk) -> None:
-    template = desk.template("allocation.sbatch", COMMAND=PATIENT)
+    template = desk.template("allocation.sbatch", COMMAND=WAITING)
     first = desk.sbatch("--nodes=2", template)
     desk.until_logged(first, "round 1 rank 1 of 2")
     second = desk.sbatch("--nodes=1", "--exclusive", template, RUN=f"job-{first}")
@@ -274,7 +274,7 @@ def test_allocation_saves_and_continues_after_a_preemption_with_grace(busy_desk:
 
 
 def test_pool_trains_with_all_jobs_of_its_array(desk: Desk) -> None:
-    array = desk.sbatch(desk.template("pool.sbatch", COMMAND=PATIENT))
+    array = desk.sbatch(desk.template("pool.sbatch", COMMAND=WAITING))
     desk.until_logged(array, "rank 3 of 4")
     desk.finish()
     elements = [f"{array}_{index}" for index in range(4)]

@@ -57,7 +57,7 @@ def check_success(stage: Stage, job: str, restarts: int = 1) -> None:
     assert stage.cluster.job(job)["Restarts"] == str(restarts)
 
 
-def said(stage: Stage) -> str:
+def agents_output(stage: Stage) -> str:
     """Return the output of the agents."""
     return "\n".join(path.read_text() for path in stage.paths.slurm.glob("*_log.*"))
 
@@ -79,7 +79,7 @@ def test_a_run_continues_beyond_its_time_limit_until_it_is_done(reachable: bool,
         job = limited(stage)
         stage.cluster.start_now(job)
         check_success(stage, job)
-        assert ("left to the batch script" in said(stage)) is not reachable
+        assert ("left to the batch script" in agents_output(stage)) is not reachable
         assert not list(stage.paths.slurm.glob("requeue-*")), "no request is left for the next incarnation"
 
 
@@ -90,7 +90,7 @@ def test_a_limit_without_more_time_ends_the_job_with_a_checkpoint(cluster: Slurm
         stage.leaves_nothing()
         assert stage.cluster.job(job)["Restarts"] == "0"
         assert any(note.kind == "saved" for note in stage.notes())
-        assert f"job {job} is not started again" in said(stage)
+        assert f"job {job} is not started again" in agents_output(stage)
         assert stage.run.status().phase == "joining"
 
 

@@ -24,9 +24,9 @@ from datetime import timedelta
 import torch, torch.distributed as dist
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=20))
-said, rank = pathlib.Path("said"), dist.get_rank()
+output, rank = pathlib.Path("output"), dist.get_rank()
 facts = {"rank": rank, "of": dist.get_world_size(), "pid": os.getpid(), "node": os.environ["SLURMD_NODENAME"]}
-path = said / f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}-{rank}"
+path = output / f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}-{rank}"
 draft = path.with_name(f"{path.name}.new")
 draft.write_text(json.dumps(facts))
 draft.rename(path)
@@ -55,7 +55,7 @@ class Line:
     def __init__(self, desk: Desk, backend: str) -> None:
         self.desk = desk
         (desk.path / "train.py").write_text(TRAIN)
-        (desk.path / "said").mkdir()
+        (desk.path / "output").mkdir()
         (desk.path / "line").write_text(JOB.format(backend=backend, conf=BACKENDS[backend]))
         self.jobs: list[str] = []
         self._seen: set[str] = set()
@@ -70,20 +70,20 @@ class Line:
 
         def look() -> bool:
             found.clear()
-            for path in sorted((self.desk.path / "said").glob("*[0-9]")):
+            for path in sorted((self.desk.path / "output").glob("*[0-9]")):
                 store = path.name.rpartition("-")[0]
                 if store not in self._seen:
                     found.setdefault(store, []).append(json.loads(path.read_text()))
-            return any(len(said) == workers == said[0]["of"] for said in found.values())
+            return any(len(output) == workers == output[0]["of"] for output in found.values())
 
         try:
             self.desk.until(f"a round of {workers}", look, self.jobs[0])
         except AssertionError:
             raise AssertionError("\n".join(map(self.desk.log, self.jobs))) from None
         self._seen |= found.keys()
-        said = next(said for said in found.values() if len(said) == workers == said[0]["of"])
-        assert [worker["rank"] for worker in sorted(said, key=lambda worker: worker["rank"])] == list(range(workers))
-        return said
+        output = next(output for output in found.values() if len(output) == workers == output[0]["of"])
+        assert [worker["rank"] for worker in sorted(output, key=lambda worker: worker["rank"])] == list(range(workers))
+        return output
 
     def kill(self, worker: dict[str, Any]) -> None:
         pid = self.desk.cluster.pid_of(int(worker["node"].removeprefix("n")), worker["pid"])
@@ -96,15 +96,15 @@ def test_torchrun_continues_when_any_process_dies(backend: str, desk: Desk) -> N
     line = Line(desk, backend)
     for _ in range(3):
         line.start()
-    said = line.round(workers=3)
-    line.kill(said[1])
-    said = line.round(workers=3)
-    (first,) = (worker["node"] for worker in said if worker["rank"] == 0)
+    output = line.round(workers=3)
+    line.kill(output[1])
+    output = line.round(workers=3)
+    (first,) = (worker["node"] for worker in output if worker["rank"] == 0)
     desk.cluster.fail_node(int(first.removeprefix("n")))
     line.round(workers=2)
     line.start()
-    said = line.round(workers=3)
-    assert first not in {worker["node"] for worker in said}
+    output = line.round(workers=3)
+    assert first not in {worker["node"] for worker in output}
     desk.finish()
     states = [desk.cluster.wait_job(job, ("COMPLETED", "NODE_FAIL"), ENDED) for job in line.jobs]
     assert sorted(states) == ["COMPLETED"] * 3 + ["NODE_FAIL"]

@@ -48,7 +48,7 @@ def members(draw: some.DrawFn) -> Member:
     )
 
 
-def said(member: Member, revision: int = 1, heartbeat: int = 1) -> LeaseName:
+def name_of_lease(member: Member, revision: int = 1, heartbeat: int = 1) -> LeaseName:
     name = parse(lease_name(member.node, revision, heartbeat, summary(member)))
     assert name is not None
     return name
@@ -56,7 +56,7 @@ def said(member: Member, revision: int = 1, heartbeat: int = 1) -> LeaseName:
 
 @given(members(), some.integers(0, 10**9), some.integers(0, 10**9))
 def test_a_name_has_the_whole_member_or_a_mark_that_it_has_not(member: Member, revision: int, heartbeat: int) -> None:
-    name = said(member, revision, heartbeat)
+    name = name_of_lease(member, revision, heartbeat)
     assert (name.node, name.revision, name.heartbeat) == (member.node, revision, heartbeat)
     assert len(name.text.encode()) <= MAX_NAME_LENGTH
     assert not set("/\0\n ") & set(name.text)
@@ -81,9 +81,9 @@ def test_any_text_is_a_name_or_none(text: str) -> None:
 
 def test_a_name_is_readable_for_people() -> None:
     member = replace(MEMBER, dead=("n1@0-01", "n1@0-02"), job="7~1.0", host="n1", topology="top.s1")
-    assert said(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
-    assert said(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,,2,-1+0-01+0-02.json")
-    assert member_of(said(member)) == (member, True)
+    assert name_of_lease(member, 4, 17).text.startswith("n1@0-ab~4~17~running,3,8,10.0.0.1,4000,")
+    assert name_of_lease(member).text.endswith(",3,7%7E1.0,4,n1,top.s1,,2,-1+0-01+0-02.json")
+    assert member_of(name_of_lease(member)) == (member, True)
 
 
 MORE = {
@@ -97,13 +97,13 @@ MORE = {
 
 @pytest.mark.parametrize("more", MORE.values(), ids=MORE.keys())
 def test_members_that_do_not_fit_are_marked(more: dict[str, object]) -> None:
-    found, whole = member_of(said(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
+    found, whole = member_of(name_of_lease(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
     assert not whole
     assert found is not None and replace(found, dead=()) == MEMBER
 
 
 def test_as_many_dead_nodes_as_fit_are_in_the_name() -> None:
-    found, _ = member_of(said(replace(MEMBER, dead=MORE["many deaths"]["dead"])))  # type: ignore[arg-type]  # a tuple
+    found, _ = member_of(name_of_lease(replace(MEMBER, dead=MORE["many deaths"]["dead"])))  # type: ignore[arg-type]  # a tuple
     assert found is not None and 5 < len(found.dead) < 40
 
 
@@ -111,7 +111,7 @@ def test_as_many_dead_nodes_as_fit_are_in_the_name() -> None:
 def test_a_summary_that_does_not_fit_is_omitted(field: str) -> None:
     member = replace(MEMBER, **{field: "a" * 300})
     assert summary(member) == "+"
-    assert member_of(said(member)) == (None, False)
+    assert member_of(name_of_lease(member)) == (None, False)
 
 
 @pytest.mark.parametrize("text", ["n@0~1~1~a,b.json", "n@0~1~1~.json", "n@0~x.json", "n@0~x~1~.json", "n@0~1~2.json"])
@@ -122,7 +122,7 @@ def test_an_unknown_summary_counts_as_incomplete(text: str) -> None:
 
 
 def test_an_unknown_node_state_counts_as_incomplete() -> None:
-    name = parse(said(MEMBER).text.replace("running", "dancing"))
+    name = parse(name_of_lease(MEMBER).text.replace("running", "dancing"))
     assert name is not None
     assert member_of(name) == (None, False)
 

@@ -21,16 +21,16 @@ EXCLUSIVE = [
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return how long each attempt at a lock was willing to wait."""
-    patience: list[float] = []
+    timeouts: list[float] = []
     acquire = filelock.BaseFileLock.acquire
 
     def traced(self: Any, timeout: float, **more: Any) -> Any:
-        patience.append(timeout)
+        timeouts.append(timeout)
         return acquire(self, timeout=timeout, **more)
 
     monkeypatch.setattr(filelock.BaseFileLock, "acquire", traced)
     monkeypatch.setattr(locks, "LOCK_TIMEOUT", 0.05)
-    return patience
+    return timeouts
 
 
 def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int]:

@@ -211,7 +211,7 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(filelock, "FileLock", Open)
 
 
-LOCKS = [  # storage/storage/test_locks.py has the errors by which a lock comes to exclude nobody
+LOCKS = [  # the errors that make a lock ineffective are in tests/storage/test_locks.py
     pytest.param(lambda patch: None, id="lock"),
     pytest.param(no_lock, id="lock without effect"),
 ]

@@ -124,8 +124,8 @@ print(forked.exitcode, other.wait())
 
 
 def test_children_of_the_worker_can_be_ended_by_sigterm(control_page: ControlPage) -> None:
-    said, _ = start(CHILDREN, environment(control_page)).communicate(timeout=60)
-    assert said == "-15 -15\n"
+    output, _ = start(CHILDREN, environment(control_page)).communicate(timeout=60)
+    assert output == "-15 -15\n"
 
 
 LOADER = """
@@ -143,8 +143,8 @@ print(sum(1 for _ in batches))
 
 
 def test_a_data_loader_survives_sigterm(control_page: ControlPage) -> None:
-    said, _ = start(LOADER, environment(control_page)).communicate(timeout=60)
-    assert said == "999\n"
+    output, _ = start(LOADER, environment(control_page)).communicate(timeout=60)
+    assert output == "999\n"
 
 
 def test_all_ranks_stop_in_the_same_step_after_a_request_to_one(control_page: ControlPage, tmp_path: Path) -> None:
@@ -153,9 +153,9 @@ def test_all_ranks_stop_in_the_same_step_after_a_request_to_one(control_page: Co
     ranks = [start(GROUP, environment(boards[rank], rank, 3), str(tmp_path / "meet")) for rank in range(3)]
     assert ranks[1].stdout and ranks[1].stdout.readline() == "here\n"
     control_page.request_stop(StopRequest(5, now() + 60, "drain"))
-    said = [worker.communicate(timeout=60)[0].split()[-2:] for worker in ranks]
-    assert [word for word, _ in said] == ["stopped"] * 3
-    assert len({step for _, step in said}) == 1, json.dumps(said)
+    output = [worker.communicate(timeout=60)[0].split()[-2:] for worker in ranks]
+    assert [word for word, _ in output] == ["stopped"] * 3
+    assert len({step for _, step in output}) == 1, json.dumps(output)
     assert all(seat_board.acknowledged(5) for seat_board in (control_page, other))
     assert [worker.returncode for worker in ranks] == [0, 0, 0]
     other.close()

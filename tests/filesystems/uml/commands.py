@@ -47,7 +47,7 @@ class Program:
         finally:
             os.close(inner)
         self.pidfd = os.pidfd_open(self._popen.pid)
-        self.told = False
+        self.reported = False
         """Whether all of its output was read and the pipe is closed. Its number may then belong to another file."""
 
     def signal(self, number: int) -> None:
@@ -116,11 +116,11 @@ class CommandServer:
 
     def _forward(self, number: int, program: Program) -> bool:
         """Send the output that can be read now. Return whether there was any."""
-        data = None if program.told else program.read()
+        data = None if program.reported else program.read()
         if data:
             self._say(of=number, output=data.decode("latin-1"))
         elif data is not None:
-            program.told = True
+            program.reported = True
             self._forget(program.output)
         return bool(data)
 

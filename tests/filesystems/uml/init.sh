@@ -18,7 +18,7 @@ for directory in "${kept[@]}"; do
     [ -e "$directory" ] || { mkdir -p "$directory" && mount -t hostfs -o "ro,$directory" host "$directory"; }
 done
 
-# The host need not have /lib/modules to mount over, so whoever wants a module, the kernel too, asks here.
+# The host may have no /lib/modules to mount over, so all requests for modules, also of the kernel, come here.
 mkdir -p /run/uml/lib
 ln -s /usr/lib/uml/modules /run/uml/lib/modules
 printf '#!/bin/sh\nexec /sbin/modprobe -d /run/uml "$@"\n' >/run/uml/modprobe

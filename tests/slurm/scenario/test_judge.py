@@ -69,7 +69,7 @@ def without(wrong: Callable[[Note], bool]) -> Callable[[Evidence], Evidence]:
     return lambda it: dataclasses.replace(it, notes=[note for note in it.notes if not wrong(note)])
 
 
-def told(change: Callable[[Note], Note]) -> Callable[[Evidence], Evidence]:
+def changed_notes(change: Callable[[Note], Note]) -> Callable[[Evidence], Evidence]:
     return lambda it: dataclasses.replace(it, notes=[change(note) for note in it.notes])
 
 
@@ -82,7 +82,7 @@ def shifted(round: int, seconds: float) -> Callable[[Evidence], Evidence]:
         by = seconds if it.round == round else 0
         return dataclasses.replace(it, monotonic=it.monotonic + by, wall=it.wall + by)
 
-    return told(change)
+    return changed_notes(change)
 
 
 def resumed_at(step: int) -> Callable[[Evidence], Evidence]:
