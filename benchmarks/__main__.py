@@ -50,14 +50,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--quick", action="store_true", help="small parameters; nothing is written")
-    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from kept results")
+    parser.add_argument("--render", action="store_true", help="measure nothing; write the page from stored results")
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     for name in args.names or NAMES:
         kept = RESULTS / f"{name}.json"
         if args.render and not kept.exists():
-            print(f"{name}: no kept results; run this benchmark without --render first", file=sys.stderr)
+            print(f"{name}: no stored results; run this benchmark without --render first", file=sys.stderr)
             continue
         document = json.loads(kept.read_text()) if args.render else measured(name, args.quick, _say)
         print("\n" + "\n".join(map(report.plain, tables(name, document))), flush=True)

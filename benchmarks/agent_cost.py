@@ -31,7 +31,7 @@ class Parameters:
     """Seconds of measurement while nothing happens. Results are scaled to a minute."""
 
     sides: tuple[str, ...] = ()
-    """All if empty."""
+    """Names of launchers; all if empty."""
 
 
 QUICK = Parameters(repeat=2, idle=10.0)
@@ -82,7 +82,7 @@ def _started(make: Callable[[Path], Any]) -> dict[str, float]:
 
 
 def _idle_costs(sides: Mapping[str, Callable[[Path], Any]], idle: float) -> list[dict[str, Any]]:
-    """What each process of an agent takes, its worker aside."""
+    """Return the costs of each process of an agent, without its worker."""
     found = []
     for name, make in sides.items():
         with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
@@ -126,7 +126,7 @@ def _starts(results: Mapping[str, Any]) -> Table:
         rows.append((name, *map(spread, times.values()), ratio(times.get("hpcelastic", []), times.get("torchrun", []))))
     note = (
         f"Seconds from the start of the process; median (least–greatest) of {results['parameters']['repeat']}. "
-        "An agent takes part once its lease is there; torchrun's once its rendezvous store listens."
+        "hpcelastic's agent takes part once its lease exists, and torchrun's once its rendezvous store listens."
     )
     return Table("Start of an agent", ("until", *sides, "ours / torchrun"), tuple(rows), note)
 
@@ -136,6 +136,8 @@ def _idle(results: Mapping[str, Any]) -> Table:
     for one in results["idle"]:
         cpu = significant(one["cpu"] * 1000)
         rows.append((one["side"], one["part"], size(one["rss"]), size(one["pss"]), size(one["uss"]), cpu))
-    note = "RSS counts shared pages whole, PSS each by its share, USS not at all. The worker is left out."
+    note = (
+        "RSS contains shared pages completely, PSS contains a share of them, and USS none. The worker is not counted."
+    )
     head = ("side", "process", "RSS", "PSS", "USS", "CPU in an idle minute (ms)")
     return Table("Memory and processor of an agent", head, tuple(rows), note)

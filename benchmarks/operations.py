@@ -23,7 +23,7 @@ from benchmarks.sides import NO_PRELOAD, Ours, Workload
 SCRIPT = Path(__file__).with_name("sleeps.py")
 
 _SETTLE = 3.0
-"""Seconds after a round's start in which its operations finish."""
+"""Seconds after the start of a round until all its operations have been counted."""
 
 _TIMEOUT = 120.0
 
@@ -91,7 +91,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rows.append((run["what"], str(agents), significant(sum(per_agent)), *map(significant, per_agent), *sizes))
     head = ("per agent", "agents", "operations", *KINDS, "read", "written")
     note = (
-        "Means over all agents; one worker each. Names and attributes are cached for 3 s, as by NFS. "
-        "The first round begins with the agents' start."
+        "Means over all agents with one worker each. Names and attributes are cached for 3 s, as with NFS. "
+        "The first round begins with the start of the agents."
     )
     return [Table("Operations on the filesystem", head, tuple(rows), " ".join([note, *results["left_out"]]))]

@@ -9,10 +9,10 @@ PHASES = ("agent", "detect", "stop", "rendezvous", "start", "first step")
 """The phases in their order; see `lengths`."""
 
 MEANING = """\
-`agent`: until every agent that was started has logged so. `detect`: until the register says that the round has ended.
-`stop`: until the last worker of that round is known to be gone. `rendezvous`: until the last agent has seen the new
-round. `start`: until the last worker has entered its script, its imports done. `first step`: until the last worker has
-made one, the process group being set up.
+`agent`: until every new agent has logged its start. `detect`: until the register shows the end of the round. `stop`:
+until all workers of that round have ended. `rendezvous`: until the last agent has read the new round. `start`: until
+the last worker has imported its modules and runs its script. `first step`: until the last worker has created the
+process group and has executed a step.
 """
 
 

@@ -184,7 +184,8 @@ def _race(results: Mapping[str, Any], scenarios: list[str], names: list[str]) ->
     changed = "; ".join(f"{name}: {_flat(settings)}" for name, settings in own.items())
     note = (
         f"Seconds; median (least–greatest) of {parameters['repeat']}. *never*: not within {parameters['timeout']:g} s. "
-        f"Ratio: ours / theirs. Default settings on all sides{', but ours for ' + changed if changed else ''}."
+        "Ratio: hpcelastic / the other launcher. All launchers have their default settings"
+        f"{', except hpcelastic in these scenarios: ' + changed if changed else ''}."
     )
     head = ("scenario", *names, *(f"ours / {peer}" for peer in peers))
     return Table("Race", head, tuple(rows), " ".join([note, *(f"{reason}." for reason in results["left_out"])]))
@@ -195,8 +196,8 @@ def _phases(results: Mapping[str, Any], scenarios: list[str]) -> Table:
     for scenario in scenarios:
         found = phases(results, scenario)
         rows.append((scenario, *(significant(found[name]) if name in found else "-" for name in PHASES)))
-    note = " ".join(MEANING.split()) + " Medians, each of its own phase."
-    return Table("Where our seconds go", ("scenario", *PHASES), tuple(rows), note)
+    note = " ".join(MEANING.split()) + " Each value is the median of the phase."
+    return Table("Phases of hpcelastic", ("scenario", *PHASES), tuple(rows), note)
 
 
 def seconds(results: Mapping[str, Any], scenario: str, side: str) -> list[float | None]:

@@ -213,9 +213,9 @@ def _contention(results: Mapping[str, Any]) -> Table:
     head = ("contenders", *parameters["sides"], *(f"{OURS} / {peer}" for peer in peers if OURS in parameters["sides"]))
     note = (
         f"Increments per second in {parameters['seconds']:g} s, median (least–greatest) of {parameters['repeat']}: "
-        f"more is better here. The register keeps its last {_KEPT_VERSIONS} versions, as the key-value store does, or "
-        "all, as the rendezvous does. Each version is durable (fsync) before it counts, which costs nothing on tmpfs; "
-        "nothing of torch's is."
+        f"more is better. The register keeps its last {_KEPT_VERSIONS} versions, like the key-value store, or all, "
+        "like the rendezvous. Each version is durable (fsync) before it counts, which takes no time on tmpfs. Stores "
+        "of torch are not durable."
     )
     return Table("Compare-and-sets under contention", head, tuple(rows), note)
 
@@ -234,7 +234,7 @@ def _growth_table(results: Mapping[str, Any]) -> Table:
             disk = ("-", "-") if name == TCP else (str(one["files"]), size(one["bytes"]))
             cells = (f"{one['operations']:,}", significant(pace), *disk, significant(one["newcomer"] * 1000))
             rows.append((name, *cells))
-    note = "Seconds are those of the last tenth of the operations, for 1,000. TCPStore is in memory and dies with it."
+    note = "Seconds for 1,000 operations, measured in the last tenth of them. TCPStore is lost with its server."
     head = ("side", "operations so far", "seconds per 1,000", "files", "bytes", "a newcomer's first (ms)")
     return Table("Growth over many operations", head, tuple(rows), note)
 

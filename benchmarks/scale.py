@@ -217,7 +217,7 @@ def _times(results: Mapping[str, Any], sizes: list[int], sides: list[str]) -> Ta
     parameters = results["parameters"]
     note = (
         f"Seconds; median (least–greatest) of {parameters['repeat']}; every node is a process of this machine. "
-        f"*never*: not within {parameters['timeout']:g} s, so not tried with more nodes."
+        f"*never*: not within {parameters['timeout']:g} s, so more nodes were not measured."
     )
     head = ("nodes", *sides, *(["ours (local) / torch"] if compared else []))
     return Table("A round of N nodes", head, tuple(rows), note)
@@ -232,8 +232,10 @@ def _operations(results: Mapping[str, Any], sizes: list[int], sides: list[str]) 
             cells = map(significant, (sum(means), *means)) if means else ["-"] * (len(KINDS) + 1)
             rows.append((str(nodes), side, *cells))
     head = ("nodes", "filesystem", "operations", *KINDS)
-    note = "Means over all nodes; calls of the system, data aside, whether or not a client would have to ask a server."
-    return Table("What each node asks of the filesystem until then", head, tuple(rows), note)
+    note = (
+        "Means over all nodes. System calls on metadata are counted, also those that a client answers from its cache."
+    )
+    return Table("Operations of each node on the filesystem until then", head, tuple(rows), note)
 
 
 def _runs(results: Mapping[str, Any], nodes: int, side: str) -> list[Mapping[str, Any]]:

@@ -98,10 +98,10 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     for ranks in parameters["ranks"]:
         cells = (_microseconds(results, ranks, step) for step in parameters["steps"])
         rows.append((str(ranks), *map(spread, cells)))
-    head = ("ranks", *(f"steps of {step * 1000:g} ms" if step else "nothing but calls" for step in parameters["steps"]))
+    head = ("ranks", *(f"steps of {step * 1000:g} ms" if step else "only calls" for step in parameters["steps"]))
     note = (
-        f"Microseconds of a call: the median of {parameters['calls']} on the slowest rank; of {parameters['repeat']} "
-        "such medians the median (least–greatest). All ranks share this machine's cores."
+        f"Microseconds of a call on the slowest rank: the median of {parameters['calls']} calls. The table has the "
+        f"median (least–greatest) of {parameters['repeat']} such values. All ranks share this machine's cores."
     )
     return [Table("A call of should_stop()", head, tuple(rows), note)]
 

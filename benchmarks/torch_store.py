@@ -110,10 +110,10 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rows.append((run["side"], *map(_microseconds, paces), *ratios, *disk, *map(_microseconds, run["newcomers"])))
     head = ("side", "first hundredth", "second tenth", "last tenth", "last / first", "last / second", "files", "bytes")
     note = (
-        f"Microseconds of an operation, of {results['operations']:,}, which are add, set and get in turn; of a "
-        "tenth's hundredths the least, for whatever else the machine does adds to it. Files and bytes are those left "
-        "at the end. What RunStore has written in the last five seconds stays for so long, and is listed: so its first "
-        "operations are the cheapest. A newcomer opens the store and gets a value, after the first tenth of the "
+        f"Microseconds of an operation, in {results['operations']:,} operations: add, set and get in turn. For a "
+        "tenth, the value is that of its fastest hundredth, because other programs can only make it slower. Files "
+        "and bytes are those at the end. RunStore keeps and lists the versions of the last five seconds, so its first "
+        "operations are the fastest. A newcomer opens the store and gets a value, after the first tenth of the "
         "operations and after the last."
     )
     newcomers = ("a newcomer after a tenth", "after the last")

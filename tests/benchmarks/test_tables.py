@@ -39,7 +39,7 @@ def test_the_table_of_recovery() -> None:
         ("crash", "1.00 (1.00–1.00)", "4.00 (4.00–4.00)", "0.250"),
         ("silence", "6.00", "never (1 of 1)", "-"),
     )
-    assert "ours for silence: rendezvous.lease = 4" in race.note
+    assert "hpcelastic in these scenarios: silence: rendezvous.lease = 4" in race.note
     assert "ft_launcher is left out: no network." in race.note
     assert phases.rows == (
         ("crash", "0", "0.100", "0.100", "0.200", "0.300", "0.300"),
@@ -120,7 +120,7 @@ def test_polls_by_ranks_and_steps() -> None:
     ]
     parameters = {"ranks": [1, 2], "steps": [0.0, 0.02], "calls": 5, "repeat": 1}
     (table,) = stopping.tables({"parameters": parameters, "runs": runs})
-    assert table.head == ("ranks", "nothing but calls", "steps of 20 ms")
+    assert table.head == ("ranks", "only calls", "steps of 20 ms")
     assert table.rows == (("1", "10.0", "30.0"), ("2", "20.0", "40.0"))
 
 
