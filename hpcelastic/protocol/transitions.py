@@ -42,13 +42,13 @@ class NodeEdge:
 RUN_EDGES = (
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.RUNNING, "enough nodes are ready, and no member has workers left"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.FAILED, "the restart budget is spent, or a final member has succeeded"),
-    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "something went wrong in the grace period"),
+    RunEdge(Mover.DECIDE, Phase.JOINING, Phase.JOINING, "a fault occurred in the grace period"),
     RunEdge(Mover.DECIDE, Phase.JOINING, Phase.SUCCEEDED, "every member has succeeded in the grace period"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.JOINING, "a worker failed, a member was lost or leaves, a node joins"),
     RunEdge(Mover.DECIDE, Phase.RUNNING, Phase.SUCCEEDED, "every member has succeeded"),
     RunEdge(Mover.CLOSE, Phase.JOINING, Phase.CLOSED, "closed by the user"),
     RunEdge(Mover.CLOSE, Phase.RUNNING, Phase.CLOSED, "closed by the user"),
-    RunEdge(Mover.FAIL, Phase.RUNNING, Phase.FAILED, "a torchrun ends before its workers have succeeded"),
+    RunEdge(Mover.FAIL, Phase.RUNNING, Phase.FAILED, "an agent of torchrun ends before its workers have succeeded"),
     RunEdge(Mover.STEER, Phase.JOINING, Phase.JOINING, "scaled or drained by the user"),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.RUNNING, "scaled or drained by the user"),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is requested"),
@@ -61,9 +61,9 @@ NODE_EDGES = (
     NodeEdge(NodeState.READY, NodeState.READY, "a round formed and ended without workers here"),
     NodeEdge(NodeState.RUNNING, NodeState.SUCCEEDED, "all workers ended with status 0"),
     NodeEdge(NodeState.RUNNING, NodeState.FAILED, "a worker failed"),
-    NodeEdge(NodeState.RUNNING, NodeState.READY, "the round ended or the lease ran out, and all workers are gone"),
+    NodeEdge(NodeState.RUNNING, NodeState.READY, "the round ended or the lease expired, and all workers have ended"),
     NodeEdge(NodeState.SUCCEEDED, NodeState.READY, "the round ended before all had succeeded"),
-    NodeEdge(NodeState.FAILED, NodeState.READY, "the round ended, and all workers are gone"),
+    NodeEdge(NodeState.FAILED, NodeState.READY, "the round ended, and all workers have ended"),
     *(NodeEdge(s, NodeState.LEFT, "the agent ends") for s in (NodeState.READY, NodeState.RUNNING, NodeState.FAILED)),
 )
 """No other transition of a node is ever published. A node that ends after its success publishes nothing more, so that

@@ -29,7 +29,7 @@ class Taken:
     def __init__(self, names: set[str]) -> None:
         self.names, self.tried = names, list[NodeIdentity]()
 
-    def run_node_agent(self, _task: object, place: NodeIdentity, _observe: object = None, **_more: object) -> int:
+    def run_node_agent(self, _task: object, place: NodeIdentity, *_more: object, **_options: object) -> int:
         self.tried.append(place)
         if place.name in self.names:
             raise NameTaken(f"node {place.name} is in this run already")
