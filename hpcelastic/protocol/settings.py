@@ -60,8 +60,8 @@ class RendezvousSettings:
     """Time for which a node waits for a round to form before it gives up."""
 
     last_call: float = 30.0
-    """Maximum time for which a round with enough nodes waits for more nodes. The wait ends earlier when no more nodes are
-    expected. If their number is unknown, only the first round waits for nodes that have not joined the run."""
+    """Maximum time for which a round with enough nodes waits for more nodes. The wait ends earlier when no more nodes
+    are expected. If their number is unknown, only the first round waits for nodes that have not joined the run."""
 
     lease: float = 10.0
     """Duration of a lease. A node that cannot renew its lease for this long kills its own workers."""
