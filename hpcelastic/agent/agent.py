@@ -273,7 +273,7 @@ class Agent:
     def _worker_failed(self, failure: Failure) -> None:
         cause = self._incident_recorder.record_failure(failure)
         if cause is IncidentKind.HARDWARE and self._incident_recorder.enough_others(self._spec.settings.nodes.min):
-            self._report("that is this machine's fault: this node leaves, the others go on")
+            self._report("this machine is faulty: this node leaves, the others continue")
             self._leaving_code = EXIT_UNFIT
             self._session.leave(Notice(f"broken: {failure.message}", 0.0), polls=False)
 

@@ -15,7 +15,7 @@ from hpcelastic.storage.paths import RunPaths
 
 
 class IncidentRecorder:
-    """Records incidents in threads that nobody waits for, because the filesystem may hang.
+    """Records incidents in threads without waiting for them, because the filesystem may hang.
 
     An incident that cannot be written is lost. Unless ``enabled``, nothing is recorded.
     """

@@ -200,7 +200,7 @@ class Session:
         self.timeouts.mark_unresponsive()
         if self.state_machine.part is not None:
             round, where = self.state_machine.part.round, self.spec.paths.root
-            what = f"the lease ran out: the workers of round {round} were killed"
+            what = f"the lease expired: the workers of round {round} were killed"
             self.report(f"{what}; is the shared filesystem that holds {where} slow or stuck?")
             self.log(Fenced(round=round))
         self.apply(self.state_machine.lease_expired())

@@ -215,7 +215,7 @@ class Supervisor:
         self._group = None
         self.report_progress()
         if self._control_page.acknowledged(group.part.round):
-            self._session.report(f"round {group.part.round}: the workers have come to a step's end and stopped")
+            self._session.report(f"round {group.part.round}: the workers have stopped at the end of a step")
             self._session.log(WorkersStopped(round=group.part.round, reason="they were asked to"))
             self._stopped_early = True
             self.finish_early_stop()

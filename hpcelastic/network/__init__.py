@@ -1,4 +1,4 @@
-"""Notifications between agents, and failure detection of neighbours, so that nobody waits for a poll or a lease.
+"""Notifications between agents, and failure detection of neighbours, so that no node waits for a poll or a lease.
 
 Nothing here decides anything: network news shows what to read, and the shared filesystem is authoritative.
 """

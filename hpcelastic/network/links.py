@@ -159,7 +159,7 @@ class Links:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self._accept_paused = True  # it stays readable, so the thread would spin if it went on
+                    self._accept_paused = True  # it stays readable, so the thread would spin if it continued
                     self._selector.unregister(self._presence)
                     return
                 continue  # the connection failed before it was accepted

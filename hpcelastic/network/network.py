@@ -1,7 +1,7 @@
 """The network of one agent: sends and receives notifications, and monitors its neighbours.
 
 It has one thread, which sleeps while there is nothing to do. A failure of the network raises no error: notifications
-are lost and neighbours become silent, and the run goes on by its files.
+are lost and neighbours become silent, and the run continues with its files.
 """
 
 import contextlib
@@ -85,7 +85,7 @@ class Network:
         """Keep links to exactly our neighbours in ``ring``, the members of a round in rank order.
 
         ``version`` of the register is the newest known here; heartbeats carry it. Members without a port, or with an
-        address that is not numeric, are left out of the ring. A node that is not in the ring watches nobody.
+        address that is not numeric, are left out of the ring. A node that is not in the ring watches no node.
         """
         reachable = [peer for peer in ring if sockets.valid_endpoint(peer.address, peer.port)]
         own = [index for index, peer in enumerate(reachable) if peer.node == self._node]

@@ -211,7 +211,7 @@ class StoreServed:
 
 @dataclass(frozen=True, kw_only=True)
 class StoreLost:
-    """The store server of a round has ended although the round goes on."""
+    """The store server of a round has ended although the round continues."""
 
     kind: ClassVar[str] = "store lost"
     round: int

@@ -208,13 +208,13 @@ class NodeStateMachine:
             return machine._publish(NodeState.SUCCEEDED, round, final=final)
         return Transition(machine) if self.leaving else machine._ready(round)
 
-    def stop_timed_out(self, reason: str = "they took too long to a step's end") -> Transition:
+    def stop_timed_out(self, reason: str = "the end of the step took too long") -> Transition:
         """The workers have not stopped in time after a request; or they must stop for another ``reason``."""
         assert self.part is not None
         round, stopped = self.part.round, self._stop(reason)
         return stopped if self.leaving else stopped.then(lambda machine: machine._ready(round))
 
-    def lease_expired(self, reason: str = "the lease ran out") -> Transition:
+    def lease_expired(self, reason: str = "the lease expired") -> Transition:
         """The guard has killed the workers because the lease expired; or they must be replaced for another
         ``reason``."""
         if self.part is None:  # the workers ended meanwhile, perhaps because of the guard

@@ -21,7 +21,7 @@ class Notifier(Protocol):
 
 
 class NoNotifier:
-    """A notifier that notifies nobody."""
+    """A notifier that notifies no node."""
 
     healthy = False
 

@@ -81,7 +81,7 @@ class Group:
         """Stop at the end of the step. If a group is missing, the workers hang in the step instead."""
         if len(self.round.started) == self.round.size and not self.round.broken and self.alive:
             self.early = True
-            self.node.world.log(f"{self.node.id} stops round {self.part.round} at a step's end")
+            self.node.world.log(f"{self.node.id} stops round {self.part.round} at the end of a step")
             self._end_well()
 
     def crash(self, local_rank: int) -> None:
