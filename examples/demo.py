@@ -1,7 +1,7 @@
 """Train while a node dies and comes back: the program of `make demo`.
 
 Three agents on this machine train on handwritten digits; each acts as a node. The program kills one node, agent and
-workers, with SIGKILL, and the other two go on from the last checkpoint. Then the node comes back, and three nodes
+workers, with SIGKILL, and the other two continue from the last checkpoint. Then the node comes back, and three nodes
 finish the training. The run's directory is created in the directory that is given as argument, or in ``runs``.
 """
 

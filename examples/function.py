@@ -48,7 +48,7 @@ def main() -> None:
     run = hpcelastic.submit(
         train, args.lr, args.steps, executor=args.executor, nodes=args.nodes, run__directory=args.runs
     )
-    print(f"started {run.name}; it goes on without us: hpcelastic status {run.directory}", flush=True)
+    print(f"started {run.name}; it continues without this process: hpcelastic status {run.directory}", flush=True)
     for line in run.logs(rank=0, follow=True):
         print(f"  {line}", flush=True)
     for value in run.result():

@@ -1,4 +1,4 @@
-"""Trains on handwritten digits with Accelerate; started anew, with more or fewer ranks, it goes on with its last epoch.
+"""Trains on handwritten digits with Accelerate. A restart, with more or fewer ranks too, resumes from the last epoch.
 
 Nothing in it is hpcelastic's: `torchrun` and `accelerate launch` run it too.
 """

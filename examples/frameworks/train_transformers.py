@@ -1,5 +1,5 @@
-"""Trains a tiny BERT with the Trainer of Transformers; started anew, with more or fewer ranks, it goes on with its last
-checkpoint. Which number occurs most often in a sequence is what it learns; nothing is downloaded.
+"""Trains a tiny BERT with the Trainer of Transformers. After a restart, also with more or fewer ranks, it resumes from
+its last checkpoint. It learns which number occurs most often in a sequence; nothing is downloaded.
 
 Nothing in it is hpcelastic's: `torchrun` runs it too.
 """
