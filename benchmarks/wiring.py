@@ -17,7 +17,6 @@ from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 
 RUN = "scale"
@@ -94,7 +93,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         notification_port=network.port,
     )
     machine = NodeStateMachine(member, settings(nodes).rendezvous.lease)
-    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, LockKind.NATIVE, NetworkNotifier(network))
+    rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network))
     thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
     perform(machine.begin(state))
     thread.start()

@@ -50,7 +50,6 @@ from hpcelastic.slurm.restart import FIRST, Restart, start_agent
 from hpcelastic.slurm.server import server_of
 from hpcelastic.slurm.signal_resolution import Policy
 from hpcelastic.storage import files
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths, safe_name
 
 
@@ -121,7 +120,6 @@ class EnteredRun:
     settings: Settings
     """The settings of the run, with the times that its filesystem needs."""
 
-    lock: LockKind
     state: State
     """The state of the run when the node entered it."""
 
@@ -160,7 +158,7 @@ def enter_run(
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
         state = open_run(backend, run_id, settings, member.node)
-        yield EnteredRun(backend, member, settings, verdict.lock, state, report)
+        yield EnteredRun(backend, member, settings, state, report)
 
 
 def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None = None, restart: Restart = FIRST) -> int:
@@ -220,7 +218,6 @@ def _run_entered(
         member,
         state,
         os.environ,
-        entered.lock,
         cpus,
         batch_system,
         observe,

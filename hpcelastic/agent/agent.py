@@ -56,7 +56,6 @@ from hpcelastic.protocol.node import (
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 
 Message: TypeAlias = Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | int
@@ -77,9 +76,6 @@ class AgentSpec:
     """The state in which the agent found the run."""
 
     environ: Mapping[str, str]
-    lock: LockKind = LockKind.NATIVE
-    """The lock that keeps contention for the register low on the run's filesystem."""
-
     processors: Sequence[Collection[int]] = ()
     """The processors of each worker, by local rank; see `WorkerResources`."""
 
@@ -103,9 +99,7 @@ class Agent:
         self._inbox: Inbox[Message] = Inbox()
         self._loop = EventLoop()
         notifications, member = spec.agent.network.notifications, spec.member
-        session = SessionSpec(
-            spec.paths, spec.backend, spec.settings, member, spec.state, spec.lock, notifications, spec.observe
-        )
+        session = SessionSpec(spec.paths, spec.backend, spec.settings, member, spec.state, notifications, spec.observe)
         self._session = Session(session, self._inbox, self._perform, report, self._renewed)
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
         self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, member, enabled=spec.agent.health.exclude)

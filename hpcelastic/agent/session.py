@@ -30,7 +30,6 @@ from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.events import EventLog
 from hpcelastic.storage.keyvalue import remove_stores
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 
 Observe = Callable[[Event], None]
@@ -50,9 +49,6 @@ class SessionSpec:
     member: Member
     state: State
     """The state in which the agent found the run."""
-
-    lock: LockKind = LockKind.NATIVE
-    """The lock that keeps contention for the register low on the run's filesystem."""
 
     notifications: bool = True
     """Whether agents notify each other over the network."""
@@ -88,7 +84,7 @@ class Session:
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self._network) if self._network else None
-        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, spec.lock, notifier)
+        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, notifier)
         poll = spec.settings.rendezvous.poll
         self._rendezvous = RendezvousThread(rendezvous, member, poll, inbox.deliver, self._renewed)
         self._version, self.reason = 0, ""

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 
 from hpcelastic.protocol.state import Member, Seen
 from hpcelastic.storage.leases import Lease
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.register import Version
 
 
@@ -63,7 +62,7 @@ class Backend(Protocol):
     def root(self) -> Path:
         """The run's directory."""
 
-    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> AnyRegister:
+    def register(self, writer: str) -> AnyRegister:
         """Return the register of the run's state."""
 
     def lease(self, node: str) -> AnyLease:

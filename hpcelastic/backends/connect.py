@@ -34,7 +34,6 @@ from hpcelastic.protocol.settings import FILE, PREFIX, RendezvousSettings
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
 from hpcelastic.storage.leases import Lease
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import FIRST, Version
 
@@ -57,7 +56,7 @@ class LastStateBackend:
     def __init__(self, copies: StateCopies, copy: Version) -> None:
         self.root, self.where, self._version = copies.root, copies.where, copy
 
-    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "LastStateBackend":
+    def register(self, writer: str) -> "LastStateBackend":
         return self
 
     def read(self) -> Version:

@@ -7,7 +7,6 @@ from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
 from hpcelastic.storage.lease_names import first_ready_members
 from hpcelastic.storage.leases import Lease, LeaseObserver, OwnLease, read_leases
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 
@@ -22,8 +21,8 @@ class FileBackend:
     def root(self) -> Path:
         return self._paths.root
 
-    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> Register:
-        return Register(self._paths.register, writer, lock)
+    def register(self, writer: str) -> Register:
+        return Register(self._paths.register, writer)
 
     def lease(self, node: str) -> OwnLease:
         return OwnLease(self._paths.leases, node)

@@ -18,7 +18,6 @@ from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.register import Version
 
 _STATE_KEY, _NODES_PREFIX = "state", "nodes/"
@@ -92,7 +91,7 @@ class RecordsBackend:
         self._own_lease_keys: list[str] = []
         """The keys of this process's leases."""
 
-    def register(self, writer: str, lock: LockKind = LockKind.NATIVE) -> "RecordRegister":
+    def register(self, writer: str) -> "RecordRegister":
         return RecordRegister(self._where, self._records, writer, self._copies)
 
     def lease(self, node: str) -> "RecordLease":

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Examine the filesystem of a directory for runs, and the nodes themselves. Each finding says what was seen, "
         "what it means, and what to do. The verdict is kept in the directory, and runs in the directory use it. "
-        "Several nodes together also measure locks, caches and visibility between nodes: "
+        "Several nodes together also measure caches and visibility between nodes: "
         "srun -N4 hpcelastic doctor --dir DIR"
     )
     parser.epilog = (
@@ -125,9 +125,8 @@ def _conclusion(verdict: FilesystemReport) -> Iterator[str]:
     if not verdict.safe:
         yield "UNSAFE: runs in this directory are refused. Fix the findings that are marked unsafe."
         return
-    lock = {"native": "flock locks", "soft": "lock files", "none": "no locks"}[verdict.lock.value]
     times = f"{_format_lag(verdict)}it takes {format_seconds(verdict.latency)} to publish a file."
-    yield from textwrap.wrap(f"SAFE. Runs in this directory use {lock}; {times}", _WIDTH)
+    yield from textwrap.wrap(f"SAFE: {times}", _WIDTH)
     defaults = Settings()
     change = describe_changes(defaults, advise(defaults, verdict), verdict)
     yield from textwrap.wrap(f"Settings: {change or 'the default settings fit; none is raised'}.", _WIDTH)

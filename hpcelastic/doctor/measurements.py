@@ -117,9 +117,6 @@ class NodeMeasurements:
     replacement: Trial = UNTRIED
     durable_file: Trial = UNTRIED
     durable_directory: Trial = UNTRIED
-    flock: Trial = UNTRIED
-    posix_lock: Trial = UNTRIED
-    soft_lock: Trial = UNTRIED
     publishing: Times | None = None
     """Create, fsync, link, unlink the draft."""
 
@@ -128,7 +125,7 @@ class NodeMeasurements:
 
     @property
     def hangs(self) -> bool:
-        """True if an operation other than a lock hung."""
+        """True if an operation hung."""
         vital = (self.read_back, self.hard_links, self.symbolic_links, self.exclusive, self.replacement)
         return any(trial.result is Result.HANGS for trial in (*vital, self.durable_file, self.durable_directory))
 
@@ -167,14 +164,6 @@ class AcrossMeasurements:
     exclusive: Trial = UNTRIED
     """Exclusive creation by hard link or symbolic link, as the register uses it."""
 
-    exclusive_open: Trial = UNTRIED
-    """Exclusive creation by O_EXCL, as lock files use it."""
-
-    flock: Trial = UNTRIED
-    posix_lock: Trial = UNTRIED
-    handover: Lag | None = None
-    """Lag from when a waiting member received the message that the flock was released until it held the lock."""
-
     round_trip: Times | None = None
     """Time for a new name from one member and a new name in reply, both found by listing."""
 
@@ -204,6 +193,5 @@ class Contribution:
 
     node: NodeMeasurements
     visibility: Visibility = field(default_factory=Visibility)
-    handover: Lag | None = None
     round_trip: Times | None = None
     unlisted: int = 0

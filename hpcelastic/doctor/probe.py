@@ -1,15 +1,11 @@
 """Measurements of a filesystem by one node. Every check has a time limit; a check that hangs is a result."""
 
-import errno
-import fcntl
 import itertools
 import os
 import pwd
 import secrets
 import shutil
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,7 +16,7 @@ from typing import Any, TypeAlias
 
 from hpcelastic.doctor.bounded_calls import run_trial
 from hpcelastic.doctor.measurements import Access, NodeMeasurements, Result, Space, Times
-from hpcelastic.doctor.race import create_exclusively, race_of_processes, race_of_threads
+from hpcelastic.doctor.race import race_of_processes, race_of_threads
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import Hang, bounded
@@ -41,7 +37,7 @@ class Effort:
     """Number of repetitions of each timed operation."""
 
     processes: bool
-    """Race with processes instead of threads, and check POSIX locks, which needs another process."""
+    """Race with processes instead of threads."""
 
     limit: float
     """Seconds after which a check counts as hung. It is long because a busy machine starts processes slowly."""
@@ -75,8 +71,6 @@ def _measure(directory: Path, work: Path, node: str, effort: Effort) -> NodeMeas
         found[name] = run_trial(partial(_run_in_new_directory, check, work), effort.limit, name)
         if found[name].result is Result.HANGS:
             return NodeMeasurements(node, **found)
-    for name, check in _lock_checks(effort).items():
-        found[name] = run_trial(partial(_run_in_new_directory, check, work), effort.limit, name)
     return NodeMeasurements(node, **found, **_measure_times(work, effort))
 
 
@@ -135,14 +129,6 @@ def _checks(effort: Effort) -> dict[str, Check]:
         "durable_file": lambda work: _sync(work / "durable", os.O_WRONLY | os.O_CREAT),
         "durable_directory": lambda work: _sync(work, os.O_RDONLY | os.O_DIRECTORY),
     }
-
-
-def _lock_checks(effort: Effort) -> dict[str, Check]:
-    checks: dict[str, Check] = {
-        "soft_lock": lambda work: _soft_lock(work / "lock"),
-        "flock": lambda work: _flock(work / "lock"),
-    }
-    return checks | ({"posix_lock": lambda work: _posix_lock(work / "lock")} if effort.processes else {})
 
 
 def _run_in_new_directory(check: Check, work: Path) -> str:
@@ -237,61 +223,6 @@ def _sync(path: Path, flags: int) -> str:
     finally:
         os.close(fd)
     return ""
-
-
-def _soft_lock(path: Path) -> str:
-    for _ in range(2):
-        if not create_exclusively(path, b"held"):
-            return "a lock file still exists after it was removed"
-        if create_exclusively(path, b"held"):
-            return "the same lock file was created twice"
-        files.remove(path)
-    return ""
-
-
-def _flock(path: Path) -> str:
-    ours, theirs = (os.open(path, os.O_RDWR | os.O_CREAT, 0o600) for _ in range(2))
-    try:
-        fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if try_lock(theirs, fcntl.flock):
-            return "two file descriptors hold the same flock on this node"
-        fcntl.flock(ours, fcntl.LOCK_UN)
-        return "" if try_lock(theirs, fcntl.flock) else "a flock is still held after it was released"
-    finally:
-        os.close(ours)
-        os.close(theirs)
-
-
-def try_lock(fd: int, lock: Callable[[int, int], None]) -> bool:
-    """Take an exclusive lock if it is free. Raises OSError if the filesystem has no locks."""
-    try:
-        lock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-            return False
-        raise
-    return True
-
-
-_TRY_POSIX = """
-import fcntl, os, sys
-try:
-    fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
-except OSError:
-    sys.exit(3)
-"""
-
-
-def _posix_lock(path: Path) -> str:
-    """Check POSIX locks with a second process, because they belong to processes."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        command = [sys.executable, "-I", "-S", "-c", _TRY_POSIX, str(path)]
-        other = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    finally:
-        os.close(fd)
-    return "" if other.returncode == 3 else "two processes hold the same POSIX lock on this node"
 
 
 def _measure_times(work: Path, effort: Effort) -> dict[str, Any]:

@@ -5,14 +5,13 @@ may be wrong alone.
 """
 
 import json
-import os
 import random
 import secrets
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -20,32 +19,14 @@ from typing import IO
 from hpcelastic.doctor.bounded_calls import retry_transient
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files
-from hpcelastic.storage.errnos import retry
-
-Create = Callable[[Path, bytes], bool]
-"""Creates a name with a content unless the name exists; True if this call created it."""
-
 
 _VISIBILITY_TIMEOUT, _POLL_INTERVAL = 25.0, 0.1
 """Seconds for which a listed name that cannot be opened is tried again, and between two attempts."""
 
 
-def create_exclusively(path: Path, data: bytes) -> bool:
-    """Create a file by O_EXCL, as lock files are created: the name exists before its content."""
-    try:
-        fd = retry(lambda: os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-    except FileExistsError:
-        return False
-    try:
-        os.write(fd, data)
-    finally:
-        os.close(fd)
-    return True
-
-
-def race(directory: Path, racer: str, names: Sequence[str], create: Create) -> list[str]:
-    """Try to create every name. Return those that ``create`` reported as created by ``racer``."""
-    return [name for name in names if retry_transient(partial(create, directory / name, racer.encode()))]
+def race(directory: Path, racer: str, names: Sequence[str]) -> list[str]:
+    """Try to create every name exclusively. Return the names whose creation by ``racer`` was reported."""
+    return [name for name in names if retry_transient(partial(files.publish_new, directory / name, racer.encode()))]
 
 
 def contents(directory: Path, names: Sequence[str], timeout: float = _VISIBILITY_TIMEOUT) -> dict[str, str]:
@@ -94,7 +75,7 @@ def race_of_threads(directory: Path, racers: int, names: Sequence[str]) -> str:
     def run(racer: str) -> None:
         gate.wait()
         try:
-            claims[racer] = race(directory, racer, names, files.publish_new)
+            claims[racer] = race(directory, racer, names)
         except (OSError, StoreError) as error:
             errors.append(error)
 
@@ -149,7 +130,7 @@ def race_at_start(directory: Path, node: str, count: int) -> str:
     absent = sorted(set(names) - set(files.names(directory)))
     random.shuffle(absent)  # in the same order, the first agent would win every name
     me = f"{node} {secrets.token_hex(4)}"
-    won = race(directory, me, absent, files.publish_new)
+    won = race(directory, me, absent)
     held = contents(directory, absent, timeout=0.0)  # a name that is not visible yet cannot be judged
     for name in absent:
         if name in won and held[name] not in ("", me):
@@ -169,7 +150,7 @@ def main(arguments: Sequence[str]) -> None:
     directory, racer, *names = arguments
     print("ready", flush=True)
     sys.stdin.read()
-    print(json.dumps(race(Path(directory), racer, names, files.publish_new)), flush=True)
+    print(json.dumps(race(Path(directory), racer, names)), flush=True)
 
 
 if __name__ == "__main__":

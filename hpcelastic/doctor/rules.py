@@ -24,10 +24,7 @@ from hpcelastic.doctor.verdict import (
     Severity,
     build_report,
     format_seconds,
-    local_lock_reason,
-    lock_kind,
 )
-from hpcelastic.storage.locks import LockKind
 
 Rule = Callable[[Measurements], Conclusion | None]
 """Returns None if the rule has no finding, because nothing was measured."""
@@ -97,7 +94,7 @@ def _mount(measured: Measurements) -> Conclusion | None:
 
 def _clients(measured: Measurements) -> Conclusion | None:
     if measured.across is None:
-        result = "one node only; locks, caches and visibility between nodes were not measured"
+        result = "one node only; caches and visibility between nodes were not measured"
         remedy = "run doctor on several nodes at the same time: srun -N2 hpcelastic doctor --dir DIR"
         return Conclusion("nodes", WARNING if not measured.nodes[0].mount.local else OK, result, "", remedy)
     count = len(measured.nodes)
@@ -166,31 +163,6 @@ def _durable(measured: Measurements) -> Conclusion | None:
         return Conclusion("fsync", OK, "fsync of files and directories works")
     meaning = "the last decisions can be lost if the file server loses power"
     return Conclusion("fsync", WARNING, trial.detail, meaning, "none as long as the file servers do not crash")
-
-
-def _locks(measured: Measurements) -> Conclusion | None:
-    kind = lock_kind(measured)
-    local = next((reason for node in measured.nodes if (reason := local_lock_reason(node.mount))), "")
-    own = _worst_of(measured, lambda node: node.flock)
-    across = measured.across.flock if measured.across and not measured.one_client else UNTRIED
-    if kind is LockKind.NATIVE:
-        where = f"exclude between nodes{_handover(measured)}" if across.works else "exclude on this node"
-        return Conclusion("locks", OK, f"flock locks {where}") if own.works else None
-    result = across.detail if across.bad else own.detail if own.bad else f"locks exclude on one node only: {local}"
-    meaning = "two nodes can hold the same lock; software that depends on it loses data"
-    used = "lock files instead" if kind is LockKind.SOFT else "no locks"
-    remedy = f"none; hpcelastic uses {used}, and its decisions depend on exclusive creation only"
-    return Conclusion("locks", HANDLED, f"{result}" + (f" ({local})" if across.bad and local else ""), meaning, remedy)
-
-
-def _posix(measured: Measurements) -> Conclusion | None:
-    across = measured.across.posix_lock if measured.across and not measured.one_client else UNTRIED
-    trial = worst([_worst_of(measured, lambda node: node.posix_lock), across])
-    if trial.bad:
-        meaning = "fcntl locks do not exclude"
-        return Conclusion("POSIX locks", HANDLED, trial.detail, meaning, "none; hpcelastic does not use them")
-    where = "between nodes" if across.works else "on this node"
-    return Conclusion("POSIX locks", OK, f"POSIX locks exclude {where}") if trial.works else None
 
 
 def _lag(
@@ -283,15 +255,6 @@ def _visibilities(measured: Measurements) -> tuple[Visibility, ...]:
     return (measured.across or AcrossMeasurements()).visibility
 
 
-def _handover(measured: Measurements) -> str:
-    lag = measured.across.handover if measured.across else None
-    if lag is None:
-        return ""
-    if lag.seconds is None:
-        return "; a released lock stays held"
-    return f"; handover {_format_delay(lag.seconds)}"
-
-
 def _difference(first: NodeMeasurements, other: NodeMeasurements) -> str:
     if (first.mount.kind, first.mount.source) != (other.mount.kind, other.mount.source):
         return f"{other.node} mounts {other.mount.kind} {other.mount.source}"
@@ -338,8 +301,6 @@ RULES: tuple[Rule, ...] = (
     _exclusive,
     _replacement,
     _durable,
-    _locks,
-    _posix,
     _round_trip,
     _unlisted,
     _lag(

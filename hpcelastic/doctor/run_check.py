@@ -8,11 +8,10 @@ from pathlib import Path
 
 from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.race import race_at_start
-from hpcelastic.doctor.verdict import FilesystemReport, local_lock_reason
+from hpcelastic.doctor.verdict import FilesystemReport
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.storage import files
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import mount_of
 from hpcelastic.storage.paths import RunPaths, doctor_verdict
 
@@ -60,8 +59,6 @@ def mount_remarks(paths: RunPaths, verdict: FilesystemReport, *, nodes: int) -> 
             f"warning: {here.point} is mounted differently on this node ({here}) than when it was examined "
             f"({verdict.mount}); run hpcelastic doctor again on all nodes"
         )
-    if verdict.lock is LockKind.NATIVE and (reason := local_lock_reason(here)):
-        yield f"locks exclude on this node only ({reason}); the run does not depend on locks"
 
 
 def read_verdict(path: Path) -> FilesystemReport | None:

@@ -14,7 +14,6 @@ from enum import Enum
 from hpcelastic.doctor.measurements import Lag, Measurements, Visibility
 from hpcelastic.protocol.codec import renamed
 from hpcelastic.protocol.settings import RENEWALS, Settings
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import UNKNOWN, Mount
 
 NEVER = 30.0
@@ -64,7 +63,6 @@ class FilesystemReport:
     nodes: int = 1
     """Number of nodes that measured. With one, it is unknown what other nodes see."""
 
-    lock: LockKind = LockKind.NATIVE
     lag: float = 0.0
     """Seconds until other nodes see a change by the means that runs use: listing, and opening and reading."""
 
@@ -91,32 +89,11 @@ def build_report(measurements: Measurements, findings: Sequence[Conclusion]) -> 
         safe=all(finding.severity is not Severity.UNSAFE for finding in findings),
         mount=measurements.nodes[0].mount,
         nodes=len(measurements.nodes),
-        lock=lock_kind(measurements),
         lag=round(measured_lag(measurements), 3),
         latency=round(max(latencies, default=0.0), 4),
         poll_duration=round(max(polls, default=0.0), 4),
         findings=tuple(findings),
     )
-
-
-def lock_kind(measurements: Measurements) -> LockKind:
-    """Return the best lock that excludes: native, else a lock file if it was seen to exclude between nodes, else none.
-
-    Correctness depends on none of them. A lock file is the second choice because it outlives a holder that dies.
-    """
-    nodes, across = measurements.nodes, measurements.across
-    usable = not any(node.flock.bad for node in nodes)
-    if across is not None and not measurements.one_client:
-        usable = usable and not across.flock.bad
-    if usable and (_seen_to_exclude(measurements) or not any(local_lock_reason(node.mount) for node in nodes)):
-        return LockKind.NATIVE
-    soft = all(node.soft_lock.works for node in nodes) and across is not None and across.exclusive_open.works
-    return LockKind.SOFT if soft else LockKind.NONE
-
-
-def _seen_to_exclude(measurements: Measurements) -> bool:
-    """True if locks were seen to exclude between nodes. This counts more than the mount's options."""
-    return measurements.across is not None and not measurements.one_client and measurements.across.flock.works
 
 
 def measured_lag(measurements: Measurements) -> float:
@@ -151,29 +128,6 @@ def expected_lag(mount: Mount) -> float:
     if mount.kind in ("nfs", "nfs4") and mount.option("nocto") is not None:
         return float(mount.option("acregmax") or 60)  # nfs(5): the default
     return 1.0 if mount.kind == "fuse.glusterfs" else 0.0  # performance.md-cache-timeout, attribute-timeout
-
-
-def local_lock_reason(mount: Mount) -> str:
-    """Return the mount option by which native locks exclude on one node only; empty if there is none.
-
-    Sources: nfs(5), mount.lustre(8), BeeGFS's beegfs-client.conf, mount.cifs(8), gfs2(5), ocfs2.
-    """
-    flags = {
-        "nfs": ("nolock", "local_lock=all", "local_lock=flock"),
-        "nfs4": ("local_lock=all", "local_lock=flock"),
-        "lustre": ("localflock", "noflock"),
-        "cifs": ("nobrl",),
-        "smb3": ("nobrl",),
-        "gfs2": ("localflocks",),
-        "ocfs2": ("localflocks",),
-    }.get(mount.kind, ())
-    for flag in flags:
-        name, _, value = flag.partition("=")
-        if mount.option(name) == value:
-            return f"mounted with {flag}"
-    if mount.kind == "lustre" and mount.option("flock") is None:
-        return "mounted without flock"
-    return "BeeGFS without tuneUseGlobalFileLocks" if mount.kind == "beegfs" else ""
 
 
 def advise(settings: Settings, verdict: FilesystemReport) -> Settings:

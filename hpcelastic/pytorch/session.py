@@ -53,7 +53,7 @@ class ExternalAgentSession:
     def __init__(self, paths: RunPaths, here: EnteredRun, notifications: bool = True) -> None:
         self._paths, self._report, self._node = paths, here.report, here.member.node
         self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
-        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, here.lock, notifications)
+        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, notifications)
         self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
         self._port: StoreListener | None = None
         self._changed = threading.Condition()

@@ -19,7 +19,6 @@ from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL, LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.run import decode_state
 from hpcelastic.rendezvous.suspicion import Suspicions
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.register import Version
 
 _EXPIRY_DELAY = 0.01
@@ -73,14 +72,13 @@ class Rendezvous:
         node: str,
         settings: Settings,
         clock: Callable[[], float],
-        lock: LockKind = LockKind.NATIVE,
         notifier: Notifier | None = None,
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
         self._backend = backend
         self._notifier = notifier or NoNotifier()
-        self._register = self._backend.register(node, lock)
+        self._register = self._backend.register(node)
         self._observer = self._backend.observer(times.lease + times.margin, clock)
         self._lease = LeaseKeeper(self._backend.lease(node), times, clock)
         self._schedule = PollSchedule(times, clock)

@@ -22,7 +22,6 @@ from urllib.parse import quote
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage import files
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 
@@ -49,12 +48,10 @@ class KeyValueStore:
         self,
         directory: Path,
         writer: str,
-        lock: LockKind = LockKind.NATIVE,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directory = directory
         self._writer = writer
-        self._lock = lock
         self._clock = clock
         self._registers: dict[str, Register] = {}
         """Registers by directory name. This client has seen each of them."""
@@ -146,7 +143,7 @@ class KeyValueStore:
 
     def _new_register(self, name: str) -> Register:
         timeout = files.NEGATIVE_CACHE_TIMEOUT
-        return Register(self._directory / name, self._writer, self._lock, _KEPT_VERSIONS, timeout, self._clock)
+        return Register(self._directory / name, self._writer, _KEPT_VERSIONS, timeout, self._clock)
 
 
 def polls(timeout: float) -> Iterator[None]:

@@ -1,7 +1,8 @@
 """The lock of a register. It reduces contention; correctness does not depend on it.
 
-A client that hangs while it holds a lock may hold it forever, and on many mounts locks do not exclude other nodes, or
-are missing. Therefore the wait for the lock is bounded, and the caller continues without it.
+The lock is ``flock`` on a file. A client that hangs while it holds the lock may hold it forever, and on many mounts
+locks do not exclude other nodes, or are missing. Therefore the wait for the lock is bounded, and the caller continues
+without it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,24 +36,14 @@ _TRANSIENT_ERRORS = {
 """Errors after which the next attempt may succeed. Others (no lock service, no locks on this mount) are final."""
 
 
-class LockKind(str, Enum):
-    """The kind of lock that a filesystem supports."""
-
-    NATIVE = "native"
-    """``flock``. The kernel releases it when its holder ends."""
-
-    SOFT = "soft"
-    """A file that exists while the lock is held. The file of a dead holder on another node stays."""
-
-    NONE = "none"
-
-
 class BoundedLock:
-    """A lock in ``directory`` with a bounded wait."""
+    """A lock in ``directory`` with a bounded wait. The kernel releases it when its holder ends."""
 
-    def __init__(self, directory: Path, kind: LockKind) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._kind = kind
+        self._supported = True
+        """False after the first error that shows that the mount has no locks."""
+
         self._holder_suspected = False
 
     @contextlib.contextmanager
@@ -70,7 +60,7 @@ class BoundedLock:
 
     def _acquire(self) -> filelock.BaseFileLock | None:
         # filelock would create a missing directory with the mode of the umask, even on an unmounted mount point.
-        if self._kind is LockKind.NONE or not os.path.isdir(self._directory):
+        if not self._supported or not os.path.isdir(self._directory):
             return None
         lock = self._lock()
         try:
@@ -81,7 +71,7 @@ class BoundedLock:
             return None
         except (OSError, NotImplementedError) as error:
             if getattr(error, "errno", None) not in _TRANSIENT_ERRORS:
-                self._kind = LockKind.NONE
+                self._supported = False
             return None
         self._holder_suspected = False
         return lock
@@ -89,7 +79,4 @@ class BoundedLock:
     def _lock(self) -> filelock.BaseFileLock:
         import filelock  # here: the import takes a tenth of an agent's start, and most agents never lock
 
-        # Two names, because the file that flock leaves behind would look like a held soft lock.
-        if self._kind is LockKind.SOFT:
-            return filelock.SoftFileLock(self._directory / "lock.soft", mode=0o600)
         return filelock.FileLock(self._directory / "lock", mode=0o600, fallback_to_soft=False)

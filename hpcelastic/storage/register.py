@@ -19,7 +19,7 @@ from typing import Any
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files, history
 from hpcelastic.storage.errnos import poll_delays
-from hpcelastic.storage.locks import BoundedLock, LockKind
+from hpcelastic.storage.locks import BoundedLock
 
 VISIBILITY_TIMEOUT = 2.0
 """Seconds for which a reader polls for a version that the directory lists but does not show yet."""
@@ -56,14 +56,13 @@ class Register:
         self,
         directory: Path,
         writer: str,
-        lock: LockKind = LockKind.NATIVE,
         keep: int | None = None,
         visibility_timeout: float = VISIBILITY_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.directory = directory
         self._writer = writer
-        self._lock = BoundedLock(directory, lock)
+        self._lock = BoundedLock(directory)
         self._visibility_timeout = visibility_timeout
         self._clock = clock
         self._trimmer = None if keep is None else history.HistoryTrimmer(directory, keep, clock)

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from hpcelastic import Run
+from hpcelastic.doctor.run_check import read_verdict
 from hpcelastic.protocol.events import UnknownEvent, WorkerEnded
 from hpcelastic.storage.events import read_events
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import Shell
 
 OLD = json.loads((Path(__file__).parent / "data" / "failed_run.json").read_text())
@@ -48,6 +50,15 @@ def test_its_events_are_read_by_type(directory: Path) -> None:
 def test_its_logs_are_shown(directory: Path, shell: Shell) -> None:
     shown = shell.hpcelastic("logs", "old")
     assert (shown.returncode, "ValueError: bad batch" in shown.stdout) == (0, True), shown
+
+
+def test_its_filesystem_report_is_read(directory: Path) -> None:
+    written = json.loads(OLD["files"]["filesystem.json"].replace("{directory}", str(directory)))
+    assert written["lock"] == "native", "a field that no longer exists"
+    verdict = read_verdict(RunPaths(directory / "runs" / "old").filesystem)
+    assert verdict is not None
+    assert (verdict.safe, verdict.mount.kind, verdict.latency) == (True, "ext4", written["latency"])
+    assert [finding.check for finding in verdict.findings] == [finding["check"] for finding in written["findings"]]
 
 
 @pytest.mark.slow

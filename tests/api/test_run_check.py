@@ -17,7 +17,6 @@ from hpcelastic.errors import ConfigError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage import files
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import mount_of
 from hpcelastic.storage.paths import RunPaths, doctor_verdict
 from tests.api.jobs import job
@@ -39,12 +38,12 @@ def left_by_doctor(**changes: Any) -> None:
 
 
 def test_a_run_on_a_slow_filesystem_has_longer_times_and_keeps_them(script: Shell) -> None:
-    left_by_doctor(lag=5.0, lock=LockKind.SOFT)
+    left_by_doctor(lag=5.0)
     paths = prepare(resolve(job(), []))
     created = read_state(FileBackend(paths)).settings
     assert (created.rendezvous.lease, created.rendezvous.margin) == (20.0, 5.0)
     verdict = read_verdict(paths.filesystem)
-    assert verdict is not None and verdict.lock is LockKind.SOFT
+    assert verdict is not None and verdict.lag == 5.0
     left_by_doctor(lag=50.0)
     prepare(resolve(job(), []), resume=True)
     assert read_state(FileBackend(paths)).settings == created

@@ -45,9 +45,6 @@ SOUND = NodeMeasurements(
     replacement=WORKS,
     durable_file=WORKS,
     durable_directory=WORKS,
-    flock=WORKS,
-    posix_lock=WORKS,
-    soft_lock=WORKS,
     publishing=Times(0.004, 0.01),
     listing=Times(0.001, 0.002),
     reading=Times(0.001, 0.002),
@@ -55,9 +52,7 @@ SOUND = NodeMeasurements(
 
 SEES = Visibility(AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, AT_ONCE, watched=1.5)
 
-TOGETHER = AcrossMeasurements(
-    WORKS, WORKS, WORKS, WORKS, handover=Lag(0.003, 5.0), round_trip=Times(0.01, 0.02), visibility=(SEES, SEES)
-)
+TOGETHER = AcrossMeasurements(WORKS, round_trip=Times(0.01, 0.02), visibility=(SEES, SEES))
 
 
 def alone(**changes: Any) -> Measurements:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.doctor import probe, race, run_check
+from hpcelastic.doctor import race, run_check
 from hpcelastic.doctor.bounded_calls import run_trial
 from hpcelastic.doctor.measurements import Measurements, NodeMeasurements, Result
 from hpcelastic.doctor.probe import QUICK, SHORT, Effort, measure_node, number_in, whole_content
@@ -20,13 +20,11 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.codec import encode
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import Hang, bounded
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import Mount, mount_of
 from hpcelastic.storage.paths import RunPaths, doctor_verdict
 from tests.storage.forking import in_processes
 
-TRIALS = ("read_back", "hard_links", "symbolic_links", "exclusive", "replacement", "soft_lock", "flock")
-TRIALS += ("durable_file", "durable_directory")
+TRIALS = ("read_back", "hard_links", "symbolic_links", "exclusive", "replacement", "durable_file", "durable_directory")
 
 
 @pytest.fixture(params=[None, "/dev/shm"], ids=["temporary", "tmpfs"])
@@ -39,7 +37,6 @@ def place(request: pytest.FixtureRequest) -> Iterator[Path]:
 def test_a_filesystem_without_faults_passes_and_no_file_is_left(place: Path, effort: Effort) -> None:
     found = measure_node(place, "n", effort)
     assert {name: getattr(found, name).result for name in TRIALS} == dict.fromkeys(TRIALS, Result.WORKS)
-    assert found.posix_lock.result is (Result.WORKS if effort.processes else Result.UNMEASURED)
     assert found.publishing and found.listing and found.reading
     assert found.access and found.access.ours
     assert judge(Measurements((found,))).safe
@@ -54,8 +51,6 @@ BROKEN: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
     "changed in place": (files, "publish", lambda path, data, **_: _slowly(path, data), "replacement"),
     "old content": (files, "read", lambda path: b"old", "read_back"),
     "nothing listed": (files, "names", lambda path: [], "read_back"),
-    "locks for all": (probe.fcntl, "flock", lambda fd, kind: None, "flock"),
-    "no locks": (probe.fcntl, "flock", lambda *_: _raise(OSError(37, "No locks available")), "flock"),
     "no sync": (os, "fsync", lambda fd: _raise(OSError(22, "Invalid argument")), "durable_directory"),
 }
 
@@ -187,7 +182,7 @@ def left_by_doctor(directory: Path, **changes: Any) -> FilesystemReport:
 
 
 def test_the_report_of_doctor_is_used(tmp_path: Path) -> None:
-    verdict = left_by_doctor(tmp_path, lock=LockKind.SOFT)
+    verdict = left_by_doctor(tmp_path, lag=3.0)
     assert ensure_verdict(run_in(tmp_path)) == verdict
 
 
@@ -248,12 +243,7 @@ REMARKS = {
     "local, one node": ("ext4", 1, Mount("ext4", "/dev/vda", "/"), ""),
     "shared": ("nfs4", 2, Mount("nfs4", "s:/x", "/x", ("local_lock=none",)), ""),
     "mounted otherwise": ("nfs4", 2, Mount("nfs4", "s:/x", "/x"), "/here is mounted differently on this node"),
-    "local locks here": (
-        "nfs4",
-        2,
-        Mount("nfs4", "s:/x", "/x", ("local_lock=all",)),
-        "locks exclude on this node only",
-    ),
+    "local locks": ("nfs4", 2, Mount("nfs4", "s:/x", "/x", ("local_lock=all",)), ""),
 }
 
 

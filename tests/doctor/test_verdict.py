@@ -1,4 +1,4 @@
-"""The conclusions from measurements: whether a filesystem is safe, which lock, which times."""
+"""The conclusions from measurements: whether a filesystem is safe, which times."""
 
 from dataclasses import replace
 
@@ -6,10 +6,9 @@ import pytest
 
 from hpcelastic.doctor.measurements import Access, Lag, Measurements, Result, Space, Times, Trial
 from hpcelastic.doctor.rules import judge
-from hpcelastic.doctor.verdict import FilesystemReport, Severity, advise, describe_changes, local_lock_reason
+from hpcelastic.doctor.verdict import FilesystemReport, Severity, advise, describe_changes
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.settings import RENEWALS, NodeRange, RendezvousSettings, Settings
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.mounts import Mount
 from tests.doctor.measured import NEVER, NFS, alone, fails, late, together
 
@@ -50,10 +49,6 @@ def test_the_report_names_the_reason_of_an_unsafe_filesystem(measured: Measureme
 
 HANDLED = {
     "no hard links": (alone(hard_links=fails("EPERM")), "links"),
-    "local locks": (together(flock=fails("both held it")), "locks"),
-    "local POSIX locks": (together(posix_lock=fails("both held it")), "POSIX locks"),
-    "no lock service": (alone(flock=fails("No locks available")), "locks"),
-    "locks hang": (alone(flock=HANGS), "locks"),
     "negative entries, open": (together(visibility={"new_by_open": late(29.6)}), "names polled by open"),
     "negative entries, stat": (together(visibility={"new_by_stat": NEVER}), "names polled by stat"),
     "late mtime": (together(visibility={"mtime": late(2.6)}), "modification times"),
@@ -115,49 +110,6 @@ def test_a_sticky_directory_of_root_is_safe() -> None:
 
 def nfs(*options: str) -> Mount:
     return replace(NFS, kind="nfs", options=("rw", *options))
-
-
-LOCKS = {
-    "sound": (together(), LockKind.NATIVE),
-    "one node": (alone(), LockKind.NATIVE),
-    "one node, local by options": (alone(mount=nfs("nolock", "local_lock=all")), LockKind.NONE),
-    "local between nodes": (together(flock=fails("both")), LockKind.SOFT),
-    "local, lock files too": (together(flock=fails("both"), exclusive_open=fails("both")), LockKind.NONE),
-    "local, lock files fail": (together(node={"soft_lock": fails("?")}, flock=fails("both")), LockKind.NONE),
-    "no locks": (alone(flock=fails("No locks available")), LockKind.NONE),
-    "no locks on one of two": (together(node={"flock": fails("No locks available")}), LockKind.SOFT),
-    "options that contradict the measurement": (together(node={"mount": nfs("local_lock=flock")}), LockKind.NATIVE),
-    "one client, local by options": (
-        together(node={"client": "n0", "mount": nfs("local_lock=flock")}),
-        LockKind.SOFT,
-    ),
-}
-
-
-@pytest.mark.parametrize(("measured", "kind"), LOCKS.values(), ids=LOCKS.keys())
-def test_the_choice_of_the_lock(measured: Measurements, kind: LockKind) -> None:
-    assert judge(measured).lock is kind
-
-
-@pytest.mark.parametrize(
-    ("mount", "local"),
-    [
-        pytest.param(nfs("nolock", "local_lock=all"), True, id="nfs3 nolock"),
-        pytest.param(nfs("local_lock=flock"), True, id="nfs3 local flock"),
-        pytest.param(nfs("local_lock=posix"), False, id="nfs3 local posix"),
-        pytest.param(NFS, False, id="nfs4"),
-        pytest.param(Mount("lustre", "s:/x", "/l", ("rw", "flock")), False, id="lustre flock"),
-        pytest.param(Mount("lustre", "s:/x", "/l", ("rw", "localflock")), True, id="lustre localflock"),
-        pytest.param(Mount("lustre", "s:/x", "/l", ("rw",)), True, id="lustre without"),
-        pytest.param(Mount("beegfs", "b", "/b", ("rw",)), True, id="beegfs"),
-        pytest.param(Mount("gpfs", "g", "/g", ("rw",)), False, id="gpfs"),
-        pytest.param(Mount("ceph", "c", "/c", ("rw",)), False, id="ceph"),
-        pytest.param(Mount("cifs", "//s/x", "/c", ("rw", "nobrl")), True, id="cifs nobrl"),
-        pytest.param(Mount("fuse.mfs", "m", "/m", ("rw",)), False, id="moosefs"),
-    ],
-)
-def test_mount_options_with_local_locks(mount: Mount, local: bool) -> None:
-    assert bool(local_lock_reason(mount)) is local
 
 
 LAGS = {
@@ -240,9 +192,10 @@ def test_raised_times_are_reported_with_the_reason() -> None:
     assert "5 s late" in line
 
 
-@pytest.mark.parametrize("measured", [alone(), together(flock=fails("both")), together(visibility={"content": NEVER})])
+@pytest.mark.parametrize("measured", [alone(), together(visibility={"content": NEVER})])
 def test_a_verdict_is_stored_as_json(measured: Measurements) -> None:
     verdict = judge(measured)
     assert decode(FilesystemReport, encode(verdict)) == verdict
     assert decode(FilesystemReport, {**encode(verdict), "from a newer version": 1}) == verdict
+    assert decode(FilesystemReport, {**encode(verdict), "lock": "soft"}) == verdict, "a field of an older version"
     assert decode(Measurements, encode(measured)) == measured

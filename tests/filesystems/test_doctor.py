@@ -14,7 +14,6 @@ import pytest
 
 from hpcelastic.doctor.verdict import FilesystemReport, Severity
 from hpcelastic.protocol.codec import decode
-from hpcelastic.storage.locks import LockKind
 from tests.filesystems.clients import Client, MountSet, started
 from tests.filesystems.shared import Shared, on, shared, started_filesystems
 
@@ -33,7 +32,6 @@ class Expected:
     """The expected findings of doctor about a filesystem."""
 
     severities: dict[str, Severity]
-    lock: LockKind = LockKind.NATIVE
     lag: float = 0.0
     """Minimum lag in seconds that it must find."""
 
@@ -41,7 +39,7 @@ class Expected:
 EXPECTED = {
     "ext4": Expected({"mount": WARNING, "nodes": WARNING}),
     "tmpfs": Expected({"mount": WARNING, "nodes": WARNING}),
-    "FUSE, local locks": Expected({"locks": HANDLED, "POSIX locks": HANDLED}, LockKind.SOFT),
+    "FUSE, local locks": Expected({}),
     "FUSE, stale caches": Expected(
         {
             "replaced content": HANDLED,
@@ -56,13 +54,9 @@ EXPECTED = {
     "FUSE, no hard links": Expected({"links": HANDLED}),
     "FUSE, errors": Expected({}),
     "FUSE, late listings": Expected({}, lag=0.5),
-    "FUSE, combined": Expected(
-        {"locks": HANDLED, "replaced content": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT, lag=3.0
-    ),
+    "FUSE, combined": Expected({"replaced content": HANDLED, "names polled by open": HANDLED}, lag=3.0),
     "NFSv3": Expected({"names polled by open": HANDLED}),
-    "NFSv3 nolock": Expected(
-        {"locks": HANDLED, "POSIX locks": HANDLED, "names polled by open": HANDLED}, LockKind.SOFT
-    ),
+    "NFSv3 nolock": Expected({"names polled by open": HANDLED}),
     "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times depend on the load
     "MooseFS": Expected({}),
 }
@@ -82,7 +76,6 @@ def test_doctor_finds_the_anomalies_of_a_filesystem(shared: Shared) -> None:
     assert verdict.nodes == len(shared.mounts.clients)
     assert {check: found[check].severity for check in expected.severities} == expected.severities, found
     assert found["exclusive creation"].severity is Severity.OK, found["exclusive creation"]
-    assert verdict.lock is expected.lock, found["locks"]
     assert verdict.lag >= expected.lag
 
 

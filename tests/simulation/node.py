@@ -120,7 +120,7 @@ class Node:
             self.id,
             world.scenario.settings,
             self.clock,
-            **{"notifier": self.notifier, **world.options},
+            notifier=self.notifier,
         )
         self._thread = world.code.module(THREAD).RendezvousThread(
             rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed

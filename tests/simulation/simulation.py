@@ -51,7 +51,6 @@ class Simulation:
         self._simulate_processes_of_guard()
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
-        self.options: dict[str, Any] = {}
         self.nodes: list[Node] = []
         self.rounds: dict[int, Round] = {}
         self._at_renewal: dict[str, Callable[[float], None]] = {}

@@ -105,9 +105,7 @@ class System:
         return {
             "os": _Os(self),
             "pathlib": SimpleNamespace(Path=self.path),
-            "filelock": SimpleNamespace(
-                FileLock=self._lock, SoftFileLock=self._lock, Timeout=_LockTimeout, BaseFileLock=_FileLock
-            ),
+            "filelock": SimpleNamespace(FileLock=self._lock, Timeout=_LockTimeout, BaseFileLock=_FileLock),
             "threading": SimpleNamespace(
                 Event=lambda: Event(self.clock),
                 Condition=lambda: Condition(self.clock),

@@ -87,7 +87,7 @@ def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_reported(site: Slur
     words = " ".join(output.split())
     assert "bad host names n2 cannot resolve its own host name, n2: " in words
     assert "bad GPUs n3: GPU 1 has 3 uncorrected ECC errors" in words
-    assert "SAFE. Runs in this directory use" in output, "the directory is not the cause"
+    assert "\nSAFE: " in output, "the directory is not the cause"
     assert "NOT FIT: 2 of these findings would make a run fail." in output
 
 

@@ -15,7 +15,6 @@ import pytest
 from hpcelastic.errors import StoreError
 from hpcelastic.storage import files, history
 from hpcelastic.storage.history import SETTLE_DELAY, HistoryTrimmer
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.register import Register, Version
 from tests.storage.forking import forked, in_processes
 from tests.storage.stepping import Steps
@@ -34,8 +33,8 @@ class Time:
 
 
 def short(directory: Path, writer: str, clock: Callable[[], float] | None = None) -> Register:
-    """A register that keeps `KEEP` versions and has no lock."""
-    return Register(directory, writer, LockKind.NONE, KEEP, clock=clock or Time())
+    """A register that keeps `KEEP` versions."""
+    return Register(directory, writer, KEEP, clock=clock or Time())
 
 
 def number_of(name: str) -> int | None:
@@ -151,7 +150,7 @@ def test_no_version_is_removed_before_its_drafts(tmp_path: Path, monkeypatch: py
 
 def test_readers_and_losers_remove_nothing(tmp_path: Path) -> None:
     clock = Time()
-    write(Register(tmp_path, "a", LockKind.NONE), clock, 20, pause=0.0)
+    write(Register(tmp_path, "a"), clock, 20, pause=0.0)
     loser = short(tmp_path, "b", clock)
     for _ in range(5):
         clock.now += SETTLE_DELAY
@@ -349,9 +348,10 @@ def test_increments_of_many_processes_are_exact_while_all_of_them_prune(
 ) -> None:
     # The listings of a local filesystem are not late, so versions may be removed at once.
     monkeypatch.setattr(HistoryTrimmer, "_newest_settled", lambda self, newest: newest)
+    (tmp_path / "lock").mkdir()  # so that nobody can lock it
 
     def hammer(writer: int) -> list[int]:
-        counter = Register(tmp_path, str(writer), LockKind.NONE, KEEP)
+        counter = Register(tmp_path, str(writer), KEEP)
         return [counter.update(lambda old: (old or 0) + 1).value for _ in range(100)]
 
     returned = in_processes(4, hammer)

@@ -15,7 +15,6 @@ from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage import keyvalue
 from hpcelastic.storage.history import SETTLE_DELAY
 from hpcelastic.storage.keyvalue import MAX_VALUE, KeyValueStore
-from hpcelastic.storage.locks import LockKind
 from hpcelastic.storage.paths import RunPaths
 from tests.storage.forking import forked, in_processes, read_to_end
 
@@ -310,7 +309,7 @@ def test_the_wait_for_a_key_that_this_client_does_not_see_yet(
 def test_many_additions_cost_no_more_than_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda fd: None)
     now, sizes = 0.0, []
-    store = KeyValueStore(tmp_path / "kv", "a", LockKind.NONE, lambda: now)
+    store = KeyValueStore(tmp_path / "kv", "a", lambda: now)
     for number in range(1, 2001):
         now += 0.25
         assert store.add("n", 1) == number

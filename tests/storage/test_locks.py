@@ -7,15 +7,9 @@ import filelock
 import pytest
 
 from hpcelastic.storage import locks
-from hpcelastic.storage.locks import BoundedLock, LockKind
+from hpcelastic.storage.locks import BoundedLock
 from hpcelastic.storage.register import Register
-from tests.storage.forking import in_processes, lock_held
-
-KINDS = [pytest.param(kind, id=kind.value) for kind in LockKind]
-EXCLUSIVE = [
-    pytest.param(LockKind.NATIVE, filelock.FileLock, id="native"),
-    pytest.param(LockKind.SOFT, filelock.SoftFileLock, id="soft"),
-]
+from tests.storage.forking import lock_held
 
 
 @pytest.fixture
@@ -45,41 +39,21 @@ def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int
     return calls
 
 
-@pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
-def test_a_held_lock_excludes_others(tmp_path: Path, asked: list[float], kind: LockKind, lock_class: type) -> None:
-    with BoundedLock(tmp_path, kind).hold() as first, BoundedLock(tmp_path, kind).hold() as second:
+def test_a_held_lock_excludes_others(tmp_path: Path, asked: list[float]) -> None:
+    with BoundedLock(tmp_path).hold() as first, BoundedLock(tmp_path).hold() as second:
         assert (first, second) == (True, False)
-    with BoundedLock(tmp_path, kind).hold() as again:
+    with BoundedLock(tmp_path).hold() as again:
         assert again
 
 
-def test_increments_are_exact_with_soft_locks(tmp_path: Path) -> None:
-    def count(writer: int) -> None:
-        counter = Register(tmp_path, str(writer), LockKind.SOFT)
-        for _ in range(25):
-            counter.update(lambda old: (old or 0) + 1)
-
-    in_processes(4, count)
-    assert Register(tmp_path, "reader").read() == Register(tmp_path, "reader").version(100)
-
-
-def test_no_kind_of_lock_leaves_a_file_that_blocks_another(tmp_path: Path, asked: list[float]) -> None:
-    for kind in (LockKind.NATIVE, LockKind.SOFT, LockKind.NATIVE, LockKind.SOFT):
-        with BoundedLock(tmp_path, kind).hold() as held:
-            assert held
-    with BoundedLock(tmp_path, LockKind.NONE).hold() as held:
-        assert not held
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_missing_directory_is_not_created(tmp_path: Path, kind: LockKind) -> None:
-    with BoundedLock(tmp_path / "gone" / "register", kind).hold() as held:
+def test_a_missing_directory_is_not_created(tmp_path: Path) -> None:
+    with BoundedLock(tmp_path / "gone" / "register").hold() as held:
         assert not held
     assert os.listdir(tmp_path) == []
 
 
 def test_the_wait_for_a_frozen_holder_occurs_once(tmp_path: Path, asked: list[float]) -> None:
-    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+    lock = BoundedLock(tmp_path)
 
     def try_often(count: int) -> list[bool]:
         found = []
@@ -95,22 +69,26 @@ def test_the_wait_for_a_frozen_holder_occurs_once(tmp_path: Path, asked: list[fl
     assert asked[4:] == [0.0, 0.05], "it waits again"
 
 
-def test_the_wait_for_the_soft_lock_of_a_dead_holder_occurs_once(tmp_path: Path, asked: list[float]) -> None:
+def test_a_held_lock_delays_the_commits_of_a_writer_once(tmp_path: Path, asked: list[float]) -> None:
+    writer = Register(tmp_path, "a")
+    with lock_held(tmp_path / "lock"):
+        assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
+    assert asked == [0.05, 0.0, 0.0]
+
+
+def test_a_lock_file_that_an_older_version_left_is_ignored(tmp_path: Path, asked: list[float]) -> None:
     marker = tmp_path / "lock.soft"
     marker.write_text("1\nanother-host\n")
-    writer = Register(tmp_path, "a", LockKind.SOFT)
-    assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
-    assert asked == [0.05, 0.0, 0.0]
-    assert marker.read_text() == "1\nanother-host\n"
-
-
-def test_a_soft_lock_that_was_taken_over_is_not_removed(tmp_path: Path) -> None:
-    marker = tmp_path / "lock.soft"
-    with BoundedLock(tmp_path, LockKind.SOFT).hold() as held:
+    with BoundedLock(tmp_path).hold() as held:
         assert held
-        marker.unlink()
-        marker.write_text("1\nanother-host\n")
     assert marker.read_text() == "1\nanother-host\n"
+
+
+def test_a_lock_that_is_a_directory_is_tried_once(tmp_path: Path, asked: list[float]) -> None:
+    (tmp_path / "lock").mkdir()
+    writer = Register(tmp_path, "a")
+    assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
+    assert asked == [0.05]
 
 
 FINAL = [
@@ -136,7 +114,7 @@ def test_a_mount_without_locks_is_tried_once(tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("error", PASSING)
 def test_a_transient_error_affects_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+    lock = BoundedLock(tmp_path)
     with monkeypatch.context() as patch:
         refusing(patch, "acquire", error)
         with lock.hold() as held:
@@ -145,20 +123,17 @@ def test_a_transient_error_affects_one_lock(tmp_path: Path, monkeypatch: pytest.
         assert held
 
 
-def test_a_kernel_without_flock_does_not_change_the_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_flock_has_no_lock_file_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*args: Any) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", missing)
     assert Register(tmp_path, "a").update(lambda _: 1).number == 1
-    assert not (tmp_path / "lock.soft").exists()
+    assert {"lock.soft", "lock.lock"}.isdisjoint(os.listdir(tmp_path))
 
 
 @pytest.mark.parametrize("code", [errno.ESTALE, errno.EIO, errno.ENOENT], ids=errno.errorcode.get)
-@pytest.mark.parametrize(("kind", "lock_class"), EXCLUSIVE)
-def test_a_failed_release_loses_no_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, kind: LockKind, lock_class: type
-) -> None:
+def test_a_failed_release_loses_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     calls = []
 
     def refuse(self: Any, *args: Any, **more: Any) -> None:
@@ -167,14 +142,14 @@ def test_a_failed_release_loses_no_commit(
 
     with monkeypatch.context() as patch:
         patch.setattr(filelock.BaseFileLock, "release", refuse)
-        assert Register(tmp_path, "a", kind).update(lambda _: "kept").number == 1
+        assert Register(tmp_path, "a").update(lambda _: "kept").number == 1
         assert calls
     assert Register(tmp_path, "b").read().value == "kept"
 
 
 def test_an_error_under_the_lock_is_not_hidden_and_releases_it(tmp_path: Path) -> None:
-    lock = BoundedLock(tmp_path, LockKind.NATIVE)
+    lock = BoundedLock(tmp_path)
     with pytest.raises(KeyError), lock.hold():
         raise KeyError("mine")
-    with BoundedLock(tmp_path, LockKind.NATIVE).hold() as held:
+    with BoundedLock(tmp_path).hold() as held:
         assert held

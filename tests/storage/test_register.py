@@ -211,8 +211,20 @@ def no_lock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(filelock, "FileLock", Open)
 
 
+def directory_instead(patch: pytest.MonkeyPatch) -> None:
+    """Make the lock's file a directory, which cannot be locked."""
+    os.mkdir("lock")
+
+
+def soft_lock_left(patch: pytest.MonkeyPatch) -> None:
+    """Leave the lock file of a dead holder, as an older version did."""
+    Path("lock.soft").write_text("1\nanother-host\n")
+
+
 LOCKS = [  # the errors that make a lock ineffective are in tests/storage/test_locks.py
     pytest.param(lambda patch: None, id="lock"),
+    pytest.param(directory_instead, id="no lock"),
+    pytest.param(soft_lock_left, id="left-over lock file"),
     pytest.param(no_lock, id="lock without effect"),
 ]
 
@@ -221,6 +233,7 @@ LOCKS = [  # the errors that make a lock ineffective are in tests/storage/test_l
 def test_concurrent_increments_are_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lock: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     lock(monkeypatch)
     hammer_exactly(tmp_path, 4, 100)
 
