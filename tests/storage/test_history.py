@@ -1,5 +1,6 @@
 """A register that keeps only its last versions, and a writer that is suspended between any two of its steps."""
 
+import contextlib
 import errno
 import os
 import signal
@@ -30,6 +31,12 @@ class Time:
 
     def __call__(self) -> float:
         return self.now
+
+
+@pytest.fixture(autouse=True)
+def no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writers are suspended at any step and contend, so none may hold a lock."""
+    monkeypatch.setattr(Register, "lock", lambda self: contextlib.nullcontext())
 
 
 def short(directory: Path, writer: str, clock: Callable[[], float] | None = None) -> Register:
@@ -348,7 +355,6 @@ def test_increments_of_many_processes_are_exact_while_all_of_them_prune(
 ) -> None:
     # The listings of a local filesystem are not late, so versions may be removed at once.
     monkeypatch.setattr(HistoryTrimmer, "_newest_settled", lambda self, newest: newest)
-    (tmp_path / "lock").mkdir()  # so that nobody can lock it
 
     def hammer(writer: int) -> list[int]:
         counter = Register(tmp_path, str(writer), KEEP)
