@@ -127,37 +127,48 @@ class EnteredRun:
     """Print one line for the user."""
 
 
+@dataclass(frozen=True)
+class Entry:
+    """A request of a node to enter a run."""
+
+    paths: RunPaths
+    run_id: str
+    settings: Settings
+    identity: NodeIdentity
+    interface: str | None = None
+    """The network interface whose address other nodes reach; None to choose one."""
+
+    workers: int = 1
+    """Number of workers on this node."""
+
+    role: str = ""
+    is_host: bool | None = None
+    """Whether this node serves the store of a run in ``c10d``; None to detect it."""
+
+
 @contextlib.contextmanager
-def enter_run(
-    paths: RunPaths,
-    run_id: str,
-    settings: Settings,
-    identity: NodeIdentity,
-    interface: str | None,
-    workers: int,
-    role: str = "",
-    is_host: bool | None = None,
-) -> Iterator[EnteredRun]:
-    """Set up the run in ``paths`` unless it exists, and enter it. Until the exit, the node's name is locked.
+def enter_run(entry: Entry) -> Iterator[EnteredRun]:
+    """Set up the run unless it exists, and enter it. Until the exit, the node's name is locked.
 
     Raises ConfigError if the directory cannot be safe or has another run, and StoreError if the directory fails.
     """
-    identity = replace(identity, address=identity.address or own_address(interface, identity.launcher))
+    paths, settings, identity = entry.paths, entry.settings, entry.identity
+    identity = replace(identity, address=identity.address or own_address(entry.interface, identity.launcher))
     for directory in (paths.root, paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
     report = reporter(safe_name(identity.name))
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(server_of(paths, settings, identity, report))
-        backend = open_agent_backend(paths, run_id, settings.rendezvous, address, is_host)
+        backend = open_agent_backend(paths, entry.run_id, settings.rendezvous, address, entry.is_host)
         stack.callback(backend.close)
         identity = stack.enter_context(node_name_lock(backend, identity))
         verdict = ensure_verdict(paths)
         report = reporter(safe_name(identity.name))
         settings = _adjusted_settings(paths, settings, verdict, identity, report)
-        member = new_member(identity, workers, dead_incarnations(backend, identity), role)
+        member = new_member(identity, entry.workers, dead_incarnations(backend, identity), entry.role)
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
-        state = open_run(backend, run_id, settings, member.node)
+        state = open_run(backend, entry.run_id, settings, member.node)
         yield EnteredRun(backend, member, settings, state, report)
 
 
@@ -167,20 +178,20 @@ def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None =
     Raises the errors of `Agent.run`. ``observe`` is notified of events; see `Agent`. ``restart`` is the number of the
     agent's restart on this node.
     """
-    interface = task.agent.network.interface
     count = _worker_count(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
-    with enter_run(
-        task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host
-    ) as entered:
+    interface = task.agent.network.interface
+    entry = Entry(task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host)
+    with enter_run(entry) as entered:
         for line in overcommit_warnings(count, count_gpus(os.environ), len(os.sched_getaffinity(0))):
             entered.report(line)
         if _is_loopback(entered.member.address):  # all agents are on this machine: no node is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
-        return _run_entered(replace(task, settings=entered.settings), entered, cpus, start, observe, restart)
+        task = replace(task, settings=entered.settings)
+        return _NodeRun(task, entered, cpus, start, observe, restart).run()
 
 
 def run_agent_with_free_name(task: Task, identity: NodeIdentity, observe: Observe | None = None) -> int:
@@ -191,60 +202,93 @@ def run_agent_with_free_name(task: Task, identity: NodeIdentity, observe: Observ
     raise AssertionError("numbered_identities is infinite")
 
 
-def _run_entered(
-    task: Task, entered: EnteredRun, cpus: list[set[int]], start: float, observe: Observe | None, restart: Restart
-) -> int:
-    """Run the agent in a run that it has entered. ``cpus`` has the processors of each worker; empty if not bound."""
-    backend, member, state, report = entered.backend, entered.member, entered.state, entered.report
-    if state.phase.final:
-        print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
-        return 0 if state.phase is Phase.SUCCEEDED else 1
-    slurm = slurm_task(os.environ)
-    movable = task.slurm.requeue and can_relocate(slurm)
-    candidate = AdmissionRequest(task.paths, backend, member, task.settings, task.agent.health, os.environ, movable)
-    if (status := admit(candidate, report)) is not None:
+@dataclass(frozen=True)
+class _NodeRun:
+    """The run of the agent of this node, in a run that the node has entered."""
+
+    task: Task
+    entered: EnteredRun
+    cpus: list[set[int]]
+    """The processors of each worker; empty if workers are not bound."""
+
+    start: float
+    """When the agent has started, in seconds of time.monotonic()."""
+
+    observe: Observe | None
+    restart: Restart
+
+    def run(self) -> int:
+        """Run the agent, if the run continues and the node is admitted. Return the exit status."""
+        state = self.entered.state
+        if state.phase.final:
+            print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
+            return 0 if state.phase is Phase.SUCCEEDED else 1
+        slurm = slurm_task(os.environ)
+        status = self._admit(slurm)
+        if status is not None:
+            return status
+        return self._run_agent(None) if slurm is None else self._run_in_job(slurm)
+
+    def _admit(self, slurm: SlurmTask | None) -> int | None:
+        """Check the node. Return the exit status of a node that is not admitted; None if it is."""
+        task, entered = self.task, self.entered
+        movable = task.slurm.requeue and can_relocate(slurm)
+        status = admit(
+            AdmissionRequest(
+                task.paths, entered.backend, entered.member, task.settings, task.agent.health, os.environ, movable
+            ),
+            entered.report,
+        )
         if status == EXIT_UNFIT and movable and slurm is not None:
-            relocate(slurm, _hosts_to_exclude(task, entered), report)
+            relocate(slurm, _hosts_to_exclude(task, entered), entered.report)
         return status
-    state = read_state(backend)  # the admission may have taken long
-    batch_system = _make_batch_system(task, slurm, entered) if slurm else None
-    job_cleanup = JobCleanup(task.paths, backend, slurm, member, task.settings.rendezvous) if slurm else None
-    spec = AgentSpec(
-        task.paths,
-        backend,
-        task.run_id,
-        task.settings,
-        task.agent,
-        member,
-        state,
-        os.environ,
-        cpus,
-        batch_system,
-        observe,
-        restart.number,
-        restart.reason,
-    )
-    try:
-        with _internal_errors():
-            agent = Agent(spec, report)
-            status = agent.run()
-        if slurm is not None and agent.notice is not None:
-            elapsed = time.monotonic() - start
-            departed = DepartedAgent(
-                task.paths, backend, slurm, agent.member, agent.notice, elapsed, _limits(task), report
-            )
-            requeue_if_needed(departed)
-        return status
-    except RunFailed as error:
-        print_failures(error)
-        raise
-    except RendezvousTimeout:
-        if job_cleanup is not None and job_cleanup.no_agent_alive():
-            job_cleanup.end_job("the batch script's node was lost")
-        raise
-    finally:
-        if job_cleanup is not None:
+
+    def _run_in_job(self, slurm: SlurmTask) -> int:
+        """Run the agent in a SLURM job, and then let the job end with the result of the run."""
+        task, entered = self.task, self.entered
+        job_cleanup = JobCleanup(task.paths, entered.backend, slurm, entered.member, task.settings.rendezvous)
+        try:
+            return self._run_agent(slurm)
+        except RendezvousTimeout:
+            if job_cleanup.no_agent_alive():
+                job_cleanup.end_job("the batch script's node was lost")
+            raise
+        finally:
             job_cleanup.run()
+
+    def _run_agent(self, slurm: SlurmTask | None) -> int:
+        """Run the agent. If it has left a SLURM job, requeue the job if the run needs that."""
+        report = self.entered.report
+        try:
+            with _internal_errors():
+                agent = Agent(self._agent_spec(slurm), report)
+                status = agent.run()
+        except RunFailed as error:
+            print_failures(error)
+            raise
+        if slurm is not None and agent.notice is not None:
+            paths, backend, limits = self.task.paths, self.entered.backend, _limits(self.task)
+            elapsed = time.monotonic() - self.start
+            requeue_if_needed(DepartedAgent(paths, backend, slurm, agent.member, agent.notice, elapsed, limits, report))
+        return status
+
+    def _agent_spec(self, slurm: SlurmTask | None) -> AgentSpec:
+        task, entered = self.task, self.entered
+        return AgentSpec(
+            task.paths,
+            entered.backend,
+            task.run_id,
+            task.settings,
+            task.agent,
+            entered.member,
+            read_state(entered.backend),  # the admission may have taken long
+            os.environ,
+            self.cpus,
+            _make_batch_system(task, slurm, entered) if slurm else None,
+            self.observe,
+            self.restart.number,
+            self.restart.reason,
+        )
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, WorkerSettings
-from hpcelastic.bootstrap import Task, enter_run, run_node_agent
+from hpcelastic.bootstrap import Entry, Task, enter_run, run_node_agent
 from hpcelastic.errors import ConfigError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
@@ -34,7 +34,7 @@ def test_an_agent_connects_to_the_server_once(server: Server, tmp_path: Path) ->
 
 
 def test_the_backend_is_open_as_long_as_the_run_is_entered(server: Server, tmp_path: Path) -> None:
-    with enter_run(RunPaths(tmp_path / "run"), "r", SETTINGS, HERE, None, 1) as entered:
+    with enter_run(Entry(RunPaths(tmp_path / "run"), "r", SETTINGS, HERE)) as entered:
         assert read_state(entered.backend) == entered.state
         assert server.open == 1
     assert server.open == 0
@@ -43,9 +43,9 @@ def test_the_backend_is_open_as_long_as_the_run_is_entered(server: Server, tmp_p
 def test_a_run_that_cannot_be_entered_leaves_no_connection(server: Server, tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     with (
-        enter_run(paths, "r", SETTINGS, HERE, None, 1),
+        enter_run(Entry(paths, "r", SETTINGS, HERE)),
         pytest.raises(ConfigError, match="n1 is in this run already"),
-        enter_run(paths, "r", SETTINGS, HERE, None, 1),
+        enter_run(Entry(paths, "r", SETTINGS, HERE)),
     ):
         pass
     assert (server.agents, server.open) == (2, 0)

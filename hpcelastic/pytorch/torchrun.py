@@ -24,7 +24,7 @@ from torch.distributed.elastic.rendezvous import (
 from hpcelastic.agent.node_name_lock import numbered_identities
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.backends.connect import open_backend
-from hpcelastic.bootstrap import EnteredRun, enter_run, local_identity
+from hpcelastic.bootstrap import EnteredRun, Entry, enter_run, local_identity
 from hpcelastic.config.rdzv_conf import read_conf
 from hpcelastic.errors import HpcElasticError, NameTaken
 from hpcelastic.network.settings import NetworkSettings
@@ -198,7 +198,7 @@ class FileRendezvousHandler(RendezvousHandler):
         for identity in numbered_identities(local):
             with contextlib.suppress(NameTaken), contextlib.ExitStack() as stack:
                 entered = stack.enter_context(
-                    enter_run(spec.paths, spec.run_id, spec.settings, identity, spec.network.interface, workers=1)
+                    enter_run(Entry(spec.paths, spec.run_id, spec.settings, identity, spec.network.interface))
                 )
                 session = self._start_session(entered)
                 self._run_context = stack.pop_all()
