@@ -34,7 +34,7 @@ _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
 _EXPIRY = "self._backend.observer(times.lease + times.margin, clock)"
 _STOP_FIRST = "return machine._stop(state.reason)"
-_ADD = "self.update(key, lambda old: str(_parse_number(key, old) + amount))"
+_ADD = "self.update(key, lambda old: str(parse_number(key, old) + amount))"
 
 MUTANTS = {
     # files
@@ -232,7 +232,7 @@ MUTANTS = {
     ),
     # key-value store
     "a sum is computed before the compare-and-set": Patch(
-        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(_parse_number(key, seen) + amount))"
+        KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(parse_number(key, seen) + amount))"
     ),
     # publications of workers
     "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),

@@ -18,6 +18,8 @@ from torch.distributed.elastic.rendezvous import RendezvousTimeoutError
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from hpcelastic.api.steering import drain
+from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import read_leases
@@ -158,7 +160,7 @@ def test_workers_of_two_roles_call_each_other(job: Job) -> None:
 def test_nodes_may_succeed_at_different_times(exit_barrier: float, job: Job) -> None:
     ended = job.run(*(Node(entries.takes, (seconds,), exit_barrier=exit_barrier) for seconds in (0.0, 2.0)))
     assert [[*one.values.values()] for one in ended] == [[0.0], [2.0]]
-    assert read_state(RunPaths(job.directory / "r")).phase is Phase.SUCCEEDED
+    assert read_state(FileBackend(RunPaths(job.directory / "r"))).phase is Phase.SUCCEEDED
 
 
 def test_the_death_of_an_agent_whose_workers_have_succeeded_fails_nobody(job: Job) -> None:
@@ -169,7 +171,7 @@ def test_the_death_of_an_agent_whose_workers_have_succeeded_fails_nobody(job: Jo
     eventually(lambda: run.leases.exists() and NodeState.SUCCEEDED in node_states(run))
     early.kill()
     assert [*late.ended().values.values()] == [4.0]
-    assert read_state(run).phase is Phase.SUCCEEDED
+    assert read_state(FileBackend(run)).phase is Phase.SUCCEEDED
 
 
 def node_states(run: RunPaths) -> list[NodeState]:
@@ -283,10 +285,10 @@ def test_the_worker_group_is_known_while_the_workers_run(agent: Start, tmp_path:
     place = (group.state, group.group_rank, group.group_world_size, group.master_addr)
     assert place == (WorkerState.HEALTHY, 0, 1, "127.0.0.1")
     assert [str(worker.id) for worker in group.workers] == [(notes / str(rank)).read_text() for rank in range(2)]
-    assert read_state(RunPaths(tmp_path / "r")).participants[0].port == group.master_port
+    assert read_state(FileBackend(RunPaths(tmp_path / "r"))).participants[0].port == group.master_port
     group.workers.clear()
     assert len(waiting.get_worker_group().workers) == 2  # it was a copy
-    drain(RunPaths(tmp_path / "r"), [read_state(RunPaths(tmp_path / "r")).participants[0].name])
+    drain(RunReader(RunPaths(tmp_path / "r")), [read_state(FileBackend(RunPaths(tmp_path / "r"))).participants[0].name])
     thread.join(60)
     (result,) = results
     assert (result.state, result.return_values, result.is_failed()) == (WorkerState.STOPPED, {}, False)

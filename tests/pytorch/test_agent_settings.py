@@ -88,7 +88,7 @@ def test_a_function_may_be_named_as_fn(launches: list[LaunchSpec], tmp_path: Pat
         spec = WorkerSpec("trainer", 1, handler_of(tmp_path), fn=entries.echoes, args=("a",))
     ElasticAgent(spec, DefaultLogsSpecs(str(tmp_path / "logs"))).run()
     (launch,) = launches
-    assert (launch.about.entrypoint, launch.task.agent.entrypoint.module) == ("echoes", "hpcelastic.worker")
+    assert (launch.event_context.entrypoint, launch.task.agent.entrypoint.module) == ("echoes", "hpcelastic.worker")
 
 
 @pytest.mark.parametrize("master", [{}, {"master_addr": "n1", "master_port": 29500}], ids=["alone", "as torch's"])
@@ -106,7 +106,8 @@ def test_the_static_rendezvous_of_torch_tells_the_address_and_the_rank(
 
 def test_the_example_of_the_page_creates_an_agent(launches: list[LaunchSpec], tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "torchrun.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    examples = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (example,) = (text for text in examples if "ElasticAgent(" in text)
     names: dict[str, Any] = {"train": entries.passes}
     exec(example.replace("/scratch/me/runs", str(tmp_path / "runs")), names)
     (launch,) = launches

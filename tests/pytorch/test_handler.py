@@ -15,6 +15,8 @@ from torch.distributed.elastic.rendezvous import RendezvousClosedError, Rendezvo
 
 from hpcelastic.agent.guard_main import MARKER
 from hpcelastic.api.steering import drain
+from hpcelastic.backends.connect import RunReader
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import NodeState, Phase
 from hpcelastic.pytorch import torchrun
@@ -145,12 +147,12 @@ def test_a_round_that_forms_before_the_agent_asks_for_it_is_used(
     run = RunPaths(tmp_path / "r")
 
     def slow(_: object) -> None:
-        eventually(lambda: read_state(run).phase is not Phase.JOINING)
+        eventually(lambda: read_state(FileBackend(run)).phase is not Phase.JOINING)
 
     monkeypatch.setattr(registered("dynamic_rendezvous"), "emit", slow)
     handler = handler_of(tmp_path)
     assert handler.next_rendezvous().rank == 0
-    assert (handler.num_nodes_waiting(), read_state(run).round) == (0, 1)
+    assert (handler.num_nodes_waiting(), read_state(FileBackend(run)).round) == (0, 1)
     handler.shutdown()
 
 
@@ -188,7 +190,7 @@ def test_a_node_that_must_leave_has_not_failed(tmp_path: Path, registered: Regis
     handler = handler_of(tmp_path)
     handler.next_rendezvous()
     (member,) = (lease.member for lease in read_leases(RunPaths(tmp_path / "r").leases).values())
-    drain(RunPaths(tmp_path / "r"), [member.name])
+    drain(RunReader(RunPaths(tmp_path / "r")), [member.name])
     eventually(handler.num_nodes_waiting)
     with pytest.raises(SystemExit):
         handler.next_rendezvous()

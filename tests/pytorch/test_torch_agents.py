@@ -97,7 +97,7 @@ def test_nodes_for_which_there_is_no_place_do_not_end_a_round_and_are_counted_on
             agents.watch(counts)
         eventually(lambda: len(waiting(run)) == 2)
         assert running(run).round == 1
-        steer_run(run, "test", checkpoint)
+        steer_run(FileBackend(run), "test", checkpoint)
         eventually(lambda: any(counts.iterdir()))
     assert [file.read_text() for file in counts.iterdir()] == ["2"]
 
