@@ -55,7 +55,7 @@ def what_happened(run: Run, killed: float) -> list[str]:
     events = run.events()
     at = killed - events[0]["time"]
     lines = [*timeline(run), f"{at:8.2f} s  SIGKILL of node{VICTIM}: its agent, its workers, everything"]
-    lost_in = max(event["round"] for event in events if event["event"] == "state" and event["time"] < killed)
+    lost_in = max(event["round"] for event in events if event["event"] == "state changed" and event["time"] < killed)
     again = max(e["time"] for e in events if e["event"] == "workers started" and e["round"] == lost_in + 1)
     cost = f"{again - killed:.2f} s after the SIGKILL, the workers of round {lost_in + 1} had started"
     return [*sorted(lines, key=lambda line: float(line.split()[0])), "", cost]

@@ -52,7 +52,7 @@ class AgentEnded:
 class StateChanged:
     """The agent has read a new version of the register."""
 
-    kind: ClassVar[str] = "state"
+    kind: ClassVar[str] = "state changed"
     version: int
     """The version of the register."""
 
@@ -171,7 +171,7 @@ class WorkersStopped:
 class StopRequested:
     """The agent has requested that its workers stop at the end of a step."""
 
-    kind: ClassVar[str] = "workers asked to stop"
+    kind: ClassVar[str] = "stop requested"
     round: int
     seconds: float
     """Seconds after which the workers are stopped."""
@@ -183,7 +183,7 @@ class StopRequested:
 class WorkersPoll:
     """The workers of the node poll for stop requests: they have called ``should_stop()``. Logged once in each round."""
 
-    kind: ClassVar[str] = "workers ask should_stop"
+    kind: ClassVar[str] = "workers poll"
     round: int
 
 
@@ -223,7 +223,7 @@ class StoreLost:
 class StoreFailed:
     """The run's directory, or the server of its backend, has failed. The agent tries again."""
 
-    kind: ClassVar[str] = "trouble"
+    kind: ClassVar[str] = "store failed"
     error: str
     """The message of the error."""
 
@@ -290,6 +290,14 @@ Event: TypeAlias = KnownEvent | UnknownEvent
 KINDS: Mapping[str, type[KnownEvent]] = {event.kind: event for event in get_args(KnownEvent)}
 """The class of each kind of event."""
 
+_OLD_KINDS = {
+    "state": StateChanged.kind,
+    "trouble": StoreFailed.kind,
+    "workers ask should_stop": WorkersPoll.kind,
+    "workers asked to stop": StopRequested.kind,
+}
+"""Kinds as older versions wrote them."""
+
 
 @dataclass(frozen=True)
 class LoggedEvent:
@@ -317,7 +325,7 @@ def parse(kind: str, fields: Mapping[str, Any]) -> Event:
     The result is an `UnknownEvent` if the kind is unknown, a field without a default is missing, or a field has a wrong
     type.
     """
-    known = KINDS.get(kind)
+    known = KINDS.get(_OLD_KINDS.get(kind, kind))
     if known is not None:
         try:
             return decode(known, dict(fields))

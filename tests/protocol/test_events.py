@@ -35,7 +35,7 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
     (events.AgentEnded(), "agent ended", {}),
     (
         events.StateChanged(version=3, phase=Phase.RUNNING, round=1, restarts=0, reason="ü\n"),
-        "state",
+        "state changed",
         {"version": 3, "phase": "running", "round": 1, "restarts": 0, "reason": "ü\n"},
     ),
     (events.SignalReceived(signal="SIGTERM"), "signal", {"signal": "SIGTERM"}),
@@ -68,14 +68,14 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
     (events.WorkersStopped(round=1, reason="n2 joins"), "workers stopped", {"round": 1, "reason": "n2 joins"}),
     (
         events.StopRequested(round=1, seconds=120.0, reason="n2 joins"),
-        "workers asked to stop",
+        "stop requested",
         {"round": 1, "seconds": 120.0, "reason": "n2 joins"},
     ),
-    (events.WorkersPoll(round=1), "workers ask should_stop", {"round": 1}),
+    (events.WorkersPoll(round=1), "workers poll", {"round": 1}),
     (events.Fenced(round=1), "fenced", {"round": 1}),
     (events.StoreServed(round=1, port=29500, pid=7), "store served", {"round": 1, "port": 29500, "pid": 7}),
     (events.StoreLost(round=1, exit_code=1), "store lost", {"round": 1, "exit_code": 1}),
-    (events.StoreFailed(error="no space"), "trouble", {"error": "no space"}),
+    (events.StoreFailed(error="no space"), "store failed", {"error": "no space"}),
     (events.RunEnded(phase=Phase.FAILED, reason="x"), "run ended", {"phase": "failed", "reason": "x"}),
     (events.EventsDropped(count=15), "events dropped", {"count": 15}),
 ]
@@ -113,6 +113,17 @@ def test_an_unknown_kind_is_kept() -> None:
     assert event == UnknownEvent("node painted", {"colour": "green", "layers": [1, None]})
     assert event.kind == "node painted"
     assert to_fields(event) == {"colour": "green", "layers": [1, None]}
+
+
+@pytest.mark.parametrize(
+    ("old", "fields", "expected"),
+    [
+        ("trouble", {"error": "no space"}, events.StoreFailed(error="no space")),
+        ("workers ask should_stop", {"round": 1}, events.WorkersPoll(round=1)),
+    ],
+)
+def test_kinds_of_older_versions_are_read(old: str, fields: dict[str, Any], expected: KnownEvent) -> None:
+    assert parse(old, fields) == expected
 
 
 @pytest.mark.parametrize(("event", "kind", "fields"), EVENTS, ids=IDS)

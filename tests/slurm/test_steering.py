@@ -123,7 +123,7 @@ def test_pending_jobs_are_cancelled_if_fewer_nodes_are_requested(staged: Callabl
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_checkpoint_is_saved_on_request(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
-    stage.until("workers that answer requests", lambda: _asked(stage, "workers ask should_stop"))
+    stage.until("workers that answer requests", lambda: _asked(stage, "workers poll"))
     assert "round 1 ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))
     stage.until_world(3, after_round=1)
     assert any(note.kind == "saved" for note in stage.notes() if note.round == 1)
