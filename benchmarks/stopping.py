@@ -57,7 +57,7 @@ def _race(ranks: int, calls: int, step: float) -> float:
             for rank in range(ranks):
                 place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks, "HPCELASTIC_ROUND": 1}
                 environ = {**os.environ, **{name: str(value) for name, value in place.items()}}
-                environ |= {"HPCELASTIC_BOARD": control_page.name, "OMP_NUM_THREADS": "1"}
+                environ |= {"HPCELASTIC_CONTROL_PAGE": control_page.name, "OMP_NUM_THREADS": "1"}
                 processes.append(
                     subprocess.Popen(command, env=environ, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
                 )

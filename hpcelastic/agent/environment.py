@@ -82,7 +82,7 @@ def worker_environment(
         "HPCELASTIC_RUN_DIR": str(run.paths.root),
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
-        "HPCELASTIC_BOARD": run.control_page,
+        "HPCELASTIC_CONTROL_PAGE": run.control_page,
         "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
         **({TIMER_FILE: run.timer_file} if run.timer_file else {}),

@@ -177,7 +177,7 @@ _open_page: tuple[str, ControlPage] | None = None
 def _control_page() -> ControlPage | None:
     """Return the control page that the agent shares with its workers; None outside hpcelastic or after its end."""
     global _open_page
-    name = os.environ.get("HPCELASTIC_BOARD")
+    name = os.environ.get("HPCELASTIC_CONTROL_PAGE")
     if not name:
         return None
     if _open_page is None or _open_page[0] != name:

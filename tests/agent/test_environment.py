@@ -38,7 +38,7 @@ CONTRACT = {
     "HPCELASTIC_RUN_DIR": "/runs/r",
     "HPCELASTIC_RUN_ID": "r",
     "HPCELASTIC_NODE": "n1",
-    "HPCELASTIC_BOARD": "/proc/9/fd/4",
+    "HPCELASTIC_CONTROL_PAGE": "/proc/9/fd/4",
     "HPCELASTIC_INTERFACE": "ib0",
     MARKER: "n1@0-ab",
 }

@@ -50,7 +50,7 @@ def environment(control_page: ControlPage | None, rank: int = 0, world_size: int
     return {
         "PYTHONPATH": ":".join(sys.path),
         **place,
-        **({"HPCELASTIC_BOARD": control_page.name} if control_page else {}),
+        **({"HPCELASTIC_CONTROL_PAGE": control_page.name} if control_page else {}),
     }
 
 
