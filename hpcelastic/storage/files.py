@@ -250,7 +250,7 @@ def _list_directory(directory: Path) -> list[str]:
 
 def _mkdir(path: Path) -> None:
     try:
-        path.mkdir(mode=0o700)
+        os.mkdir(path, 0o700)
     except FileExistsError:
         if path.is_dir():
             return
