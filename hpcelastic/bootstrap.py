@@ -34,6 +34,7 @@ from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remarks
 from hpcelastic.doctor.verdict import FilesystemReport, advise, describe_changes
 from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, NameTaken, RendezvousTimeout, RunFailed
+from hpcelastic.exporters import ExporterContext, exporting
 from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
@@ -68,6 +69,9 @@ class Task:
     is_host: bool | None = None
     """Whether this agent serves the store of a run in ``c10d``; None to detect it."""
 
+    exporters: tuple[str, ...] = ()
+    """Functions ``package.module:function`` that receive the events of the agent."""
+
 
 def run_agent(run_directory: str) -> None:
     """Run the agent of this node for the run in ``run_directory``. submitit calls this function in every task.
@@ -100,6 +104,7 @@ def task_of_run(directory: str) -> Task:
         config.agent_settings,
         config.slurm,
         config.run.total_time,
+        exporters=config.exporters,
     )
 
 
@@ -191,7 +196,9 @@ def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None =
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
         task = replace(task, settings=entered.settings)
-        return _NodeRun(task, entered, cpus, start, observe, restart).run()
+        context = ExporterContext(task.run_id, task.paths.root, identity.name)
+        with exporting(task.exporters, context, entered.report, observe) as observe_all:
+            return _NodeRun(task, entered, cpus, start, observe_all, restart).run()
 
 
 def run_agent_with_free_name(task: Task, identity: NodeIdentity, observe: Observe | None = None) -> int:
@@ -214,7 +221,7 @@ class _NodeRun:
     start: float
     """When the agent has started, in seconds of time.monotonic()."""
 
-    observe: Observe | None
+    observe: Observe
     restart: Restart
 
     def run(self) -> int:

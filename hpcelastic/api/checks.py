@@ -14,9 +14,15 @@ from hpcelastic.errors import ConfigError
 
 
 def check_job(config: JobConfig, directory: Path) -> None:
-    """Raise ConfigError if the job's entry point cannot be started in ``directory``. Skips modules in a container."""
-    if config.entrypoint.script or config.slurm.container.image is None:
+    """Raise ConfigError if the job's entry point cannot be started in ``directory``, or an exporter cannot be loaded.
+
+    Skips modules in a container.
+    """
+    in_container = config.slurm.container.image is not None
+    if config.entrypoint.script or not in_container:
         check_entrypoint(config.entrypoint, directory)
+    for name in () if in_container else config.exporters:
+        _check_function(name, directory, "exporters")
 
 
 def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:
@@ -26,14 +32,14 @@ def check_entrypoint(entrypoint: Entrypoint, directory: Path) -> None:
     elif entrypoint.module:
         _check_module(entrypoint.module, directory)
     elif entrypoint.function:
-        _check_function(entrypoint.function, directory)
+        _check_function(entrypoint.function, directory, "entrypoint.function")
     elif entrypoint.program and (problem := program_problem(entrypoint.program, directory)):
         raise ConfigError(f"entrypoint.program: {problem}")
 
 
-def _check_function(spec: str, directory: Path) -> None:
+def _check_function(spec: str, directory: Path, key: str) -> None:
     module, _, name = spec.partition(":")
-    found = _find_module(module, directory, "entrypoint.function")
+    found = _find_module(module, directory, key)
     source = Path(found.origin or "")
     if source.suffix != ".py":
         return
@@ -42,7 +48,7 @@ def _check_function(spec: str, directory: Path) -> None:
     if not defined & {name, "*", "__getattr__"}:
         close = difflib.get_close_matches(name, defined, 1)
         remedy = f"did you mean {module}:{close[0]}?" if close else "write package.module:function"
-        raise ConfigError(f"entrypoint.function is {spec!r}, but {source} defines no {name!r}; {remedy}")
+        raise ConfigError(f"{key} is {spec!r}, but {source} defines no {name!r}; {remedy}")
 
 
 def _check_module(module: str, directory: Path) -> None:

@@ -81,6 +81,9 @@ class JobConfig:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for every worker."""
 
+    exporters: tuple[str, ...] = ()
+    """Functions ``package.module:function`` that receive the events of each agent, such as for a metrics service."""
+
     slurm: SlurmSettings = field(default_factory=SlurmSettings)
     """The SLURM request. Only ``submit`` and ``sbatch`` use it. Any other sbatch option can be set in ``options``."""
 
@@ -90,6 +93,9 @@ class JobConfig:
                 raise ValueError(
                     f"environment.{name} is not a valid variable name; use letters, digits and '_', and no digit first"
                 )
+        for name in self.exporters:
+            if not all(name.partition(":")):
+                raise ValueError(f"exporters has {name!r}; write package.module:function")
 
     @property
     def protocol_settings(self) -> Settings:

@@ -29,10 +29,10 @@ from hpcelastic.agent.signals import Handler, signal_handlers
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import run_agent_with_free_name
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
+from hpcelastic.exporters import listening
 from hpcelastic.protocol.state import Failure, Phase, State
 from hpcelastic.pytorch.failures import process_failures
 from hpcelastic.pytorch.launch_config import Command, LaunchSpec, launch_spec
-from hpcelastic.pytorch.listening import listening
 from hpcelastic.pytorch.telemetry import LaunchOutcome, Telemetry
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.paths import RunPaths

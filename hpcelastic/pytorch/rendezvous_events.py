@@ -11,8 +11,8 @@ from typing import Any
 from torch.distributed.elastic.events import construct_and_record_rdzv_event
 from torch.distributed.elastic.events.api import NodeState
 
+from hpcelastic.exporters import call_handler
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.pytorch.listening import call_handler
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from torch.distributed.elastic.metrics.api import MetricsConfig
 from hpcelastic.agent.session import Observe
 from hpcelastic.bootstrap import Task
 from hpcelastic.errors import RunFailed
+from hpcelastic.exporters import call_handler, listening
 from hpcelastic.protocol.state import Failure, Phase
 from hpcelastic.pytorch.failures import process_failures
-from hpcelastic.pytorch.listening import call_handler, listening
 from hpcelastic.pytorch.telemetry import EventContext, LaunchOutcome, Telemetry, check_event_handler
 from hpcelastic.storage.paths import RunPaths
 

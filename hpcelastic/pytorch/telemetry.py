@@ -23,6 +23,7 @@ from torch.distributed.elastic.metrics.api import NullMetricHandler, getStream, 
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from hpcelastic.errors import ConfigError
+from hpcelastic.exporters import call_handler
 from hpcelastic.protocol.events import (
     AgentStarted,
     Event,
@@ -35,7 +36,6 @@ from hpcelastic.protocol.events import (
     WorkersStopped,
 )
 from hpcelastic.protocol.state import Phase
-from hpcelastic.pytorch.listening import call_handler
 
 BACKEND = "hpcelastic"
 """The value of ``rdzv_backend`` in events."""

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.settings import Entrypoint
-from hpcelastic.api.checks import check_entrypoint
+from hpcelastic.api.checks import check_entrypoint, check_job
+from hpcelastic.config import JobConfig
 from hpcelastic.errors import ConfigError
 
 FILES = {
@@ -100,3 +101,18 @@ def test_invalid_entrypoints(entrypoint: Entrypoint, message: str, directory: Pa
 def test_package_that_cannot_be_imported(package: str, message: str, directory: Path) -> None:
     with pytest.raises(ConfigError, match=message):
         check_entrypoint(Entrypoint(module=f"{package}.job"), directory)
+
+
+@pytest.mark.parametrize(
+    ("exporter", "message"),
+    [
+        ("train:mein", "exporters is 'train:mein', but {}/train.py defines no 'mein'; did you mean train:main?"),
+        ("trian:main", "exporters: there is no module 'trian' in"),
+    ],
+)
+def test_an_exporter_that_cannot_be_loaded_is_refused(exporter: str, message: str, directory: Path) -> None:
+    entrypoint = Entrypoint(script="train.py")
+    check_job(JobConfig(entrypoint=entrypoint, exporters=("train:main",)), directory)
+    with pytest.raises(ConfigError) as error:
+        check_job(JobConfig(entrypoint=entrypoint, exporters=(exporter,)), directory)
+    assert str(error.value).startswith(message.format(directory))

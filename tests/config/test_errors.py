@@ -9,7 +9,7 @@ from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 
 RUNS = "entrypoint: {script: train.py}\n"
-ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, environment, slurm"
+ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, environment, exporters, slurm"
 
 FILES = {
     # the text of the file
@@ -214,6 +214,10 @@ FILES = {
         RUNS + "workers: {forward_signals: [SIGTERM]}\n",
         "job.yaml:2: workers.forward_signals: has 'SIGTERM': the agent needs it itself; "
         "SIGUSR1, SIGUSR2, SIGHUP, SIGCONT can be forwarded",
+    ),
+    "exporter without function": (
+        RUNS + "exporters: [metrics.py]\n",
+        "job.yaml:2: exporters: has 'metrics.py'; write package.module:function",
     ),
     "preload that is a file": (
         RUNS + "workers: {preload: [my-models.py]}\n",
