@@ -111,7 +111,7 @@ class Coordination:
         self.publish(_FAILED, message)
 
     def _create_root(self) -> None:
-        if retry(self.root.exists):
+        if self.root.name in retry_transient(lambda: files.names(self.root.parent)):
             raise StoreError(
                 f"{self.root}: exists already: another doctor uses this --id, or one was killed; remove the directory, "
                 "or choose another --id"
@@ -170,11 +170,15 @@ class Coordination:
 
 
 def _rename(draft: Path, root: Path) -> None:
-    """Rename a directory. Ignore an error if the rename has taken effect, because a reply may be lost."""
+    """Rename a directory. Ignore an error if the rename has taken effect, because a reply may be lost.
+
+    The names are looked up in a listing, because a client may have cached that ``root`` is absent.
+    """
     try:
         draft.rename(root)
     except OSError:
-        if draft.exists() or not root.exists():
+        names = retry_transient(lambda: files.names(root.parent))
+        if draft.name in names or root.name not in names:
             raise
 
 
