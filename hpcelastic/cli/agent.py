@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = "endpoint of --rdzv-backend=static (default: the first node of the SLURM job, and a port from its job id)"
     line.add_argument("--master-addr", "--master_addr", metavar="HOST", help=what)
     line.add_argument("--master-port", "--master_port", type=int, metavar="PORT", help=argparse.SUPPRESS)
-    what = "settings of the rendezvous in seconds: join_timeout, last_call, lease, margin, poll"
+    what = "settings of the rendezvous in seconds: join_timeout, last_call, lease, margin, poll, checkpoint_grace"
     line.add_argument("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=what)
     what = "a run on this node only, in a new temporary directory; ignores the --rdzv-* options"
     line.add_argument("--standalone", action="store_true", help=what)
