@@ -112,24 +112,27 @@ class _ExporterListener:
         context: ExporterContext,
         report: Callable[[str], None],
     ) -> None:
-        self._name, self._report = name, report
-        self._make: Callable[[], Exporter] = lambda: make(context)
+        self._name, self._make, self._context, self._report = name, make, context, report
         self._export: Exporter | None = None
         self._failed = False
 
     def tick(self) -> None: ...
 
     def take(self, moment: float, event: Event) -> None:
-        at = time.time() - (time.monotonic() - moment)
         try:
             if self._export is None:
-                self._export = self._make()
-            self._export(at, event)
+                make, self._make = self._make, _ignore_events  # called once, also if it fails
+                self._export = make(self._context)
+            self._export(time.time() - (time.monotonic() - moment), event)
         except Exception as error:
             if not self._failed:
                 what = f"{type(error).__name__}: {error}"
                 self._report(f"the exporter {self._name} has failed ({what}); its further failures are not reported")
             self._failed = True
+
+
+def _ignore_events(context: ExporterContext) -> Exporter:
+    return lambda at, event: None
 
 
 def call_handler(function: Callable[..., None], *args: Any) -> None:
@@ -159,7 +162,7 @@ def listening(listener: Listener, pace: float, timeout: float | None = None) -> 
                 return
             call_handler(listener.take, *item)
 
-    thread = threading.Thread(target=run, name="telemetry", daemon=True)
+    thread = threading.Thread(target=run, name="listener", daemon=True)
     thread.start()
     try:
         yield lambda event: waiting.put((time.monotonic(), event))

@@ -362,7 +362,12 @@ class Agent:
             return None
         environ = common_environment(self._spec.environ, self._spec.member.local_world_size, run, agent.environment)
         settings = ForkServerSettings(
-            agent.workers.preload, worker_arguments(agent.entrypoint), environ, self._session.inherited
+            agent.workers.preload,
+            worker_arguments(agent.entrypoint),
+            environ,
+            self._session.inherited,
+            # With GPUs of their own, workers differ in a variable that packages read when they are imported.
+            agent.workers.learn_imports and not agent.workers.virtual_local_rank,
         )
         fork_server = stack.enter_context(ForkServer(settings, self._session.guard, self._report))
         self._watch_fork_server(fork_server)

@@ -40,6 +40,9 @@ _END_TIMEOUT = 1.0
 _UNUSABLE = "unusable "
 """Begins the fork server's message, followed by the reason, if no fork of it can be trusted."""
 
+_SUCCESSOR = "successor "
+"""Begins the message of a process that is to replace the fork server, followed by its process id."""
+
 _SUBREAPER_SET, _SUBREAPER_GET = 36, 37  # prctl(2), <linux/prctl.h>
 
 
@@ -173,12 +176,15 @@ class ForkServerSettings:
     keep_fds: Sequence[int] = ()
     """Descriptors that every process inherits."""
 
+    learn_imports: bool = True
+    """Whether the server imports also what the workers import, as far as this is safe."""
+
 
 @dataclass(frozen=True)
 class _Server:
     """A running fork server process and the socket to it."""
 
-    process: "subprocess.Popen[bytes]"
+    process: "subprocess.Popen[bytes] | SpawnedProcess"
     control: socket.socket
 
 
@@ -251,7 +257,9 @@ class ForkServer:
         except BlockingIOError:
             return
         self._end_loading()
-        if message.startswith(_UNUSABLE):
+        if message.startswith(_SUCCESSOR):
+            self._replace_server(int(message.removeprefix(_SUCCESSOR)))
+        elif message.startswith(_UNUSABLE):
             self.mark_unusable(message.removeprefix(_UNUSABLE))
         elif not message:
             self._handle_death()
@@ -320,7 +328,8 @@ class ForkServer:
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = self._settings
-        program = [sys.executable, "-u", _PROGRAM, str(theirs.fileno()), ",".join(settings.preload), *settings.args]
+        learn, preload = str(int(settings.learn_imports)), ",".join(settings.preload)
+        program = [sys.executable, "-u", _PROGRAM, str(theirs.fileno()), learn, preload, *settings.args]
         ignore_signals = shell_prefix(("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"))
         with theirs:
             try:
@@ -340,6 +349,21 @@ class ForkServer:
                 return
         self._server = _Server(process, ours)
         self._guard.spare(process.pid)
+
+    def _replace_server(self, pid: int) -> None:
+        """Let the server end. Its successor ``pid``, which has imported more modules, serves from now on."""
+        assert self._server is not None
+        control, old = self._server.control, self._server.process
+        self._server = _Server(SpawnedProcess(pid, self._awaited_pids), control)
+        self._guard.spare(pid)
+        with contextlib.suppress(OSError):  # it has died, which `handle_message` will notice
+            control.send(b"retire", socket.MSG_DONTWAIT)
+        self._reap_in_background(old)
+        count = len(self._preforked)
+        for request in self._preforked:
+            request.cancel()
+        self._preforked = []
+        self.prefork(count)
 
     def _handle_death(self) -> None:
         pid = self.pid
@@ -362,12 +386,15 @@ class ForkServer:
         self._guard.spare(0)
         server.control.close()
         server.process.kill()  # it may be in the middle of an import
-        self._awaited_pids.add(server.process.pid)
-        reaper = threading.Thread(target=self._reap, args=(server.process,), name="reaper of fork server", daemon=True)
-        reaper.start()
-        reaper.join(_END_TIMEOUT)
+        self._reap_in_background(server.process).join(_END_TIMEOUT)
 
-    def _reap(self, process: "subprocess.Popen[bytes]") -> None:
+    def _reap_in_background(self, process: "subprocess.Popen[bytes] | SpawnedProcess") -> threading.Thread:
+        self._awaited_pids.add(process.pid)
+        reaper = threading.Thread(target=self._reap, args=(process,), name="reaper of fork server", daemon=True)
+        reaper.start()
+        return reaper
+
+    def _reap(self, process: "subprocess.Popen[bytes] | SpawnedProcess") -> None:
         process.wait()
         self._awaited_pids.discard(process.pid)
 

@@ -31,7 +31,7 @@ class IncidentRecorder:
         self._threads: list[threading.Thread] = []
 
     def observe(self, state: State) -> None:
-        """Record the nodes that were lost before a new round, if this node leads that round.
+        """Record the nodes that were lost before a new round, if this node has rank 0 of that round.
 
         Only a member of the last round can know them. If none of its members is in the new round, their job has ended.
         """

@@ -74,6 +74,10 @@ class WorkerSettings:
     """Modules that are imported once on each node, by a process that then forks each worker. ``[]`` starts every worker
     in a fresh interpreter."""
 
+    learn_imports: bool = True
+    """Preload also the modules of installed packages that the workers of earlier rounds have imported. A package that
+    starts threads, uses a GPU or reads a worker's environment variables at its import is not preloaded."""
+
     def __post_init__(self) -> None:
         if self.per_node != "auto" and self.per_node < 1:
             raise ValueError(f"workers.per_node is {self.per_node}; it must be auto, or 1 or more")

@@ -104,9 +104,11 @@ def _scale_without_slurm(run: RunReader, state: State, nodes: int) -> ScaleResul
     """Scale a run whose agents were not submitted by hpcelastic: on this machine or in a batch script."""
     running = len(_present_members(run))
     if nodes > running:
+        job_file = run.paths.config.exists()  # else the agents were started with the options of the run
+        command = f"hpcelastic agent --run-dir {run.paths.root}" if job_file else "the command of the other agents"
         raise ConfigError(
             f"{run.name}: {_nodes(running)} running, and hpcelastic cannot add nodes, because it did not submit "
-            f"this run to SLURM; start more agents yourself: hpcelastic agent --run-dir {run.paths.root}"
+            f"this run to SLURM; start more agents yourself: {command}"
         )
     _steer(run, partial(decide.scale, nodes=nodes))
     return ScaleResult(run.name, nodes, state.settings.nodes.spares, running, 0)

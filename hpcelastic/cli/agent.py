@@ -268,6 +268,11 @@ def _location(args: argparse.Namespace) -> tuple[Path, tuple[str, str]]:
     text, backend = args.rdzv_endpoint or "", args.rdzv_backend or (STATIC if args.master_addr else FILE)
     remedy = "write a directory that all nodes share, such as /scratch/me/runs"
     if not text and backend == STATIC:
+        if args.master_port and not args.master_addr:
+            raise ConfigError(
+                "--master-port is the port of --master-addr, which is missing; name that address, or remove the port: "
+                "the backend static finds both in a SLURM job"
+            )
         text = f"{args.master_addr}:{args.master_port or _MASTER_PORT}" if args.master_addr else ""
         return _directory("--runs", args.runs), (backend, text)
     if not text:

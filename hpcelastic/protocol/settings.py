@@ -70,7 +70,8 @@ class RendezvousSettings:
     """Time from the expiry of a lease until other nodes declare the node dead. Its workers are dead by then."""
 
     poll: float = 0.5
-    """Interval at which an agent polls the shared directory."""
+    """Shortest interval at which an agent polls the shared directory. While a round runs undisturbed, it polls less
+    often."""
 
     checkpoint_grace: float = 120.0
     """Time in which workers that call ``should_stop()`` have to finish a step and save a checkpoint when a round ends
@@ -78,8 +79,8 @@ class RendezvousSettings:
 
     backend: str = FILE
     """Storage of the rendezvous: ``file``, the run's directory, which needs no server; ``c10d``, a torch store that one
-    agent serves; ``static``, the same with the ranks that SLURM assigns; ``etcd`` or ``etcd-v2``, an etcd server; or a
-    backend of another package."""
+    agent serves; ``static``, the same at a fixed address; ``etcd`` or ``etcd-v2``, an etcd server; or a backend of
+    another package."""
 
     endpoint: str = ""
     """Address of the backend: HOST:PORT of a server, ``file:PATH`` of torch's FileStore, or ``embedded`` for an etcd

@@ -25,7 +25,7 @@ def relocate(task: SlurmTask, exclude: Iterable[str], report: Callable[[str], No
     # The requeue makes SLURM send SIGTERM to this process, which still has to make the second request.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     hosts = ",".join(sorted({*exclude}))
-    report(f"job {task.name} starts again on another node than {hosts}, after AuthInfo's cred_expire, 120 s")
+    report(f"job {task.name} starts again on another node than {hosts}, after AuthInfo's cred_expire, by default 120 s")
     try:
         scheduler.requeue_job(task.name)
         scheduler.exclude_nodes(task.name, hosts)

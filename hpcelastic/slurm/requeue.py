@@ -200,7 +200,8 @@ def _requeue(agent: DepartedAgent) -> None:
     job = agent.task.name
     agent.end_signals.clear()  # they were warnings
     agent.report(
-        f"requeueing job {job}: {agent.notice.reason}; SLURM starts it again after AuthInfo's cred_expire, 120 s"
+        f"requeueing job {job}: {agent.notice.reason}; "
+        "SLURM starts it again after AuthInfo's cred_expire, by default 120 s"
     )
     try:
         _request_requeue(agent)

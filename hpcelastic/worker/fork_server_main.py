@@ -1,6 +1,6 @@
 """The fork server: a process that has imported the modules that workers need, and forks the workers.
 
-``python -u fork_server_main.py FD MODULE,MODULE... SCRIPT [ARG...]``, or ``-m MODULE`` for a script. It runs as a
+``python -u fork_server_main.py FD LEARN MODULE,MODULE... SCRIPT [ARG...]``, or ``-m MODULE`` for a script. It runs as a
 script itself, so that a worker contains no module of this package that it does not import. FD is a SOCK_SEQPACKET
 socket to the agent. The fork server ends when the agent closes it. It sends ``ready`` there once, or ``unusable
 REASON`` if no fork of it can be trusted. Each message that it receives is a spawn request. It carries one descriptor,
@@ -8,6 +8,12 @@ the connection of the new worker: a stream socket on which the spawned process w
 command is one line of JSON, sent together with the descriptors of its standard output and error and of other files that
 it inherits. No code of the user runs before the command arrives. If the connection ends instead, the request is
 cancelled.
+
+If LEARN is 1, the fork server learns what the workers import. Some seconds after a worker has started, it forks a
+successor, which repeats the imports (see `learned_imports`). If no fork of the successor can be trusted, the successor
+ends, and the fork server tries again without the package that was the reason. Otherwise the successor sends ``successor
+PID`` to the agent. The agent answers ``retire``, a message without a descriptor. The fork server then ends, and the
+successor serves the requests that follow.
 
 A spawned process is forked twice, so that it becomes a child of the agent, which reaps it. Then it takes the state of a
 fresh interpreter before the first line of the script. Only the last lines of this file stay on its call stack.
@@ -18,6 +24,7 @@ import contextlib
 import gc
 import importlib
 import importlib.machinery
+import importlib.util
 import json
 import os
 import runpy
@@ -109,20 +116,29 @@ def _fork() -> int:
         return os.fork()
 
 
-def _fork_worker(control: socket.socket, connection: socket.socket) -> bool:
-    """Fork; return True in the spawned process once it is the agent's child and has written its pid."""
+def _fork_child_of_agent(connection: socket.socket) -> bool:
+    """Fork; return True in the new process, once it is the agent's child. It ends if ``connection`` ends before."""
     agent = os.getppid()
     if _fork():
         return False
     with contextlib.suppress(OSError):
         if _fork():
             os._exit(0)
-        control.close()
         os.setsid()
         while os.getppid() != agent:
             if _is_cancelled(connection):
                 os._exit(1)
             time.sleep(0.0005)  # until the intermediate process has ended
+        return True
+    os._exit(1)
+
+
+def _fork_worker(control: socket.socket, connection: socket.socket) -> bool:
+    """Fork; return True in the spawned process once it has written its pid."""
+    if not _fork_child_of_agent(connection):
+        return False
+    with contextlib.suppress(OSError):
+        control.close()
         reason = _device_in_use()
         connection.sendall(f"unusable {reason}\n".encode() if reason else f"{os.getpid()}\n".encode())
         return True
@@ -157,7 +173,9 @@ def _environment(initial: dict[str, str], requested: dict[str, str]) -> dict[str
     return unchanged | {name: current[name] for name in changed if name in current}
 
 
-def _become_worker(command: dict[str, Any], fds: list[int], initial: dict[str, str], output: list[bytes]) -> list[str]:
+def _become_worker(
+    command: dict[str, Any], fds: list[int], initial: dict[str, str], output: list[bytes], learner: Any
+) -> list[str]:
     """Take the state of a fresh interpreter, except for the imported modules; return its arguments."""
     stdout, stderr, *others = fds
     for number, (fd, text) in enumerate(zip((stdout, stderr), output, strict=True), 1):
@@ -168,6 +186,8 @@ def _become_worker(command: dict[str, Any], fds: list[int], initial: dict[str, s
     environ = _environment(initial, command["environ"])
     os.environ.clear()
     os.environ.update(environ)
+    if learner is not None and environ.get("HPCELASTIC_LOCAL_RANK") == "0":
+        learner.record_imports()
     arguments = [*command["arguments"], *map(str, others)]
     if arguments != sys.orig_argv[2:]:
         for entry in import_path_start(sys.orig_argv[2:]):
@@ -230,7 +250,8 @@ def await_spawn_request() -> list[str]:
         signal.signal(signum, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    names, arguments, initial = sys.argv[2].split(","), sys.argv[3:], _initial_environment()
+    learner = _import_learner() if sys.argv[2] == "1" else None
+    names, arguments, initial = sys.argv[3].split(","), sys.argv[4:], _initial_environment()
     sys.path[: len(import_path_start(arguments))] = import_path_start(arguments)  # it began with our own directory
     set_command_line(arguments)
     reason, output = _capture_output(lambda: _load(names))
@@ -239,16 +260,43 @@ def await_spawn_request() -> list[str]:
         os._exit(1)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no process waits for the intermediate processes
     while True:
+        if learner is not None and not learner.learn_until_readable(control):
+            output = [before + after for before, after in zip(output, _take_over(learner, control), strict=True)]
+            continue
         connection = _receive_request(control)
         if connection is None:
-            os._exit(0)
+            if learner is not None and learner.has_successor:
+                os._exit(0)
+            continue
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are delivered later
         if not _is_cancelled(connection) and _fork_worker(control, connection):
-            arguments = _become_worker(*_receive_spawn_command(connection), initial, output)
+            arguments = _become_worker(*_receive_spawn_command(connection), initial, output, learner)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return arguments
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         connection.close()
+        if learner is not None:
+            learner.worker_spawned()
+
+
+def _take_over(learner: Any, control: socket.socket) -> list[bytes]:
+    """Become the fork server in a successor: repeat the imports, and wait for the end of the predecessor.
+
+    Return the output of the imports.
+    """
+    gc.disable()
+    package, output = _capture_output(lambda: learner.repeat_imports(reason_not_to_fork))
+    gc.freeze()
+    gc.enable()
+    try:
+        if package:
+            learner.report_unsafe(package)
+            os._exit(0)
+        control.send(f"successor {os.getpid()}".encode())
+        learner.await_end_of_predecessor()
+    except OSError:  # the agent has ended
+        os._exit(1)
+    return output
 
 
 def _initial_environment() -> dict[str, str]:
@@ -259,9 +307,21 @@ def _initial_environment() -> dict[str, str]:
 
 
 def _receive_request(control: socket.socket) -> socket.socket | None:
-    """Return the connection of the next worker to spawn; None if the agent has ended."""
+    """Return the connection of the next worker to spawn; None if this process shall retire. Exit if the agent ends."""
     data, fds, _, _ = socket.recv_fds(control, 16, _MAX_FDS)
-    return socket.socket(fileno=fds[0]) if data else None
+    if not data:
+        os._exit(0)
+    return socket.socket(fileno=fds[0]) if fds else None
+
+
+def _import_learner() -> Any:
+    """Return an `ImportLearner`, whose module no worker can find in ``sys.modules``."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "learned_imports.py")
+    spec = importlib.util.spec_from_file_location("_hpcelastic_learned_imports", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.ImportLearner(_fork_child_of_agent)
 
 
 # Running the script

@@ -149,8 +149,13 @@ def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) 
     with pytest.raises(ConfigError, match=r"^1 is fewer than nodes\.min, 2: no round could form"):
         run.scale(1)
     with pytest.raises(
-        ConfigError, match=r"^r: 3 nodes running, and hpcelastic cannot add nodes, because it did not submit"
+        ConfigError,
+        match=r"^r: 3 nodes running, and hpcelastic cannot add nodes, because it did not submit .* yourself: "
+        r"hpcelastic agent --run-dir ",
     ):
+        run.scale(4)
+    RunPaths(run.directory).config.unlink()
+    with pytest.raises(ConfigError, match=r"start more agents yourself: the command of the other agents$"):
         run.scale(4)
     assert run.status().scaled == 0
     assert str(run.scale(2)) == "r: 2 nodes wanted, 3 running, 1 of them leaving"

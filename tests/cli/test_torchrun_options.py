@@ -171,6 +171,11 @@ def test_the_master_may_replace_the_endpoint(backend: list[str], directory: Path
     assert task.paths.root == directory / "runs" / "r"
 
 
+def test_a_port_of_a_missing_master_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^--master-port is the port of --master-addr, which is missing"):
+        understood(["--nnodes=2", "--rdzv-endpoint=", "--rdzv-backend=static", "--master-port=29501"], "train.py")
+
+
 def test_a_host_of_a_server_needs_no_port(directory: Path) -> None:
     task, *_ = understood(["--rdzv-backend=c10d", "--rdzv-endpoint=n1"], "train.py")
     assert (task.settings.rendezvous.backend, task.settings.rendezvous.endpoint) == ("c10d", "n1")

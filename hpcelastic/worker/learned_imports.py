@@ -1,0 +1,270 @@
+"""The modules that a worker imports, and their import in the fork server, so that later workers start faster.
+
+A worker records the names of modules in memory that it shares with its fork server. The fork server does not import
+them itself, because an import may make it unsafe to fork. It tries them in a fork of its own, which replaces it if all
+is well: see `fork_server_main`. Only modules of the standard library and of installed packages are repeated. The user's
+own modules may change between two rounds.
+
+This file imports no module of this package, because the fork server loads it by its path.
+"""
+
+import contextlib
+import importlib
+import importlib.machinery
+import mmap
+import os
+import select
+import site
+import socket
+import struct
+import sys
+import sysconfig
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+_INTERVAL = 1.0
+"""Seconds without an import of a worker after which its imports are repeated."""
+
+_LEARNING_TIME = 60.0
+"""Seconds after the start of a worker in which its imports are repeated. Later ones wait for the next worker."""
+
+_MAX_SUCCESSORS = 20
+"""Number of successors that one fork server forks."""
+
+_SIZE = 1 << 18
+_LENGTH = struct.Struct("q")
+"""The length of the names in bytes, at the start of the memory."""
+
+VARIABLES = frozenset({
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "RANK",
+    "ROLE_NAME",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "WORLD_SIZE",
+})  # fmt: skip
+"""Environment variables that differ between workers. Some users also export them for the agents."""
+
+PREFIXES = ("HPCELASTIC_", "TORCHELASTIC_")
+"""Begin the names of other variables of a worker, which differ between workers if an agent does not have them."""
+
+
+class ImportRecord:
+    """Names of modules in the order of their first import, in memory that forks share. One process adds at a time."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SIZE)
+
+    def add(self, name: str) -> None:
+        """Add a name. It is lost if the memory is full."""
+        line = name.encode(errors="replace") + b"\n"
+        start = _LENGTH.size + self._length
+        if start + len(line) <= _SIZE:
+            self._memory[start : start + len(line)] = line
+            _LENGTH.pack_into(self._memory, 0, self._length + len(line))  # last: a reader sees only whole names
+
+    def names(self) -> list[str]:
+        """Return all names."""
+        return self._memory[_LENGTH.size : _LENGTH.size + self._length].decode(errors="replace").splitlines()
+
+    @property
+    def _length(self) -> int:
+        length: int = _LENGTH.unpack_from(self._memory, 0)[0]
+        return length
+
+
+class ImportRecorder:
+    """An entry of ``sys.meta_path`` that finds no module. It records each module that its process searches."""
+
+    def __init__(self, record: ImportRecord) -> None:
+        self._record, self._pid = record, os.getpid()
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if os.getpid() == self._pid:  # a child process has the entry too
+            self._record.add(name)
+
+
+class ImportLearner:
+    """The imports of the workers of a fork server, and its successor, which repeats them.
+
+    ``fork`` forks this process, and returns True in the new process.
+    """
+
+    def __init__(self, fork: Callable[[socket.socket], bool]) -> None:
+        self._fork = fork
+        self._record = ImportRecord()
+        self._count = 0
+        """The number of recorded names at the last look."""
+
+        self._names: list[str] = []
+        """The names that a successor imports."""
+
+        self._tried: set[str] = set()
+        """Names that this process or one of its predecessors has imported or failed to import."""
+
+        self._excluded: set[str] = set()
+        """Packages that are not imported: they are not installed, or no fork could be trusted after their import."""
+
+        self._until = 0.0
+        """The time at which learning ends, in seconds of time.monotonic()."""
+
+        self._forks_left = _MAX_SUCCESSORS
+        self._peer: socket.socket | None = None
+        """The connection to the successor; in a successor, to the predecessor until it has ended."""
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether this process has a successor, which may still be importing."""
+        return self._peer is not None
+
+    def record_imports(self) -> None:
+        """Record the imports of this process, a worker, from now on."""
+        sys.meta_path.insert(0, ImportRecorder(self._record))
+
+    def worker_spawned(self) -> None:
+        """Learn from the imports of a worker for some time."""
+        self._until = time.monotonic() + _LEARNING_TIME
+
+    def learn_until_readable(self, control: socket.socket) -> bool:
+        """Return True once ``control`` is readable. Meanwhile a successor may be forked: return False there."""
+        while True:
+            learns = self._peer is None and self._forks_left > 0 and time.monotonic() < self._until
+            sources = [control] if self._peer is None else [control, self._peer]
+            ready, _, _ = select.select(sources, [], [], _INTERVAL if learns else None)
+            if control in ready:
+                return True
+            if ready:
+                self._successor_ended()
+            elif learns and self._imports_are_new() and self._fork_successor():
+                return False
+
+    def _imports_are_new(self) -> bool:
+        """Return whether there are names to import. While workers add names, there are none."""
+        recorded = self._record.names()
+        grows, self._count = len(recorded) > self._count, len(recorded)
+        if grows:
+            return False
+        new = [name for name in dict.fromkeys(recorded) if name not in sys.modules and name not in self._tried]
+        packages = {name.partition(".")[0] for name in new} - self._excluded
+        self._excluded.update(package for package in packages if not is_installed(package))
+        self._names = [name for name in new if name.partition(".")[0] not in self._excluded]
+        return bool(self._names)
+
+    def _fork_successor(self) -> bool:
+        self._forks_left -= 1
+        ours, theirs = socket.socketpair()
+        in_successor = self._fork(theirs)
+        self._peer, other = (theirs, ours) if in_successor else (ours, theirs)
+        other.close()
+        return in_successor
+
+    def _successor_ended(self) -> None:
+        """Exclude the package that the successor has reported, if it was not killed."""
+        assert self._peer is not None
+        with contextlib.suppress(OSError):
+            if package := self._peer.recv(4096).decode():
+                self._excluded.add(package)
+        self._peer.close()
+        self._peer = None
+
+    # In the successor
+
+    def repeat_imports(self, reason_not_to_fork: Callable[[], str | None]) -> str | None:
+        """Import the modules. Return the package after whose import no fork can be trusted; None if there is none.
+
+        ``reason_not_to_fork`` is called after each import. A package that reads a variable of a worker is not trusted
+        either, because it would have the value of another worker. A module that cannot be imported is skipped.
+        """
+        threads = _thread_count()
+        with _variables_read() as read:
+            for name in self._names:
+                self._tried.add(name)
+                if name in sys.modules:
+                    continue
+                with contextlib.suppress(Exception, SystemExit):  # the worker has continued without it
+                    importlib.import_module(name)
+                if read or reason_not_to_fork() or (_thread_count() > threads and _threads_survive_fork(threads)):
+                    return name.partition(".")[0]
+        return None
+
+    def report_unsafe(self, package: str) -> None:
+        """Report to the predecessor that a package must not be imported. Raises OSError if it has ended."""
+        assert self._peer is not None
+        self._peer.sendall(package.encode())
+
+    def await_end_of_predecessor(self) -> None:
+        """Wait until the predecessor has ended. Then this process is the fork server."""
+        assert self._peer is not None
+        self._peer.recv(1)
+        self._peer.close()
+        self._peer = None
+        self._forks_left = _MAX_SUCCESSORS
+        self.worker_spawned()
+
+
+def is_installed(package: str) -> bool:
+    """Return whether a package belongs to the standard library, or was installed by an installer."""
+    if package in sys.builtin_module_names or package in sys.stdlib_module_names:
+        return True
+    try:
+        spec = importlib.machinery.PathFinder.find_spec(package)
+    except Exception:  # an entry of sys.path_hooks of the user
+        return False
+    if spec is None:
+        return False
+    places = list(spec.submodule_search_locations or ()) or [spec.origin or ""]
+    return all(os.path.realpath(place).startswith(_installed_directories()) for place in places)
+
+
+def _installed_directories() -> tuple[str, ...]:
+    paths = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    return tuple(os.path.join(os.path.realpath(path), "") for path in [*paths, site.getusersitepackages()])
+
+
+@contextlib.contextmanager
+def _variables_read() -> Iterator[list[str]]:
+    """Yield a list that receives the names of the variables of a worker that Python code reads in the block."""
+    read: list[str] = []
+    environ = type(os.environ)
+    original = environ.__getitem__
+
+    def get(self: "os._Environ[str]", name: str) -> str:
+        if name in VARIABLES:
+            read.append(name)
+        try:
+            return original(self, name)
+        except KeyError:
+            if name.startswith(PREFIXES):
+                read.append(name)
+            raise
+
+    environ.__getitem__ = get  # type: ignore[method-assign]  # for the time of the block
+    try:
+        yield read
+    finally:
+        environ.__getitem__ = original  # type: ignore[method-assign]
+
+
+def _thread_count() -> int:
+    """Return the number of threads of this process, native ones included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _threads_survive_fork(before: int) -> bool:
+    """Return whether more than ``before`` threads are left after a fork. OpenBLAS ends its threads before a fork."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which is what is tried
+        child = os.fork()
+    if child == 0:
+        os._exit(0)
+    count = _thread_count()
+    with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
+        os.waitpid(child, 0)
+    return count > before

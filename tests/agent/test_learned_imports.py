@@ -1,0 +1,196 @@
+"""A fork server learns what its workers import. Each test runs rounds of a script with packages that the test makes."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.agent.guard_main import marked_processes
+from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.worker import learned_imports
+from hpcelastic.worker.learned_imports import ImportRecord, is_installed
+from tests.agent.processes import TIMEOUT
+from tests.agent.starting import Node, node
+
+PRINT_PRELOADED = """
+import sys
+print(*sorted({'first', 'first.part', 'second', 'own'} & sys.modules.keys()), flush=True)
+"""
+WAIT = "import time\ntime.sleep(1000)\n"
+
+Make = Callable[..., Node]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Return a function that makes a node, which runs a script. The keywords are the installed packages."""
+    installed, contexts = tmp_path / "installed", []
+
+    def made_node(imports: str, **packages: str) -> Node:
+        for name, text in packages.items():
+            (installed / name).mkdir(parents=True)
+            (installed / name / "__init__.py").write_text(text)
+            (installed / name / "part.py").touch()
+        (installed / "sitecustomize.py").write_text(
+            f"import site\nsite.getusersitepackages = lambda: {str(installed)!r}\n"
+        )
+        (tmp_path / "train.py").write_text(PRINT_PRELOADED + imports + "\n" + WAIT)
+        (tmp_path / "own.py").touch()
+        environ = {**os.environ, "PYTHONPATH": str(installed)}
+        contexts.append(node(tmp_path, Entrypoint(script=str(tmp_path / "train.py")), ("json",), environ=environ))
+        return contexts[-1].__enter__()
+
+    yield made_node
+    for context in contexts:
+        context.__exit__(None, None, None)
+
+
+def run_until(made: Node, done: Callable[[], bool]) -> None:
+    """Run a round, whose script waits, until ``done``."""
+    group = made.start()
+    made.attend(group)
+    deadline = time.monotonic() + TIMEOUT
+    while not done():
+        assert time.monotonic() < deadline
+        made.turn(group, 0.1)
+    group.stop(0.0)
+
+
+def preloaded(made: Node) -> list[str]:
+    """Run a round. Return the modules that its worker has found imported."""
+    run_until(made, lambda: made.log("out") != "")
+    return made.log("out").split()
+
+
+def replaced(made: Node) -> Callable[[], bool]:
+    """Return a function that tells whether the present fork server has been replaced."""
+    assert made.fork_server is not None
+    server, before = made.fork_server, made.fork_server.pid
+    return lambda: server.pid != before
+
+
+def test_installed_packages_are_imported_for_the_next_worker(make: Make) -> None:
+    made = make(
+        "import first.part, own\ntry:\n    import missing\nexcept ImportError:\n    import second", first="", second=""
+    )
+    run_until(made, replaced(made))
+    assert made.log("out") == "\n"
+    assert preloaded(made) == ["first", "first.part", "second"], "own belongs to the user, and may change"
+    assert made.reports == []
+
+
+UNSAFE = {
+    "a thread": "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,), daemon=True).start()",
+    "a native thread": (
+        "import ctypes\nlibc = ctypes.CDLL(None)\nsleep = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)\n"
+        "thread = ctypes.c_ulong()\n"
+        "libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)"
+    ),
+    "its rank": "import os\nrank = os.environ.get('RANK', '0')",
+    "its round": "import os\nround = os.getenv('HPCELASTIC_ROUND')",
+    "the address of the master": "import os\nfirst = 'MASTER_ADDR' in os.environ",
+}
+
+
+@pytest.mark.parametrize("text", UNSAFE.values(), ids=UNSAFE)
+def test_a_package_that_makes_forks_unsafe_is_left_out(make: Make, text: str) -> None:
+    made = make("import first.part, second", first=text, second="")
+    run_until(made, replaced(made))
+    assert preloaded(made) == ["second"]
+    assert made.reports == []
+
+
+def test_a_package_that_cannot_be_imported_is_left_out(make: Make) -> None:
+    broken = "import os\nif 'RANK' not in [*os.environ]: raise SystemExit('no rank')"
+    made = make("import first.part, second", first=broken, second="")
+    run_until(made, replaced(made))
+    assert preloaded(made) == ["second"]
+
+
+def test_output_of_an_import_is_written_by_each_worker(make: Make) -> None:
+    made = make("import first", first="print('careful')")
+    run_until(made, replaced(made))
+    assert "careful" in made.log("out")
+    run_until(made, lambda: "first" in made.log("out"))
+    assert made.log("out") == "careful\nfirst\n"
+
+
+def test_imports_of_later_steps_are_learned_too(make: Make, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    wait = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)"
+    made = make(f"import first\n{wait}\nimport second", first="", second="")
+    once = replaced(made)
+    group = made.start()
+    made.attend(group)
+    while not once():
+        made.turn(group, TIMEOUT)
+    twice = replaced(made)
+    gate.touch()
+    while not twice():
+        made.turn(group, TIMEOUT)
+    group.stop(0.0)
+    assert preloaded(made) == ["first", "second"]
+
+
+def test_a_successor_that_is_killed_is_forked_again(make: Make, tmp_path: Path) -> None:
+    """The end of a round kills a successor that is still importing, because it has the mark of the workers."""
+    gate = tmp_path / "gate"
+    in_worker = "'HPCELASTIC_LOCAL_RANK' in [*os.environ]"
+    wait = f"import os, time\nwhile not ({in_worker} or os.path.exists({str(gate)!r})): time.sleep(0.01)"
+    made = make("import first", first=wait)
+    first = made.fork_server and made.fork_server.pid
+    run_until(made, lambda: len(set(marked_processes(made.facts.node)) - {first}) == 2)
+    gate.touch()
+    done = replaced(made)
+    assert not done()
+    run_until(made, done)
+    assert preloaded(made) == ["first"]
+    assert made.reports == []
+
+
+def test_a_dead_successor_is_replaced_like_any_fork_server(make: Make) -> None:
+    made = make("import first", first="")
+    run_until(made, replaced(made))
+    assert made.fork_server is not None and made.fork_server.pid is not None
+    os.kill(made.fork_server.pid, 9)
+    run_until(made, replaced(made))
+    assert preloaded(made) in ([], ["first"])
+    assert len(made.reports) == 1 and "died; a new one is started" in made.reports[0]
+
+
+# The record
+
+
+def test_the_record_keeps_names_in_order_and_loses_those_beyond_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned_imports, "_SIZE", 8 + 10)
+    record = ImportRecord()
+    for name in ("a", "b.c", "too.long.for.it", "d"):
+        record.add(name)
+    assert record.names() == ["a", "b.c", "d"]
+
+
+@pytest.mark.parametrize(
+    ("package", "installed"),
+    [("json", True), ("sys", True), ("pytest", True), ("tests", False), ("no_such_package", False)],
+)
+def test_modules_of_the_user_are_not_installed(package: str, installed: bool) -> None:
+    assert is_installed(package) is installed
+
+
+def test_the_variables_that_differ_between_workers_are_known() -> None:
+    facts = RunFacts(RunPaths(Path("/r")), "r", "n@0", 3)
+    parts = [
+        Assignment(round, 0, 1, first, 2, 4, f"n{first}", first, "", first, 4) for round, first in ((1, 0), (2, 2))
+    ]
+    here, there = (worker_environment({}, part, 0, facts, {}) for part in parts)
+    different = {name for name in here if here[name] != there[name]}
+    assert {"RANK", "MASTER_ADDR", "HPCELASTIC_ROUND"} <= different
+    known = {
+        name for name in different if name in learned_imports.VARIABLES or name.startswith(learned_imports.PREFIXES)
+    }
+    assert known == different
