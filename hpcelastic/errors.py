@@ -27,6 +27,10 @@ class StoreError(HpcElasticError):
     """The run's directory cannot be used: missing permissions, no space, an invalid file."""
 
 
+class VisibilityError(StoreError):
+    """A file that another node has written is listed, but this node cannot open it yet."""
+
+
 class RendezvousTimeout(HpcElasticError):
     """No round formed within the join time-out."""
 

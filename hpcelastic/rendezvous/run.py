@@ -3,12 +3,13 @@
 Functions take the backend that keeps the run. Its owner has opened it, and closes it.
 """
 
+import contextlib
 from collections.abc import Callable
 
 from hpcelastic.backends.backend import AnyRegister, Backend
 from hpcelastic.backends.connect import record_backend
 from hpcelastic.backends.state_copies import StateCopies
-from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.errors import ConfigError, StoreError, VisibilityError
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen
 from hpcelastic.protocol.settings import Settings
@@ -16,6 +17,9 @@ from hpcelastic.protocol.state import Failure, Phase, Seen, State, View
 from hpcelastic.rendezvous.notifier import Notifier
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Version
+
+_OPEN_ATTEMPTS = 30
+"""Attempts to read a version that is listed. Each of them takes `storage.register.VISIBILITY_TIMEOUT`."""
 
 
 def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
@@ -28,9 +32,9 @@ def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
 def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> State:
     """Create the run unless it exists, and return its state. Raises ConfigError if it has other settings."""
     register = backend.register(writer)
-    if register.read().number == 0:
+    if _read_visible(register).number == 0:
         register.commit(0, encode(State(run_id, settings)))
-    state = decode_state(register, register.read())
+    state = decode_state(register, _read_visible(register))
     if state.run_id != run_id:
         raise ConfigError(f"{backend.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
     if state.settings != settings:
@@ -39,6 +43,18 @@ def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> 
             "must use the same settings: repeat those, or use another run id"
         )
     return state
+
+
+def _read_visible(register: AnyRegister) -> Version:
+    """Read the register of a run that is being opened.
+
+    Several nodes may create a run at once. The node that was slower may remember for up to a minute that the name of
+    the first version was absent.
+    """
+    for _ in range(_OPEN_ATTEMPTS):
+        with contextlib.suppress(VisibilityError):
+            return register.read()
+    return register.read()
 
 
 def read_state(backend: Backend) -> State:

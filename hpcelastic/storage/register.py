@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcelastic.errors import StoreError
+from hpcelastic.errors import StoreError, VisibilityError
 from hpcelastic.storage import files, history
 from hpcelastic.storage.errnos import poll_delays
 from hpcelastic.storage.locks import BoundedLock
@@ -185,7 +185,7 @@ class Register:
     def _missing_error(self, last: int) -> StoreError:
         if last:
             what = "is listed, but this node can't open it; wait until its cache of absent names expires, or"
-            return StoreError(f"{self._path(last)}: {what} {files.advice(None)}")
+            return VisibilityError(f"{self._path(last)}: {what} {files.advice(None)}")
         return StoreError(
             f"{self.directory}: its {self._newest.number} versions are gone; check that the shared filesystem is "
             "mounted on this node, and that the run was not removed"

@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -9,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.backends.files import FileBackend
-from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.errors import ConfigError, StoreError, VisibilityError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
 from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run
-from hpcelastic.storage import leases
+from hpcelastic.storage import files, leases
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
@@ -616,6 +617,22 @@ def test_the_first_to_open_a_run_creates_it(tmp_path: Path) -> None:
     assert read_state(world.backend) == State("run", world.settings)
     assert open_run(world.backend, "run", world.settings, "b") == State("run", world.settings)
     assert len(history(world)) == 1
+
+
+@pytest.mark.parametrize("missing", [5, 1000])
+def test_a_node_that_does_not_see_the_new_run_yet_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    """Another node has created the run, and this client remembers that its first version was absent."""
+    world = make_world(tmp_path, 1, 2)
+    read_json, calls = files.read_json, itertools.count()
+    monkeypatch.setattr(files, "read_json", lambda path: None if next(calls) < missing else read_json(path))
+    monkeypatch.setattr(FileBackend, "register", lambda self, writer: Register(world.paths.register, writer, None, 0.0))
+    if missing == 5:
+        assert open_run(world.backend, "run", world.settings, "b") == State("run", world.settings)
+    else:
+        with pytest.raises(VisibilityError, match="is listed, but this node can't open it"):
+            open_run(world.backend, "run", world.settings, "b")
 
 
 def test_one_of_many_that_open_a_run_creates_it(tmp_path: Path) -> None:
