@@ -40,7 +40,7 @@ _END_TIMEOUT = 1.0
 _UNUSABLE = "unusable "
 """Begins the fork server's message, followed by the reason, if no fork of it can be trusted."""
 
-_SUCCESSOR = "successor "
+_REPLACEMENT = "replacement "
 """Begins the message of a process that is to replace the fork server, followed by its process id."""
 
 _SUBREAPER_SET, _SUBREAPER_GET = 36, 37  # prctl(2), <linux/prctl.h>
@@ -257,8 +257,8 @@ class ForkServer:
         except BlockingIOError:
             return
         self._end_loading()
-        if message.startswith(_SUCCESSOR):
-            self._replace_server(int(message.removeprefix(_SUCCESSOR)))
+        if message.startswith(_REPLACEMENT):
+            self._replace_server(int(message.removeprefix(_REPLACEMENT)))
         elif message.startswith(_UNUSABLE):
             self.mark_unusable(message.removeprefix(_UNUSABLE))
         elif not message:
@@ -351,7 +351,7 @@ class ForkServer:
         self._guard.spare(process.pid)
 
     def _replace_server(self, pid: int) -> None:
-        """Let the server end. Its successor ``pid``, which has imported more modules, serves from now on."""
+        """Let the server end. Its replacement ``pid``, which has imported more modules, serves from now on."""
         assert self._server is not None
         control, old = self._server.control, self._server.process
         self._server = _Server(SpawnedProcess(pid, self._awaited_pids), control)

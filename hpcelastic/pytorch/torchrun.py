@@ -99,6 +99,9 @@ class FileRendezvousHandler(RendezvousHandler):
         self._run_context = contextlib.ExitStack()
         """The context in which this node has entered the run. It holds the lock of the node's name."""
 
+        self._closed = ""
+        """Why this agent has closed the run; empty if it has not. The session may learn of that later."""
+
         self._finalizer: weakref.finalize[..., FileRendezvousHandler] | None = None
         """Leaves the run if the handler is dropped without a call of `shutdown`."""
 
@@ -122,11 +125,11 @@ class FileRendezvousHandler(RendezvousHandler):
             session = self._session or self._enter()
             self._events.record("next_rendezvous", session.name, "attempts to join the next round of")
             try:
-                part = session.next_round()
+                part = None if self._closed else session.next_round()
             except SessionEnded as error:
                 raise _graceful_exit() from error
             if part is None:
-                raise self._closed_error()
+                raise self._closed_error(self._closed)
             store = AgentStore(self.spec.paths.store(part.round) / "agents", session.finish)
         self._events.record("next_rendezvous", session.name, f"has joined round {part.round} of", part=part)
         bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
@@ -135,7 +138,7 @@ class FileRendezvousHandler(RendezvousHandler):
     def is_closed(self) -> bool:
         """Return whether the run has ended, so that no further round can form."""
         with self._reported("is_closed"):
-            if self._session is not None and self._session.state.phase.final:
+            if self._closed or (self._session is not None and self._session.state.phase.final):
                 return True
             if not Register(self.spec.paths.register, writer="").numbers():
                 return False
@@ -148,6 +151,7 @@ class FileRendezvousHandler(RendezvousHandler):
             session = self._session or self._enter()
             reason = f"torchrun has ended on {session.name}"
             self._change_state(lambda notifier: close_run(session.backend, session.name, reason, notifier))
+            self._closed = reason
         self._events.record("set_closed", session.name, "has closed", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:

@@ -10,10 +10,10 @@ it inherits. No code of the user runs before the command arrives. If the connect
 cancelled.
 
 If LEARN is 1, the fork server learns what the workers import. Some seconds after a worker has started, it forks a
-successor, which repeats the imports (see `learned_imports`). If no fork of the successor can be trusted, the successor
-ends, and the fork server tries again without the package that was the reason. Otherwise the successor sends ``successor
-PID`` to the agent. The agent answers ``retire``, a message without a descriptor. The fork server then ends, and the
-successor serves the requests that follow.
+replacement for itself, which repeats the imports (see `learned_imports`). If no fork of the replacement can be trusted,
+the replacement ends, and the fork server tries again without the package that was the reason. Otherwise the replacement
+sends ``replacement PID`` to the agent. The agent answers ``retire``, a message without a descriptor. The fork server
+then ends, and the replacement serves the requests that follow.
 
 A spawned process is forked twice, so that it becomes a child of the agent, which reaps it. Then it takes the state of a
 fresh interpreter before the first line of the script. Only the last lines of this file stay on its call stack.
@@ -265,7 +265,7 @@ def await_spawn_request() -> list[str]:
             continue
         connection = _receive_request(control)
         if connection is None:
-            if learner is not None and learner.has_successor:
+            if learner is not None and learner.has_replacement:
                 os._exit(0)
             continue
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are delivered later
@@ -280,7 +280,7 @@ def await_spawn_request() -> list[str]:
 
 
 def _take_over(learner: Any, control: socket.socket) -> list[bytes]:
-    """Become the fork server in a successor: repeat the imports, and wait for the end of the predecessor.
+    """Become the fork server in a replacement: repeat the imports, and wait for the end of the old server.
 
     Return the output of the imports.
     """
@@ -292,8 +292,8 @@ def _take_over(learner: Any, control: socket.socket) -> list[bytes]:
         if package:
             learner.report_unsafe(package)
             os._exit(0)
-        control.send(f"successor {os.getpid()}".encode())
-        learner.await_end_of_predecessor()
+        control.send(f"replacement {os.getpid()}".encode())
+        learner.await_end_of_old_server()
     except OSError:  # the agent has ended
         os._exit(1)
     return output

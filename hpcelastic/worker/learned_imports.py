@@ -30,8 +30,8 @@ _INTERVAL = 1.0
 _LEARNING_TIME = 60.0
 """Seconds after the start of a worker in which its imports are repeated. Later ones wait for the next worker."""
 
-_MAX_SUCCESSORS = 20
-"""Number of successors that one fork server forks."""
+_MAX_REPLACEMENTS = 20
+"""Number of replacements that one fork server forks."""
 
 _SIZE = 1 << 18
 _LENGTH = struct.Struct("q")
@@ -92,7 +92,7 @@ class ImportRecorder:
 
 
 class ImportLearner:
-    """The imports of the workers of a fork server, and its successor, which repeats them.
+    """The imports of the workers of a fork server, and its replacement, which repeats them.
 
     ``fork`` forks this process, and returns True in the new process.
     """
@@ -104,10 +104,10 @@ class ImportLearner:
         """The number of recorded names at the last look."""
 
         self._names: list[str] = []
-        """The names that a successor imports."""
+        """The names that a replacement imports."""
 
         self._tried: set[str] = set()
-        """Names that this process or one of its predecessors has imported or failed to import."""
+        """Names that this process or an earlier fork server has imported or failed to import."""
 
         self._excluded: set[str] = set()
         """Packages that are not imported: they are not installed, or no fork could be trusted after their import."""
@@ -115,13 +115,13 @@ class ImportLearner:
         self._until = 0.0
         """The time at which learning ends, in seconds of time.monotonic()."""
 
-        self._forks_left = _MAX_SUCCESSORS
+        self._forks_left = _MAX_REPLACEMENTS
         self._peer: socket.socket | None = None
-        """The connection to the successor; in a successor, to the predecessor until it has ended."""
+        """The connection to the replacement; in a replacement, to the old server until it has ended."""
 
     @property
-    def has_successor(self) -> bool:
-        """Whether this process has a successor, which may still be importing."""
+    def has_replacement(self) -> bool:
+        """Whether this process has a replacement, which may still be importing."""
         return self._peer is not None
 
     def record_imports(self) -> None:
@@ -133,7 +133,7 @@ class ImportLearner:
         self._until = time.monotonic() + _LEARNING_TIME
 
     def learn_until_readable(self, control: socket.socket) -> bool:
-        """Return True once ``control`` is readable. Meanwhile a successor may be forked: return False there."""
+        """Return True once ``control`` is readable. Meanwhile a replacement may be forked: return False there."""
         while True:
             learns = self._peer is None and self._forks_left > 0 and time.monotonic() < self._until
             sources = [control] if self._peer is None else [control, self._peer]
@@ -141,8 +141,8 @@ class ImportLearner:
             if control in ready:
                 return True
             if ready:
-                self._successor_ended()
-            elif learns and self._imports_are_new() and self._fork_successor():
+                self._replacement_ended()
+            elif learns and self._imports_are_new() and self._fork_replacement():
                 return False
 
     def _imports_are_new(self) -> bool:
@@ -157,16 +157,16 @@ class ImportLearner:
         self._names = [name for name in new if name.partition(".")[0] not in self._excluded]
         return bool(self._names)
 
-    def _fork_successor(self) -> bool:
+    def _fork_replacement(self) -> bool:
         self._forks_left -= 1
         ours, theirs = socket.socketpair()
-        in_successor = self._fork(theirs)
-        self._peer, other = (theirs, ours) if in_successor else (ours, theirs)
+        in_replacement = self._fork(theirs)
+        self._peer, other = (theirs, ours) if in_replacement else (ours, theirs)
         other.close()
-        return in_successor
+        return in_replacement
 
-    def _successor_ended(self) -> None:
-        """Exclude the package that the successor has reported, if it was not killed."""
+    def _replacement_ended(self) -> None:
+        """Exclude the package that the replacement has reported, if it was not killed."""
         assert self._peer is not None
         with contextlib.suppress(OSError):
             if package := self._peer.recv(4096).decode():
@@ -174,7 +174,7 @@ class ImportLearner:
         self._peer.close()
         self._peer = None
 
-    # In the successor
+    # In the replacement
 
     def repeat_imports(self, reason_not_to_fork: Callable[[], str | None]) -> str | None:
         """Import the modules. Return the package after whose import no fork can be trusted; None if there is none.
@@ -195,17 +195,17 @@ class ImportLearner:
         return None
 
     def report_unsafe(self, package: str) -> None:
-        """Report to the predecessor that a package must not be imported. Raises OSError if it has ended."""
+        """Report to the old server that a package must not be imported. Raises OSError if it has ended."""
         assert self._peer is not None
         self._peer.sendall(package.encode())
 
-    def await_end_of_predecessor(self) -> None:
-        """Wait until the predecessor has ended. Then this process is the fork server."""
+    def await_end_of_old_server(self) -> None:
+        """Wait until the old server has ended. Then this process is the fork server."""
         assert self._peer is not None
         self._peer.recv(1)
         self._peer.close()
         self._peer = None
-        self._forks_left = _MAX_SUCCESSORS
+        self._forks_left = _MAX_REPLACEMENTS
         self.worker_spawned()
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -368,7 +369,9 @@ def test_an_unusable_fork_server(
 ) -> None:
     if "DEVICE" in module:
         monkeypatch.setattr(fork_server, "_PROGRAM", str(tmp_path / "fork_server_main.py"))
-        text = Path(workers.__file__).parents[1].joinpath("worker", "fork_server_main.py").read_text()
+        program = Path(workers.__file__).parents[1] / "worker" / "fork_server_main.py"
+        shutil.copy(program.with_name("learned_imports.py"), tmp_path)
+        text = program.read_text()
         (tmp_path / "fork_server_main.py").write_text(text.replace('"/dev/nvidia"', repr(str(tmp_path / "nvidia"))))
         (tmp_path / "nvidia0").touch()
         monkeypatch.setenv("DEVICE", str(tmp_path / "nvidia0"))

@@ -137,8 +137,8 @@ def test_imports_of_later_steps_are_learned_too(make: Make, tmp_path: Path) -> N
     assert preloaded(made) == ["first", "second"]
 
 
-def test_a_successor_that_is_killed_is_forked_again(make: Make, tmp_path: Path) -> None:
-    """The end of a round kills a successor that is still importing, because it has the mark of the workers."""
+def test_a_replacement_that_is_killed_is_forked_again(make: Make, tmp_path: Path) -> None:
+    """The end of a round kills a replacement that is still importing, because it has the mark of the workers."""
     gate = tmp_path / "gate"
     in_worker = "'HPCELASTIC_LOCAL_RANK' in [*os.environ]"
     wait = f"import os, time\nwhile not ({in_worker} or os.path.exists({str(gate)!r})): time.sleep(0.01)"
@@ -153,7 +153,7 @@ def test_a_successor_that_is_killed_is_forked_again(make: Make, tmp_path: Path) 
     assert made.reports == []
 
 
-def test_a_dead_successor_is_replaced_like_any_fork_server(make: Make) -> None:
+def test_a_dead_replacement_is_replaced_like_any_fork_server(make: Make) -> None:
     made = make("import first", first="")
     run_until(made, replaced(made))
     assert made.fork_server is not None and made.fork_server.pid is not None

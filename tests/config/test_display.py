@@ -15,7 +15,7 @@ def test_each_value_has_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
-    assert [re.sub(r" +# ", "  # ", line) for line in shown[:21]] == [
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:22]] == [
         "run:",
         "  name: null  # default",
         "  directory: runs  # default",
@@ -36,6 +36,7 @@ def test_each_value_has_its_origin() -> None:
         "  forward_signals: []  # default",
         "  timers: false  # default",
         "  preload: [torch]  # default",
+        "  learn_imports: true  # default",
         "rendezvous:",
     ]
     assert re.search(r'^  A: "no" +# job.yaml:5$', show(load("job.yaml")), re.MULTILINE)
