@@ -193,7 +193,7 @@ def _read_open_state(run: RunReader) -> State:
 
 def _steer(run: RunReader, change: Callable[[State], Decision]) -> State:
     with outside_notifier(run.paths, whoami()) as notifier:
-        return steer_run(run.backend(), whoami(), change, notifier)
+        return steer_run(run.backend(), whoami(), change, notifier, confirm=True)
 
 
 def _present_members(run: RunReader) -> dict[str, Member]:

@@ -90,10 +90,23 @@ def conclude_run(backend: Backend, writer: str, notifier: Notifier | None = None
 
 
 def steer_run(
-    backend: Backend, writer: str, change: Callable[[State], Decision], notifier: Notifier | None = None
+    backend: Backend,
+    writer: str,
+    change: Callable[[State], Decision],
+    notifier: Notifier | None = None,
+    *,
+    confirm: bool = False,
 ) -> State:
-    """Commit a change that a user requests, such as a drain, and return the state after it."""
-    return _change(backend, writer, lambda state: change(state).next, notifier)
+    """Commit a change that a user requests, such as a drain, and return the state after it.
+
+    A read may be outdated, so a change that seems to have been made already may be needed. With ``confirm``, the state
+    is then committed as it is. The commit fails if the state was outdated, and the change is tried again.
+    """
+
+    def changed(state: State) -> State | None:
+        return change(state).next or (state if confirm and not state.phase.final else None)
+
+    return _change(backend, writer, changed, notifier)
 
 
 def reopen_run(backend: Backend, writer: str, settings: Settings) -> State:

@@ -5,15 +5,17 @@ import os
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError, StoreError, VisibilityError
+from hpcelastic.protocol.decide import drain
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
-from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run
+from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run, steer_run
 from hpcelastic.storage import files, leases
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
@@ -689,6 +691,22 @@ def test_a_closed_run_stays_closed(tmp_path: Path) -> None:
     assert a.step().state == b.step().state == closed
     assert world.node("c").step().state == closed
     assert len([s for s in history(world) if s.phase is Phase.CLOSED]) == 1
+
+
+def test_a_request_that_an_outdated_read_makes_seem_done_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client's caches do not show the drain that this request is to undo."""
+    world = make_world(tmp_path, 1, 2)
+    before = Register(world.paths.register, "").read()
+    undo = partial(drain, nodes=["n1"], undo=True)
+    read, outdated = Register.read, iter([before])
+    steer_run(world.backend, "user", partial(drain, nodes=["n1"]))
+    monkeypatch.setattr(Register, "read", lambda self: next(outdated, None) or read(self))
+    assert steer_run(world.backend, "user", undo, confirm=True).drained == ()
+    assert [state.drained for state in history(world)] == [(), ("n1",), ()]
+    assert steer_run(world.backend, "user", undo, confirm=True) == read_state(world.backend)
+    assert [state.drained for state in history(world)] == [(), ("n1",), (), ()], "confirmed by a version"
 
 
 def test_closing_wins_over_concurrent_changes(tmp_path: Path) -> None:

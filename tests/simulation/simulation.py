@@ -398,7 +398,7 @@ class Simulation:
             if node.member.name == name:
                 self._disturb(node, "is drained")
         request = partial(drain, nodes=(name,), undo=undo)
-        done = self._user(lambda: module.steer_run(self.backend(), "user", request))
+        done = self._user(lambda: module.steer_run(self.backend(), "user", request, confirm=True))
         if not undo:
             self.clock.after(fault.lasts, partial(self._undo_drain, replace(fault, lasts=0.0)))
         return done
@@ -412,7 +412,7 @@ class Simulation:
         min_nodes = self.scenario.settings.nodes.min
         module, scale = self.code.module(RUN), self.code.module(DECIDE).scale
         request = partial(scale, nodes=min_nodes + fault.who % 3)
-        return self._user(lambda: module.steer_run(self.backend(), "user", request))
+        return self._user(lambda: module.steer_run(self.backend(), "user", request, confirm=True))
 
     def reopen(self, _: Fault) -> bool:
         """The user reopens a run that has ended, and starts agents for it."""
