@@ -29,7 +29,8 @@ LARGE = {
 
 STATE = {
     "pytorch/store.py": "the store of a run is one object in a process",
-    "training/stop.py": "a worker process has one control page, and callbacks of the user",
+    "training/control_page.py": "a worker process has one control page",
+    "training/stop.py": "a worker process has one poller of stop requests, and callbacks of the user",
 }
 """Modules with state of the process, with that state."""
 

@@ -16,6 +16,7 @@ from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.workers import Worker, WorkerGroup, WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.ipc.control_page import ControlPage, StopRequest
+from hpcelastic.ipc.marks import Mark
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import StopRequested, WorkerEnded, WorkersPoll, WorkersStarted, WorkersStopped
 from hpcelastic.protocol.node import RequestStop
@@ -168,7 +169,8 @@ class Supervisor:
         assert self._group is not None
         group = self._group
         worker, exit_code = group.reap(pidfd)
-        self._session.log(WorkerEnded(round=group.part.round, rank=worker.rank, exit_code=exit_code))
+        mark = self._control_page.marks(worker.local_rank).newest(group.part.round)
+        self._session.log(_end_of_worker(group.part.round, worker.rank, exit_code, mark))
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
@@ -249,3 +251,12 @@ class Supervisor:
 
     def _watch_worker(self, pidfd: int) -> None:
         self._loop.watch(pidfd, lambda: self._worker_ended(pidfd))
+
+
+def _end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:
+    """Return the event of the end of a worker, whose last progress mark is ``mark``."""
+    ended = WorkerEnded(round=round, rank=rank, exit_code=exit_code)
+    if mark is None:
+        return ended
+    age = max(0.0, boottime() - mark.time / 1e9)
+    return replace(ended, mark=mark.kind.name.lower(), mark_value=mark.value, mark_age=float(f"{age:.3f}"))

@@ -59,8 +59,9 @@ def _describe(logged: LoggedEvent) -> str:
             return f"{node} runs rank {', '.join(map(str, sorted(pids)))} of {world_size} in round {round}"
         case AgentEnded() | Fenced():
             return f"{node}: {logged.event.kind}"
-        case WorkerEnded(rank=rank, exit_code=exit_code) if exit_code != 0:
-            return f"{node}: rank {rank} ended with {exit_code}"
+        case WorkerEnded(rank=rank, exit_code=exit_code, mark=mark) as ended if exit_code != 0:
+            last = f", {ended.mark_age:.1f} s after its last mark: {mark} {ended.mark_value}" if mark else ""
+            return f"{node}: rank {rank} ended with {exit_code}{last}"
         case UnknownEvent(name=name, fields=fields):
             values = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return f"{node}: {name}" + (f" ({values})" if values else "")

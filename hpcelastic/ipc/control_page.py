@@ -1,4 +1,4 @@
-"""A control page: memory that an agent shares with its workers, for stop requests and the workers' answers.
+"""A control page: memory that an agent shares with its workers, for stop requests, the workers' answers and marks.
 
 A worker reads the page in every step, in about a microsecond. No file and no signal is involved, so a filesystem that
 hangs cannot delay it. The agent owns the memory. Any process of the machine that knows the page's name can map it,
@@ -10,6 +10,8 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+
+from hpcelastic.ipc.marks import RING_SIZE, MarkRing
 
 _REQUEST = struct.Struct("qd240s")
 """Round, deadline and reason of the stop request."""
@@ -51,7 +53,7 @@ class ControlPage:
     def make(cls, seats: int) -> "ControlPage":
         """Create a page without a request."""
         fd = os.memfd_create("hpcelastic-control-page", os.MFD_CLOEXEC)
-        os.truncate(fd, _REQUEST.size + seats * _SEAT.size)
+        os.truncate(fd, _offset(seats, 0) + seats * RING_SIZE)
         page = cls(fd, owned=True)
         _REQUEST.pack_into(page._memory, 0, _NEVER, 0.0, b"")
         for seat in range(seats):
@@ -76,6 +78,10 @@ class ControlPage:
         """Release the memory; called by the owner."""
         self._memory.close()
         os.close(self._fd)
+
+    def marks(self, seat: int) -> MarkRing:
+        """Return the marks of a seat, which its worker writes."""
+        return MarkRing(self._memory, _offset(len(self._seats), 0) + seat * RING_SIZE)
 
     # The agent's side
 
@@ -129,7 +135,7 @@ class ControlPage:
 
     @property
     def _seats(self) -> range:
-        return range((len(self._memory) - _REQUEST.size) // _SEAT.size)
+        return range((len(self._memory) - _REQUEST.size) // (_SEAT.size + RING_SIZE))
 
     def _get(self, seat: int, index: int) -> int:
         value: int = _NUMBER.unpack_from(self._memory, _offset(seat, index))[0]

@@ -137,6 +137,16 @@ class WorkerEnded:
     exit_code: int
     """The exit status, or minus the number of the signal that ended the worker."""
 
+    mark: str | None = None
+    """The last progress mark of the worker in the round: ``step``, ``saved``, ``restored`` or ``stopping``. None if the
+    worker has written none."""
+
+    mark_value: int | None = None
+    """The number of the step of the mark; see `hpcelastic.ipc.marks.MarkKind`."""
+
+    mark_age: float | None = None
+    """Seconds from the mark until the agent has noticed the end."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimerExpired:

@@ -22,9 +22,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from hpcelastic.errors import StoreError
+from hpcelastic.ipc.marks import MarkKind
 from hpcelastic.storage.files import sync_directory
 
 from .context import context
+from .control_page import mark
 from .fence import Fence, current_fence
 from .publish import publication, publication_error
 from .stop import report_progress
@@ -108,6 +110,12 @@ class Checkpoints:
         file. After the call no older round can publish here. ``map_location`` is that of ``torch.load``. Raises
         ``StoreError`` if files exist but all are damaged: the user must decide whether to train from the beginning.
         """
+        loaded = self._load(map_location)
+        if loaded is not None:
+            mark(MarkKind.RESTORED, loaded.step)
+        return loaded
+
+    def _load(self, map_location: Any) -> Checkpoint | None:
         import torch.distributed as dist
 
         if not (dist.is_available() and dist.is_initialized()):

@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from hpcelastic.ipc.control_page import ControlPage, StopRequest, now
+from hpcelastic.ipc.control_page import StopRequest, now
+from hpcelastic.ipc.marks import MarkKind
 
 from .context import context, local_index
+from .control_page import mark, own_control_page
 
 if TYPE_CHECKING:
     import torch
@@ -86,9 +88,10 @@ def report_progress(step: int) -> None:
 
     `Checkpoints.save` calls this itself.
     """
-    control_page = _control_page()
+    control_page = own_control_page()
     if control_page is not None:
         control_page.report(local_index(), step)
+        mark(MarkKind.SAVED, step)
 
 
 class _StopPoller:
@@ -96,7 +99,11 @@ class _StopPoller:
 
     def __init__(self) -> None:
         self._local_index, self._round = local_index(), context().round
-        self._control_page = _control_page()
+        self._control_page = own_control_page()
+        self._marks = None if self._control_page is None else self._control_page.marks(self._local_index)
+        self._steps = 0
+        """The number of calls of `poll`."""
+
         self._reduction: _StopReduction | None = None
         self._stopping = False
         self._ignore_sigterm()
@@ -110,11 +117,14 @@ class _StopPoller:
             os.register_at_fork(after_in_child=_restore_sigterm)  # the script may end its child processes by SIGTERM
 
     def poll(self) -> bool:
-        if self._control_page is None or self._stopping:
+        if self._control_page is None or self._marks is None or self._stopping:
             return self._stopping
+        self._steps += 1
+        self._marks.write(self._round, MarkKind.STEP, self._steps)
         requested = self._control_page.poll(self._local_index, self._round)
         if self._any_rank_requested(requested):
             self._control_page.acknowledge(self._local_index, self._round)
+            self._marks.write(self._round, MarkKind.STOPPING, self._steps)
             self._stopping = True
             for callback in _callbacks:
                 callback()
@@ -171,26 +181,11 @@ def _gloo_interface() -> Iterator[None]:
 
 
 _poller: _StopPoller | None = None
-_open_page: tuple[str, ControlPage] | None = None
-
-
-def _control_page() -> ControlPage | None:
-    """Return the control page that the agent shares with its workers; None outside hpcelastic or after its end."""
-    global _open_page
-    name = os.environ.get("HPCELASTIC_CONTROL_PAGE")
-    if not name:
-        return None
-    if _open_page is None or _open_page[0] != name:
-        try:
-            _open_page = name, ControlPage.open(name)
-        except OSError:
-            return None
-    return _open_page[1]
 
 
 def _stop_request() -> StopRequest | None:
     """Return the stop request to the workers of this round; None if there is none."""
-    control_page = _control_page()
+    control_page = own_control_page()
     request = None if control_page is None else control_page.request()
     return request if request is not None and request.round == context().round else None
 

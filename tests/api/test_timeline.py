@@ -51,6 +51,11 @@ WORKERS = WorkersStarted(
             ["n1: rank 10 ended with -9"],
             id="only failures are shown",
         ),
+        pytest.param(
+            [WorkerEnded(round=1, rank=10, exit_code=-9, mark="step", mark_value=120, mark_age=0.42)],
+            ["n1: rank 10 ended with -9, 0.4 s after its last mark: step 120"],
+            id="the last mark",
+        ),
         pytest.param([Fenced(round=1), AgentEnded()], ["n1: fenced", "n1: agent ended"], id="ends"),
         pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(

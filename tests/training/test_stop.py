@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.ipc.control_page import ControlPage, StopRequest, now
+from hpcelastic.ipc.marks import MarkKind
 
 LONE = """
 import signal, sys
@@ -76,6 +77,12 @@ def test_a_single_worker_sees_the_request_at_its_next_poll(control_page: Control
     assert control_page.acknowledged(5)
     rest, _ = worker.communicate()
     assert rest == "True\n"  # SIGTERM is ignored
+    marks = control_page.marks(0).read()
+    assert [(mark.round, mark.kind, mark.value) for mark in marks] == [
+        (5, MarkKind.STEP, 1),
+        (5, MarkKind.STEP, 2),
+        (5, MarkKind.STOPPING, 2),
+    ]
 
 
 @pytest.mark.parametrize("round", [4, 6])
@@ -162,6 +169,8 @@ def test_all_ranks_stop_in_the_same_step_after_a_request_to_one(control_page: Co
 
 
 def test_a_checkpoint_counts_as_progress(control_page: ControlPage, tmp_path: Path) -> None:
-    code = "from hpcelastic.training import Checkpoints; Checkpoints('c', round=5).save(40, {'a': 1})"
+    code = "from hpcelastic.training import Checkpoints; c = Checkpoints('c', round=5); c.save(40, {'a': 1}); c.load()"
     subprocess.run([sys.executable, "-c", code], env=environment(control_page), cwd=tmp_path, check=True)
     assert control_page.progress() == 40
+    marks = control_page.marks(0).read()
+    assert [(mark.kind, mark.value) for mark in marks] == [(MarkKind.SAVED, 40), (MarkKind.RESTORED, 40)]

@@ -1,0 +1,92 @@
+"""Progress marks: their order, their loss, and the death of their writer at any moment."""
+
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.ipc import marks
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.marks import CAPACITY, RING_SIZE, MarkKind, MarkRing
+from tests.agent.processes import eventually
+
+WRITE_FOR_EVER = """
+import sys
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.marks import MarkKind
+ring, step = ControlPage.open(sys.argv[1]).marks(1), 0
+while True:
+    ring.write(3, MarkKind.STEP, step := step + 1)
+"""
+
+
+@pytest.fixture
+def ring() -> MarkRing:
+    return MarkRing(mmap.mmap(-1, 64 + RING_SIZE), 64)
+
+
+def test_marks_are_read_in_their_order(ring: MarkRing) -> None:
+    before = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    ring.write(3, MarkKind.RESTORED, 40)
+    ring.write(3, MarkKind.STEP, 1)
+    first, second = ring.read()
+    assert [(m.number, m.round, m.kind, m.value) for m in (first, second)] == [
+        (1, 3, MarkKind.RESTORED, 40),
+        (2, 3, MarkKind.STEP, 1),
+    ]
+    assert before <= first.time <= second.time <= time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    assert ring.read(after=1) == [second]
+    assert ring.read(after=2) == []
+    assert ring.newest(3) == second
+    assert ring.newest(4) is None
+
+
+def test_the_oldest_marks_are_lost(ring: MarkRing) -> None:
+    for step in range(CAPACITY + 5):
+        ring.write(1, MarkKind.STEP, step)
+    found = ring.read()
+    assert [mark.value for mark in found] == list(range(5, CAPACITY + 5))
+    assert found[-1] == ring.newest(1)
+
+
+@pytest.mark.parametrize("offset", range(0, marks._MARK.size, 8))
+def test_a_mark_that_is_half_written_is_skipped(ring: MarkRing, offset: int) -> None:
+    """A writer is killed, or writes at this moment, where the newest marks would be."""
+    for step in (1, 2):
+        ring.write(1, MarkKind.STEP, step)
+    place = ring._place(2) + offset
+    ring._memory[place : place + 8] = os.urandom(8)
+    newest = ring.newest(1)
+    assert newest is not None and newest.value == 1
+    assert [mark.value for mark in ring.read()] == [1]
+    ring.write(1, MarkKind.STEP, 3)
+    assert [mark.value for mark in ring.read()] == [1, 3]
+
+
+def test_seats_have_marks_of_their_own() -> None:
+    page = ControlPage.make(3)
+    for seat in range(3):
+        page.marks(seat).write(1, MarkKind.STEP, seat)
+    assert [[mark.value for mark in page.marks(seat).read()] for seat in range(3)] == [[0], [1], [2]]
+    assert page.progress() is None
+    assert not page.polled(1)
+    page.close()
+
+
+def test_the_marks_of_a_killed_worker_stay() -> None:
+    page = ControlPage.make(2)
+    with subprocess.Popen(
+        [sys.executable, "-c", WRITE_FOR_EVER, page.name], cwd=Path(marks.__file__).parents[2]
+    ) as worker:
+        assert eventually(lambda: page.marks(1).newest(3) is not None)
+        worker.send_signal(signal.SIGKILL)
+    found = page.marks(1).read()
+    assert len(found) >= min(CAPACITY, found[-1].value) - 1
+    assert [mark.number for mark in found] == [mark.value for mark in found]
+    assert page.marks(0).read() == []
+    page.close()
