@@ -190,7 +190,7 @@ class ImportLearner:
                     continue
                 with contextlib.suppress(Exception, SystemExit):  # the worker has continued without it
                     importlib.import_module(name)
-                if read or reason_not_to_fork() or (_thread_count() > threads and _threads_survive_fork(threads)):
+                if read or _fork_is_unsafe(threads, reason_not_to_fork):
                     return name.partition(".")[0]
         return None
 
@@ -257,14 +257,24 @@ def _thread_count() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _threads_survive_fork(before: int) -> bool:
-    """Return whether more than ``before`` threads are left after a fork. OpenBLAS ends its threads before a fork."""
+def _fork_is_unsafe(threads: int, reason_not_to_fork: Callable[[], str | None]) -> bool:
+    """Return whether a fork of this process, which had so many threads before, cannot be trusted. It forks to find out.
+
+    OpenBLAS ends its threads before a fork, so threads are counted after it. Some devices report only in the fork that
+    it cannot use them.
+    """
+    if reason_not_to_fork():
+        return True
+    ours, theirs = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about a fork with threads, which is what is tried
         child = os.fork()
     if child == 0:
+        if reason_not_to_fork():
+            os.write(theirs, b"unsafe")
         os._exit(0)
-    count = _thread_count()
-    with contextlib.suppress(ChildProcessError):  # SIGCHLD is ignored
-        os.waitpid(child, 0)
-    return count > before
+    remaining = _thread_count()
+    os.close(theirs)
+    with open(ours, "rb") as reader:
+        unsafe = reader.read() != b""  # not an exit status, because SIGCHLD is ignored here
+    return unsafe or remaining > threads

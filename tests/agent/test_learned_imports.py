@@ -91,6 +91,10 @@ UNSAFE = {
         "thread = ctypes.c_ulong()\n"
         "libc.pthread_create(ctypes.byref(thread), None, ctypes.cast(libc.pause, ctypes.c_void_p), None)"
     ),
+    "a device that reports in the fork": (
+        "import os, sys, types\npid = os.getpid()\n"
+        "sys.modules['torch.xpu'] = types.SimpleNamespace(_is_in_bad_fork=lambda: os.getpid() != pid)"
+    ),
     "its rank": "import os\nrank = os.environ.get('RANK', '0')",
     "its round": "import os\nround = os.getenv('HPCELASTIC_ROUND')",
     "the address of the master": "import os\nfirst = 'MASTER_ADDR' in os.environ",
