@@ -150,6 +150,10 @@ class Entry:
     is_host: bool | None = None
     """Whether this node serves the store of a run in ``c10d``; None to detect it."""
 
+    any_name: bool = False
+    """Whether the node takes the next free name (``n1.2``, ``n1.3``, ...) if another agent on this machine has its
+    name."""
+
 
 @contextlib.contextmanager
 def enter_run(entry: Entry) -> Iterator[EnteredRun]:
@@ -166,29 +170,55 @@ def enter_run(entry: Entry) -> Iterator[EnteredRun]:
         address = stack.enter_context(server_of(paths, settings, identity, report))
         backend = open_agent_backend(paths, entry.run_id, settings.rendezvous, address, entry.is_host)
         stack.callback(backend.close)
-        identity = stack.enter_context(node_name_lock(backend, identity))
-        verdict = ensure_verdict(paths)
-        report = reporter(safe_name(identity.name))
-        settings = _adjusted_settings(paths, settings, verdict, identity, report)
-        member = new_member(identity, entry.workers, dead_incarnations(backend, identity), entry.role)
+        member = stack.enter_context(_named_member(entry, backend, identity))
+        report = reporter(member.name)
+        settings = _adjusted_settings(paths, settings, ensure_verdict(paths), identity, report)
         if settings.nodes.wanted > 1:
             check_race(paths, member.node)
         state = open_run(backend, entry.run_id, settings, member.node)
         yield EnteredRun(backend, member, settings, state, report)
 
 
-def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None = None, restart: Restart = FIRST) -> int:
+@contextlib.contextmanager
+def _named_member(entry: Entry, backend: Backend, identity: NodeIdentity) -> Iterator[Member]:
+    """Lock the name of the node, and yield the node with that name.
+
+    All names are tried with one connection to the run's server: the server ends with its connection if this agent
+    serves it.
+    """
+    for named in numbered_identities(identity):
+        with contextlib.ExitStack() as stack:
+            try:
+                locked = stack.enter_context(node_name_lock(backend, named))
+                member = new_member(locked, entry.workers, dead_incarnations(backend, locked), entry.role)
+            except NameTaken:
+                if not entry.any_name:
+                    raise
+                continue
+            yield member
+            return
+    raise AssertionError("numbered_identities is infinite")
+
+
+def run_node_agent(
+    task: Task,
+    identity: NodeIdentity,
+    observe: Observe | None = None,
+    restart: Restart = FIRST,
+    *,
+    any_name: bool = False,
+) -> int:
     """Run the agent of the node ``identity`` until the run ends, and return the exit status.
 
     Raises the errors of `Agent.run`. ``observe`` is notified of events; see `Agent`. ``restart`` is the number of the
-    agent's restart on this node.
+    agent's restart on this node. With ``any_name`` the node may take another free name; see `Entry`.
     """
     count = _worker_count(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start = time.monotonic()
     interface = task.agent.network.interface
-    entry = Entry(task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host)
+    entry = Entry(task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host, any_name)
     with enter_run(entry) as entered:
         for line in overcommit_warnings(count, count_gpus(os.environ), len(os.sched_getaffinity(0))):
             entered.report(line)
@@ -196,17 +226,9 @@ def run_node_agent(task: Task, identity: NodeIdentity, observe: Observe | None =
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
         task = replace(task, settings=entered.settings)
-        context = ExporterContext(task.run_id, task.paths.root, identity.name)
+        context = ExporterContext(task.run_id, task.paths.root, entered.member.name)
         with exporting(task.exporters, context, entered.report, observe) as observe_all:
             return _NodeRun(task, entered, cpus, start, observe_all, restart).run()
-
-
-def run_agent_with_free_name(task: Task, identity: NodeIdentity, observe: Observe | None = None) -> int:
-    """Call `run_node_agent` with the first name that no other agent of the run on this machine has."""
-    for free in numbered_identities(identity):
-        with contextlib.suppress(NameTaken):
-            return run_node_agent(task, free, observe)
-    raise AssertionError("numbered_identities is infinite")
 
 
 @dataclass(frozen=True)

@@ -49,3 +49,12 @@ def test_a_run_that_cannot_be_entered_leaves_no_connection(server: Server, tmp_p
     ):
         pass
     assert (server.agents, server.open) == (2, 0)
+
+
+def test_the_next_free_name_is_taken_with_the_same_connection(server: Server, tmp_path: Path) -> None:
+    """An agent that serves the rendezvous ends the server with its connection, and others use it already."""
+    entry = Entry(RunPaths(tmp_path / "run"), "r", SETTINGS, HERE, any_name=True)
+    with enter_run(entry) as first, enter_run(entry) as second, enter_run(entry) as third:
+        assert [each.member.name for each in (first, second, third)] == ["n1", "n1.2", "n1.3"]
+        assert (server.agents, server.open) == (3, 3)
+    assert server.open == 0

@@ -15,7 +15,7 @@ from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.session import Observe
 from hpcelastic.agent.settings import AgentSettings
-from hpcelastic.bootstrap import Task, local_identity, run_agent_with_free_name, run_node_agent, task_of_run
+from hpcelastic.bootstrap import Task, local_identity, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
 from hpcelastic.cli.parser import RenamedFlag
@@ -138,9 +138,7 @@ def _run_task(task: Task, args: argparse.Namespace, restart: Restart) -> int:
     place, event_handler = place_of_flags(args), torchrun.event_handler(args)
 
     def run_agent(observe: Observe | None = None) -> int:
-        if args.node_name or place.job:
-            return run_node_agent(task, place, observe, restart)
-        return run_agent_with_free_name(task, place, observe)
+        return run_node_agent(task, place, observe, restart, any_name=not (args.node_name or place.job))
 
     if event_handler is None:
         return run_agent()

@@ -10,8 +10,9 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]  # if torch was built with them
@@ -45,8 +46,17 @@ _INDEX_KEY = "index"
 class StoreRecords:
     """Records in ``store``. One record lists the keys, because not every store of torch can list its own keys."""
 
-    def __init__(self, store: Store, run_id: str, *, agent: bool, is_server: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run_id: str,
+        *,
+        agent: bool,
+        is_server: bool = False,
+        reconnect: Callable[[], Store] | None = None,
+    ) -> None:
         self._store, self._prefix, self._agent, self._is_server = store, f"hpcelastic/{run_id}/", agent, is_server
+        self._reconnect, self._broken = reconnect, False
         self._indexed: set[str] = set()
         if agent:
             self._add("open")
@@ -102,9 +112,13 @@ class StoreRecords:
 
     @contextlib.contextmanager
     def _store_errors(self) -> Any:
+        if self._broken and self._reconnect is not None:
+            self._store = self._reconnect()
+            self._broken = False
         try:
             yield
         except (RuntimeError, OSError) as error:  # torch's DistErrors are RuntimeErrors
+            self._broken = True  # after an error, torch's client cannot be used any more
             raise StoreError(f"torch's store does not answer: {error}") from error
 
 
@@ -117,9 +131,9 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
         # -1 (no fixed number of users): no process removes the file when it closes, because another may connect later.
         return StoreRecords(FileStore(endpoint.removeprefix("file:"), -1), run_id, agent=agent)
     host, port = _parse_endpoint(endpoint)
+    reconnect = partial(_connected_client, host, port)
     if not agent:
-        _check_server(host, port, _CONNECT_TIMEOUT)
-        return StoreRecords(_client(host, port), run_id, agent=False)
+        return StoreRecords(reconnect(), run_id, agent=False, reconnect=reconnect)
     with _report_wait(host, port):
         if _is_local(host) if is_host is None else is_host:
             with contextlib.suppress(RuntimeError, OSError):  # another agent on this machine serves it
@@ -127,7 +141,7 @@ def connect(endpoint: str, run_id: str, agent: bool, *, is_host: bool | None = N
                     _tcp_store(host, port, is_server=True, wait=_STORE_TIMEOUT), run_id, agent=True, is_server=True
                 )
         _wait_for_server(host, port)
-        return StoreRecords(_client(host, port), run_id, agent=True)
+        return StoreRecords(_client(host, port), run_id, agent=True, reconnect=reconnect)
 
 
 def _parse_endpoint(endpoint: str) -> tuple[str, int]:
@@ -193,6 +207,12 @@ def _check_server(host: str, port: int, limit: timedelta) -> None:
     except OSError as error:
         why = f"{host}:{port}: no agent serves the store there ({error}); does one run on {host}?"
         raise StoreError(why) from error
+
+
+def _connected_client(host: str, port: int) -> TCPStore:
+    """Connect to a server that listens already. Raises StoreError."""
+    _check_server(host, port, _CONNECT_TIMEOUT)
+    return _client(host, port)
 
 
 def _client(host: str, port: int) -> TCPStore:

@@ -27,7 +27,7 @@ from hpcelastic.agent.admission import EXIT_UNFIT
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.signals import Handler, signal_handlers
 from hpcelastic.backends.connect import open_backend
-from hpcelastic.bootstrap import run_agent_with_free_name
+from hpcelastic.bootstrap import run_node_agent
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, RunFailed
 from hpcelastic.exporters import listening
 from hpcelastic.protocol.state import Failure, Phase, State
@@ -130,7 +130,7 @@ def _run(spec: LaunchSpec, telemetry: Telemetry) -> int:
         stack.enter_context(nonblocking_stdio())
         observe = stack.enter_context(listening(telemetry, spec.monitor_interval))
         stack.enter_context(signal_handlers(dict.fromkeys(spec.extra_signals, _stop_handler(received))))
-        status = run_agent_with_free_name(spec.task, spec.identity, observe)
+        status = run_node_agent(spec.task, spec.identity, observe, any_name=True)
     if status > 128:
         signum = signal.Signals(received[0] if received else status - 128)
         raise SignalException(f"Process {os.getpid()} got signal: {signum}", sigval=signum)

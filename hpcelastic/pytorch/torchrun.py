@@ -21,12 +21,11 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
-from hpcelastic.agent.node_name_lock import numbered_identities
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.bootstrap import EnteredRun, Entry, enter_run, local_identity
 from hpcelastic.config.rdzv_conf import read_conf
-from hpcelastic.errors import HpcElasticError, NameTaken
+from hpcelastic.errors import HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import State
@@ -199,19 +198,16 @@ class FileRendezvousHandler(RendezvousHandler):
 
     def _enter(self) -> ExternalAgentSession:
         spec, local = self.spec, replace(local_identity(), address=self.spec.address)
-        for identity in numbered_identities(local):
-            with contextlib.suppress(NameTaken), contextlib.ExitStack() as stack:
-                entered = stack.enter_context(
-                    enter_run(Entry(spec.paths, spec.run_id, spec.settings, identity, spec.network.interface))
-                )
-                session = self._start_session(entered)
-                self._run_context = stack.pop_all()
-                self._finalizer = weakref.finalize(self, _leave_in_background, session, self._run_context)
-                self._finalizer.atexit = False  # at exit, the session publishes its departure itself
-                self._session = session
-                self._events.record("next_rendezvous", session.name, "takes part in", NodeState.INIT)
-                return session
-        raise AssertionError("numbered_identities is endless")
+        entry = Entry(spec.paths, spec.run_id, spec.settings, local, spec.network.interface, any_name=True)
+        with contextlib.ExitStack() as stack:
+            entered = stack.enter_context(enter_run(entry))
+            session = self._start_session(entered)
+            self._run_context = stack.pop_all()
+        self._finalizer = weakref.finalize(self, _leave_in_background, session, self._run_context)
+        self._finalizer.atexit = False  # at exit, the session publishes its departure itself
+        self._session = session
+        self._events.record("next_rendezvous", session.name, "takes part in", NodeState.INIT)
+        return session
 
     def _start_session(self, entered: EnteredRun) -> ExternalAgentSession:
         if entered.state.phase.final:

@@ -1,9 +1,12 @@
 """Endpoints of torch's stores."""
 
+import contextlib
+import socket
+import threading
 from datetime import timedelta
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.pytorch import c10d
@@ -68,3 +71,48 @@ def test_an_agent_reports_that_it_waits_for_the_server(
     with pytest.raises(StoreError, match="no agent serves the store there"):
         connect("127.0.0.1:1", "r", True, is_host=False)
     assert "for the store at 127.0.0.1:1, which the agent on 127.0.0.1 serves" in capsys.readouterr().err
+
+
+class Forwarder:
+    """A port of this machine that forwards each connection to ``port``, until `cut` ends them all."""
+
+    def __init__(self, port: int) -> None:
+        self._target, self._ends = port, list[socket.socket]()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._ends += (near, far)
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._forward, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _forward(source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(4096):
+                sink.sendall(data)
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def cut(self) -> None:
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_connection_that_is_cut_is_made_again() -> None:
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    forwarder = Forwarder(server.port)
+    records = connect(f"127.0.0.1:{forwarder.port}", "r", True, is_host=False)
+    records.set("a", "1")
+    forwarder.cut()
+    with pytest.raises(StoreError, match="torch's store does not answer"):
+        records.all("")
+    assert records.all("") == {"a": "1"}
+    assert records.compare_set("a", "1", "2")
+    del server

@@ -1,7 +1,8 @@
 """Agents on one machine take different node names."""
 
+import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,21 +20,21 @@ from tests.cli.shell import Shell
 
 HOST = os.uname().nodename.partition(".")[0]
 STEP = {"SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1", "SLURM_STEP_ID": "0"}
-RunNodeAgent = Callable[..., int]
 
 
-class Taken:
-    """A machine on which agents of the run have ``names``. ``tried`` lists the identities that a new agent has
-    tried."""
+class Machine:
+    """A machine on which agents of the run have the names ``taken``. ``tried`` lists the identities that a new agent
+    has tried."""
 
-    def __init__(self, names: set[str]) -> None:
-        self.names, self.tried = names, list[NodeIdentity]()
+    def __init__(self, taken: set[str]) -> None:
+        self.taken, self.tried = taken, list[NodeIdentity]()
 
-    def run_node_agent(self, _task: object, place: NodeIdentity, *_more: object, **_options: object) -> int:
-        self.tried.append(place)
-        if place.name in self.names:
-            raise NameTaken(f"node {place.name} is in this run already")
-        return 0
+    @contextlib.contextmanager
+    def node_name_lock(self, _backend: object, identity: NodeIdentity) -> Iterator[NodeIdentity]:
+        self.tried.append(identity)
+        if identity.name in self.taken:
+            raise NameTaken(f"node {identity.name} is in this run already")
+        yield identity
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,11 @@ def test_only_a_default_name_is_changed(
         monkeypatch.delenv(name)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    machine = Taken(taken)
-    for module in (agent, bootstrap):
-        monkeypatch.setattr(module, "run_node_agent", machine.run_node_agent)
+    machine = Machine(taken)
+    monkeypatch.setattr(bootstrap, "node_name_lock", machine.node_name_lock)
+    monkeypatch.setattr(bootstrap._NodeRun, "run", lambda self: 0)
     monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the test process
-    command = ["agent", "--rdzv-endpoint", str(tmp_path), "--rdzv-id", "r", *flags.split(), __file__]
+    command = ["agent", "--rdzv-endpoint", str(tmp_path / "runs"), "--rdzv-id", "r", *flags.split(), __file__]
     assert hpcelastic(command) == status
     assert [(place.name, place.host) for place in machine.tried] == expected
 
