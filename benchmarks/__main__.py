@@ -13,13 +13,15 @@ from typing import Any
 
 from benchmarks import machine, plot, report
 
-NAMES = ("recovery", "scale", "operations", "agent_cost", "register", "torch_store", "stopping", "gpu")
+NAMES = ("recovery", "scale", "operations", "agent_cost", "restart", "register", "torch_store", "stopping", "gpu")
 PAGE = machine.CHECKOUT / "docs" / "performance.md"
 RESULTS = machine.CHECKOUT / "docs" / "performance"
 
 
 def measured(name: str, quick: bool, say: Callable[[str], None]) -> dict[str, Any]:
     """Run one benchmark and return its results and the machine."""
+    if not quick:
+        machine.await_idle(say)
     here = machine.document(machine.this_machine())
     module = importlib.import_module(f"benchmarks.{name}")
     return {"machine": here, "results": module.measure(module.QUICK if quick else module.Parameters(), say)}
@@ -54,6 +56,8 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
+    if not (args.quick or args.render) and (changed := machine.changed_files()):
+        parser.error(f"results name the commit, and {changed[0]} has uncommitted changes; commit them, or use --quick")
     for name in args.names or NAMES:
         kept = RESULTS / f"{name}.json"
         if args.render and not kept.exists():

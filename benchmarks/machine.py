@@ -5,11 +5,17 @@ import platform
 import re
 import subprocess
 import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
-from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+_IDLE_INTERVAL, _IDLE_TIMEOUT = 5, 3600
+"""Seconds of a measurement of the load, and seconds for which a benchmark waits for an idle machine."""
+
+_IDLE_SHARE = 0.05
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 
@@ -90,11 +96,33 @@ def _filesystem(path: Path) -> str:
     return max(holding, default=(0, "unknown"))[1]
 
 
-@cache
+def await_idle(say: Callable[[str], None]) -> None:
+    """Wait until other programs use less than a twentieth of the processors. Raises RuntimeError after an hour."""
+    for waited in range(0, _IDLE_TIMEOUT, _IDLE_INTERVAL):
+        before = _processor_times()
+        time.sleep(_IDLE_INTERVAL)
+        busy, total = (now - then for now, then in zip(_processor_times(), before, strict=True))
+        if busy < _IDLE_SHARE * total:
+            return
+        say(f"waiting for an idle machine, {waited + _IDLE_INTERVAL} s: processors are used to {busy / total:.0%}")
+    raise RuntimeError(f"the machine was not idle for {_IDLE_TIMEOUT} s; end the other programs, or use --quick")
+
+
+def changed_files() -> list[str]:
+    """Return the tracked files that differ from the commit that results would name, without results themselves."""
+    return _git("diff", "--name-only", "HEAD", "--", ".", ":!docs").splitlines()
+
+
+def _processor_times() -> tuple[int, int]:
+    """Return the time that all processors were busy, and the whole time, in ticks; source: proc_stat(5)."""
+    ticks = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True).stdout
+
+
 def _commit() -> str:
-    """Return the commit at the start. It is cached because results are written to the checkout while benchmarks run."""
-    git = ["git", "-C", str(CHECKOUT), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+    return _git("rev-parse", "--short", "HEAD").strip() + ("-dirty" if changed_files() else "") or "unknown"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agent_cost, gpu, metered, operations, recovery, register, scale, stopping, torch_store
+from benchmarks import agent_cost, gpu, metered, operations, recovery, register, restart, scale, stopping, torch_store
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import why_no_ft
 
@@ -138,6 +138,17 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
     assert {one["part"] for one in results["idle"]} >= parts
     assert all(one["rss"] >= one["uss"] > 0 for one in results["idle"])
     assert len(agent_cost.tables(results)) == 2
+
+
+@pytest.mark.parametrize(
+    "side", [pytest.param("hpcelastic", id="ours"), pytest.param("torchrun", id="torch's", marks=pytest.mark.nightly)]
+)
+@pytest.mark.slow
+def test_the_restart_of_a_worker(side: str) -> None:
+    results = through_json(restart.measure, restart.Parameters(repeat=1, settle=0.5, sides=(side,)))
+    assert len(results["restarts"]) == 3
+    assert all(one["seconds"] > 0 for one in results["restarts"])
+    assert len(restart.tables(results)[0].rows) == 1
 
 
 @pytest.mark.parametrize(
