@@ -22,6 +22,7 @@ from types import TracebackType
 
 import hpcelastic.worker
 from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 
 _PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py"))
 
@@ -236,6 +237,8 @@ class ForkServer:
         for request in self._preforked:
             request.cancel()
         self._stop()
+        if MARKER in self._settings.environ:
+            kill_marked_processes(self._settings.environ[MARKER])  # a replacement that is importing
         if not self._was_subreaper:
             _set_subreaper(False)
 

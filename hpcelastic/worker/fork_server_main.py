@@ -116,14 +116,19 @@ def _fork() -> int:
         return os.fork()
 
 
-def _fork_child_of_agent(connection: socket.socket) -> bool:
-    """Fork; return True in the new process, once it is the agent's child. It ends if ``connection`` ends before."""
+def _fork_child_of_agent(connection: socket.socket, other_end: socket.socket | None = None) -> bool:
+    """Fork; return True in the new process, once it is the agent's child. It ends if ``connection`` ends before.
+
+    ``other_end`` is the other end of the connection, if this process has it. The new process closes it.
+    """
     agent = os.getppid()
     if _fork():
         return False
     with contextlib.suppress(OSError):
         if _fork():
             os._exit(0)
+        if other_end is not None:
+            other_end.close()
         os.setsid()
         while os.getppid() != agent:
             if _is_cancelled(connection):
@@ -133,12 +138,14 @@ def _fork_child_of_agent(connection: socket.socket) -> bool:
     os._exit(1)
 
 
-def _fork_worker(control: socket.socket, connection: socket.socket) -> bool:
+def _fork_worker(control: socket.socket, connection: socket.socket, learner: Any) -> bool:
     """Fork; return True in the spawned process once it has written its pid."""
     if not _fork_child_of_agent(connection):
         return False
     with contextlib.suppress(OSError):
         control.close()
+        if learner is not None:
+            learner.close()
         reason = _device_in_use()
         connection.sendall(f"unusable {reason}\n".encode() if reason else f"{os.getpid()}\n".encode())
         return True
@@ -269,7 +276,7 @@ def await_spawn_request() -> list[str]:
                 os._exit(0)
             continue
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are delivered later
-        if not _is_cancelled(connection) and _fork_worker(control, connection):
+        if not _is_cancelled(connection) and _fork_worker(control, connection, learner):
             arguments = _become_worker(*_receive_spawn_command(connection), initial, output, learner)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return arguments

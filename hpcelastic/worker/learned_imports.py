@@ -94,10 +94,11 @@ class ImportRecorder:
 class ImportLearner:
     """The imports of the workers of a fork server, and its replacement, which repeats them.
 
-    ``fork`` forks this process, and returns True in the new process.
+    ``fork`` is called with both ends of a connection. It forks this process, and returns True in the new process, which
+    keeps the first end only.
     """
 
-    def __init__(self, fork: Callable[[socket.socket], bool]) -> None:
+    def __init__(self, fork: Callable[[socket.socket, socket.socket], bool]) -> None:
         self._fork = fork
         self._record = ImportRecord()
         self._count = 0
@@ -127,6 +128,11 @@ class ImportLearner:
     def record_imports(self) -> None:
         """Record the imports of this process, a worker, from now on."""
         sys.meta_path.insert(0, ImportRecorder(self._record))
+
+    def close(self) -> None:
+        """Close the connection in a worker. The replacement waits until the fork server has closed it."""
+        if self._peer is not None:
+            self._peer.close()
 
     def worker_spawned(self) -> None:
         """Learn from the imports of a worker for some time."""
@@ -160,10 +166,12 @@ class ImportLearner:
     def _fork_replacement(self) -> bool:
         self._forks_left -= 1
         ours, theirs = socket.socketpair()
-        in_replacement = self._fork(theirs)
-        self._peer, other = (theirs, ours) if in_replacement else (ours, theirs)
-        other.close()
-        return in_replacement
+        if self._fork(theirs, ours):
+            self._peer = theirs
+            return True
+        self._peer = ours
+        theirs.close()
+        return False
 
     def _replacement_ended(self) -> None:
         """Exclude the package that the replacement has reported, if it was not killed."""

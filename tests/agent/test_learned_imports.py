@@ -1,6 +1,7 @@
 """A fork server learns what its workers import. Each test runs rounds of a script with packages that the test makes."""
 
 import os
+import select
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.worker import learned_imports
 from hpcelastic.worker.learned_imports import ImportRecord, is_installed
-from tests.agent.processes import TIMEOUT
+from tests.agent.processes import TIMEOUT, eventually
 from tests.agent.starting import Node, node
 
 PRINT_PRELOADED = """
@@ -141,20 +142,59 @@ def test_imports_of_later_steps_are_learned_too(make: Make, tmp_path: Path) -> N
     assert preloaded(made) == ["first", "second"]
 
 
+def slow_until(gate: Path) -> str:
+    """Return a module whose import waits for a file, but not in a worker."""
+    in_worker = "'HPCELASTIC_LOCAL_RANK' in [*os.environ]"
+    return f"import os, time\nwhile not ({in_worker} or os.path.exists({str(gate)!r})): time.sleep(0.01)"
+
+
+def others(made: Node) -> set[int]:
+    """Return the processes of the node beside its fork server."""
+    assert made.fork_server is not None
+    return set(marked_processes(made.facts.node)) - {made.fork_server.pid}
+
+
 def test_a_replacement_that_is_killed_is_forked_again(make: Make, tmp_path: Path) -> None:
     """The end of a round kills a replacement that is still importing, because it has the mark of the workers."""
-    gate = tmp_path / "gate"
-    in_worker = "'HPCELASTIC_LOCAL_RANK' in [*os.environ]"
-    wait = f"import os, time\nwhile not ({in_worker} or os.path.exists({str(gate)!r})): time.sleep(0.01)"
-    made = make("import first", first=wait)
-    first = made.fork_server and made.fork_server.pid
-    run_until(made, lambda: len(set(marked_processes(made.facts.node)) - {first}) == 2)
-    gate.touch()
+    made = make("import first", first=slow_until(tmp_path / "gate"))
+    run_until(made, lambda: len(others(made)) == 2)
+    (tmp_path / "gate").touch()
     done = replaced(made)
     assert not done()
     run_until(made, done)
     assert preloaded(made) == ["first"]
     assert made.reports == []
+
+
+def test_no_replacement_is_left_at_the_end(make: Make, tmp_path: Path) -> None:
+    made = make("import first", first=slow_until(tmp_path / "never"))
+    run_until(made, lambda: len(others(made)) == 2)
+    assert eventually(lambda: len(others(made)) == 1), "it is forked again after the end of the workers"
+    assert made.fork_server is not None
+    made.fork_server.__exit__(None, None, None)
+    assert set(marked_processes(made.facts.node)) == set()
+
+
+def test_a_process_that_was_spawned_meanwhile_does_not_delay_the_replacement(make: Make, tmp_path: Path) -> None:
+    """As the store server of a round, which lives as long as the round."""
+    made = make("import first", first=slow_until(tmp_path / "gate"))
+    assert made.fork_server is not None
+    group = made.start()
+    made.attend(group)
+    assert eventually(lambda: len(others(made)) == 2)
+    before = made.fork_server.request_spawn()
+    assert before is not None
+    assert select.select([before], [], [], TIMEOUT)[0]
+    (tmp_path / "gate").touch()
+    done = replaced(made)
+    while not done():
+        made.turn(group, TIMEOUT)
+    after = made.fork_server.request_spawn()
+    assert after is not None
+    assert select.select([after], [], [], TIMEOUT)[0]
+    for request in (before, after):
+        request.cancel()
+    group.stop(0.0)
 
 
 def test_a_dead_replacement_is_replaced_like_any_fork_server(make: Make) -> None:
