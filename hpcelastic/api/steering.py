@@ -66,6 +66,8 @@ def scale(run: RunReader, nodes: int) -> ScaleResult:
             f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}: no round could form; write at least "
             "nodes.min, or end the run with hpcelastic cancel"
         )
+    if state.settings.nodes.whole(nodes) != nodes:
+        raise ConfigError(f"{_nodes(nodes)} are {state.settings.nodes.not_whole(nodes)}")
     if not jobs_of(run.paths):
         return _scale_without_slurm(run, state, nodes)
     spares, current = state.settings.nodes.spares, capacity(run)

@@ -25,7 +25,7 @@ def show(resolved: Resolved) -> str:
 
 def _rows(path: KeyPath, value: Any, origins: Mapping[str, str]) -> Iterator[Row]:
     key = "  " * (len(path) - 1) + _flow(path[-1]) + ":"
-    if isinstance(value, NodeRange) and not value.spares:
+    if isinstance(value, NodeRange) and not value.spares and value.multiple == 1:
         text = str(value.min) if value.min == value.max else f"{value.min}..{value.max}"
         yield f"{key} {text}", ", ".join(dict.fromkeys(origins[dotted((*path, end))] for end in ("min", "max")))
     elif items := list(_items(value)):

@@ -69,7 +69,8 @@ class JobConfig:
     entrypoint: Entrypoint
 
     nodes: NodeRange = field(default_factory=NodeRange)
-    """Number of nodes of the run: a number, ``MIN..MAX``, or ``{min: MIN, max: MAX, spares: SPARES}``."""
+    """Number of nodes of the run: a number, ``MIN..MAX``, or
+    ``{min: MIN, max: MAX, spares: SPARES, multiple: MULTIPLE}``."""
 
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)

@@ -217,10 +217,10 @@ def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
 
 
 def _newcomer(state: State, view: View) -> str | None:
-    if len(state.participants) >= state.max_nodes:
-        return None
+    """Return a node for which a larger round has a place, with the others that are ready; None if there is none."""
     inside = {p.node for p in state.participants}
-    return next((m.node for m in _ready(state, view) if m.node not in inside), None)
+    outside = [m.node for m in _ready(state, view) if m.node not in inside]
+    return outside[0] if outside and state.size_of(len(inside) + len(outside)) > len(inside) else None
 
 
 # Phase JOINING
@@ -340,7 +340,7 @@ def _expected_nodes(state: State, view: View) -> int | None:
 
 def _form(state: State, ready: list[Member]) -> State:
     """Form the next round of the ready nodes."""
-    chosen, standbys = ranked(state.participants, ready, state.max_nodes)
+    chosen, standbys = ranked(state.participants, ready, state.size_of(len(ready)))
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,

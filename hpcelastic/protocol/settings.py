@@ -38,10 +38,24 @@ class NodeRange:
     spares: int = 0
     """Number of nodes to request in addition to ``max``, so that a lost node is replaced at once."""
 
+    multiple: int = 1
+    """The number of nodes of a round is a multiple of this number, for groups of nodes that must stay whole, as hybrid
+    sharding and tensor parallelism have them. Nodes that make no whole group stand by."""
+
     @property
     def wanted(self) -> int:
         """The maximum number of nodes to request."""
         return self.max + self.spares
+
+    def whole(self, count: int) -> int:
+        """Return the greatest number of nodes up to ``count`` that makes whole groups."""
+        return count - count % self.multiple
+
+    def not_whole(self, count: int) -> str:
+        """Describe why a round cannot have ``count`` nodes, and what to write instead."""
+        down = self.whole(count)
+        choice = f"{down} or {down + self.multiple}" if down else f"{self.multiple}"
+        return f"not a multiple of nodes.multiple, {self.multiple}; write {choice}"
 
     def __post_init__(self) -> None:
         if self.min < 1:
@@ -50,6 +64,12 @@ class NodeRange:
             raise ValueError(f"nodes.min is {self.min}, more than nodes.max, {self.max}; write MIN..MAX")
         if self.spares < 0:
             raise ValueError(f"nodes.spares is {self.spares}; it must be 0 or more")
+        if self.multiple < 1:
+            raise ValueError(f"nodes.multiple is {self.multiple}; it must be 1 or more")
+        for name in ("min", "max"):
+            count = getattr(self, name)
+            if count % self.multiple:
+                raise ValueError(f"nodes.{name} is {count}, {self.not_whole(count)}")
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,8 @@ class State:
     """The state that all agents of a run have agreed on: the content of one version of the register.
 
     Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
-    once ``round`` > 0, has between nodes.min and `max_nodes` entries, and does not change within a round; in phase
+    once ``round`` > 0, has between nodes.min and `max_nodes` entries, a multiple of nodes.multiple, and does not change
+    within a round; in phase
     JOINING it still names the members of the round that ended, because some of their workers may still run. ``spent``
     never falls within a run. ``cause`` is set only in phase JOINING of a round > 0, and ``grace`` is greater than 0
     only there. A final phase is the last one, unless the user reopens the run.
@@ -206,7 +207,8 @@ class State:
     round: int = 0
     participants: tuple[Participant, ...] = ()
     standbys: tuple[str, ...] = ()
-    """Nodes that were ready when the round formed, and for which it had no place."""
+    """Nodes that were ready when the round formed, and for which it had no place: it has `max_nodes` members, or they
+    make no whole group; see ``nodes.multiple``."""
 
     cause: Cause | None = None
     grace: float = 0.0
@@ -239,7 +241,11 @@ class State:
     @property
     def max_nodes(self) -> int:
         """Maximum number of nodes of a round."""
-        return self.target or self.settings.nodes.max
+        return self.settings.nodes.whole(self.target or self.settings.nodes.max)
+
+    def size_of(self, nodes: int) -> int:
+        """Return the number of members of a round for which so many nodes are there."""
+        return min(self.max_nodes, self.settings.nodes.whole(nodes))
 
     def drains(self, member: Member) -> bool:
         """True if the node must not be in a round."""
@@ -247,7 +253,8 @@ class State:
 
     def is_surplus(self, node: str) -> bool:
         """True if the user has scaled the run and it does not need the node as a spare either."""
-        return bool(self.target) and node in self.standbys[self.settings.nodes.spares :]
+        needed = self.max_nodes - len(self.participants) + self.settings.nodes.spares
+        return bool(self.target) and node in self.standbys[max(0, needed) :]
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunPa
 
     def made(**settings: Any) -> RunPaths:
         given = {"nodes": {"min": 2, "max": 4, "spares": settings.pop("spares", 0)}}
+        given["nodes"]["multiple"] = settings.pop("multiple", 1)
         paths = prepare(resolve(job(**given, **settings), []))
         for member in MEMBERS:
             OwnLease(paths.leases, member.node).renew(member)
@@ -142,6 +143,15 @@ def test_a_scale_that_slurm_refuses_reports_the_state_of_the_run(
     ):
         run.scale(4)
     assert run.status().scaled == 4
+
+
+def test_a_scale_to_a_group_that_is_not_whole_is_refused(make: Callable[..., RunPaths]) -> None:
+    run = Run(make(multiple=2).root)
+    with pytest.raises(ConfigError, match=r"^3 nodes are not a multiple of nodes\.multiple, 2; write 2 or 4$"):
+        run.scale(3)
+    assert run.status().scaled == 0
+    run.scale(2)
+    assert run.status().scaled == 2
 
 
 def test_a_scale_that_is_refused_changes_nothing(make: Callable[..., RunPaths]) -> None:

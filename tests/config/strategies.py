@@ -68,10 +68,11 @@ configs = st.builds(
     ),
     entrypoint=entrypoints,
     nodes=st.builds(
-        lambda least, more, spares: NodeRange(least, least + more, spares),
+        lambda least, more, spares, multiple: NodeRange(least * multiple, (least + more) * multiple, spares, multiple),
         st.integers(1, 9),
         st.integers(0, 9),
         st.integers(0, 2),
+        st.integers(1, 3),
     ),
     workers=st.builds(
         WorkerSettings,

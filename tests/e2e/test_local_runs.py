@@ -18,6 +18,9 @@ import pytest
 from hpcelastic.api.launch import resolve
 from hpcelastic.api.prepare import prepare
 from hpcelastic.api.run import Run
+from hpcelastic.backends.files import FileBackend
+from hpcelastic.rendezvous.run import read_state
+from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import JOB, TIMEOUT, Shell, eventually, shell_in
 from tests.e2e.proof import check_proof
 
@@ -316,3 +319,18 @@ def test_the_next_agent_kills_workers_left_by_agent_and_guard(shell: Shell) -> N
     (paths.root / "finish").touch()
     assert second.wait(TIMEOUT) == 0
     assert check_proof(paths.root) == 2
+
+
+def test_a_round_has_whole_groups_of_nodes(shell: Shell) -> None:
+    shell.write(
+        {
+            "train.py": "import os\nprint('world', os.environ['WORLD_SIZE'])\n",
+            "job.yaml": "entrypoint: {script: train.py}\nnodes: {min: 2, max: 4, multiple: 2}\n"
+            "workers: {per_node: 1, preload: []}\nlogs: {tee: both}\nrun: {name: groups}\n",
+        }
+    )
+    done = shell.hpcelastic("run", "job.yaml", "--nodes", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("world 2") == 2
+    state = read_state(FileBackend(RunPaths(shell.directory / "runs" / "groups")))
+    assert (len(state.participants), len(state.standbys)) == (2, 1)

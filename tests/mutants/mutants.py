@@ -24,8 +24,8 @@ _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _WANTED = "return member.leaving is None and not state.drains(member)"
-_ROOM = "if len(state.participants) >= state.max_nodes:"
-_CHOSEN = "ranked(state.participants, ready, state.max_nodes)"
+_ROOM = "state.size_of(len(inside) + len(outside)) > len(inside)"
+_CHOSEN = "ranked(state.participants, ready, state.size_of(len(ready)))"
 _FENCED = (
     "if member is not None and member.node_state is NodeState.READY and member.round >= state.round:\n"
     "            return Cause"
@@ -72,7 +72,13 @@ MUTANTS = {
     "the report of a newer incarnation is ignored": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
     "nodes.min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
     "nodes.max is ignored when a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
-    "nodes.max is ignored when a newcomer waits": Patch(DECIDE, _ROOM, "if False:"),
+    "nodes.max is ignored when a newcomer waits": Patch(
+        DECIDE, _ROOM, "state.settings.nodes.whole(len(inside) + len(outside)) > len(inside)"
+    ),
+    "a round has a group that is not whole": Patch(
+        DECIDE, _CHOSEN, "ranked(state.participants, ready, state.max_nodes)"
+    ),
+    "a newcomer that completes no group ends the round": Patch(DECIDE, _ROOM, "state.max_nodes > len(inside)"),
     "standbys are not recorded": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),
@@ -100,7 +106,7 @@ MUTANTS = {
     "a departure closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
-    "survivors get new seats": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.max_nodes)"),
+    "survivors get new seats": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.size_of(len(ready)))"),
     "names determine the order before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),

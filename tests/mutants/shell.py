@@ -243,6 +243,8 @@ MUTANTS = {
 }
 
 PROFILE_OF = {
+    "a round has a group that is not whole": "groups",
+    "a newcomer that completes no group ends the round": "groups",
     "a round follows a final success": "agents of torch",
     "a node whose heartbeat was not seen is a member of the next round": "long waits",
     "every lease counts as proof of life": "long waits",

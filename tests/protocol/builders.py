@@ -8,11 +8,15 @@ from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Partici
 
 
 def settings(
-    min_nodes: int = 1, max_nodes: int = 4, restarts: int = 3, last_call: float = 30.0, spares: int = 0
+    min_nodes: int = 1,
+    max_nodes: int = 4,
+    restarts: int = 3,
+    last_call: float = 30.0,
+    spares: int = 0,
+    multiple: int = 1,
 ) -> Settings:
-    return Settings(
-        NodeRange(min_nodes, max_nodes, spares), RendezvousSettings(last_call=last_call), RestartSettings(restarts)
-    )
+    nodes = NodeRange(min_nodes, max_nodes, spares, multiple)
+    return Settings(nodes, RendezvousSettings(last_call=last_call), RestartSettings(restarts))
 
 
 def node(name: str) -> str:

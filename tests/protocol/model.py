@@ -134,6 +134,7 @@ class Rules:
     nodes: int = 3
     min_nodes: int = 1
     max_nodes: int = 3
+    multiple: int = 1
     restarts: int = 1
     faults: tuple[tuple[str, int], ...] = ()
     """How often each fault may happen: fail, crash, expire, leave, warn, come, close, give up."""
@@ -189,7 +190,8 @@ class Model:
     def first(self) -> Global:
         """Return the first state: all nodes exist and have read nothing yet."""
         settings = Settings(
-            NodeRange(self.rules.min_nodes, self.rules.max_nodes), restarts=RestartSettings(self.rules.restarts)
+            NodeRange(self.rules.min_nodes, self.rules.max_nodes, multiple=self.rules.multiple),
+            restarts=RestartSettings(self.rules.restarts),
         )
         slots: list[Slot | None] = [self._newcomer(f"n{i}", 0, i) for i in range(self.rules.nodes)]
         spare = dict(self.rules.faults).get("come", 0)
@@ -543,6 +545,7 @@ def _judge_change(old: State, new: State, slots: Iterable[Slot], history: Histor
     if formed:
         limits = new.settings.nodes
         _demand(limits.min <= len(nodes) <= limits.max, lambda: f"{len(nodes)} nodes, not {limits.min}..{limits.max}")
+        _demand(len(nodes) % limits.multiple == 0, lambda: f"{len(nodes)} nodes, no multiple of {limits.multiple}")
         _demand(len({p.name for p in new.participants}) == len(nodes), lambda: f"a node is a member twice: {nodes}")
         stands = {node: (by_node[node].published.node_state, by_node[node].published.round) for node in nodes}
         admitted = all(

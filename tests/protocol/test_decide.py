@@ -334,6 +334,22 @@ def test_a_newcomer_joins_if_a_seat_is_free(min_nodes: int, max_nodes: int, join
 
 
 @pytest.mark.parametrize(
+    ("waiting", "target", "joins"),
+    [
+        pytest.param("c", 0, False, id="one waits"),
+        pytest.param("cd", 0, True, id="two wait"),
+        pytest.param("cd", 2, False, id="scaled to two"),
+        pytest.param("cd", 3, False, id="scaled to three, which makes one group"),
+        pytest.param("cde", 5, True, id="scaled to five, which makes two groups"),
+    ],
+)
+def test_newcomers_join_once_they_make_a_whole_group(waiting: str, target: int, joins: bool) -> None:
+    state = running("ab", target=target, given=settings(2, 6, multiple=2))
+    seen = view(runs("a", 1), runs("b", 1), *(ready(name, 1) for name in waiting))
+    assert (decide(state, seen).next is not None) == joins
+
+
+@pytest.mark.parametrize(
     "seen",
     [
         pytest.param(view(succeeded("a", 1), succeeded("b", 1)), id="all live"),
@@ -662,6 +678,27 @@ def test_the_last_call_waits_for_expected_nodes(seen: list[Seen], expected: int)
 def test_ranks_are_stable(before: str, max_nodes: int, seen: list[Seen], after: str) -> None:
     state = joining(before, Cause.JOIN, given=settings(1, max_nodes, last_call=0.0))
     assert formed(decide(state, view(*seen))) == after
+
+
+@pytest.mark.parametrize(
+    ("before", "seen", "after"),
+    [
+        pytest.param("", [ready(n, 1) for n in "abc"], "ab+c", id="at first"),
+        pytest.param("abcd", [ready("a", 1), ready("b", 1), ready("c", 1), dead(runs("d", 1))], "ab+c", id="a loss"),
+        pytest.param("abcd", [dead(runs("a", 1)), *(ready(n, 1) for n in "bcd")], "bc+d", id="the first is lost"),
+        pytest.param("ab", [ready(n, 1) for n in "abcd"], "abcd", id="a group joins"),
+        pytest.param("ab", [ready(n, 1) for n in "abcde"], "abcd+e", id="a group and a node join"),
+    ],
+)
+def test_a_round_has_whole_groups_and_the_other_nodes_stand_by(before: str, seen: list[Seen], after: str) -> None:
+    state = joining(before, Cause.JOIN, given=settings(2, 4, last_call=0.0, multiple=2))
+    assert formed(decide(state, view(*seen))) == after
+
+
+def test_a_round_with_fewer_nodes_than_a_group_waits() -> None:
+    state = joining("ab", Cause.NODE, given=settings(2, 4, last_call=0.0, multiple=2))
+    decision = decide(state, view(ready("a", 1), dead(runs("b", 1))))
+    assert (decision.next, decision.reason) == (None, "waiting for nodes: 1 of at least 2 are ready")
 
 
 def test_a_round_has_all_its_fields() -> None:
@@ -995,6 +1032,17 @@ def test_a_name_is_the_part_before_the_last_at_sign() -> None:
         pytest.param(lambda: NodeRange(0, 2), r"nodes\.min is 0", id="no node"),
         pytest.param(lambda: NodeRange(3, 2), r"nodes\.min is 3, more than nodes\.max, 2", id="min above max"),
         pytest.param(lambda: NodeRange(spares=-1), r"nodes\.spares is -1", id="negative spares"),
+        pytest.param(lambda: NodeRange(multiple=0), r"nodes\.multiple is 0; it must be 1 or more", id="no multiple"),
+        pytest.param(
+            lambda: NodeRange(3, 8, multiple=4),
+            r"nodes\.min is 3, not a multiple of nodes\.multiple, 4; write 4$",
+            id="min is no multiple",
+        ),
+        pytest.param(
+            lambda: NodeRange(4, 9, multiple=4),
+            r"nodes\.max is 9, not a multiple of nodes\.multiple, 4; write 8 or 12$",
+            id="max is no multiple",
+        ),
         pytest.param(lambda: RestartSettings(-1), r"restarts\.max is -1", id="negative budget"),
         pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),
         pytest.param(lambda: RendezvousSettings(margin=0.0), r"rendezvous\.margin is 0", id="no margin"),

@@ -43,6 +43,11 @@ class Count(UserWarning):
             Rules(nodes=3, min_nodes=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
         ),
         pytest.param(Rules(nodes=3, min_nodes=2, faults=(("expire", 1),), lag=True), 20, id="three, a lease expires"),
+        pytest.param(
+            Rules(nodes=3, min_nodes=2, max_nodes=4, multiple=2, faults=(("crash", 1), ("come", 1))),
+            12,
+            id="groups of two, a loss and a newcomer",
+        ),
         pytest.param(Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
     ],
 )

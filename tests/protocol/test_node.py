@@ -381,6 +381,7 @@ def test_a_drained_node_leaves() -> None:
 
 
 STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4, spares=1))
+STANDS_BY_FOR_A_GROUP = running("bc", round=2, standbys=("a@0",), given=settings(2, 6, multiple=2))
 
 
 @pytest.mark.parametrize(
@@ -391,6 +392,8 @@ STANDS_BY = running("bc", round=2, standbys=("d@0", "a@0"), given=settings(1, 4,
         pytest.param(replace(STANDS_BY, target=2, standbys=("a@0", "d@0")), False, id="it is a spare"),
         pytest.param(replace(STANDS_BY, target=2, standbys=("d@0",)), False, id="it has come since"),
         pytest.param(replace(STANDS_BY, target=2, participants=running("ab").participants), False, id="it is a member"),
+        pytest.param(replace(STANDS_BY_FOR_A_GROUP, target=6), False, id="the next group needs it"),
+        pytest.param(replace(STANDS_BY_FOR_A_GROUP, target=2), True, id="no further group is wanted"),
     ],
 )
 def test_a_surplus_node_leaves(state: State, leaves: bool) -> None:

@@ -85,6 +85,9 @@ class Profile:
     counts: bool = False
     """Whether workers count in a key-value store."""
 
+    multiple: int = 1
+    """The number of nodes of a round is a multiple of it."""
+
     final: bool = False
     """Whether an agent whose workers have succeeded starts none again and may end at once, like torch's agents."""
 
@@ -122,7 +125,9 @@ def without(scenario: Scenario, indexes: set[int]) -> Scenario:
 
 def _settings(random: Random, size: int, profile: Profile) -> Settings:
     least = size if profile.needs_all else random.randint(1, size)
-    nodes = NodeRange(least, random.randint(least, size + 1))
+    most, multiple = random.randint(least, size + 1), profile.multiple
+    least = max(multiple, least - least % multiple)
+    nodes = NodeRange(least, max(least, most - most % multiple), multiple=multiple)
     last_call = random.choice(profile.last_calls)
     grace = random.choice([0.0, 5.0, 20.0])
     timings = RendezvousSettings(
@@ -184,6 +189,9 @@ PROFILES = (
     ),
     Profile("counters", {"flaky": 1, "kill": 1, "come": 2, "crash": 1, "freeze": 2}, ALL, counts=True),
     Profile("agents of torch", {"kill": 1, "come": 2, "crash": 1, "scale": 1, "cut_off": 0.5}, ALL, final=True),
+    Profile(
+        "groups", {"kill": 1, "come": 2.5, "crash": 0.5, "leave": 0.5, "scale": 0.7, "reopen": 0.5}, ALL, multiple=2
+    ),
     Profile(
         "everything",
         {

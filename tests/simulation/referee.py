@@ -182,7 +182,10 @@ class Referee:
         unwanted = [node for node in nodes if name_of(node) in new.drained]
         _demand(not unwanted, f"{unwanted} are drained and are members")
         _demand(not set(nodes) & set(new.standbys), f"{new.standbys} are standbys and members")
-        _demand(not new.standbys or len(nodes) == max_nodes, f"{new.standbys} are standbys although a seat is free")
+        there, multiple = len(nodes) + len(new.standbys), new.settings.nodes.multiple
+        _demand(len(nodes) % multiple == 0, f"{len(nodes)} nodes, no multiple of {multiple}")
+        size = min(max_nodes, there - there % multiple)
+        _demand(len(nodes) == size, f"{new.standbys} are standbys although there are seats for {size} nodes")
         unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.published_states]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
@@ -218,7 +221,8 @@ class Referee:
                 for n, node_state, round in self.published_states
                 if node_state is NodeState.READY and round == state.round
             } - inside
-            true = bool(others) and len(inside) < state.max_nodes
+            there, multiple = len(inside | others), state.settings.nodes.multiple
+            true = len(inside) < min(state.max_nodes, there - there % multiple)
         else:
             true = not self.undisturbed(state)
         _demand(true, f"round {state.round} was ended by {cause}, which was not the cause: {state.reason}")
