@@ -80,11 +80,13 @@ def test_seats_have_marks_of_their_own() -> None:
 
 def test_the_marks_of_a_killed_worker_stay() -> None:
     page = ControlPage.make(2)
-    with subprocess.Popen(
-        [sys.executable, "-c", WRITE_FOR_EVER, page.name], cwd=Path(marks.__file__).parents[2]
-    ) as worker:
+    program = [sys.executable, "-c", WRITE_FOR_EVER, page.name]
+    worker = subprocess.Popen(program, cwd=Path(marks.__file__).parents[2])
+    try:
         assert eventually(lambda: page.marks(1).newest(3) is not None)
+    finally:
         worker.send_signal(signal.SIGKILL)
+        worker.wait()
     found = page.marks(1).read()
     assert len(found) >= min(CAPACITY, found[-1].value) - 1
     assert [mark.number for mark in found] == [mark.value for mark in found]
