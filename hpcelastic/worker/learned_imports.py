@@ -52,6 +52,9 @@ VARIABLES = frozenset({
 })  # fmt: skip
 """Environment variables that differ between workers. Some users also export them for the agents."""
 
+_CHANGE = "$"
+"""Begins the record of a changed environment variable: ``$NAME=VALUE``, or ``$NAME`` if it was removed."""
+
 PREFIXES = ("HPCELASTIC_", "TORCHELASTIC_")
 """Begin the names of other variables of a worker, which differ between workers if an agent does not have them."""
 
@@ -72,7 +75,7 @@ class ImportRecord:
 
     def names(self) -> list[str]:
         """Return all names."""
-        return self._memory[_LENGTH.size : _LENGTH.size + self._length].decode(errors="replace").splitlines()
+        return self._memory[_LENGTH.size : _LENGTH.size + self._length].decode(errors="replace").split("\n")[:-1]
 
     @property
     def _length(self) -> int:
@@ -81,14 +84,40 @@ class ImportRecord:
 
 
 class ImportRecorder:
-    """An entry of ``sys.meta_path`` that finds no module. It records each module that its process searches."""
+    """An entry of ``sys.meta_path`` that finds no module. It records each module that its process searches.
+
+    It also records the environment variables that the process changes between two imports, because a package may read
+    them at its import. It ends with a change of the import path or of the other finders, after which a name may mean
+    another module.
+    """
 
     def __init__(self, record: ImportRecord) -> None:
         self._record, self._pid = record, os.getpid()
+        self._environ, self._path, self._finders = dict(os.environ), list(sys.path), list(sys.meta_path)
+        self._ended = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if os.getpid() == self._pid:  # a child process has the entry too
+        if self._ended or os.getpid() != self._pid:  # a child process has the entry too
+            return
+        if path is None:
+            self._record_changes()
+        if not self._ended:
             self._record.add(name)
+
+    def _record_changes(self) -> None:
+        path, finders = self._path, [self, *self._finders]
+        self._ended = sys.path[: len(path)] != path or sys.meta_path[: len(finders)] != finders
+        environ = dict(os.environ)
+        for name in self._environ.keys() | environ.keys():
+            value = environ.get(name)
+            if value == self._environ.get(name):
+                continue
+            change = _CHANGE + name + ("" if value is None else f"={value}")
+            if "\n" in change:
+                self._ended = True
+            else:
+                self._record.add(change)
+        self._environ = environ
 
 
 class ImportLearner:
@@ -158,10 +187,10 @@ class ImportLearner:
         if grows:
             return False
         new = [name for name in dict.fromkeys(recorded) if name not in sys.modules and name not in self._tried]
-        packages = {name.partition(".")[0] for name in new} - self._excluded
+        packages = {name.partition(".")[0] for name in new if not name.startswith(_CHANGE)} - self._excluded
         self._excluded.update(package for package in packages if not is_installed(package))
         self._names = [name for name in new if name.partition(".")[0] not in self._excluded]
-        return bool(self._names)
+        return not all(name.startswith(_CHANGE) for name in self._names)
 
     def _fork_replacement(self) -> bool:
         self._forks_left -= 1
@@ -188,16 +217,25 @@ class ImportLearner:
         """Import the modules. Return the package after whose import no fork can be trusted; None if there is none.
 
         ``reason_not_to_fork`` is called after each import. A package that reads a variable of a worker is not trusted
-        either, because it would have the value of another worker. A module that cannot be imported is skipped.
+        either, because it would have the value of another worker. A missing module is skipped. No module is imported
+        that the worker imported after its script had changed the environment.
         """
         threads = _thread_count()
+        self._tried.update(name for name in self._names if not name.startswith(_CHANGE))
         with _variables_read() as read:
             for name in self._names:
-                self._tried.add(name)
+                if name.startswith(_CHANGE):
+                    if not _is_in_effect(name):
+                        break
+                    continue
                 if name in sys.modules:
                     continue
-                with contextlib.suppress(Exception, SystemExit):  # the worker has continued without it
+                try:
                     importlib.import_module(name)
+                except ImportError:
+                    pass  # the worker has continued without it
+                except (Exception, SystemExit):
+                    return name.partition(".")[0]
                 if read or _fork_is_unsafe(threads, reason_not_to_fork):
                     return name.partition(".")[0]
         return None
@@ -215,6 +253,12 @@ class ImportLearner:
         self._peer = None
         self._forks_left = _MAX_REPLACEMENTS
         self.worker_spawned()
+
+
+def _is_in_effect(change: str) -> bool:
+    """Return whether this process has a changed variable too, because an imported package has changed it."""
+    name, equals, value = change.removeprefix(_CHANGE).partition("=")
+    return os.environ.get(name) == (value if equals else None)
 
 
 def is_installed(package: str) -> bool:

@@ -117,6 +117,30 @@ def test_a_package_that_cannot_be_imported_is_left_out(make: Make) -> None:
     assert preloaded(made) == ["second"]
 
 
+CHANGES = {
+    "a variable": "import os\nos.environ['CACHE'] = 'here'",
+    "a removed variable": "import os\ndel os.environ['HOME']",
+    "a variable of two lines": "import os\nos.environ['KEY'] = 'a\\nfirst'",
+    "the import path": "sys.path.insert(0, '/srv/modules')",
+    "a finder": "sys.meta_path.insert(0, type('Finder', (), {'find_spec': staticmethod(lambda *_: None)}))",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_nothing_is_learned_after_a_change_that_an_import_may_depend_on(make: Make, change: str) -> None:
+    made = make(f"import first\n{change}\nimport second", first="", second="")
+    run_until(made, replaced(made))
+    assert preloaded(made) == ["first"]
+
+
+def test_changes_that_packages_make_themselves_are_repeated(make: Make) -> None:
+    made = make(
+        "import first\nsys.path.append('/srv')\nimport second", first="import os\nos.environ['A'] = 'b'", second=""
+    )
+    run_until(made, replaced(made))
+    assert preloaded(made) == ["first", "second"]
+
+
 def test_output_of_an_import_is_written_by_each_worker(make: Make) -> None:
     made = make("import first", first="print('careful')")
     run_until(made, replaced(made))
