@@ -101,7 +101,7 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
     for line in commands(fitted(block, FITTED)):
         command = shlex.split(line)[1]
         if command == "logs":
-            line = f"timeout 5 {line}; true"  # it would follow the run to its end
+            line = f"timeout {ENDED:g} {line} | grep -m 1 epoch"  # it would follow the run to its end
         if command in ("scale", "drain", "checkpoint"):
             terminal.until_trains()
         output[command] = terminal.types(line, fails=command == "forgive")  # the node has no incident
