@@ -133,7 +133,8 @@ class Simulation:
             node.set_error_rate(0.0)
             node.slow_down(1.0)
             self._release(node)
-        self.advance(self.now + 10)  # nodes that were about to leave have left
+        grace = self.state.settings.rendezvous.checkpoint_grace
+        self.advance(self.now + 10 + grace)  # nodes that were about to leave have left
         for name in self._names:
             if sum(not node.leaving for node in self.live()) < self.state.settings.nodes.min:
                 self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
