@@ -91,6 +91,6 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     rows = tuple((side, spread(found), ratio(times.get("hpcelastic", []), found)) for side, found in times.items())
     note = (
         "Seconds from the SIGKILL of the worker to the script's first line after its imports, torch and scikit-learn; "
-        f"median (least–greatest) of {results['parameters']['repeat']} runs with {_KILLS} restarts each."
+        f"median (least–greatest) of {results['parameters']['repeat'] * _KILLS} restarts."
     )
     return [Table("Restart of a script with imports", ("side", "seconds", "hpcelastic / this side"), rows, note)]
