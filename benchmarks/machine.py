@@ -99,12 +99,13 @@ def _filesystem(path: Path) -> str:
 def await_idle(say: Callable[[str], None]) -> None:
     """Wait until other programs use less than a twentieth of the processors. Raises RuntimeError after an hour."""
     for waited in range(0, _IDLE_TIMEOUT, _IDLE_INTERVAL):
-        before = _processor_times()
+        busy_before, total_before = _processor_times()
         time.sleep(_IDLE_INTERVAL)
-        busy, total = (now - then for now, then in zip(_processor_times(), before, strict=True))
-        if busy < _IDLE_SHARE * total:
+        busy, total = _processor_times()
+        share = (busy - busy_before) / (total - total_before)
+        if share < _IDLE_SHARE:
             return
-        say(f"waiting for an idle machine, {waited + _IDLE_INTERVAL} s: processors are used to {busy / total:.0%}")
+        say(f"waiting for an idle machine, {waited + _IDLE_INTERVAL} s: processors are used to {share:.0%}")
     raise RuntimeError(f"the machine was not idle for {_IDLE_TIMEOUT} s; end the other programs, or use --quick")
 
 
@@ -121,7 +122,11 @@ def _processor_times() -> tuple[int, int]:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True).stdout
+    """Return the output of git; an empty text if there is no git, or no repository."""
+    try:
+        return subprocess.run(["git", "-C", str(CHECKOUT), *arguments], capture_output=True, text=True).stdout
+    except OSError:
+        return ""
 
 
 def _commit() -> str:

@@ -17,7 +17,10 @@ from benchmarks.notes import sleepers, until
 from benchmarks.report import Table, ratio, spread
 from benchmarks.sides import NO_PRELOAD, Ours, Torchrun, Workload
 
-SCRIPT = Path(__file__).with_name("imports.py")
+SCRIPT = Path(__file__).with_name("sleeps.py")
+MODULES = ("torch", "sklearn.datasets", "sklearn.linear_model")
+"""The imports of the script."""
+
 _TIMEOUT = 60.0
 _KILLS = 3
 """Deaths of a worker in each run: the restart budget of each launcher."""
@@ -37,10 +40,13 @@ class Parameters:
 
 QUICK = Parameters(repeat=1, settle=5.0)
 
-_SIDES: dict[str, Callable[[Workload], Any]] = {"hpcelastic": Ours, "torchrun": Torchrun}
-_SETTINGS: dict[str, Mapping[str, Any] | None] = {"hpcelastic": None, "torchrun": None}
-for _name, _more in {"only torch preloaded": _UNLEARNED, "nothing preloaded": NO_PRELOAD}.items():
-    _SIDES[f"hpcelastic, {_name}"], _SETTINGS[f"hpcelastic, {_name}"] = Ours, _more
+_SIDES: Mapping[str, tuple[Callable[[Workload], Any], Mapping[str, Any] | None]] = {
+    "hpcelastic": (Ours, None),
+    "torchrun": (Torchrun, None),
+    "hpcelastic, only torch preloaded": (Ours, _UNLEARNED),
+    "hpcelastic, nothing preloaded": (Ours, NO_PRELOAD),
+}
+"""Each launcher, with settings of hpcelastic that are not the default."""
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
@@ -58,7 +64,8 @@ def _restarts(name: str, settle: float) -> list[float]:
     """Return the seconds from each death of the worker to the first line of the next one after its imports."""
     found = []
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
-        side = _SIDES[name](Workload(Path(directory), SCRIPT, "1..1", settings=_SETTINGS[name]))
+        make, settings = _SIDES[name]
+        side = make(Workload(Path(directory), SCRIPT, "1..1", script_args=MODULES, settings=settings))
         side.start(0)
         try:
             pid, _ = _next_worker(side.notes, set())
