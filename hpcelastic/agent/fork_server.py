@@ -23,6 +23,7 @@ from types import TracebackType
 import hpcelastic.worker
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
+from hpcelastic.ipc.descriptors import send_fds
 
 _PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py"))
 
@@ -134,7 +135,7 @@ class SpawnRequest:
         try:
             with self._connection:
                 self._connection.settimeout(_COMMAND_TIMEOUT)
-                rest = data[socket.send_fds(self._connection, [data], fds) :]
+                rest = data[send_fds(self._connection, data, fds) :]
                 if rest:  # nothing may fail after the last byte, which ends the command, has been sent
                     self._connection.sendall(rest)
         except OSError:
@@ -322,7 +323,7 @@ class ForkServer:
         ours, theirs = socket.socketpair()
         with theirs:
             try:
-                socket.send_fds(self._server.control, [b"spawn"], [theirs.fileno()], socket.MSG_DONTWAIT)
+                send_fds(self._server.control, b"spawn", [theirs.fileno()], socket.MSG_DONTWAIT)
             except OSError:  # it has died, which `handle_message` will notice, or its queue is full
                 ours.close()
                 return None
