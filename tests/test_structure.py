@@ -16,6 +16,7 @@ LARGE = {
     "agent/fork_server.py": "the client of the fork server, and the requests that it hands out",
     "protocol/decide.py": "the whole decision of the protocol, to be read at once",
     "Agent": "one method for each event and action of an agent",
+    "ControlPage": "the agent's side and the worker's side of each value",
     "ExternalAgentSession": "the methods that torchrun calls, and the thread that serves them",
     "Links": "one method for each event of a connection",
     "Network": "one thread, and what it shares with the callers",
@@ -23,7 +24,9 @@ LARGE = {
     "Rendezvous": "one turn of read, decide and commit, and the news that hasten it",
     "Run": "the public interface of a run",
     "RunPaths": "every path of a run directory",
+    "Supervisor": "one method for each action and event of the workers of a node",
     "TorchStore": "the interface of torch.distributed.Store",
+    "WorkerGroup": "the whole life of the processes of a group: started, resumed, parked, reaped, stopped",
 }
 """Files and classes beyond the limits, with the reason."""
 
@@ -41,6 +44,7 @@ CACHES = {
     "storage/files.py": "the type of a filesystem does not change while a run uses it",
     "training/batches.py": "the order of an epoch follows from its arguments",
     "training/fence.py": "the nonce of a run never changes",
+    "training/rounds.py": "a worker process has one seat",
 }
 """Modules with a cache of results, with the reason why a result stays valid."""
 

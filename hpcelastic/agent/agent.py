@@ -38,6 +38,7 @@ from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.supervisor import Launch, Supervisor
 from hpcelastic.agent.timer_pipe import TimerPipe
+from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.agent.workers import WorkerResources
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, RunFailed
@@ -48,6 +49,7 @@ from hpcelastic.protocol.node import (
     Action,
     Finish,
     NodeStateMachine,
+    ParkWorkers,
     RequestStop,
     ReservePort,
     StartWorkers,
@@ -154,6 +156,8 @@ class Agent:
     def _make_supervisor(self, stack: contextlib.ExitStack, control_page: ControlPage) -> Supervisor:
         spec, workers = self._spec, self._spec.agent.workers
         self._timers = self._make_timers(stack)
+        channels = WorkerChannels(self._loop)
+        stack.callback(channels.close)
         run = RunFacts(
             spec.paths,
             spec.run_id,
@@ -164,11 +168,12 @@ class Agent:
             workers.forward_signals,
             workers.virtual_local_rank,
             self._timers.path,
+            channels.name,
         )
         fork_server = self._start_fork_server(stack, run)
         self._fork_server = fork_server
         session = self._session
-        resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors)
+        resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
         launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
@@ -203,6 +208,8 @@ class Agent:
         self._timers.expire()
         if self._machine.seconds_to_stop(boottime()) == 0.0:
             session.apply(self._machine.stop_timed_out())
+        if supervisor.seconds_to_blame(boottime()) == 0.0:
+            supervisor.blame()
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -297,6 +304,8 @@ class Agent:
             self._reserve_port()
         elif isinstance(action, StartWorkers):
             supervisor.start(action.part, action.lease_from)
+        elif isinstance(action, ParkWorkers):
+            supervisor.park(action.reason)
         elif isinstance(action, StopWorkers):
             supervisor.stop(action.reason)
         elif isinstance(action, RequestStop):
@@ -307,7 +316,8 @@ class Agent:
     def _reserve_port(self) -> None:
         self._session.state_machine = self._machine.with_port(self._store.reserve())
         if self._fork_server is not None:
-            self._fork_server.prefork(self._spec.member.local_world_size + 1)  # one may serve the store
+            parked = 0 if self._supervisor is None else self._supervisor.parked_workers
+            self._fork_server.prefork(self._spec.member.local_world_size - parked + 1)  # one may serve the store
 
     def _finish(self, state: State) -> None:
         self._session.log(RunEnded(phase=state.phase, reason=state.reason))
@@ -384,6 +394,7 @@ class Agent:
 
     def _seconds_to_next(self) -> float | None:
         """Return the seconds until something is due without an event; None if nothing is."""
-        session, timers = self._session, self._timers
-        due = [session.seconds_left(), self._machine.seconds_to_stop(boottime()), timers.seconds_left()]
+        session, timers, now = self._session, self._timers, boottime()
+        due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
+        due += [] if self._supervisor is None else [self._supervisor.seconds_to_blame(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

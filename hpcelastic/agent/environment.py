@@ -8,7 +8,7 @@ documentation.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from hpcelastic.agent.guard_main import MARKER
+from hpcelastic.agent.guard_main import LOCAL_RANK, MARKER
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import name_of
 from hpcelastic.storage.paths import RunPaths
@@ -46,6 +46,9 @@ class RunFacts:
     timer_file: str = ""
     """The path of the pipe through which workers set timers; empty if the agent serves none."""
 
+    worker_channel: str = ""
+    """Name of the socket at which the agent accepts connections of its workers; empty if it accepts none."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -78,7 +81,7 @@ def worker_environment(
     ours = {
         "HPCELASTIC_ROUND": str(part.round),
         "HPCELASTIC_TOKEN": str(part.round),
-        "HPCELASTIC_LOCAL_RANK": str(local_rank),
+        LOCAL_RANK: str(local_rank),
         "HPCELASTIC_RUN_DIR": str(run.paths.root),
         "HPCELASTIC_RUN_ID": run.run_id,
         "HPCELASTIC_NODE": name_of(run.node),
@@ -86,6 +89,7 @@ def worker_environment(
         "HPCELASTIC_INTERFACE": run.interface,
         MARKER: run.node,
         **({TIMER_FILE: run.timer_file} if run.timer_file else {}),
+        **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ

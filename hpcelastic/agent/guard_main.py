@@ -24,10 +24,13 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 MARKER = "HPCELASTIC_AGENT"
 """Environment variable that identifies an agent's descendants, in any session."""
+
+LOCAL_RANK = "HPCELASTIC_LOCAL_RANK"
+"""Environment variable with the number of a worker on its node."""
 
 
 def boottime() -> float:
@@ -35,15 +38,21 @@ def boottime() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def marked_processes(marker: str) -> Iterator[int]:
-    """Yield the processes of this machine that were started with ``marker`` in their environment, except zombies."""
+def marked_processes(marker: str, without: Mapping[int, int] | None = None) -> Iterator[int]:
+    """Yield the processes of this machine that were started with ``marker`` in their environment, except zombies.
+
+    ``without`` has local ranks of workers by process id. Processes in their sessions are not yielded, nor processes
+    that were started with their local ranks in the environment.
+    """
     wanted = f"{MARKER}={marker}".encode()
+    sessions, ranks = set(without or {}), {f"{LOCAL_RANK}={rank}".encode() for rank in (without or {}).values()}
     for name in os.listdir("/proc"):
         if name.isdigit() and int(name) != os.getpid():
             try:
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if wanted in file.read().split(b"\0"):
-                        yield int(name)
+                    environ = set(file.read().split(b"\0"))
+                if wanted in environ and not environ & ranks and not (sessions and os.getsid(int(name)) in sessions):
+                    yield int(name)
             except OSError:
                 continue  # it has ended, or belongs to another user
 
@@ -56,11 +65,14 @@ def kill_group(pgid: int, signum: int) -> None:
         return
 
 
-def kill_marked_processes(marker: str, *spare: int) -> None:
-    """SIGKILL every process with ``marker`` except ``spare``, including processes that are forked meanwhile."""
+def kill_marked_processes(marker: str, *spare: int, keep: Mapping[int, int] | None = None) -> None:
+    """SIGKILL every process with ``marker`` except ``spare``, including processes that are forked meanwhile.
+
+    ``keep`` has the local ranks of workers that stay, by process id. Processes that these have started stay, too.
+    """
     clean = 0
     for _ in range(20):
-        found = [pid for pid in marked_processes(marker) if pid not in spare]
+        found = [pid for pid in marked_processes(marker, keep or {}) if pid not in spare]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -63,6 +63,10 @@ class WorkerSettings:
     stop_grace: float = 15.0
     """Seconds between SIGTERM and SIGKILL when a worker group is stopped."""
 
+    park_grace: float = 5.0
+    """Seconds in which a worker that can be resumed must leave its round when the round ends. After that time it is
+    killed, and started anew in the next round. 0 starts all workers anew in each round."""
+
     forward_signals: tuple[str, ...] = ()
     """Signals, such as ``SIGUSR1``, that the agent forwards to its workers."""
 
@@ -85,6 +89,8 @@ class WorkerSettings:
             raise ValueError("workers.role is ''; write a name, such as trainer")
         if self.stop_grace < 0:
             raise ValueError(f"workers.stop_grace is {self.stop_grace}; it must be 0 seconds or more")
+        if self.park_grace < 0:
+            raise ValueError(f"workers.park_grace is {self.park_grace}; it must be 0 seconds or more")
         for name in self.preload:
             if not all(part.isidentifier() for part in name.split(".")):
                 raise ValueError(

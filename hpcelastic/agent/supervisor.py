@@ -1,7 +1,7 @@
-"""The supervisor of a node's workers: starts the group of a round, watches it, and stops it."""
+"""The supervisor of a node's workers: starts the group of a round, watches it, and parks or stops it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.binding import binding, format_ranges
@@ -17,8 +17,17 @@ from hpcelastic.agent.workers import Worker, WorkerGroup, WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.ipc.control_page import ControlPage, StopRequest
 from hpcelastic.ipc.marks import Mark
+from hpcelastic.ipc.worker_channel import Interrupted, Message, Parked
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.events import StopRequested, WorkerEnded, WorkersPoll, WorkersStarted, WorkersStopped
+from hpcelastic.protocol.events import (
+    StopRequested,
+    WorkerEnded,
+    WorkerInterrupted,
+    WorkersParked,
+    WorkersPoll,
+    WorkersStarted,
+    WorkersStopped,
+)
 from hpcelastic.protocol.node import RequestStop
 from hpcelastic.protocol.state import Failure
 
@@ -54,6 +63,13 @@ class Supervisor:
         """Whether workers of the round may be left on other nodes."""
 
         self._group: WorkerGroup | None = None
+        self._parked: WorkerGroup | None = None
+        """The group whose workers wait for the next round."""
+
+        self._interruption: tuple[float, Failure] | None = None
+        """The first failure of a collective in this round, and the time at which it counts as a failure of the worker
+        unless another cause ends the round before."""
+
         self._stopping: WorkerGroup | None = None
         self._stopped_early = False
         """True from the end of workers that stopped on request until it is reported."""
@@ -61,20 +77,35 @@ class Supervisor:
         self._polled_round = -1
         """The last round whose workers were seen to poll the control page."""
 
+        if launch.resources.channels is not None:
+            launch.resources.channels.serve(self._is_worker, self._received)
+
+    @property
+    def parked_workers(self) -> int:
+        """The number of workers that wait for the next round."""
+        return 0 if self._parked is None else len(self._parked.parked)
+
     # Actions
 
     def start(self, part: Assignment, lease_from: float) -> None:
-        """Start the workers of a round, under the lease that was renewed at ``lease_from``."""
+        """Start the workers of a round, under the lease that was renewed at ``lease_from``. Resume those that wait."""
         group = WorkerGroup(part, self._launch.settings, self._launch.run, self._launch.resources)
         last = part.first_rank + part.local_world_size - 1
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
         where = f"store at {part.master_addr}:{part.master_port}"
         self._session.report(f"round {part.round}: {ranks} of {part.world_size}, {where}")
         self._session.remove_old_stores(part)
+        for local_rank in range(part.local_world_size):
+            self._control_page.grant(local_rank, part.round)
+        parked, self._parked = self._parked, None
+        for pidfd in parked.running if parked is not None else ():
+            self._loop.unwatch(pidfd)
         try:
-            group.start(self._launch.environ, lease_from)
+            group.start(self._launch.environ, lease_from, parked)
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
+        if group.resumed:
+            self._session.report(f"round {part.round}: resumed {_ranks(group.resumed)} in the same processes")
         self._store.offer(part, lease_from)
         self._group = group
         self._launch.timers.begin(group)
@@ -92,31 +123,63 @@ class Supervisor:
         """Request that the workers stop at the end of a step."""
         assert self._group is not None
         round = self._group.part.round
-        self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason))
+        self._control_page.request_stop(StopRequest(round, boottime() + request.seconds, request.reason, request.save))
         limit = f"within {request.seconds:.0f} s"
         self._session.report(f"round {round}: asking the workers to stop {limit}: {request.reason}")
         self._session.log(StopRequested(round=round, seconds=request.seconds, reason=request.reason))
 
-    def stop(self, why: str) -> None:
-        """Stop the group, if one runs, and the store. On return, no process of theirs runs any more."""
-        group, self._group = self._group, None
-        self._stopped_early = False
-        if group is None:
+    def park(self, why: str) -> None:
+        """Park the workers that can be parked, and stop the others and the store."""
+        group = self._group
+        if group is None:  # the workers have stopped on request
+            self._stopped_early = False
             self._store.close()
             return
+        settings = self._launch.settings.workers
+        grace = settings.park_grace
+        self._end(group, why, lambda ignoring: group.park(grace, settings.stop_grace, ignoring))
+        if group.parked:
+            self._keep(group, why)
+        else:
+            self._session.log(WorkersStopped(round=group.part.round, reason=why))
+
+    def stop(self, why: str) -> None:
+        """Stop the workers, if any run or are parked, and the store. On return, no process of theirs is left."""
+        group, self._group = self._group or self._parked, None
+        self._parked = None
+        if group is None:
+            self._stopped_early = False
+            self._store.close()
+            return
+        grace = self._launch.settings.workers.stop_grace
+        self._end(group, why, lambda ignoring: group.stop(grace, ignoring))
+        self._session.log(WorkersStopped(round=group.part.round, reason=why))
+
+    def _end(self, group: WorkerGroup, why: str, end: Callable[[list[int]], list[Worker]]) -> None:
+        """End the group's part in its round by ``end``, which is called with the local ranks that ignore SIGTERM."""
+        self._group, self._interruption, self._stopped_early = None, None, False
         self._launch.timers.end()
         for fd in (*group.running, *group.spawn_requests):
             self._loop.unwatch(fd)
         self._session.report(f"round {group.part.round}: stopping the workers: {why}")
         self._stopping = group
         self.report_progress()
-        blocked = group.stop(self._launch.settings.workers.stop_grace, self._ignoring_sigterm(group.part))
+        blocked = end(self._ignoring_sigterm(group.part))
         self._stopping = None
         self._store.close()  # last: workers may need it to end well
         if blocked:
-            ranks = ", ".join(str(worker.rank) for worker in blocked)
-            self._session.report(f"killed, and gone once the shared filesystem answers: rank {ranks}")
-        self._session.log(WorkersStopped(round=group.part.round, reason=why))
+            blocked_ranks = _ranks([worker.rank for worker in blocked])
+            self._session.report(f"killed, and gone once the shared filesystem answers: {blocked_ranks}")
+
+    def _keep(self, group: WorkerGroup, why: str) -> None:
+        """Keep the parked workers of the group for the next round."""
+        self._parked = group
+        for pidfd in group.running:
+            self._loop.unwatch(pidfd)
+            self._loop.watch(pidfd, lambda pidfd=pidfd: self._parked_worker_ended(pidfd))  # type: ignore[misc]
+        ranks = tuple(sorted(worker.rank for worker in group.running.values()))
+        self._session.report(f"round {group.part.round}: {_ranks(ranks)} wait for the next round")
+        self._session.log(WorkersParked(round=group.part.round, reason=why, ranks=ranks))
 
     def _ignoring_sigterm(self, part: Assignment) -> list[int]:
         """Return the local ranks that ignore SIGTERM, because they poll for stop requests; see `training.stop`."""
@@ -143,7 +206,7 @@ class Supervisor:
         if self._stopped_early and not (self.others_left and self._store.server_pid is not None):
             self._stopped_early = False
             self._store.close()
-            self._session.apply(self._session.state_machine.workers_succeeded(early=True))
+            self._session.apply(self._session.state_machine.workers_stopped(parked=self._parked is not None))
 
     def log_polling(self) -> None:
         """Log, once for each round, that its workers poll for stop requests. Called in the rendezvous thread."""
@@ -175,6 +238,56 @@ class Supervisor:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
             self._all_ended(group)
+
+    def _parked_worker_ended(self, pidfd: int) -> None:
+        """A process that waited for the next round has ended. Its worker is started anew in the next round."""
+        self._loop.unwatch(pidfd)
+        assert self._parked is not None
+        worker, exit_code = self._parked.reap(pidfd)
+        what = f"rank {worker.rank} of round {self._parked.part.round} has ended while it waited for the next round"
+        self._session.report(f"{what}: {describe_exit(exit_code)}")
+        self._session.log(_end_of_worker(self._parked.part.round, worker.rank, exit_code, None))
+
+    def _is_worker(self, pid: int) -> bool:
+        return self._group is not None and pid in self._group.pids.values()
+
+    def _received(self, pid: int, message: Message) -> None:
+        group = self._group
+        if group is None:
+            return
+        if isinstance(message, Parked) and message.round == group.part.round:
+            group.note_parked(pid)
+            if group.ended:
+                self._all_ended(group)
+        elif isinstance(message, Interrupted) and message.round == group.part.round:
+            rank = next(rank for rank, each in group.pids.items() if each == pid)
+            self._interrupted(group.part, rank, message.error)
+
+    def _interrupted(self, part: Assignment, rank: int, error: str) -> None:
+        """A collective of a worker has failed. This is probably the effect of a failure on another node."""
+        self._session.log(WorkerInterrupted(round=part.round, rank=rank, error=error))
+        if self._interruption is not None:
+            return
+        times = self._session.spec.settings.rendezvous
+        timeout = times.lease + times.margin
+        self._session.report(
+            f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
+        )
+        failure = Failure(
+            part.round, self._launch.run.node, rank, rank - part.first_rank, 1, error, timestamp=time.time()
+        )
+        self._interruption = boottime() + timeout, failure
+
+    def seconds_to_blame(self, now: float) -> float | None:
+        """Return the seconds until a failed collective counts as a failure of its worker; None if none has failed."""
+        return None if self._interruption is None else max(0.0, self._interruption[0] - now)
+
+    def blame(self) -> None:
+        """No cause of a failed collective has become known: it counts as a failure of its worker."""
+        assert self._interruption is not None
+        _, failure = self._interruption
+        self._report_failure(failure)
+        self._session.apply(self._session.state_machine.worker_failed(failure))
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
@@ -214,11 +327,14 @@ class Supervisor:
         server = self._store.server_pid
         self._launch.timers.end()
         group.finish(*([server] if server is not None else []))
-        self._group = None
+        self._group = self._interruption = None
         self.report_progress()
         if self._control_page.acknowledged(group.part.round):
             self._session.report(f"round {group.part.round}: the workers have stopped at the end of a step")
-            self._session.log(WorkersStopped(round=group.part.round, reason="they were asked to"))
+            if group.parked:
+                self._keep(group, "they were asked to stop")
+            else:
+                self._session.log(WorkersStopped(round=group.part.round, reason="they were asked to"))
             self._stopped_early = True
             self.finish_early_stop()
         else:
@@ -243,6 +359,7 @@ class Supervisor:
                 bound=";".join(format_ranges(cpus) for cpus in processors) if any(processors) else None,
                 master_addr=part.master_addr,
                 master_port=part.master_port,
+                resumed=tuple(sorted(group.resumed)) or None,
             )
         )
 
@@ -251,6 +368,12 @@ class Supervisor:
 
     def _watch_worker(self, pidfd: int) -> None:
         self._loop.watch(pidfd, lambda: self._worker_ended(pidfd))
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    """Describe the ranks of a node's workers."""
+    numbers = format_ranges(ranks)
+    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"
 
 
 def _end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:

@@ -1,4 +1,4 @@
-"""The worker group of one node in one round. Its workers are started, watched and ended together."""
+"""The worker group of one node in one round. Its workers are started, watched, and parked or ended together."""
 
 import contextlib
 import os
@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,8 @@ from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.worker_channels import WorkerChannels
+from hpcelastic.ipc.worker_channel import Park, Parked, Resume, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 
 _KILL_TIMEOUT = 5.0
@@ -49,6 +51,13 @@ class WorkerResources:
 
     processors: Sequence[Collection[int]] = ()
     """Processors that each worker may use, by local rank; empty for all that the agent may use."""
+
+    channels: WorkerChannels | None = None
+    """The channels to workers that can be parked; None if none can."""
+
+    def channel(self, pid: int) -> WorkerChannel | None:
+        """Return the channel of a worker; None if the worker cannot be parked."""
+        return None if self.channels is None else self.channels.get(pid)
 
     def processors_of(self, local_rank: int) -> Collection[int]:
         return self.processors[local_rank] if self.processors else ()
@@ -87,24 +96,33 @@ class WorkerGroup:
         self.running: dict[int, Worker] = {}
         """Workers that have not been reaped, by pidfd."""
 
+        self.parked: set[int] = set()
+        """The pidfds of the workers that are parked."""
+
+        self.resumed: list[int] = []
+        """The ranks of the workers that were resumed."""
+
         self.pids: dict[int, int] = {}
         """The process id of each rank that has been started."""
 
     @property
     def ended(self) -> bool:
-        """True once all workers have been reaped."""
-        return not self.running and not self.spawn_requests
+        """True once each worker is reaped or parked."""
+        return not self.spawn_requests and self.parked.issuperset(self.running)
 
-    def start(self, environ: Mapping[str, str], lease_from: float) -> None:
+    def start(self, environ: Mapping[str, str], lease_from: float, parked: "WorkerGroup | None" = None) -> None:
         """Start all workers, under the lease that began at ``lease_from``. If one cannot be started, end all.
 
-        Workers that the fork server spawns are in ``spawn_requests`` afterwards, and the caller waits for them.
+        The workers of the group ``parked`` are resumed. Workers that the fork server spawns are in ``spawn_requests``
+        afterwards, and the caller waits for them.
         """
         self._environ, self._lease_from = environ, lease_from
         self._logs.open()
         self._guard.arm(lease_from)
         try:
             for local_rank in range(self.part.local_world_size):
+                if parked is not None and self._resume(local_rank, parked):
+                    continue
                 request = self._fork_server.request_spawn() if self._fork_server is not None else None
                 if request is None:
                     self._start_fresh(local_rank)
@@ -139,11 +157,64 @@ class WorkerGroup:
     def reap(self, pidfd: int) -> tuple[Worker, int]:
         """Reap a worker that has ended. Return it and its exit status, or minus the signal that ended it."""
         worker = self.running.pop(pidfd)
+        self.parked.discard(pidfd)
         kill_group(worker.process.pid, signal.SIGKILL)  # its children; its id is not reused before it is reaped
         exit_code = worker.process.wait()
         os.close(pidfd)
         self._guard.remove(worker.process.pid)
+        self._forget(worker.process.pid)
         return worker, exit_code
+
+    def note_parked(self, pid: int) -> None:
+        """Note that a worker is parked. The guard does not watch it any more, because it cannot act for the run."""
+        for pidfd, worker in self.running.items():
+            if worker.process.pid == pid:
+                self.parked.add(pidfd)
+                self._guard.remove(pid)
+
+    def park(self, grace: float, stop_grace: float, ignore_sigterm: Collection[int] = ()) -> list[Worker]:
+        """Park the workers that have a channel, and stop the others; see `stop`.
+
+        A worker that is not parked after ``grace`` seconds is killed.
+        """
+        self._cancel_spawn_requests()
+        asked = self._ask_to_park() if grace > 0 else {}
+        self._wait_until_parked(asked, time.monotonic() + grace)
+        late = [pidfd for pidfd in asked if pidfd in self.running and pidfd not in self.parked]
+        for pidfd in late:
+            kill_group(self.running[pidfd].process.pid, signal.SIGKILL)
+        if len(self.parked) == self.part.local_world_size:
+            self._clean_up([])
+            return []
+        others = {pidfd: worker for pidfd, worker in self.running.items() if pidfd not in self.parked}
+        return self._stop(others, stop_grace, ignore_sigterm)
+
+    def _ask_to_park(self) -> dict[int, WorkerChannel]:
+        """Ask all workers that have a channel to park. Return the channels of those that were reached, by pidfd."""
+        if self._resources.channels is None:
+            return {}
+        self._resources.channels.accept()
+        channels = {pidfd: self._resources.channel(worker.process.pid) for pidfd, worker in self.running.items()}
+        return {fd: channel for fd, channel in channels.items() if channel and channel.send(Park(self.part.round))}
+
+    def _wait_until_parked(self, asked: Mapping[int, WorkerChannel], deadline: float) -> None:
+        """Wait until each worker in ``asked`` is parked or has ended, or ``deadline`` has passed."""
+        waiting = set(asked) - self.parked
+        while waiting:
+            sources = [source for pidfd in waiting for source in (pidfd, asked[pidfd].fileno())]
+            ready, _, _ = select.select(sources, [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return
+            waiting = {fd for fd in waiting if fd not in ready and not self._leaves_wait(fd, asked[fd], ready)}
+
+    def _leaves_wait(self, pidfd: int, channel: WorkerChannel, ready: Collection[int]) -> bool:
+        """Read the next message of a worker. Return True if the worker is parked, or has closed its channel."""
+        pid = self.running[pidfd].process.pid
+        if channel.fileno() in ready and self._resources.channels is not None:
+            message = self._resources.channels.read(pid)
+            if isinstance(message, Parked) and message.round == self.part.round:
+                self.note_parked(pid)
+        return pidfd in self.parked or self._resources.channel(pid) is None
 
     def stop(self, grace: float, ignore_sigterm: Collection[int] = ()) -> list[Worker]:
         """End all workers and their children: SIGTERM, ``grace`` seconds, SIGKILL. Return once all have ended.
@@ -154,22 +225,34 @@ class WorkerGroup:
         filesystem hangs. No user code of theirs runs again, so the caller need not wait for them.
         """
         self._cancel_spawn_requests()
-        self.send(signal.SIGTERM)
-        for worker in list(self.running.values()):
-            if worker.local_rank in ignore_sigterm:
-                kill_group(worker.process.pid, signal.SIGKILL)
-        self._wait_for_end(time.monotonic() + grace)
-        self.send(signal.SIGKILL)
+        return self._stop(self.running, grace, ignore_sigterm)
+
+    def _stop(self, workers: Mapping[int, Worker], grace: float, ignore_sigterm: Collection[int]) -> list[Worker]:
+        stopped = dict(workers)
+        for worker in stopped.values():
+            kill_group(worker.process.pid, signal.SIGKILL if worker.local_rank in ignore_sigterm else signal.SIGTERM)
+        self._wait_for_end(stopped, time.monotonic() + grace)
+        for worker in stopped.values():
+            kill_group(worker.process.pid, signal.SIGKILL)
+        self.parked.difference_update(stopped)
         self._kill_marked()
-        blocked = [self.running.pop(pidfd) for pidfd in self._wait_for_end(time.monotonic() + _KILL_TIMEOUT)]
-        for pidfd in list(self.running):
-            self.reap(pidfd)
+        blocked = self._reap_killed(stopped)
+        self._clean_up(blocked)
+        return blocked
+
+    def _reap_killed(self, pidfds: Collection[int]) -> list[Worker]:
+        """Reap workers that were killed. Return those that are still blocked, which threads reap."""
+        alive = self._wait_for_end(pidfds, time.monotonic() + _KILL_TIMEOUT)
+        for pidfd in pidfds:
+            if pidfd not in alive:
+                self.reap(pidfd)
+        blocked = [self.running.pop(pidfd) for pidfd in alive]
         for worker in blocked:
             os.close(worker.pidfd)
+            self._forget(worker.process.pid)
             threading.Thread(
                 target=self._reap_blocked, args=(worker,), name=f"reaper {worker.rank}", daemon=True
             ).start()
-        self._clean_up(blocked)
         return blocked
 
     def send(self, signum: int) -> None:
@@ -183,15 +266,19 @@ class WorkerGroup:
         self._clean_up([], *spare)
 
     def _kill_marked(self, *spare: int) -> None:
-        """SIGKILL all processes that the workers have started, in any session, except ``spare``."""
+        """SIGKILL all processes that the workers have started, in any session, except ``spare`` and those of parked
+        workers."""
         fork_server = self._fork_server.pid or 0 if self._fork_server is not None else 0
-        kill_marked_processes(self._run.node, fork_server, *spare)
+        parked = [self.running[pidfd] for pidfd in self.parked]
+        keep = {worker.process.pid: worker.local_rank for worker in parked}
+        kill_marked_processes(self._run.node, fork_server, *spare, keep=keep)
 
     def _clean_up(self, blocked: list[Worker], *others: int) -> None:
         self._guard.disarm()
         self._logs.stop_copying()
         if self._fork_server is not None:
-            self._fork_server.reap_orphans([self._guard.pid, *others, *(worker.process.pid for worker in blocked)])
+            known = [worker.process.pid for worker in (*blocked, *self.running.values())]
+            self._fork_server.reap_orphans([self._guard.pid, *others, *known])
 
     def _expire_requests(self, requests: list[SpawnRequest]) -> None:
         """Expire the spawn requests, so that `complete_spawn` starts fresh interpreters. Runs in its own thread."""
@@ -217,18 +304,44 @@ class WorkerGroup:
         worker.process.wait()
         self._guard.remove(worker.process.pid)
 
-    def _wait_for_end(self, deadline: float) -> set[int]:
-        """Wait until every worker has ended or ``deadline`` has passed. Return the pidfds of those that still run.
+    def _forget(self, pid: int) -> None:
+        if self._resources.channels is not None:
+            self._resources.channels.drop(pid)
+
+    def _wait_for_end(self, pidfds: Iterable[int], deadline: float) -> set[int]:
+        """Wait until each of the workers has ended or ``deadline`` has passed. Return the pidfds of those that run.
 
         No worker is reaped, so that their process ids are not reused.
         """
-        alive = set(self.running)
+        alive = set(pidfds)
         while alive:
             ended, _, _ = select.select(list(alive), [], [], max(0.0, deadline - time.monotonic()))
             if not ended:
                 break
             alive.difference_update(ended)
         return alive
+
+    def _resume(self, local_rank: int, parked: "WorkerGroup") -> bool:
+        """Resume the worker of ``local_rank``. Return False if it is not parked, or has ended."""
+        pidfd = next((fd for fd in parked.parked if parked.running[fd].local_rank == local_rank), None)
+        if pidfd is None:
+            return False
+        worker = parked.running[pidfd]
+        pid = worker.process.pid
+        self._guard.add(pid, self._lease_from)
+        before, environ = parked._environment(local_rank), self._environment(local_rank)
+        changed = {name: environ.get(name) for name in before | environ if environ.get(name) != before.get(name)}
+        streams = [self._logs.stream(local_rank, stream) for stream in ("out", "err")]
+        fds = [number if file is None else file.fileno() for number, file in enumerate(streams, 1)]
+        channel = self._resources.channel(pid)
+        if channel is None or not channel.send(Resume(self.part.round, changed), fds):
+            kill_group(pid, signal.SIGKILL)
+            parked._reap_killed([pidfd])
+            return False
+        del parked.running[pidfd]
+        parked.parked.discard(pidfd)
+        self.resumed.append(self._register(local_rank, worker.process, pidfd).rank)
+        return True
 
     def _start_spawned(self, request: SpawnRequest, local_rank: int) -> Worker | None:
         """Start the worker in the spawned process. Return None if there is none, or it has ended."""

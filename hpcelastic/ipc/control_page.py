@@ -1,4 +1,4 @@
-"""A control page: memory that an agent shares with its workers, for stop requests, the workers' answers and marks.
+"""A control page: memory that an agent shares with its workers, for stop requests, their answers, tokens and marks.
 
 A worker reads the page in every step, in about a microsecond. No file and no signal is involved, so a filesystem that
 hangs cannot delay it. The agent owns the memory. Any process of the machine that knows the page's name can map it,
@@ -13,13 +13,14 @@ from dataclasses import dataclass
 
 from hpcelastic.ipc.marks import RING_SIZE, MarkRing
 
-_REQUEST = struct.Struct("qd240s")
-"""Round, deadline and reason of the stop request."""
+_REQUEST = struct.Struct("qd?239s")
+"""Round and deadline of the stop request, whether to save, and the reason."""
 
-_SEAT = struct.Struct("qqqq")
-"""For one worker: the last round in which it polled, acknowledged a request and ignored SIGTERM; and its progress."""
+_SEAT = struct.Struct("qqqqq")
+"""For one worker: the last round in which it polled, acknowledged a request and ignored SIGTERM; its progress; and the
+round in which it may act for the run."""
 
-_POLLED, _ACKNOWLEDGED, _IGNORES_SIGTERM, _PROGRESS = range(4)
+_POLLED, _ACKNOWLEDGED, _IGNORES_SIGTERM, _PROGRESS, _TOKEN = range(5)
 """The indices of these numbers within a seat."""
 
 _NUMBER = struct.Struct("q")
@@ -35,6 +36,8 @@ class StopRequest:
     """Seconds on the clock since boot; see `now`."""
 
     reason: str
+    save: bool = True
+    """Whether the workers must save their state, because it does not stay in the memory of all of them."""
 
 
 def now() -> float:
@@ -55,9 +58,9 @@ class ControlPage:
         fd = os.memfd_create("hpcelastic-control-page", os.MFD_CLOEXEC)
         os.truncate(fd, _offset(seats, 0) + seats * RING_SIZE)
         page = cls(fd, owned=True)
-        _REQUEST.pack_into(page._memory, 0, _NEVER, 0.0, b"")
+        _REQUEST.pack_into(page._memory, 0, _NEVER, 0.0, False, b"")
         for seat in range(seats):
-            _SEAT.pack_into(page._memory, _offset(seat, _POLLED), _NEVER, _NEVER, _NEVER, _NEVER)
+            _SEAT.pack_into(page._memory, _offset(seat, _POLLED), *[_NEVER] * 5)
         return page
 
     @classmethod
@@ -88,8 +91,8 @@ class ControlPage:
     def request_stop(self, request: StopRequest) -> None:
         """Request that the workers of a round stop at the end of a step."""
         # The round is written last: a worker that reads the new round also reads the new deadline and reason.
-        reason = request.reason.encode(errors="replace")[:240]
-        struct.pack_into("d240s", self._memory, 8, request.deadline, reason)
+        reason = request.reason.encode(errors="replace")[:239]
+        struct.pack_into("d?239s", self._memory, 8, request.deadline, request.save, reason)
         _NUMBER.pack_into(self._memory, 0, request.round)
 
     def polled(self, round: int) -> bool:
@@ -98,11 +101,15 @@ class ControlPage:
 
     def acknowledged(self, round: int) -> bool:
         """Return whether any worker of the round has read a request."""
-        return any(self._get(seat, _ACKNOWLEDGED) == round for seat in self._seats)
+        return any(self.acknowledges(seat, round) for seat in self._seats)
 
     def ignores_sigterm(self, seat: int, round: int) -> bool:
         """Return whether this worker of the round ignores SIGTERM."""
         return self._get(seat, _IGNORES_SIGTERM) == round
+
+    def grant(self, seat: int, round: int) -> None:
+        """Let this worker act for the run, as a worker of the round."""
+        self._put(seat, _TOKEN, round)
 
     def progress(self) -> int | None:
         """Return the highest step that any worker has reported; None if no worker has reported one."""
@@ -118,8 +125,8 @@ class ControlPage:
 
     def request(self) -> StopRequest:
         """Return the newest request."""
-        round, deadline, reason = _REQUEST.unpack_from(self._memory, 0)
-        return StopRequest(round, deadline, reason.rstrip(b"\0").decode(errors="replace"))
+        round, deadline, save, reason = _REQUEST.unpack_from(self._memory, 0)
+        return StopRequest(round, deadline, reason.rstrip(b"\0").decode(errors="replace"), save)
 
     def acknowledge(self, seat: int, round: int) -> None:
         """Record that this worker has read the request. Its exit does not count as a success."""
@@ -128,6 +135,18 @@ class ControlPage:
     def ignore_sigterm(self, seat: int, round: int) -> None:
         """Record that this worker ignores SIGTERM."""
         self._put(seat, _IGNORES_SIGTERM, round)
+
+    def acknowledges(self, seat: int, round: int) -> bool:
+        """Return whether this worker of the round has read a request."""
+        return self._get(seat, _ACKNOWLEDGED) == round
+
+    def is_granted(self, seat: int, round: int) -> bool:
+        """Return whether this worker may act for the run as a worker of the round."""
+        return self._get(seat, _TOKEN) == round
+
+    def revoke(self, seat: int) -> None:
+        """Record that this worker must not act for the run any more, until the agent grants it another round."""
+        self._put(seat, _TOKEN, _NEVER)
 
     def report(self, seat: int, progress: int) -> None:
         """Record the newest step whose state this worker has published."""

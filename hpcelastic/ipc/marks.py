@@ -41,6 +41,12 @@ class MarkKind(IntEnum):
     STOPPING = 4
     """The worker has read a request to stop. The value is that of `STEP`."""
 
+    PARKED = 5
+    """The worker has left its round, and waits for the next one. The value is the round."""
+
+    RESUMED = 6
+    """The worker has entered another round. The value is the round."""
+
 
 @dataclass(frozen=True)
 class Mark:

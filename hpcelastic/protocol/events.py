@@ -126,6 +126,9 @@ class WorkersStarted:
     master_port: int | None = None
     """TCP port of the store of the round. None in the event logs of earlier versions."""
 
+    resumed: tuple[int, ...] | None = None
+    """Ranks of the workers whose processes have stayed from an earlier round. None if all processes are new."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerEnded:
@@ -175,6 +178,28 @@ class WorkersStopped:
     kind: ClassVar[str] = "workers stopped"
     round: int
     reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkersParked:
+    """The node's part of a round has ended. These workers wait for the next round, and the others have ended."""
+
+    kind: ClassVar[str] = "workers parked"
+    round: int
+    reason: str
+    ranks: tuple[int, ...]
+    """Ranks of the workers that wait, in the round that has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerInterrupted:
+    """A collective of a worker has failed. The worker waits for the end of the round."""
+
+    kind: ClassVar[str] = "worker interrupted"
+    round: int
+    rank: int
+    error: str
+    """The first line of the error's message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +310,8 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     WorkerEnded,
     TimerExpired,
     WorkersStopped,
+    WorkersParked,
+    WorkerInterrupted,
     StopRequested,
     WorkersPoll,
     Fenced,

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hpcelastic.protocol.assignment import Assignment, assignment
-from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase, State
+from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Phase, State
 from hpcelastic.protocol.transitions import may_publish
 
 
@@ -23,15 +23,26 @@ class Publish:
 
 @dataclass(frozen=True)
 class StartWorkers:
-    """Start the workers of ``part``, under the lease that was renewed at ``lease_from``."""
+    """Start the workers of ``part``, under the lease that was renewed at ``lease_from``. Parked ones are resumed."""
 
     part: Assignment
     lease_from: float
 
 
 @dataclass(frozen=True)
+class ParkWorkers:
+    """Park the workers that can be parked, and stop the others.
+
+    When the action is done, each worker of the round has ended, or is parked: its process waits for the next round and
+    cannot take part in the last one any more.
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class StopWorkers:
-    """Stop the workers. When the action is done, no process of theirs is left."""
+    """Stop the workers, also those that are parked. When the action is done, no process of theirs is left."""
 
     reason: str
 
@@ -42,6 +53,8 @@ class RequestStop:
 
     reason: str
     seconds: float
+    save: bool
+    """Whether they must save their state. If nodes only join, the workers that stay keep it."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +69,7 @@ class Finish:
     state: State
 
 
-Action = Publish | StartWorkers | StopWorkers | RequestStop | ReservePort | Finish
+Action = Publish | StartWorkers | ParkWorkers | StopWorkers | RequestStop | ReservePort | Finish
 
 
 class Transition(NamedTuple):
@@ -84,6 +97,9 @@ class NodeStateMachine:
     part: Assignment | None = None
     """The assignment of the workers that run and are not being stopped."""
 
+    parked: bool = False
+    """Whether workers of an earlier round may be parked."""
+
     prepared: bool = True
     """False while the workers cannot start at once. The node does not join a running round before, because the others
     would pay with a round for the time in which it loads."""
@@ -99,6 +115,9 @@ class NodeStateMachine:
 
     stop_deadline: float | None = None
     """The time by which the workers must have stopped, if a stop was requested."""
+
+    stop_saves: bool = False
+    """Whether the workers were requested to save, if a stop was requested."""
 
     store_fails: bool = False
     """True from a turn of the rendezvous that failed to one that succeeded."""
@@ -161,8 +180,8 @@ class NodeStateMachine:
         part = assignment(state, self.member.node)
         if self.part is not None and (part is None or part.round != self.part.round):
             if state.phase is Phase.JOINING and state.round == self.part.round and state.grace:
-                return machine._request_stop(state.reason, state.grace, now, polls)
-            return machine._stop(state.reason)
+                return machine._request_stop(state.reason, state.grace, now, polls, state.cause is not Cause.JOIN)
+            return machine._park(state.reason)
         if self.part is not None or self.leaving or self.member.final:
             return Transition(machine)
         if part is None:
@@ -187,7 +206,7 @@ class NodeStateMachine:
         """A worker has failed. It is published before the other workers are stopped, because its peers wait for it."""
         fenced = failure.round if self.store_fails else self.member.fenced
         published = self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)
-        return published.then(lambda machine: machine._stop(f"rank {failure.rank} failed"))
+        return published.then(lambda machine: machine._park(f"rank {failure.rank} failed"))
 
     def failure_described(self, failure: Failure) -> Transition:
         """The description of a failure that was published without it has become known."""
@@ -196,23 +215,25 @@ class NodeStateMachine:
             return self._publish(self.member.node_state, self.member.round, failure=failure)
         return Transition(self)
 
-    def workers_succeeded(self, early: bool = False, final: bool = False) -> Transition:
+    def workers_succeeded(self, final: bool = False) -> Transition:
         """The last worker of the node has ended, and all have ended with status 0.
 
-        ``early`` is True if one of them ended because a stop was requested. ``final`` is True if the agent starts no
-        workers again, whatever happens to the round.
+        ``final`` is True if the agent starts no workers again, whatever happens to the round.
         """
         assert self.part is not None
-        machine, round = self._without_workers(), self.part.round
-        if not early:
-            return machine._publish(NodeState.SUCCEEDED, round, final=final)
-        return Transition(machine) if self.leaving else machine._ready(round)
+        return self._without_workers()._publish(NodeState.SUCCEEDED, self.part.round, final=final)
+
+    def workers_stopped(self, parked: bool = False) -> Transition:
+        """The workers have stopped at the end of a step, as requested: they have ended, or they are ``parked``."""
+        assert self.part is not None
+        machine, round = self._without_workers(parked), self.part.round
+        return machine._stop("the node leaves") if self.leaving else machine._ready(round)
 
     def stop_timed_out(self, reason: str = "the end of the step took too long") -> Transition:
         """The workers have not stopped in time after a request; or they must stop for another ``reason``."""
         assert self.part is not None
-        round, stopped = self.part.round, self._stop(reason)
-        return stopped if self.leaving else stopped.then(lambda machine: machine._ready(round))
+        round, parked = self.part.round, self._park(reason)
+        return parked if self.leaving else parked.then(lambda machine: machine._ready(round))
 
     def lease_expired(self, reason: str = "the lease expired") -> Transition:
         """The guard has killed the workers because the lease expired; or they must be replaced for another
@@ -220,16 +241,16 @@ class NodeStateMachine:
         if self.part is None:  # the workers ended meanwhile, perhaps because of the guard
             return self._publish(self.member.node_state, self.member.round, fenced=self.member.round)
         round = self.part.round
-        return self._stop(reason).then(lambda machine: machine._ready(round, fenced=round))
+        return self._park(reason).then(lambda machine: machine._ready(round, fenced=round))
 
     def leave(self, notice: Notice, now: float, polls: bool = False) -> Transition:
         """The node must leave. All workers of the round have ``notice.seconds`` to stop at the end of a step, if they
         poll for requests."""
         machine = replace(self, notice=notice, leaves_by=now + notice.seconds)
         if self.part is None:
-            return Transition(machine)
+            return machine._stop(notice.reason)
         published = machine._publish(self.member.node_state, self.member.round, leaving=notice)
-        return published.then(lambda machine: machine._request_stop(notice.reason, notice.seconds, now, polls))
+        return published.then(lambda machine: machine._request_stop(notice.reason, notice.seconds, now, polls, True))
 
     def depart(self) -> Transition:
         """Publish the departure, so that no other node waits until the lease expires. A success stays published."""
@@ -256,23 +277,40 @@ class NodeStateMachine:
         return Transition(self) if published == (NodeState.READY, state.round) else self._ready(state.round)
 
     def _start(self, part: Assignment, lease_from: float) -> Transition:
-        started = Transition(replace(self, part=part, started=True), (StartWorkers(part, lease_from),))
+        machine = replace(self, part=part, started=True, parked=False)
+        started = Transition(machine, (StartWorkers(part, lease_from),))
         return started.then(lambda machine: machine._publish(NodeState.RUNNING, part.round, failure=None))
 
-    def _request_stop(self, reason: str, seconds: float, now: float, polls: bool) -> Transition:
-        """Request a stop, or stop the workers at once if they do not poll. A repeated request may only be earlier."""
-        deadline = now + seconds
-        if self.stop_deadline is not None and deadline >= self.stop_deadline:
+    def _request_stop(self, reason: str, seconds: float, now: float, polls: bool, save: bool) -> Transition:
+        """Request a stop, or park the workers at once if they do not poll.
+
+        A repeated request may only be earlier, or require to save.
+        """
+        deadline, save = now + seconds, save or self.stop_saves
+        if self.stop_deadline is not None:
+            if deadline >= self.stop_deadline and save == self.stop_saves:
+                return Transition(self)
+            deadline = min(deadline, self.stop_deadline)
+        if deadline > now and polls:
+            requested = replace(self, stop_deadline=deadline, stop_saves=save)
+            return Transition(requested, (RequestStop(reason, deadline - now, save),))
+        return self._park(reason)
+
+    def _park(self, reason: str) -> Transition:
+        """Park the workers for the next round. A node that leaves takes part in none, and stops them."""
+        if self.part is None:
             return Transition(self)
-        if seconds > 0 and polls:
-            return Transition(replace(self, stop_deadline=deadline), (RequestStop(reason, seconds),))
-        return self._stop(reason)
+        if self.leaving:
+            return self._stop(reason)
+        return Transition(self._without_workers(parked=True), (ParkWorkers(reason),))
 
     def _stop(self, reason: str) -> Transition:
-        return Transition(self) if self.part is None else Transition(self._without_workers(), (StopWorkers(reason),))
+        if self.part is None and not self.parked:
+            return Transition(self)
+        return Transition(self._without_workers(), (StopWorkers(reason),))
 
-    def _without_workers(self) -> "NodeStateMachine":
-        return replace(self, part=None, stop_deadline=None)
+    def _without_workers(self, parked: bool = False) -> "NodeStateMachine":
+        return replace(self, part=None, stop_deadline=None, stop_saves=False, parked=parked)
 
     def _ready(self, round: int, **changes: object) -> Transition:
         """Ask for a place in the round after ``round``, with a new port for its store."""

@@ -21,7 +21,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.bootstrap import EnteredRun
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.node import Action, ReservePort, StartWorkers, StopWorkers
+from hpcelastic.protocol.node import Action, ParkWorkers, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
 from hpcelastic.pytorch.marking import ExportedEnvironment
 from hpcelastic.rendezvous.rendezvous import Observation
@@ -282,7 +282,7 @@ class ExternalAgentSession:
             self._reserve_port()
         elif isinstance(action, StartWorkers):
             self._hand_over(action)
-        elif isinstance(action, StopWorkers):
+        elif isinstance(action, ParkWorkers | StopWorkers):
             self._wait_until_stopped(action.reason)
 
     def _hand_over(self, start: StartWorkers) -> None:

@@ -32,6 +32,7 @@ from hpcelastic.protocol.events import (
     StateChanged,
     TimerExpired,
     WorkerEnded,
+    WorkersParked,
     WorkersStarted,
     WorkersStopped,
 )
@@ -138,7 +139,7 @@ class Telemetry:
                     self._put_state()
             case TimerExpired():
                 self._timer_expired(event)
-            case WorkersStopped() | Fenced():
+            case WorkersStopped() | WorkersParked() | Fenced():
                 self.state, self._waits_since = WorkerState.STOPPED, moment
             case RunEnded(phase=phase):
                 self.state, self.phase = _FINAL_STATES[phase], phase

@@ -8,6 +8,7 @@ from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
 from .publish import claim, publish
+from .rounds import resumable
 from .stop import ignore_sigterm, on_stop, report_progress, should_stop, time_left, why_stop
 from .store import store
 
@@ -22,6 +23,7 @@ __all__ = [
     "on_stop",
     "publish",
     "report_progress",
+    "resumable",
     "should_stop",
     "store",
     "time_left",

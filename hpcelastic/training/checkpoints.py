@@ -29,6 +29,7 @@ from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
 from .publish import publication, publication_error
+from .recovery import Held
 from .stop import report_progress
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,12 @@ class Checkpoints:
         worker = context()
         self.directory = Path(directory) if directory is not None else (worker.run_dir or Path()) / "checkpoints"
         self.keep = keep
-        self.round = worker.round if round is None else round
+        self._round = round
+
+    @property
+    def round(self) -> int:
+        """The round in whose name checkpoints are saved: the one that was given, or that of this worker."""
+        return context().round if self._round is None else self._round
 
     def save(self, step: int, state: dict[str, Any]) -> Path:
         """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
@@ -114,6 +120,14 @@ class Checkpoints:
         if loaded is not None:
             mark(MarkKind.RESTORED, loaded.step)
         return loaded
+
+    def newest(self) -> Held | None:
+        """Return which state the newest checkpoint has, without reading it; None if there is none.
+
+        After the call no older round can publish here.
+        """
+        self._claim()
+        return next((Held(name.round, name.step) for name in self._names()), None)
 
     def _load(self, map_location: Any) -> Checkpoint | None:
         import torch.distributed as dist

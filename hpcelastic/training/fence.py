@@ -55,6 +55,7 @@ from hpcelastic.storage.errnos import retry
 from hpcelastic.storage.paths import RunPaths
 
 from .context import context
+from .token import check_token
 
 _FENCE_PREFIX = ".publishing-"
 _REVOKED_PREFIX = "revoked-"
@@ -111,11 +112,13 @@ class Fence:
 def current_fence() -> Fence | None:
     """Return the fence of this worker's round; None outside hpcelastic.
 
-    Raises ``StoreError`` if a newer round has formed. That check stops most zombies early; safety does not need it.
+    Raises ``StoreError`` if the round has ended on this node, or a newer round has formed. These checks stop most
+    zombies early; safety does not need them.
     """
     worker = context()
     if worker.run_dir is None or worker.round == 0:
         return None
+    check_token()
     newest = _newest_round(worker.run_dir)
     if newest > worker.round:
         raise StoreError(f"round {newest} has formed; this worker of round {worker.round} is outdated and must stop")

@@ -94,6 +94,26 @@ def report_progress(step: int) -> None:
         mark(MarkKind.SAVED, step)
 
 
+def must_save() -> bool:
+    """Return True if a node leaves, or the run shall have a checkpoint. Every rank calls this after `should_stop`.
+
+    All ranks get the same answer. It is False only if the round ends because nodes join.
+    """
+    return _poller is not None and _poller.must_save()
+
+
+def registered_callbacks() -> int:
+    """Return the number of callbacks that are registered."""
+    return len(_callbacks)
+
+
+def end_round(callbacks: int) -> None:
+    """Forget the request of the last round, and the callbacks that it registered: all but the first ``callbacks``."""
+    global _poller
+    _poller = None
+    del _callbacks[callbacks:]
+
+
 class _StopPoller:
     """A poller of the stop flag of this rank, which agrees with the other ranks."""
 
@@ -110,11 +130,14 @@ class _StopPoller:
 
     def _ignore_sigterm(self) -> None:
         """Ignore SIGTERM, unless the script handles it itself."""
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if self._control_page is not None and in_main_thread and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-            self._control_page.ignore_sigterm(self._local_index, self._round)
+        if self._control_page is None or threading.current_thread() is not threading.main_thread():
+            return
+        handler = signal.getsignal(signal.SIGTERM)
+        if handler == signal.SIG_DFL:
             ignore_sigterm()
             os.register_at_fork(after_in_child=_restore_sigterm)  # the script may end its child processes by SIGTERM
+        if handler in (signal.SIG_DFL, _no_op):
+            self._control_page.ignore_sigterm(self._local_index, self._round)
 
     def poll(self) -> bool:
         if self._control_page is None or self._marks is None or self._stopping:
@@ -129,6 +152,11 @@ class _StopPoller:
             for callback in _callbacks:
                 callback()
         return self._stopping
+
+    def must_save(self) -> bool:
+        request = _stop_request()
+        mine = request is not None and request.save
+        return mine if self._reduction is None else self._reduction.reduce_now(mine)
 
     def _any_rank_requested(self, requested: bool) -> bool:
         """Return True if any rank got a stop request. All ranks return the same in the same call."""
@@ -147,7 +175,7 @@ class _StopReduction:
         import torch.distributed as dist
 
         self.world = world
-        with _gloo_interface():
+        with on_agents_interface():
             self._group = dist.new_group(backend="gloo", timeout=_REDUCE_TIMEOUT)
         self._work: Any = None
         self._flag: torch.Tensor | None = None
@@ -165,9 +193,18 @@ class _StopReduction:
         self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return False
 
+    def reduce_now(self, flag: bool) -> bool:
+        """Return True if any rank has the flag set."""
+        import torch
+        import torch.distributed as dist
+
+        tensor = torch.tensor([int(flag)], dtype=torch.uint8)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
+        return bool(tensor.item())
+
 
 @contextlib.contextmanager
-def _gloo_interface() -> Iterator[None]:
+def on_agents_interface() -> Iterator[None]:
     """Let gloo use the interface of the agents. By default it resolves the host name, which may give a loopback."""
     name, interface = "GLOO_SOCKET_IFNAME", os.environ.get("HPCELASTIC_INTERFACE")
     if not interface or os.environ.get(name):

@@ -562,7 +562,7 @@ def test_killing_reaches_processes_spawned_meanwhile(marker: str) -> None:
 def test_killing_reaches_a_process_during_an_exec(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([[], [7], [], [], [8]])
     killed: list[int] = []
-    monkeypatch.setattr(guard_main, "marked_processes", lambda marker: next(looks))
+    monkeypatch.setattr(guard_main, "marked_processes", lambda marker, without: next(looks))
     monkeypatch.setattr(guard_main, "time", SimpleNamespace(sleep=lambda seconds: None))
     monkeypatch.setattr(guard_main, "os", SimpleNamespace(kill=lambda pid, signum: killed.append(pid)))
     kill_marked_processes("marker")

@@ -127,8 +127,8 @@ time.sleep(1000)
 def test_a_killed_worker_that_does_not_end_is_not_awaited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     group = start("time.sleep(1000)")
     pids = {worker.rank: worker.process.pid for worker in group.running.values()}
-    for way in ("send", "_kill_marked"):  # like processes that wait for a hung filesystem
-        monkeypatch.setattr(group, way, lambda *_: None)
+    monkeypatch.setattr(workers, "kill_group", lambda *_: None)  # like processes that wait for a hung filesystem
+    monkeypatch.setattr(group, "_kill_marked", lambda *_: None)
     monkeypatch.setattr(workers, "_KILL_TIMEOUT", 0.1)
     assert {worker.rank: worker.process.pid for worker in group.stop(grace=0)} == pids
     assert group.running == {}

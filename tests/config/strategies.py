@@ -82,6 +82,7 @@ configs = st.builds(
         timers=st.booleans(),
         numa=st.sampled_from(["none", "node", "core-complex"]),
         stop_grace=seconds,
+        park_grace=seconds,
         forward_signals=st.lists(st.sampled_from(["SIGUSR1", "SIGHUP"]), max_size=2).map(tuple),
         preload=st.lists(st.sampled_from(["torch", "numpy.random"]), max_size=2).map(tuple),
     ),

@@ -15,7 +15,7 @@ def test_each_value_has_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
-    assert [re.sub(r" +# ", "  # ", line) for line in shown[:22]] == [
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:23]] == [
         "run:",
         "  name: null  # default",
         "  directory: runs  # default",
@@ -33,6 +33,7 @@ def test_each_value_has_its_origin() -> None:
         "  virtual_local_rank: false  # default",
         "  numa: none  # default",
         "  stop_grace: 15.0  # default",
+        "  park_grace: 5.0  # default",
         "  forward_signals: []  # default",
         "  timers: false  # default",
         "  preload: [torch]  # default",

@@ -33,7 +33,7 @@ _POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
 _EXPIRY = "self._backend.observer(times.lease + times.margin, clock)"
-_STOP_FIRST = "return machine._stop(state.reason)"
+_PARK_FIRST = "return machine._park(state.reason)"
 _ADD = "self.update(key, lambda old: str(parse_number(key, old) + amount))"
 
 MUTANTS = {
@@ -147,19 +147,19 @@ MUTANTS = {
     ),
     # node state machine
     "workers start after an old observation": Patch(NODE, "now < lease_from + self.lease:", "True:"),
-    "workers start after the lease expired during a stop": Patch(
+    "workers start after the lease expired while others were parked": Patch(
         NODE,
-        _STOP_FIRST,
-        f"{_STOP_FIRST}.then(lambda machine: machine.observe(state, lease_from, now, settled=settled, polls=polls))",
+        _PARK_FIRST,
+        f"{_PARK_FIRST}.then(lambda machine: machine.observe(state, lease_from, now, settled=settled, polls=polls))",
     ),
     "workers start although others may continue without the node": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
         NODE, "part.round > self.member.round", "part.round >= self.member.round"
     ),
-    "a node is ready before its workers are stopped": Patch(
-        NODE, _STOP_FIRST, "return machine._ready(state.round).then(lambda machine: machine._stop(state.reason))"
+    "a node is ready before its workers are parked": Patch(
+        NODE, _PARK_FIRST, "return machine._ready(state.round).then(lambda machine: machine._park(state.reason))"
     ),
-    "workers are not stopped for a new round": Patch(
+    "workers are not parked for a new round": Patch(
         NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
     ),
     "a node does not publish that it was fenced": Patch(
@@ -171,6 +171,18 @@ MUTANTS = {
     "a fenced node does not ask for the next round": Patch(
         NODE, ".then(lambda machine: machine._ready(round, fenced=round))", ""
     ),
+    "a node leaves beside its parked workers": Patch(
+        NODE, "return machine._stop(notice.reason)", "return Transition(machine)"
+    ),
+    "the workers of a node that leaves are parked": Patch(
+        NODE, "        if self.leaving:\n            return self._stop(reason)\n", ""
+    ),
+    "workers that park on request outlive a node that leaves": Patch(
+        NODE,
+        'return machine._stop("the node leaves") if self.leaving else machine._ready(round)',
+        "return Transition(machine) if self.leaving else machine._ready(round)",
+    ),
+    "parked workers outlive the run": Patch(NODE, "if self.part is None and not self.parked:", "if self.part is None:"),
     "a node that succeeded in a round that is ending starts workers again": Patch(
         NODE, "if published == (NodeState.SUCCEEDED, state.round) and state.grace:", "if False:"
     ),
@@ -187,11 +199,18 @@ MUTANTS = {
         "published = self._publish(NodeState.FAILED, failure.round, failure=failure, fenced=fenced)",
         "published = Transition(self)",
     ),
-    "workers that stopped on request count as succeeded": Patch(NODE, "        if not early:\n", "        if True:\n"),
+    "workers that stopped on request count as succeeded": Patch(
+        NODE,
+        'return machine._stop("the node leaves") if self.leaving else machine._ready(round)',
+        "return self.workers_succeeded()",
+    ),
     "the later of two deadlines counts": Patch(
         NODE,
-        "if self.stop_deadline is not None and deadline >= self.stop_deadline:",
-        "if self.stop_deadline is not None and deadline < self.stop_deadline:",
+        "if deadline >= self.stop_deadline and save == self.stop_saves:",
+        "if deadline < self.stop_deadline and save == self.stop_saves:",
+    ),
+    "workers that were requested to stop for a newcomer do not save for a departure": Patch(
+        NODE, "if deadline >= self.stop_deadline and save == self.stop_saves:", "if deadline >= self.stop_deadline:"
     ),
     "a node that leaves asks for the next round": Patch(
         NODE,
@@ -203,7 +222,7 @@ MUTANTS = {
         "published = machine._publish(self.member.node_state, self.member.round, leaving=notice)",
         "published = Transition(machine)",
     ),
-    "the node waits for workers that do not poll": Patch(NODE, "if seconds > 0 and polls:", "if True:"),
+    "the node waits for workers that do not poll": Patch(NODE, "if deadline > now and polls:", "if True:"),
     # requeue
     "another agent's claim is judged again": Patch(REQUEUE, "None if _claimed(agent) else refusal", "refusal"),
     "the claim of a dead agent never times out": Patch(
@@ -246,6 +265,11 @@ PROFILE_OF = {
     "a round has a group that is not whole": "groups",
     "a newcomer that completes no group ends the round": "groups",
     "a round follows a final success": "agents of torch",
+    "a node leaves beside its parked workers": "parked workers",
+    "the workers of a node that leaves are parked": "parked workers",
+    "workers that park on request outlive a node that leaves": "parked workers",
+    "parked workers outlive the run": "parked workers",
+    "workers that stopped on request count as succeeded": "parked workers",
     "a node whose heartbeat was not seen is a member of the next round": "long waits",
     "every lease counts as proof of life": "long waits",
     "two incarnations of a node are members of a round": "long waits",
@@ -306,12 +330,12 @@ BY_TESTS = {
 UNSEEN = {
     *BY_TESTS,
     "workers start after an old observation",
-    "workers start after the lease expired during a stop",
+    "workers start after the lease expired while others were parked",
     "workers start although others may continue without the node",
     "a node does not publish that it was fenced",
     "a node leaves without a departure",
-    "workers that stopped on request count as succeeded",
     "the later of two deadlines counts",
+    "workers that were requested to stop for a newcomer do not save for a departure",
     "a node that leaves asks for the next round",
     "a node that succeeded in a round that is ending starts workers again",
     "a node does not publish that it must leave",

@@ -98,7 +98,7 @@ class Slot(NamedTuple):
 
     @property
     def stopping(self) -> bool:
-        """Whether the agent still has to stop the workers."""
+        """Whether the agent still has to park or to stop the workers."""
         return self.running is not None and self.machine.part is None
 
 
@@ -369,7 +369,8 @@ class Model:
         machine = slot.machine
         if slot.stopping:
             yield Step(slot._replace(running=None), breaks=slot.running.round)
-        elif (machine.leaving and machine.part is None) or machine.member.final:
+        elif machine.left or machine.member.final:
+            _demand(not machine.parked, lambda: f"{slot.member.node} leaves while workers of it are parked")
             yield Step(_departed(slot, machine))
         elif slot.news is not None:
             yield self._execute(slot, self._observe(slot, slot.news))
@@ -382,14 +383,18 @@ class Model:
         return slot.machine.observe(state, 0.0, now, settled=news.settled, polls=self.rules.polls)
 
     def _execute(self, slot: Slot, transition: Any, **changes: Any) -> Step:
-        """Execute the actions of an event. Workers that are stopped after a publication are stopped in another step."""
+        """Execute the actions of an event. Workers that are stopped after a publication are stopped in another step.
+
+        Parked workers count as stopped: they cannot take part in their round any more.
+        """
         names = [type(action).__name__ for action in transition.actions]
         machine = replace(transition.machine, started=False, leaves_by=0.0)  # on which no action depends here
         running, breaks = slot.running, 0
         if "StartWorkers" in names:
             running = machine.part
-        if "StopWorkers" in names and "Publish" not in names[: names.index("StopWorkers")]:
-            running, breaks = None, slot.running.round
+        ends = next((i for i, name in enumerate(names) if name in ("ParkWorkers", "StopWorkers")), None)
+        if running is not None and ends is not None and "Publish" not in names[:ends]:
+            running, breaks = None, running.round
         after = slot._replace(**{"machine": machine, "running": running, **changes})
         if "Finish" in names:
             return Step(_departed(after, machine), breaks=breaks)
@@ -403,7 +408,7 @@ class Model:
         round = machine.part.round
         yield self._execute(slot, machine.workers_succeeded(final=self.rules.final), running=None)
         if machine.stop_deadline is not None:
-            yield self._execute(slot, machine.workers_succeeded(early=True), running=None)
+            yield self._execute(slot, machine.workers_stopped(parked=True), running=None)
         report = Failure(round, slot.member.node, machine.part.first_rank, 0, 1, "")
         failed = self._execute(slot, machine.worker_failed(report)).slot
         yield Step(failed, "fail", breaks=round, crashed=round)
@@ -472,7 +477,8 @@ def _known(state: State, node: str) -> State:
     """Return the values on which the actions of ``node`` depend."""
     if state.phase.final:
         return state
-    known = replace(state, spent=_Spent(), cause=None)
+    requested = state.phase is Phase.JOINING and state.grace > 0
+    known = replace(state, spent=_Spent(), cause=state.cause if requested else None)
     if any(p.node == node for p in state.participants) and state.phase is Phase.RUNNING:
         return known
     grace = state.grace if state.phase is Phase.JOINING else 0.0

@@ -49,6 +49,11 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         "workers started",
         {**WORKERS, "gpus": "0,1", "bound": "0-3;8"},
     ),
+    (
+        events.WorkersStarted(**{**WORKERS, "pids": {2: 70, 10: 71}}, resumed=(2,)),  # type: ignore[arg-type]
+        "workers started",
+        {**WORKERS, "resumed": [2]},
+    ),
     (events.WorkersStarted(**{**WORKERS, "pids": {2: 70, 10: 71}}), "workers started", WORKERS),  # type: ignore[arg-type]
     (
         events.WorkerEnded(round=1, rank=3, exit_code=-9),
@@ -70,6 +75,16 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         events.StopRequested(round=1, seconds=120.0, reason="n2 joins"),
         "stop requested",
         {"round": 1, "seconds": 120.0, "reason": "n2 joins"},
+    ),
+    (
+        events.WorkersParked(round=1, reason="n2 was lost", ranks=(0, 1)),
+        "workers parked",
+        {"round": 1, "reason": "n2 was lost", "ranks": [0, 1]},
+    ),
+    (
+        events.WorkerInterrupted(round=1, rank=3, error="Connection closed by peer"),
+        "worker interrupted",
+        {"round": 1, "rank": 3, "error": "Connection closed by peer"},
     ),
     (events.WorkersPoll(round=1), "workers poll", {"round": 1}),
     (events.Fenced(round=1), "fenced", {"round": 1}),
@@ -131,7 +146,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
     assert parse(kind, {**fields, "newer": {"than": ["this"]}}) == event
 
 
-OPTIONAL = {"workers", "requeue", "gpus", "bound", "sent"}
+OPTIONAL = {"workers", "requeue", "gpus", "bound", "resumed", "sent"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 

@@ -157,10 +157,18 @@ def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> Non
         pytest.param(
             replace(TWO, faults=(("fail", 1),)),
             NODE,
-            "return machine._stop(state.reason)",
-            "return machine._ready(state.round).then(lambda machine: machine._stop(state.reason))",
+            "return machine._park(state.reason)",
+            "return machine._ready(state.round).then(lambda machine: machine._park(state.reason))",
             "run at the same time",
-            id="a node is ready before its workers are stopped",
+            id="a node is ready before its workers are parked",
+        ),
+        pytest.param(
+            replace(TWO, faults=(("fail", 1), ("warn", 1))),
+            NODE,
+            "return machine._stop(notice.reason)",
+            "return Transition(machine)",
+            "leaves while workers of it are parked",
+            id="a node leaves beside its parked workers",
         ),
         pytest.param(
             LATE,

@@ -8,6 +8,7 @@ from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.node import (
     Action,
     NodeStateMachine,
+    ParkWorkers,
     Publish,
     RequestStop,
     ReservePort,
@@ -64,9 +65,9 @@ class Agent:
             return f"publish {self.member.node_state.value} {self.member.round}"
         if isinstance(action, StartWorkers):
             return f"start {action.part.round}"
-        if isinstance(action, StopWorkers):
+        if isinstance(action, ParkWorkers | StopWorkers):
             self.now += self.stop_takes
-            return "stop"
+            return "park" if isinstance(action, ParkWorkers) else "stop"
         if isinstance(action, ReservePort):
             self.machine = self.machine.with_port(PORT)
             return "reserve"
@@ -152,28 +153,28 @@ def test_a_node_that_has_been_in_a_round_is_prepared() -> None:
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             ENDED,
             FRESH,
-            ["stop", "reserve", "publish ready 1"],
-            id="is ready only when its workers have stopped",
+            ["park", "reserve", "publish ready 1"],
+            id="is ready only when its workers are parked",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             RUNS_2,
             FRESH,
-            ["stop", "start 2", "publish running 2"],
+            ["park", "start 2", "publish running 2"],
             id="has slept through the end of its round",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             RUNS_2,
             OLD,
-            ["stop"],
+            ["park"],
             id="has slept, and the lease has expired",
         ),
         pytest.param(
             state_machine(NodeState.RUNNING, 1, RUNS_1),
             WITHOUT_US,
             FRESH,
-            ["stop", "reserve", "publish ready 2"],
+            ["park", "reserve", "publish ready 2"],
             id="the others have continued",
         ),
         pytest.param(
@@ -205,10 +206,10 @@ def test_what_follows_from_the_register(
     assert Agent(before).observe(state, lease_from) == expected
 
 
-def test_no_worker_starts_if_the_lease_expires_while_others_are_stopped() -> None:
+def test_no_worker_starts_if_the_lease_expires_while_others_are_parked() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     agent.stop_takes = LEASE
-    assert agent.observe(RUNS_2) == ["stop"]
+    assert agent.observe(RUNS_2) == ["park"]
     assert agent.observe(RUNS_2, agent.now) == ["start 2", "publish running 2"]
 
 
@@ -218,10 +219,10 @@ def test_a_regained_lease_is_not_used_at_once() -> None:
     assert agent.observe(RUNS_1, settled=True) == ["start 1", "publish running 1"]
 
 
-def test_a_failure_is_published_before_the_other_workers_are_stopped() -> None:
+def test_a_failure_is_published_before_the_other_workers_are_parked() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     transition = agent.machine.worker_failed(failure("a", 1))
-    assert transition.actions == (Publish(), StopWorkers("rank 0 failed"))
+    assert transition.actions == (Publish(), ParkWorkers("rank 0 failed"))
     assert (transition.machine.member.failure, transition.machine.part) == (failure("a", 1), None)
 
 
@@ -252,7 +253,7 @@ def test_an_agent_whose_success_is_final_follows_no_other_round(state: State) ->
     ("machine", "expected"),
     [
         pytest.param(
-            state_machine(NodeState.RUNNING, 1, RUNS_1), ["stop", "reserve", "publish ready 1"], id="workers ran"
+            state_machine(NodeState.RUNNING, 1, RUNS_1), ["park", "reserve", "publish ready 1"], id="workers ran"
         ),
         pytest.param(state_machine(NodeState.FAILED, 1), ["publish failed 1"], id="they had just failed"),
     ],
@@ -266,7 +267,7 @@ def test_an_expired_lease_is_published_with_its_round(machine: NodeStateMachine,
 def test_a_lost_store_ends_the_round_like_an_expired_lease() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     transition = agent.machine.lease_expired("the store was lost")
-    assert transition.actions[0] == StopWorkers("the store was lost")
+    assert transition.actions[0] == ParkWorkers("the store was lost")
     agent.apply(transition)
     assert (agent.member.node_state, agent.member.fenced, agent.member.port) == (NodeState.READY, 1, PORT)
 
@@ -288,7 +289,7 @@ def test_a_failure_that_cannot_be_published_spends_no_restart() -> None:
 def test_a_failure_while_the_directory_fails_spends_no_restart() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
     assert agent.apply(agent.machine.store_failed()) == []
-    assert agent.apply(agent.machine.worker_failed(failure("a", 1))) == ["publish failed 1", "stop"]
+    assert agent.apply(agent.machine.worker_failed(failure("a", 1))) == ["publish failed 1", "park"]
     assert agent.member.fenced == 1
 
 
@@ -324,7 +325,7 @@ def test_workers_that_poll_end_their_step_before_the_node_leaves() -> None:
     assert agent.machine.seconds_to_stop(NOW + 5) == 15.0
     assert agent.machine.notice_at(NOW + 5) == replace(WARNING, seconds=15.0)
     assert agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0)) == []
-    assert agent.apply(agent.machine.workers_succeeded(early=True)) == []
+    assert agent.apply(agent.machine.workers_stopped()) == []
     assert (agent.machine.part, agent.machine.stop_deadline) == (None, None)
 
 
@@ -332,9 +333,9 @@ def test_workers_that_poll_end_their_step_before_the_node_leaves() -> None:
     ("state", "polls", "expected"),
     [
         pytest.param(ENDS_WELL, True, ["request"], id="no fault"),
-        pytest.param(ENDS_WELL, False, ["stop", "reserve", "publish ready 1"], id="they do not poll"),
-        pytest.param(replace(ENDS_WELL, grace=0.0), True, ["stop", "reserve", "publish ready 1"], id="a fault"),
-        pytest.param(RUNS_2, True, ["stop", "start 2", "publish running 2"], id="the others continued"),
+        pytest.param(ENDS_WELL, False, ["park", "reserve", "publish ready 1"], id="they do not poll"),
+        pytest.param(replace(ENDS_WELL, grace=0.0), True, ["park", "reserve", "publish ready 1"], id="a fault"),
+        pytest.param(RUNS_2, True, ["park", "start 2", "publish running 2"], id="the others continued"),
     ],
 )
 def test_workers_are_requested_to_stop_if_there_is_no_fault(state: State, polls: bool, expected: list[str]) -> None:
@@ -344,7 +345,7 @@ def test_workers_are_requested_to_stop_if_there_is_no_fault(state: State, polls:
 def test_workers_that_stopped_on_request_are_no_success() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.observe(ENDS_WELL)
-    assert agent.apply(agent.machine.workers_succeeded(early=True)) == ["reserve", "publish ready 1"]
+    assert agent.apply(agent.machine.workers_stopped()) == ["reserve", "publish ready 1"]
 
 
 def test_a_success_in_the_grace_period_waits_for_the_others() -> None:
@@ -355,16 +356,16 @@ def test_a_success_in_the_grace_period_waits_for_the_others() -> None:
     assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["reserve", "publish ready 1"]
 
 
-def test_a_fault_stops_workers_that_were_requested_to_stop() -> None:
+def test_a_fault_parks_workers_that_were_requested_to_stop() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.observe(ENDS_WELL)
-    assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["stop", "reserve", "publish ready 1"]
+    assert agent.observe(replace(ENDS_WELL, grace=0.0)) == ["park", "reserve", "publish ready 1"]
 
 
-def test_workers_that_do_not_stop_in_time_are_stopped() -> None:
+def test_workers_that_do_not_stop_in_time_are_parked() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
     agent.observe(ENDS_WELL)
-    assert agent.apply(agent.machine.stop_timed_out()) == ["stop", "reserve", "publish ready 1"]
+    assert agent.apply(agent.machine.stop_timed_out()) == ["park", "reserve", "publish ready 1"]
 
 
 def test_the_earlier_of_two_deadlines_counts() -> None:
@@ -372,6 +373,73 @@ def test_the_earlier_of_two_deadlines_counts() -> None:
     agent.leave(Notice("time limit", 90.0))
     assert agent.observe(joining("ab", Cause.LEAVE, round=1, grace=20.0)) == ["request"]
     assert agent.machine.seconds_to_stop(NOW) == 20.0
+
+
+def parked_agent() -> Agent:
+    """Return the agent of a node whose workers were parked at the end of round 1."""
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1)
+    agent.observe(ENDED)
+    assert agent.machine.parked
+    return agent
+
+
+def test_parked_workers_are_resumed_in_the_next_round() -> None:
+    agent = parked_agent()
+    assert agent.observe(RUNS_2) == ["start 2", "publish running 2"]
+    assert not agent.machine.parked
+
+
+def test_parked_workers_stay_while_others_continue() -> None:
+    agent = parked_agent()
+    assert agent.observe(WITHOUT_US) == ["reserve", "publish ready 2"]
+    assert agent.machine.parked
+
+
+def test_a_node_that_leaves_stops_its_parked_workers() -> None:
+    agent = parked_agent()
+    assert agent.leave(WARNING) == ["stop"]
+    assert agent.machine.left and not agent.machine.parked
+
+
+def test_the_end_of_the_run_stops_parked_workers() -> None:
+    assert parked_agent().observe(replace(ENDED, phase=Phase.CLOSED)) == ["stop", "end closed"]
+
+
+def test_an_expired_lease_leaves_parked_workers_alone() -> None:
+    agent = parked_agent()
+    assert agent.apply(agent.machine.lease_expired()) == ["publish ready 1"]
+    assert agent.machine.parked
+
+
+def test_workers_that_park_on_request_are_resumed_in_the_next_round() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(ENDS_WELL)
+    assert agent.apply(agent.machine.workers_stopped(parked=True)) == ["reserve", "publish ready 1"]
+    assert agent.machine.parked
+
+
+def test_workers_of_a_leaving_node_that_park_on_request_are_stopped() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.leave(WARNING)
+    assert agent.apply(agent.machine.workers_stopped(parked=True)) == ["stop"]
+    assert agent.machine.left and not agent.machine.parked
+
+
+def test_workers_save_unless_nodes_only_join() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    (request,) = agent.machine.observe(ENDS_WELL, FRESH, NOW, polls=True).actions
+    assert isinstance(request, RequestStop) and (request.seconds, request.save) == (120.0, False)
+    (request,) = agent.machine.observe(replace(ENDS_WELL, cause=Cause.CHECKPOINT), FRESH, NOW, polls=True).actions
+    assert isinstance(request, RequestStop) and request.save
+
+
+def test_workers_that_must_save_after_all_are_requested_again() -> None:
+    agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
+    agent.observe(replace(ENDS_WELL, grace=15.0))
+    transition = agent.machine.leave(WARNING, NOW, True)
+    assert transition.actions[-1] == RequestStop("preempted", 15.0, True)
+    assert agent.apply(transition) == ["publish running 1", "request"]
+    assert agent.leave(WARNING) == ["publish running 1"]
 
 
 def test_a_drained_node_leaves() -> None:

@@ -88,6 +88,9 @@ class Profile:
     multiple: int = 1
     """The number of nodes of a round is a multiple of it."""
 
+    parks: bool = False
+    """Whether workers can be parked at the end of a round."""
+
     final: bool = False
     """Whether an agent whose workers have succeeded starts none again and may end at once, like torch's agents."""
 
@@ -191,6 +194,14 @@ PROFILES = (
     Profile("agents of torch", {"kill": 1, "come": 2, "crash": 1, "scale": 1, "cut_off": 0.5}, ALL, final=True),
     Profile(
         "groups", {"kill": 1, "come": 2.5, "crash": 0.5, "leave": 0.5, "scale": 0.7, "reopen": 0.5}, ALL, multiple=2
+    ),
+    Profile(
+        "parked workers",
+        {"kill": 1, "come": 2, "crash": 1, "leave": 0.7, "drain": 0.5, "cut_off": 1, "pause": 0.5, "kill_agent": 0.3},
+        ALL,
+        every=4,
+        publishes=True,
+        parks=True,
     ),
     Profile(
         "everything",

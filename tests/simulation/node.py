@@ -30,6 +30,7 @@ _DEPARTURE_TIMEOUT = 5.0
 _EXECUTED_BY = {
     "Publish": "_publish",
     "StartWorkers": "_start",
+    "ParkWorkers": "_park",
     "StopWorkers": "_stop",
     "RequestStop": "_ask",
     "ReservePort": "_reserve",
@@ -56,6 +57,9 @@ class Node:
         self.groups: list[Group] = []
         self._group: Group | None = None
         """The group that the main thread supervises."""
+
+        self._parked: Group | None = None
+        """The group that waits for the next round."""
 
         self.stopping = False
         self._lease_from = 0.0
@@ -202,14 +206,40 @@ class Node:
         self.guard.tell("arm", repr(action.lease_from))
         self._main_task.pause(world.random.uniform(0, 0.1))
         world.log(f"{self.id} starts round {part.round} as group rank {part.group_rank}")
-        group = self._group = Group(self, part, len(self.groups))
+        group = self._group = Group(self, part, len(self.groups), self._parked)
         self.groups.append(group)
+        self._parked = None
         world.judge(partial(world.started, self, part))
         self._main_task.pause(world.random.uniform(0, 0.05))
         self.guard.tell("group", str(group.id), repr(action.lease_from))
 
+    def _park(self, action: Any) -> None:
+        """Park the workers, or stop them if they cannot be parked."""
+        if not self.world.scenario.profile.parks or self.world.random.random() < 0.3:
+            self._stop(action)
+            return
+        group, self._group = self._group, None
+        if group is None:
+            return
+        self.stopping = True
+        self._main_task.pause(self.world.random.uniform(0, 1))
+        self.stopping = False
+        self._keep(group)
+        self._disarm_guard(group)
+        self.world.log(f"{self.id} has parked the workers of round {group.part.round}")
+        self.world.echo(group.part.round)
+
+    def _keep(self, group: Group) -> None:
+        """Keep the workers that are left of a group for the next round."""
+        if group.alive:
+            group.park()
+            self._parked = group
+
     def _stop(self, _: Any) -> None:
         """Stop the workers, first with a request and then by a kill. Meanwhile the main thread does nothing else."""
+        if self._parked is not None:
+            self._parked.end()
+            self._parked = None
         group, self._group = self._group, None
         if group is None:
             return
@@ -242,11 +272,16 @@ class Node:
             rank = part.first_rank + local_rank
             failure = Failure(part.round, self.id, rank, local_rank, code, "crashed", timestamp=self.clock())
             self._execute(self._state_machine.worker_failed(failure))
-        elif not group.alive and not any(other is group for other, _, _ in self._ended):
+        elif (group.parked or not group.alive) and not any(other is group for other, _, _ in self._ended):
             self._group = None
             self._disarm_guard(group)
+            if group.parked:
+                self._keep(group)
+            if group.early:
+                self._execute(self._state_machine.workers_stopped(group.parked))
+                return
             final = self.world.scenario.profile.final
-            self._execute(self._state_machine.workers_succeeded(group.early, final))
+            self._execute(self._state_machine.workers_succeeded(final))
             if final:
                 self.world.clock.after(self.world.random.uniform(0, 5), self._agent_ends, self._agent)
 
@@ -257,6 +292,8 @@ class Node:
 
     def _part(self) -> None:
         self.leaving = True
+        if self._parked is not None and self._parked.alive:
+            self.world.judge(partial(self.world.referee.broken, f"{self.id} leaves while workers of it are parked"))
         if self._group is not None:
             self._stop(None)
         self._execute(self._state_machine.depart())
@@ -289,7 +326,7 @@ class Node:
         for group in groups:
             if group.alive:
                 self.world.log(f"{self.id} is fenced in round {group.part.round}")
-                if not self.stopping:  # else the round had ended for this node already
+                if not self.stopping and not group.parked:  # else the round had ended for this node already
                     self.world.referee.fenced(group.part.round)
             group.end()
             self.world.echo(group.part.round)

@@ -29,10 +29,10 @@ class Round:
 
 
 class Group:
-    """The workers of ``node`` in the round of ``part``, as one process."""
+    """The workers of ``node`` in the round of ``part``, as one process. ``parked`` is the group that it continues."""
 
-    def __init__(self, node: "Node", part: Assignment, id: int) -> None:
-        self.node, self.part, self.id = node, part, id
+    def __init__(self, node: "Node", part: Assignment, id: int, parked: "Group | None" = None) -> None:
+        self.node, self.part, self.id, self._before = node, part, id, parked
         self.alive = set(range(part.local_world_size))
         self.process = Process(node.world.clock)
         self.round: Round = node.world.rounds.setdefault(
@@ -40,6 +40,9 @@ class Group:
         )
         self.early = False
         """Whether the workers ended because of a request to stop."""
+
+        self.parked = False
+        """Whether the workers wait for the next round. Their processes are alive."""
 
         self.round.started.add(part.group_rank)
         self.mount = node.new_mount(self.process)
@@ -53,14 +56,19 @@ class Group:
     @property
     def running(self) -> bool:
         """True while a process of the group can act."""
-        return bool(self.alive) and not self.process.frozen
+        return bool(self.alive) and not self.parked and not self.process.frozen
+
+    def park(self) -> None:
+        """Park the workers. Threads that they have started continue to publish with the token of the round."""
+        self.parked = True
+        self.round.broken = self.round.broken or not self.early
 
     def end(self) -> None:
         """Kill all workers."""
         if self.alive:
             self.alive.clear()
             self.round.broken = True
-        self.process.end()
+        self._end_processes()
 
     @property
     def polls(self) -> bool:
@@ -82,7 +90,11 @@ class Group:
         if len(self.round.started) == self.round.size and not self.round.broken and self.alive:
             self.early = True
             self.node.world.log(f"{self.node.id} stops round {self.part.round} at the end of a step")
-            self._end_well()
+            if self.node.world.scenario.profile.parks:
+                self.park()
+                self.node.worker_ended(self, min(self.alive), 0)
+            else:
+                self._end_well()
 
     def crash(self, local_rank: int) -> None:
         """One worker has failed."""
@@ -94,7 +106,7 @@ class Group:
         """Succeed together when the groups of all nodes exist. Without one of them the workers hang."""
         if len(self.round.started) < self.round.size:
             self._later(self._finish, 1.0)
-        elif not self.round.broken and self.alive:
+        elif not self.round.broken and self.alive and not self.parked:
             world = self.node.world
             world.log(f"{self.node.id} finishes round {self.part.round}")
             world.referee.finished.add((self.node.id, self.part.round))
@@ -102,9 +114,14 @@ class Group:
 
     def _end_well(self) -> None:
         ended, self.alive = sorted(self.alive), set()
-        self.process.end()
+        self._end_processes()
         for local_rank in ended:
             self.node.worker_ended(self, local_rank, 0)
+
+    def _end_processes(self) -> None:
+        self.process.end()
+        if self._before is not None:
+            self._before.end()
 
     def _later(self, action: Callable[[], None], delay: float) -> None:
         self.node.world.clock.after(delay, action, self.process)

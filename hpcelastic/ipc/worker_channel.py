@@ -1,0 +1,155 @@
+"""The channel between an agent and a worker whose process can stay for the next round.
+
+The agent listens at a Unix socket in the abstract namespace. A worker that can be parked connects to it, and both send
+messages. A message is one JSON document, sent with the file descriptors that it is about. The kernel tells the agent
+the process id of the other end, so a process can speak only for itself.
+"""
+
+import json
+import os
+import secrets
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from hpcelastic.ipc.descriptors import receive_fds, send_fds
+
+_CREDENTIALS = struct.Struct("iII")
+"""Process id, user id and group id; see SO_PEERCRED in unix(7)."""
+
+_MAX_MESSAGE = 2**17
+_MAX_FDS = 4
+_BACKLOG = 128
+
+
+@dataclass(frozen=True)
+class Park:
+    """The agent ends a round: the worker must leave it, and wait for the next one."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Resume:
+    """The agent starts a round. Two descriptors are sent with it: the worker's standard output and standard error."""
+
+    round: int
+    environ: Mapping[str, str | None] = field(default_factory=dict)
+    """The variables that differ from those of the worker's last round; None for one that no longer exists."""
+
+
+@dataclass(frozen=True)
+class Parked:
+    """The worker has left a round. It cannot take part in it any more, and waits for the next one."""
+
+    round: int
+
+
+@dataclass(frozen=True)
+class Interrupted:
+    """A collective of the worker has failed. The worker waits until the agent ends the round."""
+
+    round: int
+    error: str
+
+
+Message: TypeAlias = Park | Resume | Parked | Interrupted
+
+_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Park, Resume, Parked, Interrupted)}
+
+
+class WorkerChannel:
+    """One end of a channel."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    @classmethod
+    def connect(cls, name: str) -> "WorkerChannel":
+        """Connect to the agent that listens at ``name``. Raises OSError if no agent of this user does."""
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            connection.connect(_address(name))
+            if _peer(connection)[1] != os.geteuid():
+                raise PermissionError(f"the agent's socket {name} belongs to another user")
+        except BaseException:
+            connection.close()
+            raise
+        return cls(connection)
+
+    def fileno(self) -> int:
+        """Readable when `receive` has a message to return, or the other end is closed."""
+        return self._connection.fileno()
+
+    def send(self, message: Message, fds: Sequence[int] = ()) -> bool:
+        """Send a message and copies of ``fds``. Return False if the other end is closed, or does not read."""
+        data = json.dumps([type(message).__name__, vars(message)]).encode()
+        try:
+            send_fds(self._connection, data, fds, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError:
+            return False
+        return True
+
+    def receive(self, *, wait: bool) -> tuple[Message, list[int]] | None:
+        """Return the next message and its descriptors; None if the other end is closed or sends nonsense.
+
+        Raises BlockingIOError if there is no message and ``wait`` is False.
+        """
+        try:
+            data, fds = receive_fds(self._connection, _MAX_MESSAGE, _MAX_FDS, 0 if wait else socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            raise
+        except OSError:
+            return None
+        try:
+            kind, fields = json.loads(data)
+            return _KINDS[kind](**fields), fds
+        except (ValueError, TypeError, KeyError):  # an end is an empty message
+            for fd in fds:
+                os.close(fd)
+            return None
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class ChannelListener:
+    """The agent's socket, to which workers connect."""
+
+    def __init__(self) -> None:
+        self.name = f"hpcelastic-{secrets.token_hex(16)}"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setblocking(False)
+        self._socket.bind(_address(self.name))
+        self._socket.listen(_BACKLOG)
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> tuple[int, WorkerChannel] | None:
+        """Return the process id of a process that has connected, and its channel; None if no process has."""
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return None
+            pid, user = _peer(connection)
+            if user == os.geteuid():
+                return pid, WorkerChannel(connection)
+            connection.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _address(name: str) -> str:
+    return f"\0{name}"
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Return the process id and the user id of the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, user, _ = _CREDENTIALS.unpack(credentials)
+    return pid, user

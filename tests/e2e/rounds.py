@@ -1,0 +1,68 @@
+"""Runs of several nodes on this machine, whose workers record in which rounds they have been."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpcelastic.storage.events import read_event_lines
+from tests.cli.shell import TIMEOUT, Shell, eventually
+
+
+class Run:
+    """A run of agents on this machine, of which each is a node."""
+
+    def __init__(
+        self, shell: Shell, code: str, nodes: int, *flags: str, workers: int = 1, script_arguments: Sequence[str] = ()
+    ) -> None:
+        shell.write({"train.py": code})
+        (shell.directory / "notes").mkdir()
+        self._shell, self._flags = (
+            shell,
+            (f"--nproc-per-node={workers}", "--max-restarts=3", *flags, "train.py", *script_arguments),
+        )
+        self.agents = [self.start(f"n{i}", f"--nnodes=1:{nodes}") for i in range(nodes)]
+        self.await_round(1, nodes * workers)
+
+    def start(self, name: str, nodes: str) -> Any:
+        return self._shell.agent("--node-name", name, nodes, *self._flags)
+
+    def pids(self, round: int) -> dict[int, int]:
+        """Return the process id of each worker that has been in the round, by rank."""
+        found = (self._shell.directory / "notes").glob(f"{round}.*.up")
+        return {int(path.name.split(".")[1]): int(path.read_text()) for path in found if path.read_text()}
+
+    def notes(self, pattern: str) -> dict[int, str]:
+        """Return the text of each note ``ROUND.RANK.NAME`` that matches ``pattern``, by rank."""
+        found = (self._shell.directory / "notes").glob(pattern)
+        return {int(path.name.split(".")[1]): path.read_text() for path in found}
+
+    def newest_round(self) -> int:
+        """Return the newest round in which a worker has begun to train."""
+        return max(int(path.name.split(".")[0]) for path in (self._shell.directory / "notes").glob("*.up"))
+
+    def await_round(self, round: int, workers: int) -> dict[int, int]:
+        """Wait until ``workers`` workers of the round have met. Return their process ids."""
+        eventually(lambda: len(self.pids(round)) == workers)
+        return self.pids(round)
+
+    def kill_node(self, index: int) -> None:
+        """Kill the agent, whose guard then kills the workers."""
+        self.agents.pop(index).kill()
+
+    def finish(self) -> str:
+        """Let the workers end. Return the output of the agents."""
+        (self._shell.directory / "finish").touch()
+        outputs = []
+        for agent in self.agents:
+            _, stderr = agent.communicate(timeout=TIMEOUT)
+            assert agent.returncode == 0, stderr
+            outputs.append(stderr)
+        assert eventually(lambda: not self._shell.processes())
+        return "".join(outputs)
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = read_event_lines(self._shell.directory / "runs/r/events")
+        return [event for event in lines if event["event"] == kind]
+
+    def note(self, name: str) -> str:
+        path = self._shell.directory / "notes" / name
+        return path.read_text() if path.exists() else ""
