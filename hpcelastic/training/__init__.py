@@ -7,6 +7,7 @@ so a worker that only reads its context starts at once.
 from .batches import GlobalBatches
 from .checkpoints import Checkpoint, Checkpoints
 from .context import Context, context
+from .elastic import Elastic
 from .publish import claim, publish
 from .rounds import resumable
 from .stop import ignore_sigterm, on_stop, report_progress, should_stop, time_left, why_stop
@@ -16,6 +17,7 @@ __all__ = [
     "Checkpoint",
     "Checkpoints",
     "Context",
+    "Elastic",
     "GlobalBatches",
     "claim",
     "context",

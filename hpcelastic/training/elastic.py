@@ -1,0 +1,315 @@
+"""Training whose state stays in memory when nodes are lost, join or leave.
+
+At the beginning of each step, the *boundary*, the state of a rank is whole. Parameters and optimizer state change only
+in ``optimizer.step()``, which comes last in a step. So a rank whose step fails before it has reached the optimizer goes
+back to the boundary without a copy of them: only small things are copied at each boundary, such as the states of the
+random number generators. A rank that fails between the optimizer's step and the next boundary has no whole state, and
+receives one.
+"""
+
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hpcelastic.errors import ConfigError
+
+from .batches import GlobalBatches
+from .checkpoints import Checkpoints
+from .context import context
+from .recovery import Held, choose
+from .rounds import Seat, take_seat
+from .stop import must_save, on_agents_interface, should_stop
+from .transfer import receive_state, send_state
+
+if TYPE_CHECKING:
+    import torch
+
+Result = TypeVar("Result")
+
+_NONE = -1
+
+
+class Elastic:
+    """The state of a training, which survives in memory as long as any rank that holds it survives.
+
+    ``model``, ``optimizer`` and each object in ``others`` have ``state_dict()`` and ``load_state_dict()``, such as a
+    learning-rate schedule, a gradient scaler, or a second model and its optimizer. They are attributes of this object
+    under the same names. ``state`` is a dictionary for your own values: numbers, strings, tensors, and containers of
+    them. ``batches`` determines the samples of each step. Every ``save_every`` steps rank 0 saves a checkpoint to
+    ``checkpoints``, for the case that all nodes are lost.
+
+    ``loader`` has arguments for the DataLoader of `steps`, such as ``{"num_workers": 4}``.
+
+    Examples:
+        >>> import torch
+        >>> data = torch.utils.data.TensorDataset(torch.arange(8.0).reshape(8, 1), torch.arange(8.0).reshape(8, 1))
+        >>> model = torch.nn.Linear(1, 1)
+        >>> elastic = Elastic(
+        ...     model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.01), batches=GlobalBatches(8, 4)
+        ... )
+        >>> def train(elastic):
+        ...     for step, (x, y) in elastic.steps(data, last=10):
+        ...         loss = torch.nn.functional.mse_loss(elastic.model(x), y, reduction="sum")
+        ...         elastic.optimizer.zero_grad()
+        ...         elastic.scale_loss(loss).backward()
+        ...         elastic.optimizer.step()
+        ...     return elastic.step
+        >>> elastic.run(train)
+        10
+    """
+
+    def __init__(
+        self,
+        *,
+        model: "torch.nn.Module",
+        optimizer: "torch.optim.Optimizer",
+        batches: GlobalBatches,
+        checkpoints: Checkpoints | None = None,
+        save_every: int = 0,
+        state: dict[str, Any] | None = None,
+        loader: dict[str, Any] | None = None,
+        **others: Any,
+    ) -> None:
+        if save_every < 0:
+            raise ValueError(f"save_every is {save_every}; it must be 0 or more steps")
+        if save_every and checkpoints is None:
+            raise ValueError("save_every needs checkpoints=Checkpoints()")
+        self.model, self.optimizer, self.batches = model, optimizer, batches
+        self.checkpoints, self.save_every = checkpoints, save_every
+        self.state = {} if state is None else state
+        self.step = 0
+        """The number of steps that are complete."""
+
+        self._loader = loader or {}
+        self._parts = {"model": model, "optimizer": optimizer, **others}
+        for name, part in self._parts.items():
+            if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
+                raise TypeError(f"{name} has no state_dict() and load_state_dict(); put other values into state=")
+            setattr(self, name, part)
+        self._held: Held | None = None
+        """The state at the last boundary; None before the first one, and once it is no longer whole."""
+
+        self._saved: Held | None = None
+        """The last state that this rank has saved."""
+
+        self._boundary: _SmallState | None = None
+        """What the last boundary had, apart from parameters and the state of optimizers."""
+
+        self._seat: Seat | None = None
+        for optimizer_ in self._optimizers():
+            optimizer_.register_step_pre_hook(self._optimizer_steps)
+
+    def run(self, train: Callable[..., Result], *args: Any) -> Result:
+        """Call ``train(self, *args)`` in each round, with the newest state, and return its result.
+
+        The process group is initialised before each call and destroyed after it. What holds the process group, such as
+        DistributedDataParallel, must be made in ``train``.
+        """
+        self._seat = take_seat()
+        if self._seat is None:
+            return self._run_round(train, args)
+        self._seat.releases_at_boundary = True
+        return self._seat.run(lambda: self._run_round(train, args))
+
+    def steps(self, data: Any, last: int) -> Iterator[tuple[int, Any]]:
+        """Yield the number of each step up to ``last``, and this rank's share of its batch.
+
+        Steps begin with 0. ``data`` is a map-style dataset. The iterator ends early if this round must end, and
+        ``train`` must then return; see `should_stop`. A state that no other node keeps is saved before.
+        """
+        batches = self._batches(data, last)
+        while self.step < last:
+            self._commit()
+            if should_stop():
+                if must_save():
+                    self._save()
+                return
+            yield self.step, next(batches)
+            self.step += 1
+            if self.save_every and self.step % self.save_every == 0:
+                self._commit()
+                self._save()
+        self._commit()
+        self._save()
+
+    def scale_loss(self, loss: "torch.Tensor") -> "torch.Tensor":
+        """Return the *sum* of the losses over this rank's share, scaled for DistributedDataParallel.
+
+        The mean over the ranks, which DistributedDataParallel computes, is then the mean over the global batch, for any
+        number of ranks.
+        """
+        return loss * (context().world_size / len(self.batches.indices(self.step)))
+
+    def buffers(self) -> "Iterator[torch.Tensor]":
+        """Yield the buffers of all models."""
+        for part in self._parts.values():
+            if hasattr(part, "buffers"):
+                yield from part.buffers()
+
+    # Rounds
+
+    def _run_round(self, train: Callable[..., Result], args: Sequence[Any]) -> Result:
+        import torch.distributed as dist
+
+        self._roll_back()
+        worker = context()
+        ours = worker.world_size > 1 and not dist.is_initialized()
+        if ours:
+            with on_agents_interface():
+                dist.init_process_group()
+        self._recover()
+        result = train(self, *args)
+        if ours and dist.is_initialized():
+            dist.destroy_process_group()
+        return result
+
+    def _roll_back(self) -> None:
+        """Return to the last boundary, if the state is still that of the boundary."""
+        if self._held is not None and self._boundary is not None:
+            self._boundary.restore(self)
+            self.step = self._held.step
+            for optimizer in self._optimizers():
+                optimizer.zero_grad()
+
+    def _recover(self) -> None:
+        """Continue from the newest whole state that any rank, or the disk, has."""
+        held, rank = _gather(self._held), context().rank
+        # A state of the last round is not older than any on disk, which need not be asked then.
+        recent = any(state is not None and state.round == context().round - 1 for state in held)
+        choice = choose(held, None if recent else self._newest_checkpoint(rank))
+        if choice.state is None:
+            return
+        if not choice.sources:
+            assert self.checkpoints is not None
+            checkpoint = self.checkpoints.load()
+            if checkpoint is not None:
+                self._load(checkpoint.state)
+        elif rank in choice.receivers:
+            self._load(receive_state(choice, rank))
+        elif choice.receivers:
+            send_state(self._state_dict(), choice, rank)
+        if rank not in choice.sources:
+            _seed(self.batches.seed, self.step, rank)
+
+    def _newest_checkpoint(self, rank: int) -> Held | None:
+        """Return which state is the newest on disk. Rank 0 looks."""
+        if self.checkpoints is None:
+            return None
+        return _gather(self.checkpoints.newest() if rank == 0 else None)[0]
+
+    def _commit(self) -> None:
+        """Note that the state is whole."""
+        if self._held is None or self._held.step != self.step:
+            self._boundary = _SmallState(self)
+        self._held = Held(context().round, self.step)
+        if self._seat is not None:
+            self._seat.release()
+
+    def _optimizer_steps(self, optimizer: object, args: Any, kwargs: Any) -> None:
+        """The parameters change now. From here to the next boundary the state is not whole."""
+        self._held = None
+
+    def _save(self) -> None:
+        """Save the state, unless it is saved already."""
+        if self.checkpoints is not None and context().rank == 0 and self._saved != self._held:
+            self.checkpoints.save(self.step, self._state_dict())
+            self._saved = self._held
+
+    def _state_dict(self) -> dict[str, Any]:
+        parts = {name: part.state_dict() for name, part in self._parts.items()}
+        return {"step": self.step, "state": self.state, "parts": parts}
+
+    def _load(self, saved: dict[str, Any]) -> None:
+        missing = self._parts.keys() ^ saved["parts"].keys()
+        if missing:
+            raise ConfigError(f"the state of the run and this script differ in {', '.join(sorted(missing))}")
+        for name, part in self._parts.items():
+            part.load_state_dict(saved["parts"][name])
+        self.state.clear()
+        self.state.update(saved["state"])
+        self.step = saved["step"]
+
+    def _optimizers(self) -> list[Any]:
+        return [part for part in self._parts.values() if hasattr(part, "register_step_pre_hook")]
+
+    def _batches(self, data: Any, last: int) -> Iterator[Any]:
+        """Return an iterator over this rank's share of each batch, from the current step on."""
+        from torch.utils.data import DataLoader
+
+        worker = context()
+        if self.batches.batch_size < worker.world_size:
+            raise ConfigError(
+                f"the batch of {self.batches.batch_size} samples is smaller than the {worker.world_size} ranks; "
+                "set batch_size of GlobalBatches to at least one sample for each rank"
+            )
+        return iter(DataLoader(data, batch_sampler=_Shares(self.batches, self.step, last), **self._loader))
+
+
+class _SmallState:
+    """What may change in a step before the optimizer's step: buffers, random numbers, and the user's own values."""
+
+    def __init__(self, elastic: Elastic) -> None:
+        import torch
+
+        self._state = copy.deepcopy(elastic.state) if elastic.state else {}
+        self._buffers = [buffer.clone() for buffer in elastic.buffers()]
+        self._torch, self._python = torch.get_rng_state(), random.getstate()
+        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        self._numpy = sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None
+
+    def restore(self, elastic: Elastic) -> None:
+        import torch
+
+        elastic.state.clear()
+        elastic.state.update(self._state)
+        with torch.no_grad():
+            for buffer, before in zip(elastic.buffers(), self._buffers, strict=True):
+                buffer.copy_(before)
+        torch.set_rng_state(self._torch)
+        random.setstate(self._python)
+        if self._cuda is not None:
+            torch.cuda.set_rng_state(self._cuda)
+        if self._numpy is not None:
+            sys.modules["numpy"].random.set_state(self._numpy)
+
+
+class _Shares:
+    """The indices of this rank's share of each batch, for a DataLoader."""
+
+    def __init__(self, batches: GlobalBatches, first: int, last: int) -> None:
+        self._batches, self._first, self._last = batches, first, last
+        self._rank, self._world_size = context().rank, context().world_size
+
+    def __len__(self) -> int:
+        return max(0, self._last - self._first)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for step in range(self._first, self._last):
+            yield self._batches.indices(step)[self._rank :: self._world_size]
+
+
+def _gather(held: Held | None) -> list[Held | None]:
+    """Return the values of all ranks."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return [held]
+    mine = torch.tensor(held or (_NONE, _NONE))
+    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(rows, mine)
+    pairs = [(int(row[0]), int(row[1])) for row in rows]
+    return [None if step == _NONE else Held(round, step) for round, step in pairs]
+
+
+def _seed(seed: int, step: int, rank: int) -> None:
+    """Seed the random number generators of a rank that has not been in the previous step."""
+    import torch
+
+    text = f"{seed}/{step}/{rank}"
+    random.seed(text)
+    torch.manual_seed(random.getrandbits(63))
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy"].random.seed(random.getrandbits(32))

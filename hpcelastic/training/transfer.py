@@ -1,0 +1,133 @@
+"""A state that is sent from the memory of some ranks to others.
+
+The tensors of a state are dealt out to the ranks that hold it, and each sends its tensors to all receivers. What is not
+a tensor comes first, in the format of ``torch.save``, which the receiver reads without running code.
+"""
+
+import io
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from .recovery import Choice
+
+if TYPE_CHECKING:
+    import torch
+
+_REPORT_INTERVAL = 5.0
+"""Seconds between two lines about the progress of a transfer."""
+
+_WINDOW = 16
+"""Number of tensors that are under way between two ranks."""
+
+_PLACE = "hpcelastic: a tensor"
+"""Marks in a skeleton where a tensor was."""
+
+
+def send_state(state: dict[str, Any], choice: Choice, rank: int) -> None:
+    """Send this rank's part of ``state`` to all receivers. All sources and receivers of ``choice`` call their function.
+
+    Raises the error of torch if a receiver is lost.
+    """
+    import torch.distributed as dist
+
+    tensors: list[torch.Tensor] = []
+    skeleton = _without_tensors(state, tensors)
+    if rank == choice.source_of(0):
+        data = _encoded([skeleton, [(tuple(tensor.shape), tensor.dtype, tensor.is_cuda) for tensor in tensors]])
+        for receiver in choice.receivers:
+            dist.send(_tensor_of_size(len(data)), receiver)
+            dist.send(data, receiver)
+    pending: deque[tuple[Any, torch.Tensor]] = deque()
+    for part, tensor in enumerate(tensors):
+        if rank == choice.source_of(part) and tensor.numel():
+            data = _bytes_of(tensor.detach().contiguous())
+            for receiver in choice.receivers:
+                pending.append((dist.isend(data, receiver), data))
+                _wait(pending, _WINDOW)
+    _wait(pending, 0)
+
+
+def receive_state(choice: Choice, rank: int) -> dict[str, Any]:
+    """Receive a state from all ranks that hold it."""
+    import torch
+    import torch.distributed as dist
+
+    size = _tensor_of_size(0)
+    dist.recv(size, choice.source_of(0))
+    data = torch.empty(int(size.item()), dtype=torch.uint8)
+    dist.recv(data, choice.source_of(0))
+    skeleton, shapes = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+    device = torch.device("cuda", torch.cuda.current_device()) if any(cuda for _, _, cuda in shapes) else None
+    tensors = [torch.empty(shape, dtype=dtype, device=device if cuda else None) for shape, dtype, cuda in shapes]
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    received, reported = 0, time.monotonic()
+    pending: deque[tuple[Any, torch.Tensor]] = deque()
+    for part, tensor in enumerate(tensors):
+        if tensor.numel():
+            work = dist.irecv(_bytes_of(tensor), choice.source_of(part))
+            pending.append((work, tensor))
+        received += _wait(pending, _WINDOW)
+        if time.monotonic() - reported > _REPORT_INTERVAL:
+            reported = time.monotonic()
+            print(f"rank {rank}: received {received / 2**30:.1f} of {total / 2**30:.1f} GiB of the state", flush=True)
+    _wait(pending, 0)
+    state: dict[str, Any] = _with_tensors(skeleton, iter(tensors))
+    return state
+
+
+def _wait(pending: "deque[tuple[Any, torch.Tensor]]", limit: int) -> int:
+    """Wait until at most ``limit`` transfers are under way. Return the number of bytes that were transferred."""
+    done = 0
+    while len(pending) > limit:
+        work, tensor = pending.popleft()
+        work.wait()
+        done += tensor.numel() * tensor.element_size()
+    return done
+
+
+def _without_tensors(value: Any, tensors: "list[torch.Tensor]") -> Any:
+    """Return a copy of ``value`` with a mark in place of each tensor, and append the tensors."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+        return _PLACE
+    if isinstance(value, dict):
+        return {key: _without_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_tensors(item, tensors) for item in value)
+    return value
+
+
+def _with_tensors(value: Any, tensors: "Iterator[torch.Tensor]") -> Any:
+    """Return a copy of a skeleton with ``tensors`` in their places."""
+    if value == _PLACE:
+        return next(tensors)
+    if isinstance(value, dict):
+        return {key: _with_tensors(item, tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with_tensors(item, tensors) for item in value)
+    return value
+
+
+def _encoded(value: Any) -> "torch.Tensor":
+    import torch
+
+    file = io.BytesIO()
+    torch.save(value, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+
+
+def _tensor_of_size(size: int) -> "torch.Tensor":
+    import torch
+
+    return torch.tensor([size], dtype=torch.int64)
+
+
+def _bytes_of(tensor: "torch.Tensor") -> "torch.Tensor":
+    """Return the memory of a contiguous tensor as a tensor of bytes, because gloo does not know all types."""
+    import torch
+
+    return tensor.reshape(-1).view(torch.uint8)

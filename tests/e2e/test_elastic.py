@@ -1,0 +1,175 @@
+"""Training with `Elastic`: after any change of the world the result is that of an undisturbed training."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell, eventually, shell_in
+from tests.e2e.rounds import Run
+
+TRAINS = """
+import json, os, sys, time
+from pathlib import Path
+import torch
+from torch.nn.parallel import DistributedDataParallel as DDP
+from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, context
+
+LAST, PAUSE, SAVE_EVERY = (int(value) for value in sys.argv[1:4])
+torch.set_num_threads(1)
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 96
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        return torch.randn(5, generator=generator), torch.randn(1, generator=generator)
+
+def note(what, text):
+    worker = context()
+    path = Path(f"notes/{worker.round}.{worker.rank}.{what}")
+    path.with_suffix(".draft").write_text(text)
+    path.with_suffix(".draft").rename(path)
+
+def train(elastic, data):
+    model = DDP(elastic.model) if context().world_size > 1 else elastic.model
+    note("from", json.dumps([elastic.step, len(elastic.state.get("losses", []))]))
+    first = True
+    for step, (x, y) in elastic.steps(data, last=LAST):
+        loss = torch.nn.functional.mse_loss(model(x), y, reduction="sum")
+        elastic.optimizer.zero_grad()
+        elastic.scale_loss(loss).backward()
+        elastic.optimizer.step()
+        elastic.schedule.step()
+        elastic.state.setdefault("losses", []).append(step)
+        if first:
+            note("up", str(os.getpid()))
+            first = False
+        time.sleep(PAUSE / 1000)
+    return elastic.step
+
+def main():
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
+    elastic = Elastic(model=model, optimizer=optimizer, schedule=schedule, batches=GlobalBatches(96, 24),
+                      checkpoints=Checkpoints(), save_every=SAVE_EVERY)
+    done = elastic.run(train, Data())
+    if context().rank == 0:
+        values = [value.double().flatten().tolist() for value in model.state_dict().values()]
+        Path("result.json").write_text(json.dumps([done, elastic.state["losses"], values, schedule.get_last_lr()]))
+
+main()
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        yield made
+
+
+def undisturbed(shell: Shell, last: int) -> object:
+    """Return the result of one process that nothing disturbs."""
+    directory = shell.directory / "alone"
+    (directory / "notes").mkdir(parents=True)
+    (directory / "train.py").write_text(TRAINS)
+    subprocess.run([sys.executable, "train.py", f"{last}", "0", "0"], cwd=directory, env=shell.environ, check=True)
+    return json.loads((directory / "result.json").read_text())
+
+
+def check_result(shell: Shell, last: int) -> None:
+    """Check that the run has the result of an undisturbed one, up to rounding."""
+    steps, losses, values, rate = json.loads((shell.directory / "result.json").read_text())
+    alone = undisturbed(shell, last)
+    assert isinstance(alone, list)
+    assert (steps, losses) == (last, list(range(last)))
+    assert rate == pytest.approx(alone[3])
+    for ours, theirs in zip(values, alone[2], strict=True):
+        assert ours == pytest.approx(theirs, abs=1e-4)
+
+
+def begins(run: Run, round: int) -> dict[int, int]:
+    """Return the step with which each rank began the round."""
+    found = run.notes(f"{round}.*.from")
+    return {rank: json.loads(text)[0] for rank, text in found.items()}
+
+
+def wait_for_end(run: Run) -> None:
+    run.finish()
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
+    run = Run(shell, TRAINS, 3, script_arguments=("400", "10", "0"))
+    before = run.pids(1)
+    time.sleep(0.5)
+    run.kill_node(victim)
+    after = run.await_round(2, 2)
+    assert set(after.values()) == {pid for rank, pid in before.items() if rank != victim}
+    wait_for_end(run)
+    assert len(set(begins(run, 2).values())) == 1
+    assert begins(run, 2)[0] > 20
+    check_result(shell, 400)
+
+
+def test_a_newcomer_receives_the_whole_state(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 2, script_arguments=("400", "10", "0"))
+    time.sleep(0.5)
+    os.kill(run.pids(1)[0], signal.SIGKILL)
+    run.await_round(2, 2)
+    wait_for_end(run)
+    assert begins(run, 2)[0] == begins(run, 2)[1] > 20
+    check_result(shell, 400)
+
+
+@pytest.mark.slow
+def test_a_node_joins_and_no_step_is_lost(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 1, "--nnodes=1:3", script_arguments=("500", "10", "0"))
+    run.agents.append(run.start("n8", "--nnodes=1:3"))
+    run.await_round(2, 2)
+    wait_for_end(run)
+    assert begins(run, 2)[0] == begins(run, 2)[1] > 0
+    assert not list((shell.directory / "runs/r/checkpoints").glob("round-0001*"))
+    check_result(shell, 500)
+
+
+@pytest.mark.slow
+def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 2, script_arguments=("300", "5", "20"))
+    eventually(lambda: len(list((shell.directory / "runs/r/checkpoints").glob("*.pt"))) >= 2)
+    for pid in run.pids(1).values():
+        os.kill(pid, signal.SIGKILL)
+    run.await_round(2, 2)
+    wait_for_end(run)
+    first = begins(run, 2)[0]
+    assert first >= 40 and first % 20 == 0
+    check_result(shell, 300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
+    """Workers and nodes are killed, and nodes join, in any step."""
+    chance = random.Random(seed)
+    run = Run(shell, TRAINS, 3, "--max-restarts=100", script_arguments=("600", "4", "50"))
+    for number in range(8):
+        time.sleep(chance.uniform(0.05, 0.6))
+        round = run.newest_round()
+        if len(run.agents) < 3 and chance.random() < 0.6:
+            run.agents.append(run.start(f"m{number}", "--nnodes=1:3"))
+        elif len(run.agents) > 1 and chance.random() < 0.4:
+            run.kill_node(chance.randrange(len(run.agents)))
+        else:
+            os.kill(chance.choice(list(run.pids(round).values())), signal.SIGKILL)
+        eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
+    wait_for_end(run)
+    check_result(shell, 600)
