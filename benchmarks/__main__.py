@@ -13,7 +13,18 @@ from typing import Any
 
 from benchmarks import machine, plot, report
 
-NAMES = ("recovery", "scale", "operations", "agent_cost", "restart", "register", "torch_store", "stopping", "gpu")
+NAMES = (
+    "recovery",
+    "scale",
+    "operations",
+    "agent_cost",
+    "restart",
+    "resume",
+    "register",
+    "torch_store",
+    "stopping",
+    "gpu",
+)
 PAGE = machine.CHECKOUT / "docs" / "performance.md"
 RESULTS = machine.CHECKOUT / "docs" / "performance"
 

@@ -91,6 +91,9 @@ class Elastic:
         self._held: Held | None = None
         """The state at the last boundary; None before the first one, and once it is no longer whole."""
 
+        self._begun = False
+        """Whether the objects have been trained or loaded, so that they are no longer those of the beginning."""
+
         self._saved: Held | None = None
         """The last state that this rank has saved."""
 
@@ -180,6 +183,11 @@ class Elastic:
         recent = any(state is not None and state.round == context().round - 1 for state in held)
         choice = choose(held, None if recent else self._newest_checkpoint(rank))
         if choice.state is None:
+            if self._begun:
+                raise RuntimeError(
+                    "no rank has a whole state and there is no checkpoint to begin with; this process has trained, so "
+                    "another one must begin anew; give Elastic checkpoints=Checkpoints() and save_every"
+                )
             return
         if not choice.sources:
             assert self.checkpoints is not None
@@ -209,7 +217,7 @@ class Elastic:
 
     def _optimizer_steps(self, optimizer: object, args: Any, kwargs: Any) -> None:
         """The parameters change now. From here to the next boundary the state is not whole."""
-        self._held = None
+        self._held, self._begun = None, True
 
     def _save(self) -> None:
         """Save the state, unless it is saved already."""
@@ -236,6 +244,7 @@ class Elastic:
 
     def _batches(self, data: Any, last: int) -> Iterator[Any]:
         """Return an iterator over this rank's share of each batch, from the current step on."""
+        import torch
         from torch.utils.data import DataLoader
 
         worker = context()
@@ -244,7 +253,10 @@ class Elastic:
                 f"the batch of {self.batches.batch_size} samples is smaller than the {worker.world_size} ranks; "
                 "set batch_size of GlobalBatches to at least one sample for each rank"
             )
-        return iter(DataLoader(data, batch_sampler=_Shares(self.batches, self.step, last), **self._loader))
+        shares = _Shares(self.batches, self.step, last)
+        # A generator of its own: the number of rounds must not change the random numbers of the training.
+        generator = torch.Generator().manual_seed(self.batches.seed + self.step)
+        return iter(DataLoader(data, batch_sampler=shares, generator=generator, **self._loader))
 
 
 class _SmallState:

@@ -11,7 +11,19 @@ from typing import Any
 
 import pytest
 
-from benchmarks import agent_cost, gpu, metered, operations, recovery, register, restart, scale, stopping, torch_store
+from benchmarks import (
+    agent_cost,
+    gpu,
+    metered,
+    operations,
+    recovery,
+    register,
+    restart,
+    resume,
+    scale,
+    stopping,
+    torch_store,
+)
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import why_no_ft
 
@@ -138,6 +150,23 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
     assert {one["part"] for one in results["idle"]} >= parts
     assert all(one["rss"] >= one["uss"] > 0 for one in results["idle"])
     assert len(agent_cost.tables(results)) == 2
+
+
+@pytest.mark.parametrize(
+    ("side", "stayed"),
+    [
+        pytest.param("hpcelastic, Elastic", 2, id="Elastic"),
+        pytest.param("hpcelastic, a plain script", 0, id="a plain script", marks=pytest.mark.nightly),
+    ],
+)
+@pytest.mark.slow
+def test_the_next_step_after_a_fault(side: str, stayed: int) -> None:
+    parameters = resume.Parameters(repeat=1, settle=0.5, builds=(0.0,), sides=(side,))
+    results = through_json(resume.measure, parameters)
+    assert [one["stayed"] for one in results["faults"]] == [stayed, stayed]
+    assert all(one["seconds"] > 0 for one in results["faults"])
+    assert not stayed or [one["repeated"] for one in results["faults"]] == [0, 0]
+    assert len(resume.tables(results)[0].rows) == 2
 
 
 @pytest.mark.parametrize(

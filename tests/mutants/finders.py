@@ -1,5 +1,6 @@
 """The finders of mutants: tables of cases, the simulator, and test files that run on a copy of the code."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,7 @@ def failing_tests(patch: Patch, tests: str, scratch: Path) -> str | None:
     source = (scratch / patch.module.replace(".", "/")).with_suffix(".py")
     source.write_text(source.read_text().replace(patch.old, patch.new))
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", tests]
-    done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+    environ = {**os.environ, "PYTHONPATH": str(scratch)}  # for the processes that a test starts
+    done = subprocess.run(command, cwd=scratch, env=environ, capture_output=True, text=True, check=False)
     failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return failed[0] if failed else None

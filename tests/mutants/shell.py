@@ -1,6 +1,7 @@
 """Possible faults of the code around the protocol. Each is one edit of the source."""
 
 from tests.protocol.under_test import (
+    ELASTIC,
     FENCE,
     FILES,
     GUARD,
@@ -14,11 +15,14 @@ from tests.protocol.under_test import (
     NODE,
     POLLING,
     PUBLISH,
+    RECOVERY,
     REGISTER,
     RENDEZVOUS,
     REQUEUE,
+    ROUNDS,
     SIGNAL_RESOLUTION,
     SUSPICION,
+    WORKERS,
     Patch,
 )
 
@@ -253,6 +257,23 @@ MUTANTS = {
     "a sum is computed before the compare-and-set": Patch(
         KEYVALUE, _ADD, "self.update(key, lambda old, seen=self.get(key): str(parse_number(key, seen) + amount))"
     ),
+    # workers that stay
+    "the token of a parked worker is not revoked": Patch(ROUNDS, "        revoke_token(keep=self._listener)\n", ""),
+    "a worker is resumed before the guard watches it": Patch(
+        WORKERS,
+        "        self._guard.add(pid, self._lease_from)\n        before, environ",
+        "        before, environ",
+    ),
+    "a state that is not whole counts as whole": Patch(
+        ELASTIC, "self._held, self._begun = None, True", "self._begun = True"
+    ),
+    "a newcomer does not receive the state of the optimizer": Patch(
+        ELASTIC,
+        'part.load_state_dict(saved["parts"][name])',
+        'name == "optimizer" or part.load_state_dict(saved["parts"][name])',
+    ),
+    "the oldest state is chosen": Patch(RECOVERY, "newest = max(", "newest = min("),
+    "an optimizer's step is interrupted": Patch(ROUNDS, "            self.hold()\n", "            self.release()\n"),
     # publications of workers
     "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
     "a claim does not exclude a round with drafts": Patch(FENCE, "        _remove_drafts(path)\n", "        return\n"),
@@ -321,6 +342,18 @@ BY_TESTS = {
     "all claims are equal": "tests/slurm/test_requeue.py",
     "a repeated warning ends the wait for the end": "tests/slurm/test_requeue.py",
     "an element requeues its array": "tests/slurm/test_requeue.py",
+    "the token of a parked worker is not revoked": (
+        "tests/e2e/test_resumed_workers.py::test_what_is_left_of_an_old_round_cannot_publish"
+    ),
+    "a worker is resumed before the guard watches it": "tests/agent/test_parking.py",
+    "a state that is not whole counts as whole": "tests/training/test_elastic.py",
+    "a newcomer does not receive the state of the optimizer": (
+        "tests/e2e/test_elastic.py::test_a_newcomer_receives_the_whole_state"
+    ),
+    "the oldest state is chosen": "tests/training/test_recovery.py",
+    "an optimizer's step is interrupted": (
+        "tests/e2e/test_resumed_workers.py::test_an_optimizer_step_is_not_interrupted"
+    ),
     "a failed query is never finished": "tests/agent/test_signals.py",
     "the first agent uses the answers of others": "tests/agent/test_signals.py",
     "a SIGTERM during a query is ignored": "tests/agent/test_signals.py",

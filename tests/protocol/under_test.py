@@ -27,6 +27,12 @@ HISTORY, GUARD, NODE = "hpcelastic.storage.history", "hpcelastic.agent.guard_mai
 SIGNAL_RESOLUTION, REQUEUE = "hpcelastic.agent.signal_resolution", "hpcelastic.slurm.requeue"
 CONNECT = "hpcelastic.backends.connect"
 FENCE, PUBLISH = "hpcelastic.training.fence", "hpcelastic.training.publish"
+ELASTIC, RECOVERY, ROUNDS = (
+    "hpcelastic.training.elastic",
+    "hpcelastic.training.recovery",
+    "hpcelastic.training.rounds",
+)
+WORKERS = "hpcelastic.agent.workers"
 
 _AS_THEY_ARE = {
     "hpcelastic.errors",

@@ -1,0 +1,148 @@
+"""The next step of a training after the death of a worker or of a node: until all ranks step again.
+
+Three nodes have one worker each. With `Elastic` the other processes stay and no step is lost. Without it, and under
+torchrun, all processes start anew and load the newest checkpoint, which the script saves every 50 steps.
+"""
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.notes import until
+from benchmarks.processes import send
+from benchmarks.report import Table, ratio, spread
+from benchmarks.sides import Ours, Torchrun, Workload
+
+SCRIPT = Path(__file__).with_name("trains.py")
+NODES = 3
+_TIMEOUT = 60.0
+"""Seconds after which a training counts as one that does not continue, as is often the case with torchrun."""
+
+_NEVER = 2**62
+
+_SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
+    "hpcelastic, Elastic": (Ours, "elastic"),
+    "hpcelastic, a plain script": (Ours, "plain"),
+    "torchrun": (Torchrun, "plain"),
+}
+_CASES = ("a worker is killed", "a node is killed")
+
+
+@dataclass(frozen=True)
+class Parameters:
+    repeat: int = 5
+    settle: float = 4.0
+    """Seconds between the first step of all ranks and the fault."""
+
+    builds: tuple[float, ...] = (0.0, 5.0)
+    """Seconds that the script needs to build its model."""
+
+    sides: tuple[str, ...] = ()
+    """Names of launchers; all if empty."""
+
+    cases: tuple[str, ...] = _CASES
+
+
+QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,))
+
+
+def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
+    """Measure all launchers in turn."""
+    faults = []
+    for _ in range(parameters.repeat):
+        for build in parameters.builds:
+            for case in parameters.cases:
+                for side in parameters.sides or _SIDES:
+                    found = {"side": side, "case": case, "build": build, **_fault(side, case, build, parameters.settle)}
+                    faults.append(found)
+                    say(f"{side}, {case}, {build:g} s to build: {found}")
+    return {"parameters": asdict(parameters), "faults": faults}
+
+
+def _fault(name: str, case: str, build: float, settle: float) -> dict[str, Any]:
+    """Return the seconds until all ranks step again, None if they do not, and the number of repeated steps."""
+    with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
+        make, mode = _SIDES[name]
+        settings = {"rendezvous": {"last_call": 2.0}, "restarts": {"max": 3}}
+        workload = Workload(Path(directory), SCRIPT, f"2..{NODES}", script_args=(mode, f"{build:g}"), settings=settings)
+        side = make(workload)
+        side.start_all(NODES)
+        try:
+            before = _all_step(side.notes, 0.0, NODES, time.monotonic() + _TIMEOUT)
+            if before is None:
+                raise RuntimeError(f"{name}: the workers have made no step within {_TIMEOUT:g} s")
+            time.sleep(settle)
+            world, died = NODES, time.monotonic()
+            if case == _CASES[0]:
+                os.kill(before[1]["pid"], signal.SIGKILL)
+            else:
+                world -= 1
+                send(side.processes(side.first()), signal.SIGKILL)
+            after = _all_step(side.notes, died, world, died + _TIMEOUT, known={note["pid"] for note in before.values()})
+            if after is None:
+                return {"seconds": None, "repeated": None, "stayed": None}
+            newest = max(note["step"] for note in _notes(side.notes) if note["time"] <= died)
+            return {
+                "seconds": round(max(note["time"] for note in after.values()) - died, 4),
+                "repeated": max(0, newest + 1 - min(note["step"] for note in after.values())),
+                "stayed": len({note["pid"] for note in after.values()} & {note["pid"] for note in before.values()}),
+            }
+        finally:
+            side.stop()
+
+
+def _all_step(
+    notes: Path, since: float, world: int, deadline: float, known: "set[int] | None" = None
+) -> dict[int, dict[str, Any]] | None:
+    """Wait until all ranks of a world have stepped after ``since``. Return the first such step of each rank.
+
+    ``known`` are the processes before a fault. A world of the same size as before is new from the first step of a
+    process that is not among them.
+    """
+
+    def poll() -> dict[int, dict[str, Any]] | None:
+        found = [note for note in _notes(notes) if note["time"] > since and note["world"] == world]
+        if known is not None and world == NODES:
+            begin = min((note["step"] for note in found if note["pid"] not in known), default=_NEVER)
+            found = [note for note in found if note["step"] >= begin]
+        first: dict[int, dict[str, Any]] = {}
+        for note in sorted(found, key=lambda note: note["time"]):
+            first.setdefault(note["rank"], note)
+        return first if len(first) == world else None
+
+    return until(poll, deadline)
+
+
+def _notes(directory: Path) -> list[dict[str, Any]]:
+    found = []
+    for path in directory.glob("*.jsonl"):
+        *complete, _ = path.read_text().split("\n")
+        found += [json.loads(line) for line in complete]
+    return found
+
+
+def tables(results: Mapping[str, Any]) -> list[Table]:
+    sides = list(dict.fromkeys(one["side"] for one in results["faults"]))
+    made = []
+    for build in results["parameters"]["builds"]:
+        rows = []
+        for case in results["parameters"]["cases"]:
+            chosen = [one for one in results["faults"] if (one["case"], one["build"]) == (case, build)]
+            times = {side: [one["seconds"] for one in chosen if one["side"] == side] for side in sides}
+            for side, found in times.items():
+                repeated = [one["repeated"] for one in chosen if one["side"] == side and one["repeated"] is not None]
+                most = str(max(repeated)) if repeated else "-"
+                rows.append((case, side, spread(found), ratio(times[sides[0]], found), most))
+        note = (
+            f"Seconds from the fault until all ranks of the new world have stepped; median (least–greatest) of "
+            f"{results['parameters']['repeat']}. The script takes {build:g} s to build its model."
+        )
+        head = ("fault", "side", "seconds", f"{sides[0]} / this side", "repeated steps, at most")
+        made.append(Table(f"The next step after a fault, {build:g} s to build the model", head, tuple(rows), note))
+    return made

@@ -1,0 +1,132 @@
+"""The state of a training in one process: boundaries, and what a round continues from."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, elastic
+from hpcelastic.training.rounds import RoundEnded
+
+DATA = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
+
+
+class Seat:
+    """Calls a function again, in another round, whenever it raises `RoundEnded`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.releases_at_boundary = False
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        for round in range(1, 10):
+            self._monkeypatch.setenv("HPCELASTIC_ROUND", str(round))
+            try:
+                return body()
+            except RoundEnded:
+                continue
+        raise AssertionError("no round has ended well")
+
+    def release(self) -> None: ...
+
+
+@pytest.fixture(autouse=True)
+def seat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seat:
+    made = Seat(monkeypatch)
+    monkeypatch.setattr(elastic, "take_seat", lambda: made)
+    monkeypatch.chdir(tmp_path)
+    return made
+
+
+def make(checkpoints: Checkpoints | None = None, save_every: int = 0, dropout: float = 0.0) -> Elastic:
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(dropout))
+    model.append(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    batches = GlobalBatches(len(DATA), 4)
+    return Elastic(model=model, optimizer=optimizer, batches=batches, checkpoints=checkpoints, save_every=save_every)
+
+
+def trainer(fails: dict[str, int]) -> Callable[[Elastic], list[float]]:
+    """Return a training of 9 steps. Its round ends when it first comes to a place of ``fails`` in that step."""
+
+    def at(place: str, step: int) -> None:
+        if fails.get(place) == step:
+            del fails[place]
+            raise RoundEnded
+
+    def train(state: Elastic) -> list[float]:
+        for step, (x, y) in state.steps(DATA, last=9):
+            at("begin", step)
+            loss = torch.nn.functional.mse_loss(state.model(x), y, reduction="sum")
+            state.state["steps"] = state.state.get("steps", 0) + 1
+            at("forward", step)
+            state.optimizer.zero_grad()
+            state.scale_loss(loss).backward()
+            at("backward", step)
+            state.optimizer.step()
+            at("optimizer", step)
+        return [float(value) for value in torch.cat([p.flatten() for p in state.model.state_dict().values()])]
+
+    return train
+
+
+@pytest.mark.parametrize("place", ["begin", "forward", "backward"])
+def test_a_step_that_fails_before_the_optimizer_leaves_no_trace(place: str) -> None:
+    undisturbed = make(dropout=0.5)
+    expected = undisturbed.run(trainer({}))
+    disturbed = make(dropout=0.5)
+    assert disturbed.run(trainer({place: 5})) == expected
+    assert disturbed.state == undisturbed.state == {"steps": 9}
+
+
+def test_a_state_that_is_not_whole_is_read_from_disk() -> None:
+    expected = make().run(trainer({}))
+    disturbed = make(Checkpoints("checkpoints"), save_every=2)
+    assert disturbed.run(trainer({"optimizer": 5})) == expected
+    assert disturbed.state == {"steps": 9}
+
+
+def test_without_a_whole_state_the_process_cannot_continue() -> None:
+    with pytest.raises(RuntimeError, match="no rank has a whole state and there is no checkpoint"):
+        make().run(trainer({"optimizer": 5}))
+
+
+def test_another_process_continues_from_the_checkpoint() -> None:
+    seen: list[int] = []
+
+    def dies_at(last: int) -> Callable[[Elastic], None]:
+        def train(state: Elastic) -> None:
+            for step, _ in state.steps(DATA, last=9):
+                seen.append(step)
+                if step == last:
+                    raise ValueError("a defect of the script")
+
+        return train
+
+    for last in (6, 8):
+        with pytest.raises(ValueError, match="a defect"):
+            make(Checkpoints("checkpoints"), save_every=4).run(dies_at(last))
+    assert seen == [*range(7), *range(4, 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"save_every": -1}, "save_every is -1; it must be 0 or more steps"),
+        ({"save_every": 5}, "save_every needs checkpoints=Checkpoints()"),
+        ({"schedule": 3}, "schedule has no state_dict() and load_state_dict(); put other values into state="),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises((ValueError, TypeError)) as error:
+        Elastic(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters()),
+            batches=GlobalBatches(8, 4),
+            **arguments,
+        )
+    assert str(error.value) == message
