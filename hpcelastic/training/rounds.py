@@ -145,9 +145,12 @@ class Seat:
 
     def _ends_round(self, error: BaseException) -> bool:
         """Return whether ``error`` is due to the end of the round. Wait for that end if a collective has failed."""
+        expected = isinstance(error, RoundEnded) or _is_of_collective(error)
+        if not expected:
+            if self._over.is_set():  # perhaps the script has put the error of a collective into one of its own
+                log.warning("round %d has ended, and the function has raised %r", self._round, error)
+            return self._over.is_set()
         if not self._over.is_set():
-            if not _is_of_collective(error):
-                return False
             text = str(error).strip().partition("\n")[0][:500]
             print(f"round {self._round}: a collective has failed, waiting for the next round: {text}", file=sys.stderr)
             self._channel.send(Interrupted(self._round, text))

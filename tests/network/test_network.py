@@ -136,6 +136,9 @@ def test_all_links_are_made_and_heartbeats_have_the_version(address: str) -> Non
             assert found[near].inbox.take() == Notification(5)
         watch(found, 5)
         watch(found, 5)
+        # A heartbeat of a neighbour with the version may be faster than this node's own call of `watch`.
+        first, *near, last = [it.inbox.take(0.0) for it in found]
+        assert near == [None] * 5 and {first, last} <= {None, Notification(5)}
         assert [it.inbox.take(0.0) for it in found] == [None] * 7, "a version is reported once, and no link is lost"
 
 

@@ -42,9 +42,9 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 1),
-        Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 44),
+        Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 47),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
-        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
+        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 8),
         *(storm(shape, day, minutes=2, budget=4) for shape in SHAPES),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
         Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 7),
