@@ -72,7 +72,7 @@ def kill_marked_processes(marker: str, *spare: int, keep: Mapping[int, int] | No
     """
     clean = 0
     for _ in range(20):
-        found = [pid for pid in marked_processes(marker, keep or {}) if pid not in spare]
+        found = [pid for pid in marked_processes(marker, keep) if pid not in spare]
         for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)

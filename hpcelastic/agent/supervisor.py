@@ -178,7 +178,7 @@ class Supervisor:
             self._loop.unwatch(pidfd)
             self._loop.watch(pidfd, lambda pidfd=pidfd: self._parked_worker_ended(pidfd))  # type: ignore[misc]
         ranks = tuple(sorted(worker.rank for worker in group.running.values()))
-        self._session.report(f"round {group.part.round}: {_ranks(ranks)} wait for the next round")
+        self._session.report(f"round {group.part.round}: waiting for the next round: {_ranks(ranks)}")
         self._session.log(WorkersParked(round=group.part.round, reason=why, ranks=ranks))
 
     def _ignoring_sigterm(self, part: Assignment) -> list[int]:

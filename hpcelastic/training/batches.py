@@ -45,6 +45,10 @@ class GlobalBatches:
         """Steps in an epoch."""
         return -(-self.samples // self.batch_size)
 
+    def size(self, step: int) -> int:
+        """Return the number of samples in the batch of ``step``."""
+        return min(self.batch_size, self.samples - step % self.per_epoch * self.batch_size)
+
     def indices(self, step: int) -> list[int]:
         """Return the indices into the data set of the batch of ``step``."""
         if step < 0:

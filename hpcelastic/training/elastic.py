@@ -98,7 +98,7 @@ class Elastic:
         """The last state that this rank has saved."""
 
         self._boundary: _SmallState | None = None
-        """What the last boundary had, apart from parameters and the state of optimizers."""
+        """The values at the last boundary, apart from parameters and the state of optimizers."""
 
         self._seat: Seat | None = None
         for optimizer_ in self._optimizers():
@@ -123,18 +123,17 @@ class Elastic:
         ``train`` must then return; see `should_stop`. A state that no other node keeps is saved before.
         """
         batches = self._batches(data, last)
+        self._commit()
         while self.step < last:
-            self._commit()
             if should_stop():
                 if must_save():
                     self._save()
                 return
             yield self.step, next(batches)
             self.step += 1
+            self._commit()
             if self.save_every and self.step % self.save_every == 0:
-                self._commit()
                 self._save()
-        self._commit()
         self._save()
 
     def scale_loss(self, loss: "torch.Tensor") -> "torch.Tensor":
@@ -143,13 +142,7 @@ class Elastic:
         The mean over the ranks, which DistributedDataParallel computes, is then the mean over the global batch, for any
         number of ranks.
         """
-        return loss * (context().world_size / len(self.batches.indices(self.step)))
-
-    def buffers(self) -> "Iterator[torch.Tensor]":
-        """Yield the buffers of all models."""
-        for part in self._parts.values():
-            if hasattr(part, "buffers"):
-                yield from part.buffers()
+        return loss * (context().world_size / self.batches.size(self.step))
 
     # Rounds
 
@@ -171,7 +164,7 @@ class Elastic:
     def _roll_back(self) -> None:
         """Return to the last boundary, if the state is still that of the boundary."""
         if self._held is not None and self._boundary is not None:
-            self._boundary.restore(self)
+            self._boundary.restore()
             self.step = self._held.step
             for optimizer in self._optimizers():
                 optimizer.zero_grad()
@@ -210,7 +203,8 @@ class Elastic:
     def _commit(self) -> None:
         """Note that the state is whole."""
         if self._held is None or self._held.step != self.step:
-            self._boundary = _SmallState(self)
+            buffers = [buffer for part in self._parts.values() if hasattr(part, "buffers") for buffer in part.buffers()]
+            self._boundary = _SmallState(self.state, buffers)
         self._held = Held(context().round, self.step)
         if self._seat is not None:
             self._seat.release()
@@ -237,7 +231,8 @@ class Elastic:
             part.load_state_dict(saved["parts"][name])
         self.state.clear()
         self.state.update(saved["state"])
-        self.step = saved["step"]
+        self.step, self._begun = saved["step"], True
+        self._held = None  # the values of the last boundary belong to another state
 
     def _optimizers(self) -> list[Any]:
         return [part for part in self._parts.values() if hasattr(part, "register_step_pre_hook")]
@@ -260,24 +255,24 @@ class Elastic:
 
 
 class _SmallState:
-    """What may change in a step before the optimizer's step: buffers, random numbers, and the user's own values."""
+    """A copy of all that may change before the optimizer's step: the user's values, buffers, and random numbers."""
 
-    def __init__(self, elastic: Elastic) -> None:
+    def __init__(self, state: dict[str, Any], buffers: "Sequence[torch.Tensor]") -> None:
         import torch
 
-        self._state = copy.deepcopy(elastic.state) if elastic.state else {}
-        self._buffers = [buffer.clone() for buffer in elastic.buffers()]
+        self._state, self._state_before = state, copy.deepcopy(state)
+        self._buffers = [(buffer, buffer.clone()) for buffer in buffers]
         self._torch, self._python = torch.get_rng_state(), random.getstate()
         self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None
 
-    def restore(self, elastic: Elastic) -> None:
+    def restore(self) -> None:
         import torch
 
-        elastic.state.clear()
-        elastic.state.update(self._state)
+        self._state.clear()
+        self._state.update(copy.deepcopy(self._state_before))  # the same step may fail again
         with torch.no_grad():
-            for buffer, before in zip(elastic.buffers(), self._buffers, strict=True):
+            for buffer, before in self._buffers:
                 buffer.copy_(before)
         torch.set_rng_state(self._torch)
         random.setstate(self._python)

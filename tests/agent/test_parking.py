@@ -3,8 +3,7 @@
 import json
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +19,8 @@ from hpcelastic.agent.workers import WorkerGroup, WorkerResources
 from hpcelastic.ipc.worker_channel import Message, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
+from tests.agent.test_workers import gone
+from tests.cli.shell import eventually
 
 ROUND_1 = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1, "", 0, 2)
 ROUND_2 = replace(ROUND_1, round=2, first_rank=4, world_size=6)
@@ -56,7 +57,7 @@ class Groups:
         (self.directory / "work.py").write_text(SCRIPT)
         group = self.group(ROUND_1, *stubborn)
         group.start(os.environ, boottime())
-        wait_until(lambda: all((self.directory / f"ready{rank}").exists() for rank in (0, 1)))
+        eventually(lambda: all((self.directory / f"ready{rank}").exists() for rank in (0, 1)))
         return group
 
     def group(self, part: Assignment, *arguments: str) -> WorkerGroup:
@@ -83,20 +84,6 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Groups]:
             channels.close()
 
 
-def wait_until(look: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not look():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def pids(group: WorkerGroup) -> dict[int, int]:
     return {worker.local_rank: worker.process.pid for worker in group.running.values()}
 
@@ -109,7 +96,7 @@ def test_parked_workers_are_resumed_in_the_next_round(groups: Groups) -> None:
     second = groups.group(ROUND_2)
     second.start(os.environ, boottime(), first)
     assert (pids(second), second.resumed, first.running) == (before, [4, 5], {})
-    wait_until(lambda: (groups.directory / "resumed1").exists())
+    eventually(lambda: (groups.directory / "resumed1").exists())
     changed = json.loads((groups.directory / "resumed1").read_text())
     assert (changed["RANK"], changed["HPCELASTIC_ROUND"], changed["WORLD_SIZE"]) == ("5", "2", "6")
     assert "LOCAL_RANK" not in changed
@@ -122,8 +109,8 @@ def test_a_worker_that_does_not_park_in_time_is_killed_with_its_children(groups:
     before = pids(group)
     assert group.park(grace=0.5, stop_grace=0) == []
     assert pids(group) == {0: before[0]}
-    assert not alive(before[1]) and not alive(groups.child(1))
-    assert alive(before[0]) and alive(groups.child(0))
+    assert gone(before[1]) and gone(groups.child(1))
+    assert not gone(before[0]) and not gone(groups.child(0))
 
 
 def test_without_grace_no_worker_is_parked(groups: Groups) -> None:
@@ -137,7 +124,7 @@ def test_a_parked_worker_that_has_died_is_started_anew(groups: Groups) -> None:
     before = pids(first)
     first.park(grace=30, stop_grace=0)
     os.kill(before[1], signal.SIGKILL)
-    wait_until(lambda: not alive(before[1]))
+    eventually(lambda: gone(before[1]))
     second = groups.group(ROUND_2)
     second.start(os.environ, boottime(), first)
     after = pids(second)
@@ -169,4 +156,4 @@ def test_parked_workers_are_stopped_like_others(groups: Groups) -> None:
     before = pids(group)
     group.park(grace=30, stop_grace=0)
     assert group.stop(grace=0) == []
-    assert not any(alive(pid) for pid in (*before.values(), groups.child(0), groups.child(1)))
+    assert all(gone(pid) for pid in (*before.values(), groups.child(0), groups.child(1)))

@@ -27,8 +27,7 @@ class Run:
 
     def pids(self, round: int) -> dict[int, int]:
         """Return the process id of each worker that has been in the round, by rank."""
-        found = (self._shell.directory / "notes").glob(f"{round}.*.up")
-        return {int(path.name.split(".")[1]): int(path.read_text()) for path in found if path.read_text()}
+        return {rank: int(text) for rank, text in self.notes(f"{round}.*.up").items() if text}
 
     def notes(self, pattern: str) -> dict[int, str]:
         """Return the text of each note ``ROUND.RANK.NAME`` that matches ``pattern``, by rank."""

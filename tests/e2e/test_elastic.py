@@ -103,10 +103,6 @@ def begins(run: Run, round: int) -> dict[int, int]:
     return {rank: json.loads(text)[0] for rank, text in found.items()}
 
 
-def wait_for_end(run: Run) -> None:
-    run.finish()
-
-
 @pytest.mark.parametrize("victim", [0, 2])
 def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
     run = Run(shell, TRAINS, 3, script_arguments=("400", "10", "0"))
@@ -115,7 +111,7 @@ def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
     run.kill_node(victim)
     after = run.await_round(2, 2)
     assert set(after.values()) == {pid for rank, pid in before.items() if rank != victim}
-    wait_for_end(run)
+    run.finish()
     assert len(set(begins(run, 2).values())) == 1
     assert begins(run, 2)[0] > 20
     check_result(shell, 400)
@@ -126,7 +122,7 @@ def test_a_newcomer_receives_the_whole_state(shell: Shell) -> None:
     time.sleep(0.5)
     os.kill(run.pids(1)[0], signal.SIGKILL)
     run.await_round(2, 2)
-    wait_for_end(run)
+    run.finish()
     assert begins(run, 2)[0] == begins(run, 2)[1] > 20
     check_result(shell, 400)
 
@@ -136,7 +132,7 @@ def test_a_node_joins_and_no_step_is_lost(shell: Shell) -> None:
     run = Run(shell, TRAINS, 1, "--nnodes=1:3", script_arguments=("500", "10", "0"))
     run.agents.append(run.start("n8", "--nnodes=1:3"))
     run.await_round(2, 2)
-    wait_for_end(run)
+    run.finish()
     assert begins(run, 2)[0] == begins(run, 2)[1] > 0
     assert not list((shell.directory / "runs/r/checkpoints").glob("round-0001*"))
     check_result(shell, 500)
@@ -149,7 +145,7 @@ def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
     for pid in run.pids(1).values():
         os.kill(pid, signal.SIGKILL)
     run.await_round(2, 2)
-    wait_for_end(run)
+    run.finish()
     first = begins(run, 2)[0]
     assert first >= 40 and first % 20 == 0
     check_result(shell, 300)
@@ -171,5 +167,5 @@ def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None
         else:
             os.kill(chance.choice(list(run.pids(round).values())), signal.SIGKILL)
         eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
-    wait_for_end(run)
+    run.finish()
     check_result(shell, 600)

@@ -37,6 +37,7 @@ def test_shares_differ_by_one_sample_at_most(samples: int, batch_size: int, worl
     batch = GlobalBatches(samples, batch_size).indices(step)
     shares = [len(batch[rank::world_size]) for rank in range(world_size)]
     assert max(shares) - min(shares) <= 1
+    assert len(batch) == GlobalBatches(samples, batch_size).size(step)
 
 
 @given(sizes, sizes)

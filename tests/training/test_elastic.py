@@ -82,6 +82,23 @@ def test_a_step_that_fails_before_the_optimizer_leaves_no_trace(place: str) -> N
     assert disturbed.state == undisturbed.state == {"steps": 9}
 
 
+def test_a_step_that_fails_twice_leaves_no_trace() -> None:
+    """The values of a boundary are the same after each return to it."""
+    lists: list[list[int]] = []
+
+    def train(state: Elastic) -> None:
+        for step, _ in state.steps(DATA, last=3):
+            seen = state.state.setdefault("seen", [])
+            lists.append([*seen])
+            seen.append(step)
+            if step == 1 and len(lists) < 4:
+                raise RoundEnded
+
+    made = make()
+    made.run(train)
+    assert lists == [[], [0], [0], [0], [0, 1]]
+
+
 def test_a_state_that_is_not_whole_is_read_from_disk() -> None:
     expected = make().run(trainer({}))
     disturbed = make(Checkpoints("checkpoints"), save_every=2)
