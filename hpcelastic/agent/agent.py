@@ -176,7 +176,9 @@ class Agent:
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
-        launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
+        launch = Launch(
+            spec.agent, run, resources, control_page, self._timers, spec.environ, spec.member.local_world_size
+        )
         return Supervisor(session, self._loop, launch, self._store, self._worker_failed)
 
     def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
@@ -210,6 +212,8 @@ class Agent:
             session.apply(self._machine.stop_timed_out())
         if supervisor.seconds_to_blame(boottime()) == 0.0:
             supervisor.blame()
+        if supervisor.seconds_to_hold(boottime()) == 0.0:
+            supervisor.end_hold()
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -239,6 +243,8 @@ class Agent:
         self._batch_system.observe(state, observation.first)
         prepared = self._fork_server is None or not self._fork_server.loading
         self._session.state_machine = self._machine.with_prepared(prepared)
+        if state.phase is Phase.RUNNING and observation.early_start and self.member.round < 0:
+            supervisor.start_all_early(state)
         notice = self._signal_resolver.resolved_by_others(state)
         if notice is not None:
             self._leave(notice)
@@ -316,8 +322,8 @@ class Agent:
     def _reserve_port(self) -> None:
         self._session.state_machine = self._machine.with_port(self._store.reserve())
         if self._fork_server is not None:
-            parked = 0 if self._supervisor is None else self._supervisor.parked_workers
-            self._fork_server.prefork(self._spec.member.local_world_size - parked + 1)  # one may serve the store
+            idle = 0 if self._supervisor is None else self._supervisor.idle_workers
+            self._fork_server.prefork(self._spec.member.local_world_size - idle + 1)  # one may serve the store
 
     def _finish(self, state: State) -> None:
         self._session.log(RunEnded(phase=state.phase, reason=state.reason))
@@ -396,5 +402,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        due += [] if self._supervisor is None else [self._supervisor.seconds_to_blame(now)]
+        if self._supervisor is not None:
+            due += [self._supervisor.seconds_to_blame(now), self._supervisor.seconds_to_hold(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

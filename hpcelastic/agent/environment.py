@@ -7,6 +7,7 @@ documentation.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from hpcelastic.agent.guard_main import LOCAL_RANK, MARKER
 from hpcelastic.protocol.assignment import Assignment
@@ -54,13 +55,12 @@ def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the environment of a worker: ``base``, overridden by the contract, and by the user's ``extra``."""
-    rank = part.first_rank + local_rank
-    error_file = str(run.paths.error_file(part.round, rank))
+    rank = part.rank_of(local_rank)
     torchrun = {
         "RANK": str(rank),
         "LOCAL_RANK": str(local_rank),
         "GROUP_RANK": str(part.group_rank),
-        "ROLE_RANK": str(part.role_first_rank + local_rank),
+        "ROLE_RANK": str(part.role_rank_of(local_rank)),
         "ROLE_NAME": part.role or ROLE,
         "WORLD_SIZE": str(part.world_size),
         "LOCAL_WORLD_SIZE": str(part.local_world_size),
@@ -74,7 +74,7 @@ def worker_environment(
         "TORCHELASTIC_MAX_RESTARTS": str(run.max_restarts),
         "TORCHELASTIC_RUN_ID": run.run_id,
         "TORCHELASTIC_USE_AGENT_STORE": "True",  # every rank is a client: see store_server.py
-        "TORCHELASTIC_ERROR_FILE": error_file,
+        "TORCHELASTIC_ERROR_FILE": str(error_file(part, local_rank, run)),
         "TORCHELASTIC_SIGNALS_TO_HANDLE": ",".join(dict.fromkeys((*_SIGNALS, *run.forwarded_signals))),
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": base.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
@@ -93,6 +93,13 @@ def worker_environment(
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ
+
+
+def error_file(part: Assignment, local_rank: int, run: RunFacts) -> Path:
+    """Return the path of the file for the exception of a worker, in the format of torch's ``@record``."""
+    if part.early:
+        return run.paths.early_log(name_of(run.node), local_rank, "error.json")
+    return run.paths.error_file(part.round, part.rank_of(local_rank))
 
 
 def common_environment(

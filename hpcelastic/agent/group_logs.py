@@ -68,16 +68,22 @@ class GroupLogs:
         return path if path in self._files else None
 
     def _path(self, local_rank: int, stream: str) -> Path:
-        return self._run.paths.log(self._part.round, self._part.first_rank + local_rank, stream)
+        paths, part = self._run.paths, self._part
+        if part.early:
+            return paths.early_log(name_of(self._run.node), local_rank, stream)
+        return paths.log(part.round, part.rank_of(local_rank), stream)
 
     def _open(self) -> _Files:
-        files.make_directory(self._run.paths.round_logs(self._part.round))  # error files go there in any case
-        paths = [self._path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
-        return {path: path.open("ab") for path in paths}
+        paths, part = self._run.paths, self._part
+        directory = paths.early_logs if part.early else paths.round_logs(part.round)
+        files.make_directory(directory)  # error files go there in any case
+        found = [self._path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
+        mode = "wb" if part.early else "ab"  # an early log is that of the last early start
+        return {path: path.open(mode) for path in found}
 
     def _redirected_streams(self) -> list[tuple[int, str]]:
         """Return the local rank and name of each stream that goes to a file."""
-        ranks, logs = range(self._part.local_world_size), self._settings
+        ranks, logs = self._part.local_ranks, self._settings
         return [(rank, stream) for rank in ranks for stream in ("out", "err") if logs.to_file(rank, stream)]
 
     def _copy(self, local_rank: int, stream: str) -> None:
@@ -90,5 +96,6 @@ class GroupLogs:
             self._tee.follow(path, prefix, matches, texts)
 
     def _prefix(self, local_rank: int) -> str:
-        rank, role = self._part.first_rank + local_rank, self._part.role or ROLE
+        part = self._part
+        rank, role = "early" if part.early else str(part.rank_of(local_rank)), part.role or ROLE
         return Template(self._settings.prefix).safe_substitute(rank=rank, local_rank=local_rank, role_name=role)

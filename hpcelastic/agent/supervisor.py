@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.binding import binding, format_ranges
+from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failures import describe_exit, describe_failure, within
@@ -17,19 +18,25 @@ from hpcelastic.agent.workers import Worker, WorkerGroup, WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.ipc.control_page import ControlPage, StopRequest
 from hpcelastic.ipc.marks import Mark
-from hpcelastic.ipc.worker_channel import Interrupted, Message, Parked
-from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.ipc.worker_channel import Entered, Interrupted, Message, Parked
+from hpcelastic.protocol.assignment import Assignment, prospect
 from hpcelastic.protocol.events import (
     StopRequested,
     WorkerEnded,
     WorkerInterrupted,
     WorkersParked,
     WorkersPoll,
+    WorkersStartEarly,
     WorkersStarted,
     WorkersStopped,
 )
-from hpcelastic.protocol.node import RequestStop
-from hpcelastic.protocol.state import Failure
+from hpcelastic.protocol.node import RequestStop, WorkerOffer
+from hpcelastic.protocol.state import Failure, State
+from hpcelastic.rendezvous.rendezvous import Rendezvous
+
+_HOLD = 0.3
+"""Seconds for which a node that has lost workers does not ask for a place, so that their successors are in the next
+round, if they are ready by then."""
 
 _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
@@ -45,6 +52,8 @@ class Launch:
     control_page: ControlPage
     timers: FileTimers
     environ: Mapping[str, str]
+    workers: int
+    """The number of workers of this node."""
 
 
 class Supervisor:
@@ -66,6 +75,16 @@ class Supervisor:
         self._parked: WorkerGroup | None = None
         """The group whose workers wait for the next round."""
 
+        self._early = EarlyWorkers(loop, self._make_group, self._offer_changed, session.report)
+        self._hold_ends: float | None = None
+        """The time until which the node does not ask for a place, because workers may be there by then."""
+
+        self._started_at = 0.0
+        """The time at which the workers of this round were started or resumed."""
+
+        self._starts_fast = False
+        """Whether the last worker that was started in a round was ready to train within `_HOLD`."""
+
         self._interruption: tuple[float, Failure] | None = None
         """The first failure of a collective in this round, and the time at which it counts as a failure of the worker
         unless another cause ends the round before."""
@@ -81,33 +100,45 @@ class Supervisor:
             launch.resources.channels.serve(self._is_worker, self._received)
 
     @property
-    def parked_workers(self) -> int:
-        """The number of workers that wait for the next round."""
-        return 0 if self._parked is None else len(self._parked.parked)
+    def idle_workers(self) -> int:
+        """The number of workers that wait for a round, or start without one."""
+        return len(self._waiting | self._early.starting)
+
+    @property
+    def _waiting(self) -> set[int]:
+        """The local ranks of the workers that wait for a round."""
+        parked = [] if self._parked is None else self._parked.running.values()
+        return {worker.local_rank for worker in parked} | self._early.waiting
 
     # Actions
 
     def start(self, part: Assignment, lease_from: float) -> None:
         """Start the workers of a round, under the lease that was renewed at ``lease_from``. Resume those that wait."""
-        group = WorkerGroup(part, self._launch.settings, self._launch.run, self._launch.resources)
+        part = replace(part, seats=self._seats(part.local_world_size))
+        group = self._make_group(part)
         last = part.first_rank + part.local_world_size - 1
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
         where = f"store at {part.master_addr}:{part.master_port}"
         self._session.report(f"round {part.round}: {ranks} of {part.world_size}, {where}")
         self._session.remove_old_stores(part)
-        for local_rank in range(part.local_world_size):
+        for local_rank in part.local_ranks:
             self._control_page.grant(local_rank, part.round)
-        parked, self._parked = self._parked, None
-        for pidfd in parked.running if parked is not None else ():
-            self._loop.unwatch(pidfd)
+        parked = [] if self._parked is None else [self._parked]
+        for group_ in parked:
+            for pidfd in group_.running:
+                self._loop.unwatch(pidfd)
+        self._parked, self._hold_ends = None, None
+        early = self._early.hand_over(part.local_ranks)
         try:
-            group.start(self._launch.environ, lease_from, parked)
+            group.start(self._launch.environ, lease_from, *parked, *early)
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
+        for each in early:
+            each.close()
         if group.resumed:
             self._session.report(f"round {part.round}: resumed {_ranks(group.resumed)} in the same processes")
         self._store.offer(part, lease_from)
-        self._group = group
+        self._group, self._started_at = group, boottime()
         self._launch.timers.begin(group)
         for pidfd in group.running:
             self._watch_worker(pidfd)
@@ -138,15 +169,13 @@ class Supervisor:
         settings = self._launch.settings.workers
         grace = settings.park_grace
         self._end(group, why, lambda ignoring: group.park(grace, settings.stop_grace, ignoring))
-        if group.parked:
-            self._keep(group, why)
-        else:
-            self._session.log(WorkersStopped(round=group.part.round, reason=why))
+        self._after_round(group, why)
 
     def stop(self, why: str) -> None:
         """Stop the workers, if any run or are parked, and the store. On return, no process of theirs is left."""
+        self._early.stop()
         group, self._group = self._group or self._parked, None
-        self._parked = None
+        self._parked = self._hold_ends = None
         if group is None:
             self._stopped_early = False
             self._store.close()
@@ -171,6 +200,76 @@ class Supervisor:
             blocked_ranks = _ranks([worker.rank for worker in blocked])
             self._session.report(f"killed, and gone once the shared filesystem answers: {blocked_ranks}")
 
+    def _after_round(self, group: WorkerGroup, why: str) -> None:
+        """Keep the parked workers of the group for the next round, and start others early if the script allows it."""
+        if group.parked:
+            self._keep(group, why)
+        else:
+            self._session.log(WorkersStopped(round=group.part.round, reason=why))
+        there = self._waiting | self._early.starting
+        missing = [local_rank for local_rank in range(self._launch.workers) if local_rank not in there]
+        # Workers that do not poll would lose the work since the last checkpoint once more when the missing ones join.
+        may_grow = self._early.allowed and self._control_page.polled(group.part.round)
+        if missing and may_grow and not self._session.state_machine.leaving:
+            self._hold_ends = boottime() + _HOLD if self._starts_fast else None
+            self._start_early(group.part, missing)
+        self._set_offer()
+
+    def _start_early(self, estimate: Assignment, local_ranks: Sequence[int]) -> None:
+        """Start workers that have no place in a round yet; see `EarlyWorkers`."""
+        for local_rank in local_ranks:
+            self._control_page.revoke(local_rank)  # a worker that was killed has not done it itself
+        self._early.start(estimate, local_ranks, self._launch.environ)
+        ranks = f"local rank{'s' * (len(local_ranks) > 1)} {format_ranges(local_ranks)}"
+        self._session.report(f"starting {ranks}; the others continue without {ranks} until then")
+        self._session.log(WorkersStartEarly(round=estimate.round, local_ranks=tuple(local_ranks)))
+
+    def start_all_early(self, state: State) -> None:
+        """Start all workers of a node that joins a running round, unless they have been started."""
+        if not self._early.begun:
+            self._early.allow(True)
+            workers = self._launch.workers
+            self._start_early(prospect(state, self._session.member, workers), range(workers))
+            self._set_offer()
+
+    def _offer(self) -> WorkerOffer:
+        """Return the workers that can be in the next round."""
+        starting, workers = len(self._early.starting), self._launch.workers
+        if starting and self._session.spec.settings.nodes.multiple > 1:
+            starting = workers  # groups of ranks span whole nodes
+        if not starting:
+            self._hold_ends = None
+        return WorkerOffer(workers - starting, starting, self._early.allowed)
+
+    def seconds_to_hold(self, now: float) -> float | None:
+        """Return the seconds for which the node does not ask for a place yet; None if it does not hold back."""
+        return None if self._hold_ends is None else max(0.0, self._hold_ends - now)
+
+    def end_hold(self) -> None:
+        """Ask for a place without the workers that are still starting."""
+        self._hold_ends = None
+        self._offer_changed()
+
+    def _offer_changed(self) -> None:
+        """Publish which workers can be in the next round."""
+        offer = self._offer()
+        self._session.apply(self._session.state_machine.workers_offered(offer, holds=self._hold_ends is not None))
+        self._session.call_rendezvous(Rendezvous.poll_again)
+
+    def _set_offer(self) -> None:
+        """Publish the same together with the next state of the node."""
+        offer, machine = self._offer(), self._session.state_machine
+        self._session.state_machine = machine.with_workers(offer, holds=self._hold_ends is not None)
+
+    def _make_group(self, part: Assignment) -> WorkerGroup:
+        return WorkerGroup(part, self._launch.settings, self._launch.run, self._launch.resources)
+
+    def _seats(self, count: int) -> tuple[int, ...]:
+        """Choose the local ranks of the workers of a round: those that wait for it first, those that start last."""
+        waiting, starting = self._waiting, self._early.starting
+        every = range(self._launch.workers)
+        return tuple(sorted(sorted(every, key=lambda each: (each not in waiting, each in starting, each))[:count]))
+
     def _keep(self, group: WorkerGroup, why: str) -> None:
         """Keep the parked workers of the group for the next round."""
         self._parked = group
@@ -183,7 +282,7 @@ class Supervisor:
 
     def _ignoring_sigterm(self, part: Assignment) -> list[int]:
         """Return the local ranks that ignore SIGTERM, because they poll for stop requests; see `training.stop`."""
-        return [seat for seat in range(part.local_world_size) if self._control_page.ignores_sigterm(seat, part.round)]
+        return [seat for seat in part.local_ranks if self._control_page.ignores_sigterm(seat, part.round)]
 
     def signal(self, signum: int) -> None:
         """Forward a signal to the workers."""
@@ -249,13 +348,21 @@ class Supervisor:
         self._session.log(_end_of_worker(self._parked.part.round, worker.rank, exit_code, None))
 
     def _is_worker(self, pid: int) -> bool:
-        return self._group is not None and pid in self._group.pids.values()
+        return self._early.owns(pid) or (self._group is not None and pid in self._group.pids.values())
 
     def _received(self, pid: int, message: Message) -> None:
         group = self._group
-        if group is None:
+        if isinstance(message, Parked) and self._early.owns(pid):
+            self._early.note_parked(pid)
+        elif group is None or self._early.owns(pid):
             return
-        if isinstance(message, Parked) and message.round == group.part.round:
+        elif isinstance(message, Entered):
+            self._starts_fast = boottime() - self._started_at <= _HOLD
+            before = self._early.allowed
+            self._early.allow(message.early_start)
+            if self._early.allowed != before:
+                self._offer_changed()
+        elif isinstance(message, Parked) and message.round == group.part.round:
             group.note_parked(pid)
             if group.ended:
                 self._all_ended(group)
@@ -274,7 +381,13 @@ class Supervisor:
             f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
         )
         failure = Failure(
-            part.round, self._launch.run.node, rank, rank - part.first_rank, 1, error, timestamp=time.time()
+            part.round,
+            self._launch.run.node,
+            rank,
+            part.local_ranks[rank - part.first_rank],
+            1,
+            error,
+            timestamp=time.time(),
         )
         self._interruption = boottime() + timeout, failure
 
@@ -331,13 +444,12 @@ class Supervisor:
         self.report_progress()
         if self._control_page.acknowledged(group.part.round):
             self._session.report(f"round {group.part.round}: the workers have stopped at the end of a step")
-            if group.parked:
-                self._keep(group, "they were asked to stop")
-            else:
-                self._session.log(WorkersStopped(round=group.part.round, reason="they were asked to"))
+            self._after_round(group, "they were asked to stop")
             self._stopped_early = True
             self.finish_early_stop()
         else:
+            self._early.stop()
+            self._set_offer()
             self._session.apply(self._session.state_machine.workers_succeeded())
 
     def _log_started(self, group: WorkerGroup) -> None:

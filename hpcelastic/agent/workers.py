@@ -8,13 +8,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
-from hpcelastic.agent.environment import RunFacts, worker_environment
+from hpcelastic.agent.environment import RunFacts, error_file, worker_environment
 from hpcelastic.agent.fork_server import ForkServer, SpawnRequest, WorkerCommand
 from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard import Guard
@@ -55,6 +55,9 @@ class WorkerResources:
     channels: WorkerChannels | None = None
     """The channels to workers that can be parked; None if none can."""
 
+    outside: dict[int, int] = field(default_factory=dict)
+    """The local ranks of processes that are in no round, because they are parked or start early, by process id."""
+
     def channel(self, pid: int) -> WorkerChannel | None:
         """Return the channel of a worker; None if the worker cannot be parked."""
         return None if self.channels is None else self.channels.get(pid)
@@ -85,7 +88,9 @@ class WorkerGroup:
         self._guard, self._fork_server = resources.guard, resources.fork_server
         self._logs = GroupLogs(part, settings.logs, run)
         self._environ: Mapping[str, str] = {}
-        self._lease_from = 0.0
+        self._lease_from: float | None = None
+        """The start of the lease under which the workers were started; None for workers without a place in a round."""
+
         self._timer: threading.Timer | None = None
         self.spawn_requests: dict[int, SpawnRequest] = {}
         """Workers that are not spawned yet, by the descriptor that turns readable when one is: see `complete_spawn`."""
@@ -110,18 +115,29 @@ class WorkerGroup:
         """True once each worker is reaped or parked."""
         return not self.spawn_requests and self.parked.issuperset(self.running)
 
-    def start(self, environ: Mapping[str, str], lease_from: float, parked: "WorkerGroup | None" = None) -> None:
+    def start(self, environ: Mapping[str, str], lease_from: float, *parked: "WorkerGroup") -> None:
         """Start all workers, under the lease that began at ``lease_from``. If one cannot be started, end all.
 
-        The workers of the group ``parked`` are resumed. Workers that the fork server spawns are in ``spawn_requests``
+        The workers of the groups ``parked`` are resumed. Workers that the fork server spawns are in ``spawn_requests``
         afterwards, and the caller waits for them.
         """
-        self._environ, self._lease_from = environ, lease_from
-        self._logs.open()
+        self._lease_from = lease_from
         self._guard.arm(lease_from)
+        self._start(environ, parked)
+
+    def start_early(self, environ: Mapping[str, str]) -> None:
+        """Start workers that have no place in a round yet, and park as soon as they wait for one. See `start`.
+
+        The guard does not watch them, because they cannot act for the run.
+        """
+        self._start(environ, ())
+
+    def _start(self, environ: Mapping[str, str], parked: "Sequence[WorkerGroup]") -> None:
+        self._environ = environ
+        self._logs.open()
         try:
-            for local_rank in range(self.part.local_world_size):
-                if parked is not None and self._resume(local_rank, parked):
+            for local_rank in self.part.local_ranks:
+                if any(self._resume(local_rank, group) for group in parked):
                     continue
                 request = self._fork_server.request_spawn() if self._fork_server is not None else None
                 if request is None:
@@ -170,6 +186,7 @@ class WorkerGroup:
         for pidfd, worker in self.running.items():
             if worker.process.pid == pid:
                 self.parked.add(pidfd)
+                self._resources.outside[pid] = worker.local_rank
                 self._guard.remove(pid)
 
     def park(self, grace: float, stop_grace: float, ignore_sigterm: Collection[int] = ()) -> list[Worker]:
@@ -234,6 +251,7 @@ class WorkerGroup:
         self._wait_for_end(stopped, time.monotonic() + grace)
         for worker in stopped.values():
             kill_group(worker.process.pid, signal.SIGKILL)
+            self._resources.outside.pop(worker.process.pid, None)
         self.parked.difference_update(stopped)
         self._kill_marked()
         blocked = self._reap_killed(stopped)
@@ -255,6 +273,19 @@ class WorkerGroup:
             ).start()
         return blocked
 
+    def kill(self) -> None:
+        """SIGKILL all workers, which are in no round. Return once they have ended."""
+        self._cancel_spawn_requests()
+        for worker in self.running.values():
+            kill_group(worker.process.pid, signal.SIGKILL)
+        self._reap_killed(list(self.running))
+        self.close()
+
+    def close(self) -> None:
+        """Release the logs of a group without workers."""
+        self._end_spawning()
+        self._logs.stop_copying()
+
     def send(self, signum: int) -> None:
         """Signal every worker's process group."""
         for worker in list(self.running.values()):
@@ -266,19 +297,17 @@ class WorkerGroup:
         self._clean_up([], *spare)
 
     def _kill_marked(self, *spare: int) -> None:
-        """SIGKILL all processes that the workers have started, in any session, except ``spare`` and those of parked
-        workers."""
+        """SIGKILL all processes that the workers have started, in any session, except ``spare`` and those of workers
+        outside the round."""
         fork_server = self._fork_server.pid or 0 if self._fork_server is not None else 0
-        parked = [self.running[pidfd] for pidfd in self.parked]
-        keep = {worker.process.pid: worker.local_rank for worker in parked}
-        kill_marked_processes(self._run.node, fork_server, *spare, keep=keep)
+        kill_marked_processes(self._run.node, fork_server, *spare, keep=self._resources.outside)
 
     def _clean_up(self, blocked: list[Worker], *others: int) -> None:
         self._guard.disarm()
         self._logs.stop_copying()
         if self._fork_server is not None:
             known = [worker.process.pid for worker in (*blocked, *self.running.values())]
-            self._fork_server.reap_orphans([self._guard.pid, *others, *known])
+            self._fork_server.reap_orphans([self._guard.pid, *others, *known, *self._resources.outside])
 
     def _expire_requests(self, requests: list[SpawnRequest]) -> None:
         """Expire the spawn requests, so that `complete_spawn` starts fresh interpreters. Runs in its own thread."""
@@ -305,6 +334,7 @@ class WorkerGroup:
         self._guard.remove(worker.process.pid)
 
     def _forget(self, pid: int) -> None:
+        self._resources.outside.pop(pid, None)
         if self._resources.channels is not None:
             self._resources.channels.drop(pid)
 
@@ -328,7 +358,7 @@ class WorkerGroup:
             return False
         worker = parked.running[pidfd]
         pid = worker.process.pid
-        self._guard.add(pid, self._lease_from)
+        self._let_guard_watch(pid)
         before, environ = parked._environment(local_rank), self._environment(local_rank)
         changed = {name: environ.get(name) for name in before | environ if environ.get(name) != before.get(name)}
         streams = [self._logs.stream(local_rank, stream) for stream in ("out", "err")]
@@ -340,6 +370,7 @@ class WorkerGroup:
             return False
         del parked.running[pidfd]
         parked.parked.discard(pidfd)
+        self._resources.outside.pop(pid, None)
         self.resumed.append(self._register(local_rank, worker.process, pidfd).rank)
         return True
 
@@ -348,7 +379,7 @@ class WorkerGroup:
         process = request.process()
         if process is None:
             return None
-        self._guard.add(process.pid, self._lease_from)
+        self._let_guard_watch(process.pid)
         pidfd = os.pidfd_open(process.pid)
         if cpus := self._resources.processors_of(local_rank):
             with contextlib.suppress(ProcessLookupError):  # then it does not read its command either
@@ -381,16 +412,21 @@ class WorkerGroup:
                 start_new_session=True,
                 pass_fds=self._resources.keep_fds,
             )
-        self._guard.add(process.pid, self._lease_from)
+        self._let_guard_watch(process.pid)
         return self._register(local_rank, process, os.pidfd_open(process.pid))
 
     def _register(self, local_rank: int, process: Process, pidfd: int) -> Worker:
-        rank = self.part.first_rank + local_rank
-        error_file = self._run.paths.error_file(self.part.round, rank)
-        worker = Worker(rank, local_rank, process, pidfd, error_file, self._logs.error_log(local_rank))
+        rank, errors = self.part.rank_of(local_rank), error_file(self.part, local_rank, self._run)
+        worker = Worker(rank, local_rank, process, pidfd, errors, self._logs.error_log(local_rank))
         self.running[pidfd] = worker
         self.pids[rank] = process.pid
+        if self.part.early:
+            self._resources.outside[process.pid] = local_rank
         return worker
+
+    def _let_guard_watch(self, pid: int) -> None:
+        if self._lease_from is not None:
+            self._guard.add(pid, self._lease_from)
 
     def _environment(self, local_rank: int) -> dict[str, str]:
         return worker_environment(self._environ, self.part, local_rank, self._run, self._settings.environment)

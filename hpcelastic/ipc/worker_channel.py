@@ -48,6 +48,14 @@ class Parked:
 
 
 @dataclass(frozen=True)
+class Entered:
+    """The worker has entered the function that is called in each round."""
+
+    early_start: bool
+    """Whether it can get there before it has a place in a round: it has not created a process group on the way."""
+
+
+@dataclass(frozen=True)
 class Interrupted:
     """A collective of the worker has failed. The worker waits until the agent ends the round."""
 
@@ -55,9 +63,9 @@ class Interrupted:
     error: str
 
 
-Message: TypeAlias = Park | Resume | Parked | Interrupted
+Message: TypeAlias = Park | Resume | Entered | Parked | Interrupted
 
-_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Park, Resume, Parked, Interrupted)}
+_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Park, Resume, Entered, Parked, Interrupted)}
 
 
 class WorkerChannel:

@@ -3,9 +3,10 @@
 Pure.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hpcelastic.protocol.state import Phase, State
+from hpcelastic.protocol.state import Member, Phase, State
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,48 @@ class Assignment:
 
     role_world_size: int
     """Number of workers of its role on all nodes."""
+
+    seats: tuple[int, ...] = ()
+    """The local ranks of its workers, in the order of their ranks. Empty for 0, 1, 2 and so on."""
+
+    early: bool = False
+    """True for an estimate, which workers get that start before the node has a place in a round; see `prospect`."""
+
+    @property
+    def local_ranks(self) -> Sequence[int]:
+        """The local ranks of its workers, in the order of their ranks."""
+        return self.seats or range(self.local_world_size)
+
+    def rank_of(self, local_rank: int) -> int:
+        """Return the rank of the worker with this local rank."""
+        return self.first_rank + self.local_ranks.index(local_rank)
+
+    def role_rank_of(self, local_rank: int) -> int:
+        """Return the index of this worker among all workers of its role."""
+        return self.role_first_rank + self.local_ranks.index(local_rank)
+
+
+def prospect(state: State, member: Member, workers: int) -> Assignment:
+    """Return the assignment that ``member`` would have if the running round got it as its last node, with ``workers``.
+
+    Workers that start before they have a place get this estimate.
+    """
+    sizes, roles = [p.local_world_size for p in state.participants], [p.role for p in state.participants]
+    of_role = sum(size for size, role in zip(sizes, roles, strict=True) if role == member.role)
+    return Assignment(
+        round=state.round,
+        group_rank=len(sizes),
+        group_world_size=len(sizes) + 1,
+        first_rank=sum(sizes),
+        local_world_size=workers,
+        world_size=sum(sizes) + workers,
+        master_addr=member.address,
+        master_port=0,
+        role=member.role,
+        role_first_rank=of_role,
+        role_world_size=of_role + workers,
+        early=True,
+    )
 
 
 def assignment(state: State, node: str) -> Assignment | None:

@@ -157,7 +157,7 @@ def _running(state: State, view: View) -> Decision:
     newcomer = None if done else _newcomer(state, view)
     if newcomer is not None:
         grace = state.settings.rendezvous.checkpoint_grace
-        return _commit(_ended(state, Cause.JOIN, f"{name_of(newcomer)} joins", grace))
+        return _commit(_ended(state, Cause.JOIN, newcomer, grace))
     return Decision(None, describe(state))
 
 
@@ -217,10 +217,17 @@ def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
 
 
 def _newcomer(state: State, view: View) -> str | None:
-    """Return a node for which a larger round has a place, with the others that are ready; None if there is none."""
+    """Return which node joins, with the others that are ready, or has more workers than places; None if none does."""
+    for p in state.participants:
+        member = view.nodes[p.node].member
+        if _has_state(view, p.node, NodeState.RUNNING, state.round) and member is not None:
+            more = member.local_world_size - p.local_world_size
+            if more > 0:
+                return f"{p.name} has {'another worker' if more == 1 else f'{more} more workers'}"
     inside = {p.node for p in state.participants}
     outside = [m.node for m in _ready(state, view) if m.node not in inside]
-    return outside[0] if outside and state.size_of(len(inside) + len(outside)) > len(inside) else None
+    joins = outside and state.size_of(len(inside) + len(outside)) > len(inside)
+    return f"{name_of(outside[0])} joins" if joins else None
 
 
 # Phase JOINING
@@ -243,7 +250,9 @@ def _joining(state: State, view: View) -> Decision:
             replace(state, grace=0.0, reason=f"round {state.round} ended before all its nodes had succeeded")
         )
     # A lease whose renewal this observer has not seen may belong to a node that died long ago.
-    unproved = [s.member.name for s in view.nodes.values() if s.member and not s.proved and _is_ready(state, view, s)]
+    unproved = [
+        s.member.name for s in view.nodes.values() if s.member and not s.proved and _has_returned(state, view, s)
+    ]
     if unproved:
         return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
     state = _charge(state, view)
@@ -251,8 +260,10 @@ def _joining(state: State, view: View) -> Decision:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
-    ready = _ready(state, view)
-    nodes = state.settings.nodes
+    ready, nodes = _ready(state, view), state.settings.nodes
+    with_starting = len(ready) < nodes.min
+    if with_starting:
+        ready = _returned(state, view)
     if len(ready) < nodes.min:
         return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready", short=True)
     if len(ready) < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
@@ -260,7 +271,7 @@ def _joining(state: State, view: View) -> Decision:
         if expected != 0:
             missing = "more nodes" if expected is None else _nodes(expected)
             return Decision(None, f"last call: {_nodes(len(ready))} ready, waiting for {missing}", quorum=True)
-    return _commit(_form(state, ready))
+    return _commit(_form(state, ready, with_starting))
 
 
 def _fault(state: State, view: View) -> str | None:
@@ -296,7 +307,7 @@ def _charge(state: State, view: View) -> State:
     """Count the ended round under its true cause. A failure next to a lost or leaving node is its consequence."""
     if state.cause is None:
         return state
-    returned = {m.node for m in _ready(state, view) if m.fenced != state.round} | _finished(state, view)
+    returned = {m.node for m in _returned(state, view) if m.fenced != state.round} | _finished(state, view)
     cause = state.cause
     if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):
         cause = Cause.NODE
@@ -338,15 +349,15 @@ def _expected_nodes(state: State, view: View) -> int | None:
     return late + sum(max(0, size - len(seen_names[job])) for job, size in sizes.items())
 
 
-def _form(state: State, ready: list[Member]) -> State:
-    """Form the next round of the ready nodes."""
+def _form(state: State, ready: list[Member], with_starting: bool) -> State:
+    """Form the next round of the ready nodes, of which workers that are still starting take part or do not."""
     chosen, standbys = ranked(state.participants, ready, state.size_of(len(ready)))
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
         phase=Phase.RUNNING,
         round=state.round + 1,
-        participants=tuple(participant(m) for m in chosen),
+        participants=tuple(participant(m, with_starting=with_starting) for m in chosen),
         standbys=tuple(m.node for m in standbys),
         reason=f"round {state.round + 1} formed on {_nodes(len(chosen))}"
         + (f", without {_names(gone)}" if gone else ""),
@@ -371,17 +382,22 @@ def _has_state(view: View, node: str, node_state: NodeState, round: int) -> bool
 
 
 def _ready(state: State, view: View) -> list[Member]:
-    """Return the nodes that are alive and ready for the round after this one, each name once, in no particular order.
+    """Return the nodes that ask for a place in the round after this one, each name once, in no particular order."""
+    return [member for member in _returned(state, view) if member.local_world_size > 0]
+
+
+def _returned(state: State, view: View) -> list[Member]:
+    """Return the nodes that are alive and ready, also those whose workers are still starting, each name once.
 
     A name occurs twice while the lease of a dead incarnation has not expired. Then the incarnation that was not in the
     round is the later one, and counts.
     """
-    ready = [s.member for s in view.nodes.values() if s.member and _is_ready(state, view, s)]
+    ready = [s.member for s in view.nodes.values() if s.member and _has_returned(state, view, s)]
     inside = {p.node for p in state.participants}
     return list({m.name: m for m in sorted(ready, key=lambda m: (m.node not in inside, m.node))}.values())
 
 
-def _is_ready(state: State, view: View, seen: Seen) -> bool:
+def _has_returned(state: State, view: View, seen: Seen) -> bool:
     m = seen.member
     if m is None or not _may_join(state, m):
         return False

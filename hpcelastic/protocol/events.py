@@ -181,6 +181,17 @@ class WorkersStopped:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorkersStartEarly:
+    """Workers start without a place in a round, so that the others do not have to wait for them."""
+
+    kind: ClassVar[str] = "workers start early"
+    round: int
+    """The newest round."""
+
+    local_ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkersParked:
     """The node's part of a round has ended. These workers wait for the next round, and the others have ended."""
 
@@ -310,6 +321,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     WorkerEnded,
     TimerExpired,
     WorkersStopped,
+    WorkersStartEarly,
     WorkersParked,
     WorkerInterrupted,
     StopRequested,

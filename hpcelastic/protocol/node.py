@@ -72,6 +72,14 @@ class Finish:
 Action = Publish | StartWorkers | ParkWorkers | StopWorkers | RequestStop | ReservePort | Finish
 
 
+class WorkerOffer(NamedTuple):
+    """The workers of a node that can be in the next round; see the fields of `Member`."""
+
+    ready: int
+    starting: int = 0
+    early_start: bool = False
+
+
 class Transition(NamedTuple):
     """The effect of an event: the next value of the machine, and the actions to execute in this order."""
 
@@ -103,6 +111,10 @@ class NodeStateMachine:
     prepared: bool = True
     """False while the workers cannot start at once. The node does not join a running round before, because the others
     would pay with a round for the time in which it loads."""
+
+    holds: bool = False
+    """True for a moment after workers were lost, while others start in their place: they are in the next round then,
+    and no second one is needed."""
 
     started: bool = False
     """Whether workers have been started in any round."""
@@ -150,6 +162,19 @@ class NodeStateMachine:
     def with_prepared(self, prepared: bool) -> "NodeStateMachine":
         """Return the machine of a node whose workers can start at once, or cannot."""
         return replace(self, prepared=prepared)
+
+    def with_workers(self, offer: WorkerOffer, *, holds: bool) -> "NodeStateMachine":
+        """Return the machine of a node with this offer, from the next publication on.
+
+        While it ``holds``, it does not ask for a place.
+        """
+        member = replace(
+            self.member,
+            local_world_size=offer.ready,
+            starting=offer.starting,
+            early_start=offer.early_start,
+        )
+        return replace(self, member=member, holds=holds)
 
     def with_progress(self, step: int) -> "NodeStateMachine":
         """Return the machine of a node whose workers have saved the state after ``step`` steps. The next publication
@@ -201,6 +226,12 @@ class NodeStateMachine:
         if self.member.node_state is NodeState.FAILED and self.member.fenced != self.member.round:
             return machine._publish(NodeState.FAILED, self.member.round, fenced=self.member.round)
         return Transition(machine)
+
+    def workers_offered(self, offer: WorkerOffer, *, holds: bool) -> Transition:
+        """The node's offer of workers has changed. See `with_workers`."""
+        machine = self.with_workers(offer, holds=holds)
+        published = self.member.node_state in (NodeState.READY, NodeState.RUNNING)
+        return Transition(machine, (Publish(),) if published and machine.member != self.member else ())
 
     def worker_failed(self, failure: Failure) -> Transition:
         """A worker has failed. It is published before the other workers are stopped, because its peers wait for it."""
@@ -269,7 +300,7 @@ class NodeStateMachine:
     def _ask_for_a_place(self, state: State, now: float) -> Transition:
         if state.is_surplus(self.member.node):
             return self.leave(Notice(f"surplus: the run was scaled to {state.max_nodes}", 0.0), now)
-        if state.phase is Phase.RUNNING and not self.started and not self.prepared:
+        if self.holds or (state.phase is Phase.RUNNING and not self.started and not self.prepared):
             return Transition(self)
         published = self.member.node_state, self.member.round
         if published == (NodeState.SUCCEEDED, state.round) and state.grace:

@@ -34,7 +34,7 @@ class NodeState(str, Enum):
     """The state of a node in the round that its `Member` names."""
 
     READY = "ready"
-    """No worker of that round or an earlier one is left here. The node asks for a place in the next round."""
+    """No worker of that round or an earlier one can act here. The node asks for a place in the next round."""
 
     RUNNING = "running"
     """Its workers of that round are running."""
@@ -108,6 +108,8 @@ class Member:
     node_state: NodeState
     round: int
     local_world_size: int
+    """Number of workers that can take part in the next round at once."""
+
     address: str
     port: int
     """TCP port at ``address`` for the workers' store of the next round. The agent keeps it reserved."""
@@ -132,6 +134,12 @@ class Member:
 
     role: str = ""
     """Role of its workers; empty for the default role."""
+
+    early_start: bool = False
+    """Whether its script lets workers start before they have a place in a round."""
+
+    starting: int = 0
+    """Number of further workers that are still starting. A round waits for them only if it has too few nodes else."""
 
     process: str = ""
     """The agent's process, unique on its machine. A later incarnation checks whether it is still alive."""
@@ -183,10 +191,11 @@ class Participant:
         return name_of(self.node)
 
 
-def participant(member: Member) -> Participant:
-    """Return the data of a member that a round stores."""
+def participant(member: Member, *, with_starting: bool = False) -> Participant:
+    """Return the data of a member that a round stores, which waits for workers that are starting or does not."""
     m = member
-    return Participant(m.node, m.local_world_size, m.address, m.port, m.notification_port, m.topology, m.role)
+    workers = m.local_world_size + m.starting * with_starting
+    return Participant(m.node, workers, m.address, m.port, m.notification_port, m.topology, m.role)
 
 
 @dataclass(frozen=True)

@@ -49,6 +49,9 @@ class Observation:
     last: bool = False
     """True if the round has ended, and no other node has workers of it left."""
 
+    early_start: bool = False
+    """Whether workers of our role can start before they have a place in a round; see `Member.early_start`."""
+
     waiting: int = 0
     """Number of nodes that wait for the next round, according to the leases that this node has read."""
 
@@ -195,7 +198,11 @@ class Rendezvous:
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
         lease_from, settled, waits = self._lease.renewed_at, self._lease.settled, waiting(state, self._view())
-        return Observation(version.number, state, reason, lease_from, settled, first, short, last, waits)
+        ours = self._lease.published
+        early = any(
+            s.member.early_start and s.member.role == ours.role for s in self._seen.values() if s.member and ours
+        )
+        return Observation(version.number, state, reason, lease_from, settled, first, short, last, early, waits)
 
     def _must_read(self, state: State) -> bool:
         """Return whether this node has to read the leases, because no other node may do so."""
@@ -214,7 +221,14 @@ class Rendezvous:
         left = now.node_state is NodeState.READY and now.round >= state.round
         left = left or now.leaving != (before.leaving if before else None)
         failed = now.node_state in (NodeState.FAILED, NodeState.LEFT)
-        return left or failed or now.dead != (before.dead if before else ())
+        return left or failed or self._grows(state, now) or now.dead != (before.dead if before else ())
+
+    def _grows(self, state: State, member: Member) -> bool:
+        """Return whether we have more workers than places in the round."""
+        running = member.node_state is NodeState.RUNNING
+        return running and any(
+            p.node == self._node and p.local_world_size < member.local_world_size for p in state.participants
+        )
 
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
@@ -291,7 +305,9 @@ class Rendezvous:
             self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
             self._schedule.record_notification(newer=True)
         elif not joining and (
-            member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or member.leaving
+            member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT)
+            or member.leaving
+            or self._grows(self._state, member)
         ):
             self._schedule.record_notification(newer=True)
         elif joining or member.node_state is NodeState.SUCCEEDED:

@@ -93,9 +93,18 @@ class RunPaths:
     def round_logs(self, round: int) -> Path:
         return self.logs / f"round-{round:04d}"
 
+    @property
+    def early_logs(self) -> Path:
+        """Logs of workers that have no place in a round yet."""
+        return self.logs / "early"
+
     def log(self, round: int, rank: int, stream: str) -> Path:
         """Log of one worker; ``stream`` is ``out`` or ``err``."""
         return self.round_logs(round) / f"rank-{rank:05d}.{stream}"
+
+    def early_log(self, node: str, local_rank: int, stream: str) -> Path:
+        """Log of one worker before it has a place in a round."""
+        return self.early_logs / f"{node}.{local_rank:05d}.{stream}"
 
     def matches(self, round: int, node: str, stream: str) -> Path:
         """The log lines of one node's workers that match a search text."""

@@ -17,7 +17,7 @@ from hpcelastic.errors import ConfigError
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
-from .context import context
+from .context import Context, context
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
 from .stop import must_save, on_agents_interface, should_stop
@@ -100,6 +100,12 @@ class Elastic:
         self._boundary: _SmallState | None = None
         """The values at the last boundary, apart from parameters and the state of optimizers."""
 
+        self._worker = context()
+        """The place of this process in the round. Read once in a round, because each step needs it."""
+
+        self._buffers: Sequence[torch.Tensor] = ()
+        """The buffers of all models, which are collected once in a round."""
+
         self._seat: Seat | None = None
         for optimizer_ in self._optimizers():
             optimizer_.register_step_pre_hook(self._optimizer_steps)
@@ -123,6 +129,9 @@ class Elastic:
         ``train`` must then return; see `should_stop`. A state that no other node keeps is saved before.
         """
         batches = self._batches(data, last)
+        self._buffers = [
+            buffer for part in self._parts.values() if hasattr(part, "buffers") for buffer in part.buffers()
+        ]
         self._commit()
         while self.step < last:
             if should_stop():
@@ -142,7 +151,7 @@ class Elastic:
         The mean over the ranks, which DistributedDataParallel computes, is then the mean over the global batch, for any
         number of ranks.
         """
-        return loss * (context().world_size / self.batches.size(self.step))
+        return loss * (self._worker.world_size / self.batches.size(self.step))
 
     # Rounds
 
@@ -150,7 +159,7 @@ class Elastic:
         import torch.distributed as dist
 
         self._roll_back()
-        worker = context()
+        worker = self._worker = context()
         ours = worker.world_size > 1 and not dist.is_initialized()
         if ours:
             with on_agents_interface():
@@ -171,9 +180,9 @@ class Elastic:
 
     def _recover(self) -> None:
         """Continue from the newest whole state that any rank, or the disk, has."""
-        held, rank = _gather(self._held), context().rank
+        held, rank = _gather(self._held), self._worker.rank
         # A state of the last round is not older than any on disk, which need not be asked then.
-        recent = any(state is not None and state.round == context().round - 1 for state in held)
+        recent = any(state is not None and state.round == self._worker.round - 1 for state in held)
         choice = choose(held, None if recent else self._newest_checkpoint(rank))
         if choice.state is None:
             if self._begun:
@@ -203,9 +212,8 @@ class Elastic:
     def _commit(self) -> None:
         """Note that the state is whole."""
         if self._held is None or self._held.step != self.step:
-            buffers = [buffer for part in self._parts.values() if hasattr(part, "buffers") for buffer in part.buffers()]
-            self._boundary = _SmallState(self.state, buffers)
-        self._held = Held(context().round, self.step)
+            self._boundary = _SmallState(self.state, self._buffers)
+        self._held = Held(self._worker.round, self.step)
         if self._seat is not None:
             self._seat.release()
 
@@ -215,7 +223,7 @@ class Elastic:
 
     def _save(self) -> None:
         """Save the state, unless it is saved already."""
-        if self.checkpoints is not None and context().rank == 0 and self._saved != self._held:
+        if self.checkpoints is not None and self._worker.rank == 0 and self._saved != self._held:
             self.checkpoints.save(self.step, self._state_dict())
             self._saved = self._held
 
@@ -242,13 +250,13 @@ class Elastic:
         import torch
         from torch.utils.data import DataLoader
 
-        worker = context()
+        worker = self._worker
         if self.batches.batch_size < worker.world_size:
             raise ConfigError(
                 f"the batch of {self.batches.batch_size} samples is smaller than the {worker.world_size} ranks; "
                 "set batch_size of GlobalBatches to at least one sample for each rank"
             )
-        shares = _Shares(self.batches, self.step, last)
+        shares = _Shares(self.batches, worker, self.step, last)
         # A generator of its own: the number of rounds must not change the random numbers of the training.
         generator = torch.Generator().manual_seed(self.batches.seed + self.step)
         return iter(DataLoader(data, batch_sampler=shares, generator=generator, **self._loader))
@@ -285,9 +293,9 @@ class _SmallState:
 class _Shares:
     """The indices of this rank's share of each batch, for a DataLoader."""
 
-    def __init__(self, batches: GlobalBatches, first: int, last: int) -> None:
+    def __init__(self, batches: GlobalBatches, worker: Context, first: int, last: int) -> None:
         self._batches, self._first, self._last = batches, first, last
-        self._rank, self._world_size = context().rank, context().world_size
+        self._rank, self._world_size = worker.rank, worker.world_size
 
     def __len__(self) -> int:
         return max(0, self._last - self._first)

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import MarkKind
-from hpcelastic.ipc.worker_channel import Interrupted, Park, Parked, Resume, WorkerChannel
+from hpcelastic.ipc.worker_channel import Entered, Interrupted, Park, Parked, Resume, WorkerChannel
 
 from . import stop
 from .context import context, local_index
@@ -107,6 +107,9 @@ class Seat:
 
     def run(self, body: Callable[[], Result]) -> Result:
         """Call ``body`` in each round until it returns without a request to stop, and return its result."""
+        self._channel.send(Entered(early_start=not _has_process_group()))
+        if not self._page.is_granted(self._index, self._round):  # started before it has a place in a round
+            self._wait_for_round()
         while True:
             error: BaseException | None = None
             self._left.clear()
@@ -128,7 +131,7 @@ class Seat:
                 raise error
             error = None  # with it, the objects of the function's frames are released
             self._park()
-            self._resume()
+            self._wait_for_round()
 
     def hold(self) -> None:
         """Do not interrupt the main thread from now on, until `release` is called."""
@@ -158,21 +161,21 @@ class Seat:
         return True
 
     def _park(self) -> None:
-        """Leave the round for good, and report it."""
+        """Leave the round for good."""
         import torch.distributed as dist
 
         stop.end_round(self._callbacks)
-        if dist.is_available() and dist.is_initialized():
+        if _has_process_group():
             with contextlib.suppress(Exception):  # its connections are gone
                 dist.destroy_process_group()
         self._sockets.forget()
         gc.collect()
         revoke_token(keep=self._listener)
+
+    def _wait_for_round(self) -> None:
+        """Report that this process is parked. Wait for a round, and take its place, token and output."""
         mark(MarkKind.PARKED, self._round)
         self._channel.send(Parked(self._round))
-
-    def _resume(self) -> None:
-        """Wait for the next round, and take its place, token and output."""
         message = self._resumes.get()
         if message is None:  # the agent has no further round for this process
             sys.exit(0)
@@ -246,6 +249,12 @@ def take_seat() -> Seat | None:
     except OSError as error:
         log.warning("this process cannot stay for the next round: %s", error)
         return None
+
+
+def _has_process_group() -> bool:
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_initialized()
 
 
 def _is_of_collective(error: BaseException) -> bool:

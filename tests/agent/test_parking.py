@@ -3,12 +3,14 @@
 import json
 import os
 import signal
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.guard import Guard
@@ -20,7 +22,7 @@ from hpcelastic.ipc.worker_channel import Message, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 from tests.agent.test_workers import gone
-from tests.cli.shell import eventually
+from tests.cli.shell import TIMEOUT, eventually
 
 ROUND_1 = Assignment(1, 0, 1, 0, 2, 2, "127.0.0.1", 1, "", 0, 2)
 ROUND_2 = replace(ROUND_1, round=2, first_rank=4, world_size=6)
@@ -32,9 +34,13 @@ me = os.environ["HPCELASTIC_LOCAL_RANK"]
 def note(name, text=""):
     open(name + me + ".draft", "w").write(text)
     os.rename(name + me + ".draft", name + me)
+if "fails" in sys.argv:
+    sys.exit(3)
 channel = WorkerChannel.connect(os.environ["HPCELASTIC_WORKER_CHANNEL"])
 child = subprocess.Popen(["sleep", "1000"], start_new_session=True)
 note("ready", str(child.pid))
+if "waits" in sys.argv:
+    channel.send(Parked(0))
 while (received := channel.receive(wait=True)) is not None:
     message, fds = received
     if isinstance(message, Park):
@@ -49,21 +55,44 @@ while (received := channel.receive(wait=True)) is not None:
 class Groups:
     """Groups of two workers on one node. Workers with the local ranks ``stubborn`` do not park."""
 
-    def __init__(self, directory: Path, guard: Guard, facts: RunFacts, channels: WorkerChannels) -> None:
-        self.directory, self.guard, self.channels, self._facts = directory, guard, channels, facts
+    def __init__(
+        self, directory: Path, guard: Guard, facts: RunFacts, channels: WorkerChannels, loop: EventLoop
+    ) -> None:
+        self.directory, self.guard, self.channels, self.facts = directory, guard, channels, facts
         self.resources = WorkerResources(guard, channels=channels)
+        self.loop = loop
+        self.received: Callable[[int], None] = lambda pid: None
+        """Called with the process id of a worker that has sent a message."""
+
+        self.arguments: tuple[str, ...] = ()
+        """The arguments of the workers."""
+
+        self.offers: list[list[int]] = []
+        """The local ranks that were starting, at each change of early workers."""
 
     def start(self, *stubborn: str) -> WorkerGroup:
-        (self.directory / "work.py").write_text(SCRIPT)
         group = self.group(ROUND_1, *stubborn)
         group.start(os.environ, boottime())
         eventually(lambda: all((self.directory / f"ready{rank}").exists() for rank in (0, 1)))
         return group
 
+    def early(self) -> EarlyWorkers:
+        """Return early workers, which get the messages."""
+        early = EarlyWorkers(self.loop, self.group, lambda: self.offers.append(sorted(early.starting)), print)
+        self.received = early.note_parked
+        return early
+
+    def turn(self, done: Callable[[], bool]) -> None:
+        """Handle events until ``done``."""
+        deadline = time.monotonic() + TIMEOUT
+        while not done():
+            assert time.monotonic() < deadline
+            self.loop.turn(0.1, first=self.guard)
+
     def group(self, part: Assignment, *arguments: str) -> WorkerGroup:
-        entrypoint = Entrypoint(script="work.py", args=arguments)
+        entrypoint = Entrypoint(script="work.py", args=arguments or self.arguments)
         settings = AgentSettings(entrypoint, logs=LogSettings("both"))
-        return WorkerGroup(part, settings, self._facts, self.resources)
+        return WorkerGroup(part, settings, self.facts, self.resources)
 
     def child(self, local_rank: int) -> int:
         """Return the process id of the program that a worker has started."""
@@ -73,12 +102,15 @@ class Groups:
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Groups]:
     monkeypatch.chdir(tmp_path)
-    channels = WorkerChannels(EventLoop())
-    channels.serve(lambda pid: True, lambda pid, message: None)
+    (tmp_path / "work.py").write_text(SCRIPT)
+    loop = EventLoop()
+    channels = WorkerChannels(loop)
     facts = RunFacts(RunPaths(tmp_path / "run"), "r", f"n@0-{os.getpid()}", 3, worker_channel=channels.name)
     with Guard(facts.node) as guard:
         try:
-            yield Groups(tmp_path, guard, facts, channels)
+            groups = Groups(tmp_path, guard, facts, channels, loop)
+            channels.serve(lambda pid: True, lambda pid, message: groups.received(pid))
+            yield groups
         finally:
             kill_marked_processes(facts.node)
             channels.close()
@@ -157,3 +189,69 @@ def test_parked_workers_are_stopped_like_others(groups: Groups) -> None:
     group.park(grace=30, stop_grace=0)
     assert group.stop(grace=0) == []
     assert all(gone(pid) for pid in (*before.values(), groups.child(0), groups.child(1)))
+
+
+# Workers that start before they have a place in a round
+
+
+def test_an_early_worker_that_waits_takes_part_in_the_next_round(groups: Groups) -> None:
+    groups.arguments = ("waits",)
+    early = groups.early()
+    early.start(ROUND_1, [1], os.environ)
+    assert (early.starting, early.waiting) == ({1}, set())
+    groups.turn(lambda: bool(early.waiting))
+    assert (early.starting, groups.offers) == (set(), [[]])
+    (waits,) = groups.resources.outside
+    second = groups.group(replace(ROUND_2, local_world_size=1, seats=(1,)))
+    second.start(os.environ, boottime(), *early.hand_over([1]))
+    assert (pids(second), second.resumed, early.waiting) == ({1: waits}, [4], set())
+    assert groups.resources.outside == {}
+    eventually(lambda: (groups.directory / "resumed1").exists())
+
+
+def test_an_early_worker_survives_the_end_of_another_round(groups: Groups) -> None:
+    groups.arguments = ("waits",)
+    early = groups.early()
+    first = groups.group(replace(ROUND_1, local_world_size=1))
+    first.start(os.environ, boottime())
+    early.start(ROUND_1, [1], os.environ)
+    groups.turn(lambda: bool(early.waiting))
+    (waits,) = groups.resources.outside
+    first.stop(grace=0)
+    assert not gone(waits) and not gone(groups.child(1))
+    early.stop()
+    assert gone(waits) and not early.waiting
+
+
+def test_a_round_replaces_a_worker_that_is_still_starting(groups: Groups) -> None:
+    early = groups.early()
+    early.start(ROUND_1, [0, 1], os.environ)
+    starts = dict(groups.resources.outside)
+    second = groups.group(ROUND_2)
+    second.start(os.environ, boottime(), *early.hand_over([0, 1]))
+    assert all(gone(pid) for pid in starts) and not set(starts) & set(pids(second).values())
+    assert not second.resumed
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_script_that_fails_is_not_started_early_again(groups: Groups, killed: bool) -> None:
+    groups.arguments = () if killed else ("fails",)
+    early = groups.early()
+    early.allow(True)
+    early.start(ROUND_1, [1], os.environ)
+    (pid,) = groups.resources.outside
+    if killed:
+        os.kill(pid, signal.SIGKILL)
+    groups.turn(lambda: not early.starting)
+    assert early.allowed == killed
+    assert groups.resources.outside == {} and groups.offers == [[]]
+
+
+def test_the_output_of_an_early_worker_has_a_log_of_its_own(groups: Groups) -> None:
+    groups.arguments = ("fails",)
+    early = groups.early()
+    early.start(ROUND_1, [1], os.environ)
+    groups.turn(lambda: not early.starting)
+    node = groups.facts.node.partition("@")[0]
+    assert RunPaths(groups.directory / "run").early_log(node, 1, "err").exists()
+    assert not RunPaths(groups.directory / "run").log(1, 1, "err").exists()

@@ -23,7 +23,15 @@ class Run:
         self.await_round(1, nodes * workers)
 
     def start(self, name: str, nodes: str) -> Any:
-        return self._shell.agent("--node-name", name, nodes, *self._flags)
+        agent = self._shell.agent("--node-name", name, nodes, *self._flags)
+        agent.node_name = name
+        return agent
+
+    def members(self) -> list[int]:
+        """Return the indices of the agents that have started workers in the newest round."""
+        started = [(event["round"], event["node"]) for event in self.events("workers started")]
+        newest = max(started)[0]
+        return [i for i, agent in enumerate(self.agents) if (newest, agent.node_name) in started]
 
     def pids(self, round: int) -> dict[int, int]:
         """Return the process id of each worker that has been in the round, by rank."""
@@ -42,6 +50,11 @@ class Run:
         """Wait until ``workers`` workers of the round have met. Return their process ids."""
         eventually(lambda: len(self.pids(round)) == workers)
         return self.pids(round)
+
+    def await_workers(self, workers: int, after: int = 1) -> int:
+        """Wait until ``workers`` workers have met in a round later than ``after``. Return the round."""
+        eventually(lambda: self.newest_round() > after and len(self.pids(self.newest_round())) == workers)
+        return self.newest_round()
 
     def kill_node(self, index: int) -> None:
         """Kill the agent, whose guard then kills the workers."""

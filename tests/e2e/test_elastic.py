@@ -22,7 +22,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as DDP
 from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, context
 
-LAST, PAUSE, SAVE_EVERY = (int(value) for value in sys.argv[1:4])
+PAUSE, SAVE_EVERY, BUILD, LAST = (int(value) for value in sys.argv[1:5])
 torch.set_num_threads(1)
 
 class Data(torch.utils.data.Dataset):
@@ -38,11 +38,20 @@ def note(what, text):
     path.with_suffix(".draft").write_text(text)
     path.with_suffix(".draft").rename(path)
 
+def is_over():
+    "Return whether any rank finds that the test wants the training to end."
+    flag = torch.tensor([float(Path("finish").exists())])
+    if context().world_size > 1:
+        torch.distributed.all_reduce(flag, op=torch.distributed.ReduceOp.MAX)
+    return bool(flag.item())
+
 def train(elastic, data):
     model = DDP(elastic.model) if context().world_size > 1 else elastic.model
     note("from", json.dumps([elastic.step, len(elastic.state.get("losses", []))]))
     first = True
-    for step, (x, y) in elastic.steps(data, last=LAST):
+    for step, (x, y) in elastic.steps(data, last=LAST or 10**9):
+        if not LAST and is_over():
+            break
         loss = torch.nn.functional.mse_loss(model(x), y, reduction="sum")
         elastic.optimizer.zero_grad()
         elastic.scale_loss(loss).backward()
@@ -50,12 +59,14 @@ def train(elastic, data):
         elastic.schedule.step()
         elastic.state.setdefault("losses", []).append(step)
         if first:
+            note("seat", str(context().local_rank))
             note("up", str(os.getpid()))
             first = False
         time.sleep(PAUSE / 1000)
     return elastic.step
 
 def main():
+    time.sleep(BUILD)
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
@@ -82,16 +93,16 @@ def undisturbed(shell: Shell, last: int) -> object:
     directory = shell.directory / "alone"
     (directory / "notes").mkdir(parents=True)
     (directory / "train.py").write_text(TRAINS)
-    subprocess.run([sys.executable, "train.py", f"{last}", "0", "0"], cwd=directory, env=shell.environ, check=True)
+    subprocess.run([sys.executable, "train.py", "0", "0", "0", f"{last}"], cwd=directory, env=shell.environ, check=True)
     return json.loads((directory / "result.json").read_text())
 
 
-def check_result(shell: Shell, last: int) -> None:
-    """Check that the run has the result of an undisturbed one, up to rounding."""
+def check_result(shell: Shell) -> None:
+    """Check that the run has the result of an undisturbed one with as many steps, up to rounding."""
     steps, losses, values, rate = json.loads((shell.directory / "result.json").read_text())
-    alone = undisturbed(shell, last)
+    alone = undisturbed(shell, steps)
     assert isinstance(alone, list)
-    assert (steps, losses) == (last, list(range(last)))
+    assert losses == list(range(steps))
     assert rate == pytest.approx(alone[3])
     for ours, theirs in zip(values, alone[2], strict=True):
         assert ours == pytest.approx(theirs, abs=1e-4)
@@ -105,7 +116,7 @@ def begins(run: Run, round: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
-    run = Run(shell, TRAINS, 3, script_arguments=("400", "10", "0"))
+    run = Run(shell, TRAINS, 3, script_arguments=("10", "0", "0", "0"))
     before = run.pids(1)
     time.sleep(0.5)
     run.kill_node(victim)
@@ -114,41 +125,108 @@ def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
     run.finish()
     assert len(set(begins(run, 2).values())) == 1
     assert begins(run, 2)[0] > 20
-    check_result(shell, 400)
+    check_result(shell)
 
 
 def test_a_newcomer_receives_the_whole_state(shell: Shell) -> None:
-    run = Run(shell, TRAINS, 2, script_arguments=("400", "10", "0"))
+    run = Run(shell, TRAINS, 2, script_arguments=("10", "0", "0", "0"))
     time.sleep(0.5)
     os.kill(run.pids(1)[0], signal.SIGKILL)
+    round = run.await_workers(2)
+    run.finish()
+    assert begins(run, round)[0] == begins(run, round)[1] > 20
+    check_result(shell)
+
+
+def test_the_others_continue_while_a_worker_is_started_anew(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 3, script_arguments=("10", "0", "2", "0"))
+    before = run.pids(1)
+    os.kill(before[1], signal.SIGKILL)
+    two = run.await_round(2, 2)
+    three = run.await_round(3, 3)
+    assert set(two.values()) == {before[0], before[2]}
+    assert set(two.values()) < set(three.values())
+    assert begins(run, 3)[0] > begins(run, 2)[0]
+    assert [event["local_ranks"] for event in run.events("workers start early")] == [[0]]
+    run.finish()
+    check_result(shell)
+
+
+@pytest.mark.slow
+def test_a_node_that_has_lost_a_worker_continues_with_the_others(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 2, workers=2, script_arguments=("10", "0", "2", "0"))
+    before, seats = run.pids(1), run.notes("1.*.seat")
+    os.kill(before[2], signal.SIGKILL)
+    three = run.await_round(2, 3)
+    assert set(three.values()) == set(before.values()) - {before[2]}
+    four = run.await_round(3, 4)
+    run.finish()
+    seat_of = {pid: seats[rank] for rank, pid in before.items()}
+    for round, pids in ((2, three), (3, four)):
+        now = run.notes(f"{round}.*.seat")
+        assert all(now[rank] == seat_of[pid] for rank, pid in pids.items() if pid in seat_of)
+    check_result(shell)
+
+
+@pytest.mark.slow
+def test_a_round_waits_for_a_worker_whose_node_it_needs(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 2, "--nnodes=2:2", script_arguments=("10", "0", "2", "0"))
+    before = run.pids(1)
+    os.kill(before[0], signal.SIGKILL)
+    after = run.await_round(2, 2)
+    assert before[1] in after.values()
+    run.finish()
+    check_result(shell)
+
+
+@pytest.mark.slow
+def test_a_node_that_joins_builds_its_model_beside_the_others(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 1, "--nnodes=1:2", script_arguments=("10", "0", "2", "0"))
+    run.agents.append(run.start("n8", "--nnodes=1:2"))
     run.await_round(2, 2)
     run.finish()
-    assert begins(run, 2)[0] == begins(run, 2)[1] > 20
-    check_result(shell, 400)
+    resumed = [event["resumed"] for event in run.events("workers started") if event["round"] == 2]
+    assert sorted(resumed) == [[0], [1]]
+    check_result(shell)
+
+
+@pytest.mark.slow
+def test_a_script_that_needs_its_round_is_started_in_the_round(shell: Shell) -> None:
+    code = TRAINS.replace("    time.sleep(BUILD)\n", "    hpcelastic.training.token.check_token()\n")
+    run = Run(
+        shell,
+        code.replace("import torch\n", "import torch, hpcelastic.training.token\n", 1),
+        2,
+        script_arguments=("10", "0", "0", "0"),
+    )
+    os.kill(run.pids(1)[0], signal.SIGKILL)
+    run.await_workers(2)
+    assert "before it had a place in a round" in run.finish()
+    check_result(shell)
 
 
 @pytest.mark.slow
 def test_a_node_joins_and_no_step_is_lost(shell: Shell) -> None:
-    run = Run(shell, TRAINS, 1, "--nnodes=1:3", script_arguments=("500", "10", "0"))
+    run = Run(shell, TRAINS, 1, "--nnodes=1:3", script_arguments=("10", "0", "0", "0"))
     run.agents.append(run.start("n8", "--nnodes=1:3"))
     run.await_round(2, 2)
     run.finish()
     assert begins(run, 2)[0] == begins(run, 2)[1] > 0
     assert not list((shell.directory / "runs/r/checkpoints").glob("round-0001*"))
-    check_result(shell, 500)
+    check_result(shell)
 
 
 @pytest.mark.slow
 def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
-    run = Run(shell, TRAINS, 2, script_arguments=("300", "5", "20"))
+    run = Run(shell, TRAINS, 2, script_arguments=("5", "20", "0", "0"))
     eventually(lambda: len(list((shell.directory / "runs/r/checkpoints").glob("*.pt"))) >= 2)
     for pid in run.pids(1).values():
         os.kill(pid, signal.SIGKILL)
-    run.await_round(2, 2)
+    run.await_workers(2)
     run.finish()
     first = begins(run, 2)[0]
     assert first >= 40 and first % 20 == 0
-    check_result(shell, 300)
+    check_result(shell)
 
 
 @pytest.mark.slow
@@ -156,16 +234,16 @@ def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
 def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
     """Workers and nodes are killed, and nodes join, in any step."""
     chance = random.Random(seed)
-    run = Run(shell, TRAINS, 3, "--max-restarts=100", script_arguments=("600", "4", "50"))
+    run = Run(shell, TRAINS, 3, "--max-restarts=100", script_arguments=("4", "50", "0", "0"))
     for number in range(8):
         time.sleep(chance.uniform(0.05, 0.6))
         round = run.newest_round()
         if len(run.agents) < 3 and chance.random() < 0.6:
             run.agents.append(run.start(f"m{number}", "--nnodes=1:3"))
-        elif len(run.agents) > 1 and chance.random() < 0.4:
-            run.kill_node(chance.randrange(len(run.agents)))
+        elif len(run.members()) > 1 and chance.random() < 0.4:
+            run.kill_node(chance.choice(run.members()))
         else:
             os.kill(chance.choice(list(run.pids(round).values())), signal.SIGKILL)
         eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
     run.finish()
-    check_result(shell, 600)
+    check_result(shell)

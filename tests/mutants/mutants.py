@@ -79,6 +79,20 @@ MUTANTS = {
         DECIDE, _CHOSEN, "ranked(state.participants, ready, state.max_nodes)"
     ),
     "a newcomer that completes no group ends the round": Patch(DECIDE, _ROOM, "state.max_nodes > len(inside)"),
+    "a node whose workers are all starting is a member": Patch(
+        DECIDE, "if member.local_world_size > 0]", "if member.local_world_size >= 0]"
+    ),
+    "a round waits for all workers that are starting": Patch(
+        DECIDE, "with_starting = len(ready) < nodes.min", "with_starting = True"
+    ),
+    "a round does not wait for starting workers that it needs": Patch(
+        DECIDE, "with_starting = len(ready) < nodes.min", "with_starting = False"
+    ),
+    "a failure whose successor is starting is not charged": Patch(
+        DECIDE, "for m in _returned(state, view) if m.fenced", "for m in _ready(state, view) if m.fenced"
+    ),
+    "workers without a place end no round": Patch(DECIDE, "            if more > 0:", "            if more > 99:"),
+    "fewer workers than places end a round": Patch(DECIDE, "            if more > 0:", "            if more != 0:"),
     "standbys are not recorded": Patch(DECIDE, _CHOSEN, f"{_CHOSEN}[0], []"),
     "the last call never ends": Patch(DECIDE, _LAST_CALL, ":"),
     "there is no last call": Patch(DECIDE, _LAST_CALL, " and False:"),

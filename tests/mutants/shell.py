@@ -163,6 +163,12 @@ MUTANTS = {
     "a node is ready before its workers are parked": Patch(
         NODE, _PARK_FIRST, "return machine._ready(state.round).then(lambda machine: machine._park(state.reason))"
     ),
+    "a node that holds asks for a place": Patch(NODE, "if self.holds or (", "if ("),
+    "a changed offer of workers is not published": Patch(
+        NODE,
+        "return Transition(machine, (Publish(),) if published and",
+        "return Transition(machine, () if published and",
+    ),
     "workers are not parked for a new round": Patch(
         NODE, "if self.part is not None and (part is None or part.round != self.part.round):", "if False:"
     ),
@@ -261,7 +267,7 @@ MUTANTS = {
     "the token of a parked worker is not revoked": Patch(ROUNDS, "        revoke_token(keep=self._listener)\n", ""),
     "a worker is resumed before the guard watches it": Patch(
         WORKERS,
-        "        self._guard.add(pid, self._lease_from)\n        before, environ",
+        "        self._let_guard_watch(pid)\n        before, environ",
         "        before, environ",
     ),
     "a state that is not whole counts as whole": Patch(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.assignment import Assignment, assignment, prospect
 from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, fail, reopen, retire, scale
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
@@ -212,6 +212,49 @@ def test_a_fault_ends_the_grace_period(seen: View, what: str) -> None:
 def test_the_grace_period_lasts_while_nodes_stop(seen: View) -> None:
     decision = decide(joining("ab", Cause.LEAVE, grace=20.0), seen)
     assert (decision.next, decision.reason) == (None, "waiting for a to stop the workers of round 1")
+
+
+@pytest.mark.parametrize(
+    ("a", "reason"),
+    [
+        pytest.param(runs("a", 1, local_world_size=3), "a has another worker", id="one more"),
+        pytest.param(runs("a", 1, local_world_size=4), "a has 2 more workers", id="two more"),
+        pytest.param(runs("a", 1), None, id="as many"),
+        pytest.param(runs("a", 1, local_world_size=1, starting=1), None, id="fewer, one is starting"),
+        pytest.param(succeeded("a", 1, local_world_size=3), None, id="it has succeeded"),
+    ],
+)
+def test_a_round_ends_for_workers_without_a_place(a: Seen, reason: str | None) -> None:
+    decision = decide(running("ab"), view(a, runs("b", 1))).next
+    assert (decision and (decision.cause, decision.reason)) == (reason and (Cause.JOIN, reason))
+    assert decision is None or decision.grace > 0
+
+
+@pytest.mark.parametrize("starting", [0, 2])
+def test_a_node_whose_workers_are_all_starting_does_not_join(starting: int) -> None:
+    newcomer = ready("c", 1, local_world_size=2 - starting, starting=starting)
+    assert (decide(running("ab"), view(runs("a", 1), runs("b", 1), newcomer)).next is None) == bool(starting)
+
+
+@pytest.mark.parametrize(
+    ("least", "a", "sizes"),
+    [
+        pytest.param(1, {"local_world_size": 0, "starting": 2}, {"b": 2}, id="none is there"),
+        pytest.param(1, {"local_world_size": 1, "starting": 1}, {"a": 1, "b": 2}, id="one is there"),
+        pytest.param(2, {"local_world_size": 1, "starting": 1}, {"a": 1, "b": 2}, id="one is there, both nodes needed"),
+        pytest.param(
+            2, {"local_world_size": 0, "starting": 2}, {"a": 2, "b": 2}, id="none is there, both nodes needed"
+        ),
+    ],
+)
+def test_a_round_waits_for_starting_workers_only_if_it_needs_their_node(
+    least: int, a: dict[str, int], sizes: dict[str, int]
+) -> None:
+    decided = decide(
+        joining("ab", Cause.WORKER, given=settings(least, 2)), view(ready("a", 1, **a), ready("b", 1))
+    ).next
+    assert decided is not None
+    assert {p.name: p.local_world_size for p in decided.participants} == sizes
 
 
 @pytest.mark.parametrize(
@@ -802,6 +845,12 @@ FAILED_THEN_LOST = dead(failed("b", 1))
             Cause.NODE,
             id="failure and loss of a node that returned",
         ),
+        pytest.param(
+            Cause.WORKER,
+            [failed_and_back("a", local_world_size=0, starting=2), ready("b", 1)],
+            Cause.WORKER,
+            id="the successor of the failed worker is starting",
+        ),
         pytest.param(Cause.WORKER, [ready("a", 1), ready("b", 1)], Cause.WORKER, id="no report"),
         pytest.param(
             Cause.WORKER,
@@ -1062,3 +1111,19 @@ def test_invalid_settings_are_refused(make: object, message: str) -> None:
 def test_settings_at_their_limits_are_accepted() -> None:
     settings = Settings(NodeRange(1, 1), RendezvousSettings(last_call=0.0, lease=4.0, poll=1.0), RestartSettings(0))
     assert (settings.nodes.wanted, settings.rendezvous.last_call, settings.restarts.max) == (1, 0.0, 0)
+
+
+def test_an_assignment_with_chosen_seats_keeps_local_ranks() -> None:
+    part = assignment(running("ab"), "b@0")
+    assert part is not None
+    assert [(seat, part.rank_of(seat), part.role_rank_of(seat)) for seat in part.local_ranks] == [(0, 2, 2), (1, 3, 3)]
+    chosen = replace(part, seats=(0, 3))
+    assert [(seat, chosen.rank_of(seat), chosen.role_rank_of(seat)) for seat in (0, 3)] == [(0, 2, 2), (3, 3, 3)]
+
+
+def test_the_prospect_of_a_newcomer_follows_the_members() -> None:
+    mixed = running("", participants=(Participant("a@0", 2, "host-a", 8), Participant("b@0", 3, "host-b", 9, role="r")))
+    part = prospect(mixed, member("c", NodeState.READY, -1, role="r"), 4)
+    assert (part.early, part.round, part.group_rank, part.group_world_size) == (True, 1, 2, 3)
+    assert (part.first_rank, part.world_size, part.local_world_size) == (5, 9, 4)
+    assert (part.role_first_rank, part.role_world_size) == (3, 7)

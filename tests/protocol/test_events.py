@@ -77,6 +77,11 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         {"round": 1, "seconds": 120.0, "reason": "n2 joins"},
     ),
     (
+        events.WorkersStartEarly(round=1, local_ranks=(0, 1)),
+        "workers start early",
+        {"round": 1, "local_ranks": [0, 1]},
+    ),
+    (
         events.WorkersParked(round=1, reason="n2 was lost", ranks=(0, 1)),
         "workers parked",
         {"round": 1, "reason": "n2 was lost", "ranks": [0, 1]},

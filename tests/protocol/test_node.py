@@ -15,6 +15,7 @@ from hpcelastic.protocol.node import (
     StartWorkers,
     StopWorkers,
     Transition,
+    WorkerOffer,
 )
 from hpcelastic.protocol.state import Cause, Member, NodeState, Notice, Phase, State
 from tests.protocol.builders import created, failure, joining, member, running, settings
@@ -493,3 +494,33 @@ def test_progress_that_is_reported_while_workers_are_stopped_is_published() -> N
     assert stopped.actions[-1] == Publish()
     assert stopped.machine.with_progress(7).member.progress == 7
     assert stopped.machine.with_progress(7).with_progress(5).member.progress == 7
+
+
+# Workers that start outside a round
+
+OFFERED = WorkerOffer(1, 1, True)
+
+
+def test_a_node_that_holds_asks_for_a_place_only_later() -> None:
+    agent = agent_of(NodeState.FAILED, 1)
+    agent.machine = agent.machine.with_workers(OFFERED, holds=True)
+    assert agent.observe(ENDED) == []
+    assert agent.apply(agent.machine.workers_offered(OFFERED, holds=False)) == []
+    assert agent.observe(ENDED) == ["reserve", "publish ready 1"]
+    assert (agent.member.local_world_size, agent.member.starting) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("node_state", "published"),
+    [
+        (NodeState.READY, ["publish ready 1"]),
+        (NodeState.RUNNING, ["publish running 1"]),
+        (NodeState.FAILED, []),
+        (NodeState.SUCCEEDED, []),
+    ],
+)
+def test_a_changed_offer_is_published_once(node_state: NodeState, published: list[str]) -> None:
+    agent = agent_of(node_state, 1, RUNS_1)
+    assert agent.apply(agent.machine.workers_offered(OFFERED, holds=False)) == published
+    assert agent.apply(agent.machine.workers_offered(OFFERED, holds=False)) == []
+    assert (agent.member.local_world_size, agent.member.starting, agent.member.early_start) == OFFERED

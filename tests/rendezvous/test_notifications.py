@@ -147,6 +147,13 @@ def test_a_publication_notifies_the_leaders_and_they_form_the_round(tmp_path: Pa
     assert nodes[0].new_notifications[-1][0] == {"a", "b", "c", "d", "e"}
 
 
+def test_a_node_with_another_worker_ends_the_round_itself(tmp_path: Path) -> None:
+    _, nodes = running(tmp_path, 5)
+    nodes[4].member = replace(nodes[4].member, local_world_size=nodes[4].member.local_world_size + 1)
+    state = nodes[4].turn()
+    assert state is not None and (state.phase, state.cause) == (Phase.JOINING, Cause.JOIN)
+
+
 def test_another_leader_takes_over_soon(tmp_path: Path) -> None:
     world, (a, b, c) = running(tmp_path, 3)
     c.fail(1)

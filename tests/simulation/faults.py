@@ -91,6 +91,9 @@ class Profile:
     parks: bool = False
     """Whether workers can be parked at the end of a round."""
 
+    starts_early: bool = False
+    """Whether lost workers are started anew outside a round, while the others continue without them."""
+
     final: bool = False
     """Whether an agent whose workers have succeeded starts none again and may end at once, like torch's agents."""
 
@@ -202,6 +205,14 @@ PROFILES = (
         every=4,
         publishes=True,
         parks=True,
+    ),
+    Profile(
+        "early workers",
+        {"kill": 1, "come": 2, "crash": 3, "leave": 0.5, "drain": 0.3, "cut_off": 0.7, "pause": 0.5, "scale": 0.3},
+        ALL,
+        every=4,
+        parks=True,
+        starts_early=True,
     ),
     Profile(
         "everything",

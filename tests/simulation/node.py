@@ -61,6 +61,15 @@ class Node:
         self._parked: Group | None = None
         """The group that waits for the next round."""
 
+        self._total = member.local_world_size
+        """The number of workers of the node."""
+
+        self._waiting = 0
+        """The number of workers that have started outside a round and wait for one."""
+
+        self._starting: set[object] = set()
+        """Those that do not wait yet."""
+
         self.stopping = False
         self._lease_from = 0.0
         self.guard = Guard(self)
@@ -148,7 +157,9 @@ class Node:
             self._execute(self._state_machine.stop_timed_out())
         while self._inbox and not self._over:
             message = self._inbox.popleft()
-            if isinstance(message, Notice):
+            if callable(message):
+                message()
+            elif isinstance(message, Notice):
                 self._execute(self._state_machine.leave(message, self.clock(), self._polls))
             elif isinstance(message, HpcElasticError):
                 self._store_failed(message)
@@ -206,6 +217,7 @@ class Node:
         self.guard.tell("arm", repr(action.lease_from))
         self._main_task.pause(world.random.uniform(0, 0.1))
         world.log(f"{self.id} starts round {part.round} as group rank {part.group_rank}")
+        self._take_early(part.local_world_size)
         group = self._group = Group(self, part, len(self.groups), self._parked)
         self.groups.append(group)
         self._parked = None
@@ -216,7 +228,8 @@ class Node:
     def _park(self, action: Any) -> None:
         """Park the workers, or stop them if they cannot be parked."""
         if not self.world.scenario.profile.parks or self.world.random.random() < 0.3:
-            self._stop(action)
+            self._stop_group()
+            self._start_early()
             return
         group, self._group = self._group, None
         if group is None:
@@ -228,6 +241,56 @@ class Node:
         self._disarm_guard(group)
         self.world.log(f"{self.id} has parked the workers of round {group.part.round}")
         self.world.echo(group.part.round)
+        self._start_early()
+
+    # Workers that start outside a round
+
+    def _start_early(self) -> None:
+        """Start workers in the place of those that are lost, and offer the others."""
+        if not self.world.scenario.profile.starts_early or self._state_machine.leaving:
+            return
+        for _ in range(self._total - self._left - self._waiting - len(self._starting)):
+            worker = object()
+            self._starting.add(worker)
+            self.world.clock.after(self.world.random.choice([0.1, 2.0, 20.0]), partial(self._early_ready, worker))
+        holds = bool(self._starting) and self.world.random.random() < 0.5
+        self._state_machine = self._state_machine.with_workers(self._offer, holds=holds)
+        if holds:
+            self.world.clock.after(0.3, partial(self._tell_main, self._offer_changed), self._agent)
+
+    @property
+    def _left(self) -> int:
+        """The number of workers that are parked."""
+        return len(self._parked.alive) if self._parked is not None else 0
+
+    @property
+    def _offer(self) -> Any:
+        starting = len(self._starting)
+        return self.world.code.module(NODE).WorkerOffer(self._total - starting, starting, True)
+
+    def _early_ready(self, worker: object) -> None:
+        """A worker that starts early may have ended instead: then the next round starts it, and it is offered, too."""
+        if worker in self._starting and not self.gone:
+            self._starting.discard(worker)
+            self._waiting += self.world.random.random() < 0.8
+            self._tell_main(self._offer_changed)
+
+    def _offer_changed(self) -> None:
+        self._execute(self._state_machine.workers_offered(self._offer, holds=False))
+        self._thread.call(lambda rendezvous: rendezvous.poll_again())
+
+    def _tell_main(self, call: Callable[[], None]) -> None:
+        self._inbox.append(call)
+        self._notifier.set()
+
+    def _take_early(self, count: int) -> None:
+        """Take workers into a round of ``count``: those that wait first, those that are still starting last."""
+        absent = self._total - self._left - self._waiting - len(self._starting)
+        count -= self._left
+        waiting = min(self._waiting, count)
+        self._waiting -= waiting
+        for _ in range(count - waiting - absent):
+            self._starting.pop()
 
     def _keep(self, group: Group) -> None:
         """Keep the workers that are left of a group for the next round."""
@@ -236,6 +299,12 @@ class Node:
             self._parked = group
 
     def _stop(self, _: Any) -> None:
+        """Stop all workers."""
+        self._waiting = 0
+        self._starting.clear()
+        self._stop_group()
+
+    def _stop_group(self) -> None:
         """Stop the workers, first with a request and then by a kill. Meanwhile the main thread does nothing else."""
         if self._parked is not None:
             self._parked.end()

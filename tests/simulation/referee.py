@@ -30,6 +30,9 @@ class Referee:
 
     def __init__(self) -> None:
         self.published_states: set[tuple[str, NodeState, int]] = set()
+        self.offered: set[tuple[str, NodeState, int, int]] = set()
+        """How many workers nodes have offered in which state of which round, with and without those that start."""
+
         self.reported: set[tuple[str, int]] = set()
         self.warned: set[str] = set()
         """Nodes that have published that they must leave."""
@@ -74,6 +77,9 @@ class Referee:
     def published(self, member: Member) -> None:
         """A node has renewed its lease with this content."""
         self.published_states.add((member.node, member.node_state, member.round))
+        every = {member.local_world_size, member.local_world_size + member.starting}
+        for workers in every if member.node_state is NodeState.READY else {member.local_world_size}:
+            self.offered.add((member.node, member.node_state, member.round, workers))
         if member.final:
             self._final.add((member.node, member.round))
         if member.leaving is not None:
@@ -188,6 +194,9 @@ class Referee:
         _demand(len(nodes) == size, f"{new.standbys} are standbys although there are seats for {size} nodes")
         unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.published_states]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
+        sizes = [p for p in new.participants if not self._has_offered(p, NodeState.READY, old.round)]
+        _demand(not sizes, f"{sizes} have not offered so many workers for round {new.round}")
+        _demand(all(p.local_world_size > 0 for p in new.participants), "a member without workers")
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
         _demand(not twins, f"a node is a member twice: {nodes}")
         before = [p.node for p in old.participants]
@@ -223,6 +232,12 @@ class Referee:
             } - inside
             there, multiple = len(inside | others), state.settings.nodes.multiple
             true = len(inside) < min(state.max_nodes, there - there % multiple)
+            true = true or any(
+                p.local_world_size < workers
+                for p in state.participants
+                for node, node_state, round, workers in self.offered
+                if (node, node_state, round) == (p.node, NodeState.RUNNING, state.round)
+            )
         else:
             true = not self.undisturbed(state)
         _demand(true, f"round {state.round} was ended by {cause}, which was not the cause: {state.reason}")
@@ -257,6 +272,9 @@ class Referee:
             (p.node, NodeState.READY, state.round) in self.published_states or self._is_final(p, state)
             for p in state.participants
         )
+
+    def _has_offered(self, p: Participant, node_state: NodeState, round: int) -> bool:
+        return (p.node, node_state, round, p.local_world_size) in self.offered
 
     def _is_final(self, participant: Participant, state: State) -> bool:
         return (participant.node, state.round) in self._final
