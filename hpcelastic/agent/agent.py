@@ -30,16 +30,17 @@ from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.incident_recorder import IncidentRecorder
+from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Observe, Session, SessionSpec
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
-from hpcelastic.agent.supervisor import Launch, Supervisor
+from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import TimerPipe
+from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
-from hpcelastic.agent.workers import WorkerResources
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
@@ -170,15 +171,12 @@ class Agent:
             self._timers.path,
             channels.name,
         )
-        fork_server = self._start_fork_server(stack, run)
+        session, fork_server = self._session, self._start_fork_server(stack, run)
         self._fork_server = fork_server
-        session = self._session
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
-        launch = Launch(
-            spec.agent, run, resources, control_page, self._timers, spec.environ, spec.member.local_world_size
-        )
+        launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
         return Supervisor(session, self._loop, launch, self._store, self._worker_failed)
 
     def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
@@ -210,10 +208,7 @@ class Agent:
         self._timers.expire()
         if self._machine.seconds_to_stop(boottime()) == 0.0:
             session.apply(self._machine.stop_timed_out())
-        if supervisor.seconds_to_blame(boottime()) == 0.0:
-            supervisor.blame()
-        if supervisor.seconds_to_hold(boottime()) == 0.0:
-            supervisor.end_hold()
+        supervisor.expire(boottime())
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -243,8 +238,7 @@ class Agent:
         self._batch_system.observe(state, observation.first)
         prepared = self._fork_server is None or not self._fork_server.loading
         self._session.state_machine = self._machine.with_prepared(prepared)
-        if state.phase is Phase.RUNNING and observation.early_start and self.member.round < 0:
-            supervisor.start_all_early(state)
+        supervisor.idle.observe(observation)
         notice = self._signal_resolver.resolved_by_others(state)
         if notice is not None:
             self._leave(notice)
@@ -322,7 +316,7 @@ class Agent:
     def _reserve_port(self) -> None:
         self._session.state_machine = self._machine.with_port(self._store.reserve())
         if self._fork_server is not None:
-            idle = 0 if self._supervisor is None else self._supervisor.idle_workers
+            idle = 0 if self._supervisor is None else self._supervisor.idle.count
             self._fork_server.prefork(self._spec.member.local_world_size - idle + 1)  # one may serve the store
 
     def _finish(self, state: State) -> None:
@@ -402,6 +396,5 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        if self._supervisor is not None:
-            due += [self._supervisor.seconds_to_blame(now), self._supervisor.seconds_to_hold(now)]
+        due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

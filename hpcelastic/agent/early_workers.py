@@ -1,8 +1,8 @@
 """Workers that start before they have a place in a round.
 
-After the loss of a worker, the others continue without it while its successor imports modules and builds its model. A
-node that joins a running round does the same. Once the workers wait for a place, which `hpcelastic.training.rounds`
-reports, the node offers them, and they join at the end of a step.
+After the loss of a worker, the others continue without it while another one imports modules and builds its model in
+its place. A node that joins a running round does the same. Once the workers wait for a place, which
+`hpcelastic.training.rounds` reports, the node offers them, and they join at the end of a step.
 
 A script allows an early start if its workers reach the function that is called in each round without a process group.
 The agent learns this from the workers of earlier rounds, or from other nodes.

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.timer_pipe import TimerPipe, TimerRequest, parse_request
-from hpcelastic.agent.workers import Worker, WorkerGroup
+from hpcelastic.agent.worker import Worker
+from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.protocol.events import TimerExpired
 
 ENABLE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.store_server import StoreListener, StoreServer, store_server_environment, store_server_spawner
-from hpcelastic.agent.workers import WorkerResources
+from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import StoreLost, StoreServed

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from hpcelastic.agent.fork_server import WorkerCommand, shell_prefix
-from hpcelastic.agent.workers import Process, WorkerResources
+from hpcelastic.agent.worker import Process, WorkerResources
 
 STORE_SERVER_MODULE = "hpcelastic.worker.store_server_main"
 

@@ -8,19 +8,15 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol
 
 from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
 from hpcelastic.agent.environment import RunFacts, error_file, worker_environment
-from hpcelastic.agent.fork_server import ForkServer, SpawnRequest, WorkerCommand
+from hpcelastic.agent.fork_server import SpawnRequest, WorkerCommand
 from hpcelastic.agent.group_logs import GroupLogs
-from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
-from hpcelastic.agent.worker_channels import WorkerChannels
+from hpcelastic.agent.worker import Process, Worker, WorkerResources
 from hpcelastic.ipc.worker_channel import Park, Parked, Resume, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 
@@ -29,54 +25,6 @@ _KILL_TIMEOUT = 5.0
 
 _SPAWN_TIMEOUT = 60.0
 """Seconds in which the fork server spawns a process, including its own start. Then fresh interpreters are started."""
-
-
-class Process(Protocol):
-    """A child of the agent, started by fork or by exec."""
-
-    pid: int
-
-    def wait(self) -> int:
-        """Reap the process. Return its exit status, or minus the signal that ended it."""
-
-
-@dataclass(frozen=True)
-class WorkerResources:
-    """The resources with which an agent starts workers."""
-
-    guard: Guard
-    fork_server: ForkServer | None = None
-    keep_fds: tuple[int, ...] = ()
-    """Descriptors that every worker inherits."""
-
-    processors: Sequence[Collection[int]] = ()
-    """Processors that each worker may use, by local rank; empty for all that the agent may use."""
-
-    channels: WorkerChannels | None = None
-    """The channels to workers that can be parked; None if none can."""
-
-    outside: dict[int, int] = field(default_factory=dict)
-    """The local ranks of processes that are in no round, because they are parked or start early, by process id."""
-
-    def channel(self, pid: int) -> WorkerChannel | None:
-        """Return the channel of a worker; None if the worker cannot be parked."""
-        return None if self.channels is None else self.channels.get(pid)
-
-    def processors_of(self, local_rank: int) -> Collection[int]:
-        return self.processors[local_rank] if self.processors else ()
-
-
-@dataclass(frozen=True)
-class Worker:
-    """One worker process; ``pidfd`` turns readable when it has ended."""
-
-    rank: int
-    local_rank: int
-    process: Process
-    pidfd: int
-    error_file: Path
-    log: Path | None
-    """The file of its standard error; None if that goes to no file."""
 
 
 class WorkerGroup:
@@ -148,6 +96,8 @@ class WorkerGroup:
         except BaseException:
             self.stop(grace=0.0)
             raise
+        for group in parked:
+            group.close()
         self._logs.start_copying()
         if self.spawn_requests:
             self._timer = threading.Timer(_SPAWN_TIMEOUT, self._expire_requests, (list(self.spawn_requests.values()),))

@@ -135,12 +135,6 @@ class Member:
     role: str = ""
     """Role of its workers; empty for the default role."""
 
-    early_start: bool = False
-    """Whether its script lets workers start before they have a place in a round."""
-
-    starting: int = 0
-    """Number of further workers that are still starting. A round waits for them only if it has too few nodes else."""
-
     process: str = ""
     """The agent's process, unique on its machine. A later incarnation checks whether it is still alive."""
 
@@ -163,6 +157,12 @@ class Member:
 
     final: bool = False
     """Set in state SUCCEEDED by an agent that starts no workers again: no round can follow this one."""
+
+    early_start: bool = False
+    """Whether its script lets workers start before they have a place in a round."""
+
+    starting: int = 0
+    """Number of further workers that are still starting. A round waits for them only if it has too few nodes else."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
 """The name of a lease, ``NODE~REVISION~HEARTBEAT~SUMMARY.json``. One listing shows the states of all nodes.
 
 Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. SUMMARY holds the
-small fields of `Member` in their order, separated by ``,``, then ``+`` and an incarnation for each of the node's own
-dead predecessors. A final ``+`` means that the file's content, the JSON of the whole member, holds more. A summary that
+small fields of `Member` in their order, separated by ``,``, of which the last ones may be missing if they have their
+defaults, then ``+`` and an incarnation for each of the node's own dead predecessors. A final ``+`` means that the file's content, the JSON of the whole member, holds more. A summary that
 does not fit is a single ``+``. A summary with unknown fields, from a newer writer, is treated in the same way.
 """
 
@@ -23,10 +23,14 @@ _RESERVED_LENGTH = 2 * 10 + len("~~~") + len(_SUFFIX)
 
 _HINTS = get_type_hints(Member)
 _NAME_FIELDS = {
-    field.name: _HINTS[field.name] for field in fields(Member) if _HINTS[field.name] in (int, str, NodeState)
+    field.name: _HINTS[field.name] for field in fields(Member) if _HINTS[field.name] in (int, str, bool, NodeState)
 }
 for _name in ("node", "process"):  # the name begins with the node; no decision depends on the process
     del _NAME_FIELDS[_name]
+_REQUIRED = list(_NAME_FIELDS).index("progress") + 1
+"""The number of fields that every name has."""
+
+_DEFAULTS = {field.name: field.default for field in fields(Member)}
 _NODE_STATE_INDEX, _ORDER_INDEX = (list(_NAME_FIELDS).index(field) for field in ("node_state", "order"))
 _CONTENT_FIELDS = {
     field.name: None if field.default is MISSING else field.default
@@ -83,7 +87,7 @@ def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
     found = []
     for text in texts:
         values = text.rpartition("~")[2].split(",")
-        if len(values) != len(_NAME_FIELDS) or values[_NODE_STATE_INDEX] != NodeState.READY.value:
+        if not _has_all_fields(values) or values[_NODE_STATE_INDEX] != NodeState.READY.value:
             continue
         if values[_ORDER_INDEX].isdecimal():
             found.append((int(values[_ORDER_INDEX]), text))
@@ -100,7 +104,10 @@ def lease_name(node: str, revision: int, heartbeat: int, summary: str) -> str:
 def summary(member: Member) -> str:
     """Return the part of a lease's name that holds the fields of ``member``, as far as they fit."""
     available = MAX_NAME_LENGTH - _RESERVED_LENGTH - len(member.node)
-    field_text = ",".join(_quoted(getattr(member, name)) for name in _NAME_FIELDS)
+    names = list(_NAME_FIELDS)
+    while len(names) > _REQUIRED and getattr(member, names[-1]) == _DEFAULTS[names[-1]]:
+        names.pop()
+    field_text = ",".join(_quoted(getattr(member, name)) for name in names)
     if len(field_text) + 1 > available:
         return "+"
     complete = all(getattr(member, name) == default for name, default in _CONTENT_FIELDS.items())
@@ -118,11 +125,11 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
     """Return the member in a lease's name, without its process, and whether the name holds all of the member."""
     field_text, *dead = name.text[: -len(_SUFFIX)].split("~", 3)[-1].split("+")
     values = field_text.split(",")
-    if name.revision < 0 or len(values) != len(_NAME_FIELDS):
+    if name.revision < 0 or not _has_all_fields(values):
         return None, False
     try:
         known: dict[str, Any] = {
-            field: _value(kind, text) for (field, kind), text in zip(_NAME_FIELDS.items(), values, strict=True)
+            field: _value(kind, text) for (field, kind), text in zip(_NAME_FIELDS.items(), values, strict=False)
         }
     except ValueError:
         return None, False
@@ -130,8 +137,12 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
     return Member(node=name.node, dead=predecessors, **known), "" not in dead
 
 
+def _has_all_fields(values: list[str]) -> bool:
+    return _REQUIRED <= len(values) <= len(_NAME_FIELDS)
+
+
 def _quoted(value: int | str | NodeState) -> str:
-    text = value.value if isinstance(value, NodeState) else str(value)
+    text = value.value if isinstance(value, NodeState) else str(int(value) if isinstance(value, bool) else value)
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E")
 
 
@@ -141,4 +152,6 @@ def _text(quoted: str) -> str:
 
 def _value(kind: type, quoted: str) -> Any:
     text = _text(quoted)
+    if kind is bool:
+        return bool(int(text))
     return text if kind is str else kind(text)

@@ -10,7 +10,7 @@ receives one.
 import copy
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hpcelastic.errors import ConfigError
@@ -97,14 +97,9 @@ class Elastic:
         self._saved: Held | None = None
         """The last state that this rank has saved."""
 
-        self._boundary: _SmallState | None = None
-        """The values at the last boundary, apart from parameters and the state of optimizers."""
-
+        self._small = _SmallState(self.state)
         self._worker = context()
         """The place of this process in the round. Read once in a round, because each step needs it."""
-
-        self._buffers: Sequence[torch.Tensor] = ()
-        """The buffers of all models, which are collected once in a round."""
 
         self._seat: Seat | None = None
         for optimizer_ in self._optimizers():
@@ -129,9 +124,7 @@ class Elastic:
         ``train`` must then return; see `should_stop`. A state that no other node keeps is saved before.
         """
         batches = self._batches(data, last)
-        self._buffers = [
-            buffer for part in self._parts.values() if hasattr(part, "buffers") for buffer in part.buffers()
-        ]
+        self._small.find_buffers(self._parts.values())
         self._commit()
         while self.step < last:
             if should_stop():
@@ -172,8 +165,8 @@ class Elastic:
 
     def _roll_back(self) -> None:
         """Return to the last boundary, if the state is still that of the boundary."""
-        if self._held is not None and self._boundary is not None:
-            self._boundary.restore()
+        if self._held is not None:
+            self._small.restore()
             self.step = self._held.step
             for optimizer in self._optimizers():
                 optimizer.zero_grad()
@@ -212,7 +205,7 @@ class Elastic:
     def _commit(self) -> None:
         """Note that the state is whole."""
         if self._held is None or self._held.step != self.step:
-            self._boundary = _SmallState(self.state, self._buffers)
+            self._small.copy()
         self._held = Held(self._worker.round, self.step)
         if self._seat is not None:
             self._seat.release()
@@ -263,13 +256,22 @@ class Elastic:
 
 
 class _SmallState:
-    """A copy of all that may change before the optimizer's step: the user's values, buffers, and random numbers."""
+    """All that may change before the optimizer's step: the user's values, buffers of models, and random numbers."""
 
-    def __init__(self, state: dict[str, Any], buffers: "Sequence[torch.Tensor]") -> None:
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self._all_buffers: list[torch.Tensor] = []
+
+    def find_buffers(self, parts: Iterable[Any]) -> None:
+        """Find the buffers of all models, which takes too long for each step."""
+        self._all_buffers = [buffer for part in parts if hasattr(part, "buffers") for buffer in part.buffers()]
+
+    def copy(self) -> None:
+        """Copy the values, for `restore`."""
         import torch
 
-        self._state, self._state_before = state, copy.deepcopy(state)
-        self._buffers = [(buffer, buffer.clone()) for buffer in buffers]
+        self._state_before = copy.deepcopy(self._state)
+        self._buffers = [(buffer, buffer.clone()) for buffer in self._all_buffers]
         self._torch, self._python = torch.get_rng_state(), random.getstate()
         self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
         self._numpy = sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None

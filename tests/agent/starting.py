@@ -14,7 +14,8 @@ from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
-from hpcelastic.agent.workers import WorkerGroup, WorkerResources
+from hpcelastic.agent.worker import WorkerResources
+from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 from tests.agent.processes import TIMEOUT

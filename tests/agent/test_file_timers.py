@@ -16,7 +16,7 @@ import pytest
 
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.timer_pipe import TimerPipe
-from hpcelastic.agent.workers import Worker
+from hpcelastic.agent.worker import Worker
 from hpcelastic.protocol.events import TimerExpired
 from tests.agent.processes import sleeper, watched
 

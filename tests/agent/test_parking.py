@@ -16,8 +16,9 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
+from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
-from hpcelastic.agent.workers import WorkerGroup, WorkerResources
+from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.ipc.worker_channel import Message, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths

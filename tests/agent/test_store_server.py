@@ -16,7 +16,7 @@ from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import MARKER, boottime, kill_marked_processes
 from hpcelastic.agent.store_server import StoreListener, StoreServer, store_server_environment, store_server_spawner
-from hpcelastic.agent.workers import WorkerResources
+from hpcelastic.agent.worker import WorkerResources
 from tests.agent.processes import TIMEOUT, eventually, watched
 
 CLIENT = """

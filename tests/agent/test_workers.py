@@ -16,7 +16,8 @@ from hpcelastic.agent.environment import RunFacts
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings
-from hpcelastic.agent.workers import WorkerGroup, WorkerResources
+from hpcelastic.agent.worker import WorkerResources
+from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.storage.paths import RunPaths
 

@@ -88,7 +88,7 @@ MUTANTS = {
     "a round does not wait for starting workers that it needs": Patch(
         DECIDE, "with_starting = len(ready) < nodes.min", "with_starting = False"
     ),
-    "a failure whose successor is starting is not charged": Patch(
+    "a failure is not charged while another worker is starting in its place": Patch(
         DECIDE, "for m in _returned(state, view) if m.fenced", "for m in _ready(state, view) if m.fenced"
     ),
     "workers without a place end no round": Patch(DECIDE, "            if more > 0:", "            if more > 99:"),

@@ -849,7 +849,7 @@ FAILED_THEN_LOST = dead(failed("b", 1))
             Cause.WORKER,
             [failed_and_back("a", local_world_size=0, starting=2), ready("b", 1)],
             Cause.WORKER,
-            id="the successor of the failed worker is starting",
+            id="another worker is starting in its place",
         ),
         pytest.param(Cause.WORKER, [ready("a", 1), ready("b", 1)], Cause.WORKER, id="no report"),
         pytest.param(

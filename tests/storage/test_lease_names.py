@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -30,7 +31,12 @@ def members(draw: some.DrawFn) -> Member:
     node = draw(NODES)
     name = node.rpartition("@")[0]
     own = some.builds(f"{name}@{{}}".format, some.text(SAFE + "~+,%@é", max_size=12))
-    known = dict.fromkeys(("round", "local_world_size", "port", "order", "job_nodes", "fenced"), NUMBERS)
+    numbers = ("round", "local_world_size", "port", "order", "job_nodes", "fenced", "starting")
+    known: dict[str, Any] = {
+        **dict.fromkeys(numbers, NUMBERS),
+        "final": some.booleans(),
+        "early_start": some.booleans(),
+    }
     return draw(
         some.builds(
             Member,
@@ -149,3 +155,10 @@ def test_counters_are_compared_as_numbers() -> None:
 def test_a_name_of_an_unknown_format_comes_before_any_other() -> None:
     texts = ["n@0~zzz.json", lease_name("n@0", 0, 1, "+")]
     assert newest(texts)["n@0"].text == newest(texts[::-1])["n@0"].text == texts[1]
+
+
+def test_the_last_fields_are_left_out_if_they_have_their_defaults() -> None:
+    short, long = summary(MEMBER), summary(replace(MEMBER, early_start=True, starting=2))
+    assert long == f"{short},0,1,2"
+    for member in (MEMBER, replace(MEMBER, early_start=True), replace(MEMBER, early_start=True, starting=2)):
+        assert member_of(name_of_lease(member)) == (member, True)
