@@ -1,9 +1,10 @@
 """The name of a lease, ``NODE~REVISION~HEARTBEAT~SUMMARY.json``. One listing shows the states of all nodes.
 
 Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. SUMMARY holds the
-small fields of `Member` in their order, separated by ``,``, of which the last ones may be missing if they have their
-defaults, then ``+`` and an incarnation for each of the node's own dead predecessors. A final ``+`` means that the file's content, the JSON of the whole member, holds more. A summary that
-does not fit is a single ``+``. A summary with unknown fields, from a newer writer, is treated in the same way.
+small fields of `Member` in their order, separated by ``,``, then ``+`` and an incarnation for each of the node's own
+dead predecessors. The last fields are left out if they have their defaults. A final ``+`` means that the file's
+content, the JSON of the whole member, holds more. A summary that does not fit is a single ``+``. A summary with unknown
+fields, from a newer writer, is treated in the same way.
 """
 
 import heapq
