@@ -6,7 +6,7 @@
 # make exhaustive  search every interleaving of three nodes, deeper than the tests do
 # make mutants     insert bugs into the code, one at a time, and show which check finds each
 # make filesystems  run a shared counter on every filesystem, and write the table in docs/filesystems.md
-# make storm       random faults of every kind on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool
+# make storm       random faults of every kind on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool ELASTIC=1
 # make scenarios   measure each event of a run under SLURM, and write the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
@@ -69,7 +69,7 @@ filesystems: $(READY) system
 	$(BIN)/python -m tests.filesystems.table
 
 storm: $(READY) system
-	$(BIN)/python -m tests.slurm.scenario.storm --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) $(if $(SHAPE),--shape $(SHAPE))
+	$(BIN)/python -m tests.slurm.scenario.storm --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED)) $(if $(SHAPE),--shape $(SHAPE)) $(if $(ELASTIC),--elastic)
 
 scenarios: $(READY) system
 	$(BIN)/python -m tests.slurm.scenario.table

@@ -45,7 +45,7 @@ def nightly(day: int) -> list[Part]:
         Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly", f"--ignore={_MUTANTS}"), 47),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 8),
-        *(storm(shape, day, minutes=2, budget=4) for shape in SHAPES),
+        *(storm(shape, day, 2, 4, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
         Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 7),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 7.5),
@@ -63,7 +63,7 @@ def weekly() -> list[Part]:
         ),
         Part("mutants", (sys.executable, "-m", "tests.mutants"), 0, _PROTOCOL),
         Part("exhaustive-3-nodes", exhaustive("--nodes", "3", "--min", "2", "--depth", "30"), 0, _PROTOCOL),
-        *(storm(shape, seed, minutes=20, budget=0) for seed, shape in enumerate(SHAPES)),
+        *(storm(shape, seed, 20, 0, elastic) for seed, shape in enumerate(SHAPES) for elastic in (False, True)),
         *(Part(f"slurm-{release}", matrix(release), 0) for release in RELEASES),
     ]
 
@@ -87,6 +87,8 @@ def matrix(release: str, only: str = "") -> tuple[str, ...]:
     return ("make", "matrix", f"SUITES={release}", *([f"ONLY={only}"] if only else []))
 
 
-def storm(shape: str, seed: int, minutes: float, budget: float) -> Part:
+def storm(shape: str, seed: int, minutes: float, budget: float, elastic: bool) -> Part:
+    """Return a storm on a run of this shape, whose script keeps its state in memory or does not."""
     command = (sys.executable, "-m", "tests.slurm.scenario.storm", "--minutes", str(minutes), "--seed", str(seed))
-    return Part(f"storm-{shape}", (*command, "--shape", shape), budget)
+    name, flags = (f"storm-{shape}-elastic", ("--elastic",)) if elastic else (f"storm-{shape}", ())
+    return Part(name, (*command, "--shape", shape, *flags), budget)

@@ -42,6 +42,8 @@ class Evidence:
     """The times at which batch scripts began."""
 
     faults: Sequence["Fault"] = ()
+    in_memory: bool = False
+    """Whether workers keep their state in memory over rounds."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +168,16 @@ def _quiet_afterwards(evidence: Evidence, rounds: Rounds) -> None:
         _refuse_unless(not later, f"{name} was published at {when}, after a later round had begun", later)
 
 
-def _resumed(_: Evidence, rounds: Rounds) -> None:
-    """Check that each round begins at step 0 or at a checkpoint that existed when it began."""
+def _resumed(evidence: Evidence, rounds: Rounds) -> None:
+    """Check that each round begins at step 0, at a checkpoint that existed when it began, or at a state in memory."""
     for round, notes in rounds.items():
         steps = _steps(notes)
         if not steps:
             continue
         known = {0} | {n.step for older, ns in rounds.items() if older < round for n in ns if n.kind == "saved"}
         unsaved = _unnoted(rounds, round)
+        if evidence.in_memory:  # perhaps the ranks that had done the last step were all lost
+            unsaved |= {step - 1 for step in unsaved}
         first = min(steps)
         _refuse_unless(first in known | unsaved, f"round {round} resumed at step {first}, which was not saved", notes)
         published = [note for note in notes if note.kind in ("saved", "result") and note.rank != 0]

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = Path(__file__).with_name("train.py")
+ELASTIC = Path(__file__).with_name("train_elastic.py")
+"""A script that keeps its state in memory over rounds."""
+
 TIMEOUT = 90.0
 """Time limit for each expected event in seconds. It is long, because the machine may be busy with other tests."""
 
@@ -229,6 +232,7 @@ class Stage:
             published={path.name: path.stat().st_ctime for path in self.run.directory.glob("checkpoints/round-*.pt")},
             jobs=self._jobs_begun(),
             faults=self.faults,
+            in_memory=self.setting.script == ELASTIC,
         )
 
     def _jobs_begun(self) -> list[Begin]:

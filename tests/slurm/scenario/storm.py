@@ -1,8 +1,8 @@
 """Faults of every kind at random times, on a run whose nodes come from an allocation or a pool, and from single jobs.
 
-``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``. After the storm all faults are undone, and
-the run must end as if there had been no fault. The same seed draws the same random numbers, but the speed of the
-machine also has an effect.
+``python -m tests.slurm.scenario.storm --minutes 20 --seed N --shape pool``, with ``--elastic`` for a script that keeps
+its state in memory. After the storm all faults are undone, and the run must end as if there had been no fault. The same
+seed draws the same random numbers, but the speed of the machine also has an effect.
 """
 
 import argparse
@@ -11,14 +11,15 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.storage.leases import read_leases
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.judge import Verdict
 from tests.slurm.scenario.plan import Plan
-from tests.slurm.scenario.stage import SHAPES, TIMEOUT, Setting, Stage
+from tests.slurm.scenario.stage import ELASTIC, SCRIPT, SHAPES, TIMEOUT, Setting, Stage
 
 NODES = 6
 ALLOCATED = 4
@@ -271,10 +272,11 @@ FAULTS = (
 # ------------------------------------------------------------------------------------------------ a whole storm
 
 
-def run_storm(seconds: float, seed: int, shape: str) -> Verdict:
-    """Train a run during a storm of so many seconds, and judge it."""
-    print(f"seed {seed}, {shape}", flush=True)
-    with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, setting(seconds, seed, shape)) as stage:
+def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> Verdict:
+    """Train a run of ``script`` during a storm of so many seconds, and judge it."""
+    print(f"seed {seed}, {shape}, {script.name}", flush=True)
+    wanted = replace(setting(seconds, seed, shape), script=script)
+    with SlurmCluster(NODES, extra_conf=CONF) as cluster, Stage(cluster, wanted) as stage:
         storm = Storm(stage, random.Random(seed))
         stage.until_step(1)
         stage.run.scale(NODES)
@@ -312,8 +314,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
     parser.add_argument("--shape", choices=SHAPES, default="")
+    parser.add_argument("--elastic", action="store_true", help="keep the state in memory, as Elastic does")
     args = parser.parse_args()
-    run_storm(60 * args.minutes, args.seed, args.shape or SHAPES[args.seed % 2])
+    script = ELASTIC if args.elastic else SCRIPT
+    run_storm(60 * args.minutes, args.seed, args.shape or SHAPES[args.seed % 2], script)
 
 
 if __name__ == "__main__":
