@@ -47,6 +47,12 @@ class MarkKind(IntEnum):
     RESUMED = 6
     """The worker has entered another round. The value is the round."""
 
+    ENTERED = 7
+    """The worker has called the function that is called in each round. The value is the round."""
+
+    GROUP = 8
+    """The worker has created a process group. The value is the round."""
+
 
 @dataclass(frozen=True)
 class Mark:

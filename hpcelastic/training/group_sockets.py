@@ -14,6 +14,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from hpcelastic.ipc.marks import MarkKind
+
+from .context import context
+from .control_page import mark
+
 
 class GroupSockets:
     """The sockets of all process groups that are created from now on, and those to the store of the round."""
@@ -52,7 +57,9 @@ class GroupSockets:
             with self._lock:
                 self._before = _sockets()
             try:
-                return create(*args, **kwargs)
+                group = create(*args, **kwargs)
+                mark(MarkKind.GROUP, context().round)
+                return group
             finally:
                 with self._lock:
                     self._found |= _sockets() - self._before

@@ -27,6 +27,7 @@ from . import stop
 from .context import context, local_index
 from .control_page import mark, own_control_page
 from .group_sockets import GroupSockets
+from .kept_groups import kept_wrappers
 from .token import revoke_token
 
 Parameters = ParamSpec("Parameters")
@@ -37,6 +38,9 @@ log = logging.getLogger(__name__)
 _CHANNEL_VARIABLE = "HPCELASTIC_WORKER_CHANNEL"
 _INTERRUPT_DELAY = 0.5
 """Seconds between the end of the connections and the signal to a main thread that has not noticed it."""
+
+_CHECKS = 2
+"""Number of rounds after which objects with old process groups are searched. This takes some milliseconds."""
 
 _INTERRUPT_SIGNAL = signal.SIGRTMAX - 1
 
@@ -94,6 +98,7 @@ class Seat:
         self.releases_at_boundary = False
         """Whether the function itself calls `release`, at the end of a step. Otherwise the optimizer's step does."""
 
+        self._checks_left = _CHECKS
         self._callbacks = stop.registered_callbacks()
         """The number of stop callbacks that do not belong to a round."""
 
@@ -111,6 +116,7 @@ class Seat:
         if not self._page.is_granted(self._index, self._round):  # started before it has a place in a round
             self._wait_for_round()
         while True:
+            mark(MarkKind.ENTERED, self._round)
             error: BaseException | None = None
             self._left.clear()
             self._holds = self._interrupt_due = False
@@ -170,7 +176,20 @@ class Seat:
                 dist.destroy_process_group()
         self._sockets.forget()
         gc.collect()
+        self._warn_of_kept_groups()
         revoke_token(keep=self._listener)
+
+    def _warn_of_kept_groups(self) -> None:
+        """Name what of the round still uses its process groups. Torch does not notice the use of such an object."""
+        if self._checks_left:
+            self._checks_left -= 1
+            for kept in kept_wrappers():
+                log.warning(
+                    "round %d has ended, and %s still holds its process group, which is destroyed: create it in the "
+                    "function that is called in each round, in a local variable",
+                    self._round,
+                    kept,
+                )
 
     def _wait_for_round(self) -> None:
         """Report that this process is parked. Wait for a round, and take its place, token and output."""

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import hpcelastic
 from tests.cli.shell import Shell, eventually, shell_in
 from tests.e2e.rounds import Run
 
@@ -31,6 +33,11 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, i):
         generator = torch.Generator().manual_seed(i)
         return torch.randn(5, generator=generator), torch.randn(1, generator=generator)
+
+def resources():
+    "Return the numbers of descriptors and threads of this process, and its memory in MiB."
+    memory = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return [len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), memory]
 
 def note(what, text):
     worker = context()
@@ -60,6 +67,7 @@ def train(elastic, data):
         elastic.state.setdefault("losses", []).append(step)
         if first:
             note("seat", str(context().local_rank))
+            note("resources", json.dumps(resources()))
             note("up", str(os.getpid()))
             first = False
         time.sleep(PAUSE / 1000)
@@ -247,3 +255,40 @@ def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None
         eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
     run.finish()
     check_result(shell)
+
+
+def leaks(shell: Shell, rounds: int, seed: int) -> None:
+    """Check that a process that stays for many rounds does not grow."""
+    chance = random.Random(seed)
+    run = Run(shell, TRAINS, 2, "--max-restarts=1000", script_arguments=("1", "0", "0", "0"))
+    survivor = run.pids(1)[0]
+    while (round := run.await_workers(2, after=0)) < rounds:
+        if chance.random() < 0.9:
+            hpcelastic.Run.open(shell.directory / "runs/r").checkpoint(anyway=True)
+        else:
+            os.kill(next(pid for pid in run.pids(round).values() if pid != survivor), signal.SIGKILL)
+        eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
+    run.finish()
+    check_result(shell)
+    found: list[list[float]] = []
+    for number in range(1, run.newest_round() + 1):
+        rank = next((rank for rank, pid in run.pids(number).items() if pid == survivor), None)
+        if rank is not None and len(run.pids(number)) == 2:
+            found.append(json.loads(run.note(f"{number}.{rank}.resources")))
+    assert len(found) > rounds / 3
+    early, late = found[len(found) // 4 : len(found) // 2], found[-len(found) // 4 :]
+    for index, more in ((0, 3), (1, 2), (2, 30)):
+        before, after = (statistics.median(each[index] for each in part) for part in (early, late))
+        assert after <= before + more, (found[1], found[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_process_does_not_grow_over_many_rounds(shell: Shell) -> None:
+    leaks(shell, 40, 1)
+
+
+@pytest.mark.weekly
+@pytest.mark.timeout(1800)
+def test_a_process_does_not_grow_over_200_rounds(shell: Shell) -> None:
+    leaks(shell, 200, 2)
