@@ -1,8 +1,8 @@
 """Train while a node dies and comes back: the program of `make demo`.
 
 Three agents on this machine train on handwritten digits; each acts as a node. The program kills one node, agent and
-workers, with SIGKILL, and the other two continue from the last checkpoint. Then the node comes back, and three nodes
-finish the training. The run's directory is created in the directory that is given as argument, or in ``runs``.
+workers, with SIGKILL, and the other two continue from memory, in the same processes. Then the node comes back, builds
+its model beside the others, and three nodes finish the training. The run's directory is created in the directory that is given as argument, or in ``runs``.
 """
 
 import json
@@ -68,7 +68,8 @@ def main() -> None:
         "run.name=demo",
         f"run.directory={runs}",
         "nodes=2..3",
-        "entrypoint.args=[--epochs, 40, --step-time, 0.02]",
+        f"entrypoint.script={HERE / 'digits' / 'train_elastic.py'}",
+        "entrypoint.args=[--epochs, 60, --step-time, 0.02]",
     ]
     paths = prepare(resolve(HERE.parent / "configs" / "digits.yaml", overrides))
     nodes, run = LocalNodes(paths, 3), Run(paths.root)
@@ -78,7 +79,7 @@ def main() -> None:
         print(f"*** SIGKILL of node{VICTIM}: its agent, its workers, everything", flush=True)
         killed = time.time()
         nodes.kill_node(VICTIM)
-        step = wait_for(run, "the other two go on from the checkpoint", nodes=2, after_step=step)
+        step = wait_for(run, "the other two go on from memory", nodes=2, after_step=step)
         print(f"*** node{VICTIM} comes back", flush=True)
         nodes.start_node(VICTIM)
         wait_for(run, "three nodes train again", nodes=3, after_step=step)

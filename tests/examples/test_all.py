@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 TESTED = [
     "demo.py",
     "digits/train.py",
+    "digits/train_elastic.py",
     "frameworks/stops_lightning.py",
     "frameworks/stops_transformers.py",
     "frameworks/train_accelerate.py",

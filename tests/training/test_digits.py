@@ -153,6 +153,19 @@ def test_rounds_of_any_size_train_every_step_once(tmp_path: Path, undisturbed: d
     assert result(tmp_path)["rounds"] == [1, 2, 4, 5]
 
 
+def test_with_the_state_in_memory_the_result_is_the_same(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    elastic = [sys.executable, str(TRAIN.with_name("train_elastic.py")), "--trace", "trace"]
+    first = subprocess.Popen([*elastic, "--step-time", "0.005"], cwd=tmp_path, env=environment())
+    try:
+        wait_for_step(tmp_path, 130)
+    finally:
+        first.kill()
+        first.wait()
+    done = subprocess.run(elastic, cwd=tmp_path, env=environment(), check=True, stdout=subprocess.PIPE, text=True)
+    assert re.search(r"^round 0, 1 rank: continues at step \d+0 of 690$", done.stdout, re.M)
+    check(result(tmp_path), undisturbed)
+
+
 def test_a_finished_training_reports_it_and_ends(tmp_path: Path) -> None:
     command = [sys.executable, str(TRAIN), "--epochs", "1"]
     outputs = [
