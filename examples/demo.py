@@ -2,7 +2,8 @@
 
 Three agents on this machine train on handwritten digits; each acts as a node. The program kills one node, agent and
 workers, with SIGKILL, and the other two continue from memory, in the same processes. Then the node comes back, builds
-its model beside the others, and three nodes finish the training. The run's directory is created in the directory that is given as argument, or in ``runs``.
+its model beside the others, and three nodes finish the training. The run's directory is created in the directory that
+is given as argument, or in ``runs``.
 """
 
 import json
