@@ -180,7 +180,7 @@ def _panel(view: _ProgressView) -> Group:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for node in status.nodes:
         node_state = Text(node.node_state, _COLORS.get(node.node_state, "white"))
-        table.add_row(f"  {node.name}", node_state, f"ranks {node.ranks}" if node.ranks else "")
+        table.add_row(f"  {node.name}", node_state, node.part)
     waits = [Text(f"  waits for {view.waits_for}", "yellow")] if view.waits_for else []
     tail = (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in view.last)
     return Group(head, Text(f"  {status.reason}", "dim"), *waits, table, *tail)

@@ -32,6 +32,16 @@ class NodeStatus:
     agent_restarts: int = 0
     """Number of restarts of its agent since SLURM started its job; 0 outside of SLURM."""
 
+    starting: int = 0
+    """Number of its workers that are starting without a place in the round."""
+
+    @property
+    def part(self) -> str:
+        """Its part in the current round, as text; empty if it has none."""
+        ranks = f"ranks {self.ranks}" if self.ranks else ""
+        workers = f"{self.starting} worker{'s' * (self.starting > 1)} starting" if self.starting else ""
+        return ", ".join(text for text in (ranks, workers) if text)
+
 
 @dataclass(frozen=True)
 class RunStatus:
@@ -129,7 +139,8 @@ def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeSt
         if lease is None and state.phase is Phase.SUCCEEDED:
             # The leases were on a server that has ended. The run has succeeded, so every member has.
             node_state = NodeState.SUCCEEDED.value
-        yield NodeStatus(name_of(node), node_state, ranks, _agent_restarts(node, leases))
+        starting = 0 if silent or lease is None or state.phase.final else lease.member.starting
+        yield NodeStatus(name_of(node), node_state, ranks, _agent_restarts(node, leases), starting)
 
 
 def _agent_restarts(node: str, leases: Mapping[str, Lease]) -> int:

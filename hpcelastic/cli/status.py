@@ -34,9 +34,9 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     if status.jobs:
         rows.append("jobs       " + ", ".join(_job(job, jobs.get(job, "ended")) for job in status.jobs))
     for i, node in enumerate(status.nodes):
-        ranks = f"  ranks {node.ranks}" if node.ranks else ""
+        part = f"  {node.part}" if node.part else ""
         again = f"  agent restarts {node.agent_restarts}" if node.agent_restarts else ""
-        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.node_state:10}{ranks}{again}")
+        rows.append(f"{'nodes' if i == 0 else '':10} {node.name:16} {node.node_state:10}{part}{again}")
     if status.scaled:
         rows.append(f"scaled     to {status.scaled} node{'s' * (status.scaled != 1)}")
     if status.drained:

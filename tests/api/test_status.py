@@ -43,3 +43,16 @@ def test_agents_that_were_started_again_are_counted(tmp_path: Path, before: Memb
     status = read_status(RunReader(paths))
     assert status.nodes == (NodeStatus("n1", "running", "0", restarts),), "nodes known to be dead are left out"
     assert ("agent restarts 1" in "\n".join(lines(status, {}))) == bool(restarts)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "starting", "shown"),
+    [
+        ("0..7", 0, "ranks 0..7"),
+        ("0..6", 1, "ranks 0..6, 1 worker starting"),
+        ("", 8, "8 workers starting"),
+        ("", 0, ""),
+    ],
+)
+def test_workers_that_are_starting_are_shown(ranks: str, starting: int, shown: str) -> None:
+    assert NodeStatus("n1", "running", ranks, starting=starting).part == shown
