@@ -73,9 +73,14 @@ class IdleWorkers:
         self._set_offer()
 
     def observe(self, observation: Observation) -> None:
-        """Start all workers of a node that joins a running round, if the script allows an early start."""
-        state, joins = observation.state, self._session.member.round < 0
-        if joins and state.phase is Phase.RUNNING and observation.early_start and not self._early.begun:
+        """Start all workers of a node outside the running round, if the script allows an early start.
+
+        So a node that joins does not delay the others, and a spare can replace a lost node at once.
+        """
+        state, node = observation.state, self._session.member.node
+        outside = state.phase is Phase.RUNNING and all(p.node != node for p in state.participants)
+        begun = self._early.begun or self._waiting or self._session.state_machine.leaving
+        if outside and observation.early_start and not begun:
             self._early.allow(True)
             estimate = prospect(state, self._session.member, len(self._local_ranks))
             self._start_early(estimate, self._local_ranks)

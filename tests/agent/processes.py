@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 
-TIMEOUT = 20.0
+TIMEOUT = 60.0
 """Time limit for each expected event in seconds."""
 
 

@@ -21,7 +21,7 @@ Done: TypeAlias = "subprocess.CompletedProcess[str]"
 MARK = "HPCELASTIC_TEST"
 """Environment variable that identifies the processes of a test."""
 
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 """Time limit for each expected event in seconds. It is long, because the machine may be busy."""
 
 JOB = """\

@@ -1,5 +1,6 @@
 """Runs of several nodes on this machine, whose workers record in which rounds they have been."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +69,10 @@ class Run:
             _, stderr = agent.communicate(timeout=TIMEOUT)
             assert agent.returncode == 0, stderr
             outputs.append(stderr)
-        assert eventually(lambda: not self._shell.processes())
+        deadline = time.monotonic() + TIMEOUT
+        while left := self._shell.processes():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.02)
         return "".join(outputs)
 
     def events(self, kind: str) -> list[dict[str, Any]]:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 import hpcelastic
+from hpcelastic.protocol.state import NodeState
+from hpcelastic.storage.leases import read_leases
 from tests.cli.shell import Shell, eventually, shell_in
 from tests.e2e.rounds import Run
 
@@ -292,3 +294,25 @@ def test_a_process_does_not_grow_over_many_rounds(shell: Shell) -> None:
 @pytest.mark.timeout(1800)
 def test_a_process_does_not_grow_over_200_rounds(shell: Shell) -> None:
     leaks(shell, 200, 2)
+
+
+def waits(shell: Shell, name: str) -> bool:
+    """Return whether all workers of a node wait for a place in a round."""
+    leases = read_leases(shell.directory / "runs/r/rendezvous/nodes").values()
+    ready = [lease.member for lease in leases if lease.member.node_state is NodeState.READY and lease.member.round > 0]
+    return any(member.name == name and not member.starting for member in ready)
+
+
+@pytest.mark.slow
+def test_a_spare_has_started_before_it_is_needed(shell: Shell) -> None:
+    run = Run(shell, TRAINS, 2, "--nnodes=1:2", script_arguments=("10", "0", "2", "0"))
+    before = run.pids(1)
+    run.agents.append(run.start("n8", "--nnodes=1:2"))
+    eventually(lambda: waits(shell, "n8"))
+    run.kill_node(0)
+    after = run.await_workers(2)
+    assert before[1] in run.pids(after).values()
+    resumed = [event["resumed"] for event in run.events("workers started") if event["round"] == after]
+    run.finish()
+    assert sorted(resumed) == [[0], [1]]
+    check_result(shell)
