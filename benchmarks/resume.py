@@ -1,7 +1,8 @@
-"""The next step of a training after the death of a worker or of a node: until all ranks step again.
+"""The next step of a training after the death of a worker or of a node: until the other ranks step again, and all.
 
-Three nodes have one worker each. With `Elastic` the other processes stay and no step is lost. Without it, and under
-torchrun, all processes start anew and load the newest checkpoint, which the script saves every 50 steps.
+Three nodes have one worker each. With `Elastic` the other processes stay, no step is lost, and a worker that was killed
+starts anew beside them. Without it, and under torchrun, all processes start anew and load the newest checkpoint, which
+the script saves every 50 steps.
 """
 
 import json
@@ -9,7 +10,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,6 @@ SCRIPT = Path(__file__).with_name("trains.py")
 NODES = 3
 _TIMEOUT = 60.0
 """Seconds after which a training counts as one that does not continue, as is often the case with torchrun."""
-
-_NEVER = 2**62
 
 _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
     "hpcelastic, Elastic": (Ours, "elastic"),
@@ -74,7 +73,7 @@ def _fault(name: str, case: str, build: float, settle: float) -> dict[str, Any]:
         side = make(workload)
         side.start_all(NODES)
         try:
-            before = _all_step(side.notes, 0.0, NODES, time.monotonic() + _TIMEOUT)
+            before = until(lambda: _all_step(side.notes, 0.0, NODES), time.monotonic() + _TIMEOUT)
             if before is None:
                 raise RuntimeError(f"{name}: the workers have made no step within {_TIMEOUT:g} s")
             time.sleep(settle)
@@ -84,12 +83,15 @@ def _fault(name: str, case: str, build: float, settle: float) -> dict[str, Any]:
             else:
                 world -= 1
                 send(side.processes(side.first()), signal.SIGKILL)
-            after = _all_step(side.notes, died, world, died + _TIMEOUT, known={note["pid"] for note in before.values()})
+            known, round_before = {note["pid"] for note in before.values()}, before[0]["round"]
+            after = until(lambda: _all_step(side.notes, died, world, known, round_before), died + _TIMEOUT)
             if after is None:
-                return {"seconds": None, "repeated": None, "stayed": None}
+                return {"others": None, "seconds": None, "repeated": None, "stayed": None}
             newest = max(note["step"] for note in _notes(side.notes) if note["time"] <= died)
+            others = _all_step(side.notes, died, NODES - 1, known, round_before) or after
             return {
-                "seconds": round(max(note["time"] for note in after.values()) - died, 4),
+                "others": round(min(_last(others), _last(after)) - died, 4),
+                "seconds": round(_last(after) - died, 4),
                 "repeated": max(0, newest + 1 - min(note["step"] for note in after.values())),
                 "stayed": len({note["pid"] for note in after.values()} & {note["pid"] for note in before.values()}),
             }
@@ -97,26 +99,24 @@ def _fault(name: str, case: str, build: float, settle: float) -> dict[str, Any]:
             side.stop()
 
 
+def _last(steps: Mapping[int, Mapping[str, Any]]) -> float:
+    """Return the time at which the last of the ranks has stepped."""
+    return max(float(note["time"]) for note in steps.values())
+
+
 def _all_step(
-    notes: Path, since: float, world: int, deadline: float, known: "set[int] | None" = None
+    notes: Path, since: float, world: int, known: Collection[int] = (), round_before: int = 0
 ) -> dict[int, dict[str, Any]] | None:
-    """Wait until all ranks of a world have stepped after ``since``. Return the first such step of each rank.
+    """Return the first step of each rank of a world after ``since``; None if not all ranks have stepped.
 
-    ``known`` are the processes before a fault. A world of the same size as before is new from the first step of a
-    process that is not among them.
+    Steps count of processes that are not ``known``, or that are in a later round than ``round_before``.
     """
-
-    def poll() -> dict[int, dict[str, Any]] | None:
-        found = [note for note in _notes(notes) if note["time"] > since and note["world"] == world]
-        if known is not None and world == NODES:
-            begin = min((note["step"] for note in found if note["pid"] not in known), default=_NEVER)
-            found = [note for note in found if note["step"] >= begin]
-        first: dict[int, dict[str, Any]] = {}
-        for note in sorted(found, key=lambda note: note["time"]):
-            first.setdefault(note["rank"], note)
-        return first if len(first) == world else None
-
-    return until(poll, deadline)
+    found = [note for note in _notes(notes) if note["time"] > since and note["world"] == world]
+    found = [note for note in found if note["pid"] not in known or note["round"] > round_before]
+    first: dict[int, dict[str, Any]] = {}
+    for note in sorted(found, key=lambda note: note["time"]):
+        first.setdefault(note["rank"], note)
+    return first if len(first) == world else None
 
 
 def _notes(directory: Path) -> list[dict[str, Any]]:
@@ -136,13 +136,15 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
             chosen = [one for one in results["faults"] if (one["case"], one["build"]) == (case, build)]
             times = {side: [one["seconds"] for one in chosen if one["side"] == side] for side in sides}
             for side, found in times.items():
+                others = [one["others"] for one in chosen if one["side"] == side]
                 repeated = [one["repeated"] for one in chosen if one["side"] == side and one["repeated"] is not None]
                 most = str(max(repeated)) if repeated else "-"
-                rows.append((case, side, spread(found), ratio(times[sides[0]], found), most))
+                rows.append((case, side, spread(others), spread(found), ratio(times[sides[0]], found), most))
         note = (
-            f"Seconds from the fault until all ranks of the new world have stepped; median (least–greatest) of "
-            f"{results['parameters']['repeat']}. The script takes {build:g} s to build its model."
+            f"Seconds from the fault until the ranks that were not lost, or those in their place, have stepped, and "
+            f"until all ranks have stepped; median (least–greatest) of {results['parameters']['repeat']}. The script "
+            f"takes {build:g} s to build its model."
         )
-        head = ("fault", "side", "seconds", f"{sides[0]} / this side", "repeated steps, at most")
+        head = ("fault", "side", "others step", "all step", f"{sides[0]} / this side", "repeated steps, at most")
         made.append(Table(f"The next step after a fault, {build:g} s to build the model", head, tuple(rows), note))
     return made

@@ -75,7 +75,7 @@ def _steps(data: Any, first: int) -> Iterator[tuple[int, Any]]:
 
 def _note(file: IO[str], step: int) -> None:
     facts = {"time": time.monotonic(), "world": dist.get_world_size(), "rank": dist.get_rank(), "pid": os.getpid()}
-    file.write(json.dumps({**facts, "step": step}) + "\n")
+    file.write(json.dumps({**facts, "step": step, "round": int(os.environ.get("HPCELASTIC_ROUND", "0"))}) + "\n")
     time.sleep(_PAUSE)
 
 
