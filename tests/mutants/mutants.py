@@ -219,6 +219,9 @@ MUTANTS = {
 }
 
 UNSEEN = {
+    "a round waits for all workers that are starting",
+    "a round does not wait for starting workers that it needs",
+    "workers without a place end no round",
     "a change of size ends a round after a final success",
     "a node with a final success is waited for",
     "a node that leaves after its success counts as lost",

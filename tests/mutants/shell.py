@@ -297,6 +297,9 @@ PROFILE_OF = {
     "workers that park on request outlive a node that leaves": "parked workers",
     "parked workers outlive the run": "parked workers",
     "workers that stopped on request count as succeeded": "parked workers",
+    "a node whose workers are all starting is a member": "early workers",
+    "a failure is not charged while another worker is starting in its place": "early workers",
+    "fewer workers than places end a round": "early workers",
     "a node whose heartbeat was not seen is a member of the next round": "long waits",
     "every lease counts as proof of life": "long waits",
     "two incarnations of a node are members of a round": "long waits",
@@ -368,6 +371,8 @@ BY_TESTS = {
 
 UNSEEN = {
     *BY_TESTS,
+    "a node that holds asks for a place",
+    "a changed offer of workers is not published",
     "workers start after an old observation",
     "workers start after the lease expired while others were parked",
     "workers start although others may continue without the node",
