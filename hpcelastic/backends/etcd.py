@@ -8,6 +8,7 @@ import base64
 import hashlib
 import http.client
 import json
+import secrets
 import ssl
 import urllib.error
 import urllib.parse
@@ -33,6 +34,10 @@ _MAX_OPERATIONS = 100
 
 _KEY_NOT_FOUND, _KEY_EXISTS, _COMPARE_FAILED = 100, 105, 101
 """Error codes of version 2: key not found, key already exists, compare failed."""
+
+_NOT_A_FILE = b"Not a file"
+"""In the answer of etcd 3.5, with status 500, to a request of version 2 that renews the lifetime of a directory."""
+_FORM = "application/x-www-form-urlencoded"
 
 _NO_LEASE, _LEASE_EXISTS = 5, 9
 """Error codes of version 3, those of gRPC: the server has no lease of this id (NOT_FOUND); it has one already
@@ -111,7 +116,7 @@ class _Server:
             except urllib.error.HTTPError as error:
                 with error:
                     body = error.read()
-                if error.code < 500:
+                if error.code < 500 or _NOT_A_FILE in body:
                     return error.code, _decode_body(body)
                 failure, received = error, True
             except (OSError, ValueError, http.client.HTTPException) as error:
@@ -130,11 +135,15 @@ class _Server:
 
 
 class EtcdV2:
-    """Records under ``/v2/keys/PREFIX/RUN_ID``. The server removes them ``ttl`` seconds after the last `keep`."""
+    """Records under ``/v2/keys/PREFIX/RUN_ID``. The server removes them ``ttl`` seconds after the last `keep`.
+
+    With etcd 3.5 they stay until they are deleted: this version cannot renew the lifetime of a directory.
+    """
 
     def __init__(self, endpoint: str, run_id: str, prefix: str = PREFIX, tls: Tls = Tls(), ttl: float = 0) -> None:
         self._server = _Server(endpoint, tls)
         self._ttl = ttl
+        self._renews: bool | None = None  # whether the server can renew the lifetime of a directory
         above = urllib.parse.quote(prefix.strip("/"))
         self._root = f"/v2/keys/{above}/{urllib.parse.quote(run_id, safe='')}"
 
@@ -177,6 +186,9 @@ class EtcdV2:
 
     def keep(self) -> None:
         ttl = {"dir": "true", "ttl": str(int(self._ttl))}
+        self._renews = self._can_renew() if self._renews is None else self._renews
+        if not self._renews:
+            return
         status, answer = self._put("", {**ttl, "prevExist": "true"})
         if _error_code(answer) == _KEY_NOT_FOUND:
             status, answer = self._put("", {**ttl, "prevExist": "false"})
@@ -184,6 +196,17 @@ class EtcdV2:
             raise self._error(status, answer)
 
     def close(self) -> None: ...
+
+    def _can_renew(self) -> bool:
+        """Return whether the server can renew the lifetime of a directory. Tries it with one that nobody uses."""
+        path, form = f"{self._root}.{secrets.token_hex(4)}", b"dir=true&ttl=10&prevExist="
+        for exists in (b"false", b"true"):
+            status, answer = self._server.send("PUT", path, form + exists, _FORM)
+            if status not in (200, 201):
+                if _NOT_A_FILE.decode() not in str(answer):
+                    raise self._error(status, answer)
+                return False
+        return True
 
     def _node(self, key: str, **options: str) -> Any:
         query = urllib.parse.urlencode({"quorum": "true", **options})
@@ -196,7 +219,7 @@ class EtcdV2:
 
     def _put(self, key: str, form: Mapping[str, str], *, once: bool = False) -> tuple[int, Any]:
         data = urllib.parse.urlencode(form).encode()
-        return self._server.send("PUT", self._path(key), data, "application/x-www-form-urlencoded", once=once)
+        return self._server.send("PUT", self._path(key), data, _FORM, once=once)
 
     def _path(self, key: str) -> str:
         # Quoted twice: the server unquotes once, and its listing must contain exactly one name for each node.
