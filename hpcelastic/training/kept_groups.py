@@ -8,7 +8,10 @@ from typing import Any
 
 
 def kept_wrappers() -> list[str]:
-    """Return a description of each model wrapper of torch that is alive, such as DistributedDataParallel."""
+    """Return a description of each model wrapper of torch that is alive, such as DistributedDataParallel.
+
+    Objects that were frozen (`gc.freeze`) are not searched, so it takes some milliseconds at most.
+    """
     kinds = tuple(_wrapper_classes())
     found = [each for each in gc.get_objects() if isinstance(each, kinds)] if kinds else []
     if not found:

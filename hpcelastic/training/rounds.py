@@ -39,9 +39,6 @@ _CHANNEL_VARIABLE = "HPCELASTIC_WORKER_CHANNEL"
 _INTERRUPT_DELAY = 0.5
 """Seconds between the end of the connections and the signal to a main thread that has not noticed it."""
 
-_CHECKS = 2
-"""Number of rounds after which objects with old process groups are searched. This takes some milliseconds."""
-
 _INTERRUPT_SIGNAL = signal.SIGRTMAX - 1
 
 
@@ -98,7 +95,6 @@ class Seat:
         self.releases_at_boundary = False
         """Whether the function itself calls `release`, at the end of a step. Otherwise the optimizer's step does."""
 
-        self._checks_left = _CHECKS
         self._callbacks = stop.registered_callbacks()
         """The number of stop callbacks that do not belong to a round."""
 
@@ -181,15 +177,13 @@ class Seat:
 
     def _warn_of_kept_groups(self) -> None:
         """Name what of the round still uses its process groups. Torch does not notice the use of such an object."""
-        if self._checks_left:
-            self._checks_left -= 1
-            for kept in kept_wrappers():
-                log.warning(
-                    "round %d has ended, and %s still holds its process group, which is destroyed: create it in the "
-                    "function that is called in each round, in a local variable",
-                    self._round,
-                    kept,
-                )
+        for kept in kept_wrappers():
+            log.warning(
+                "round %d has ended, and %s still holds its process group, which is destroyed: create it in the "
+                "function that is called in each round, in a local variable",
+                self._round,
+                kept,
+            )
 
     def _wait_for_round(self) -> None:
         """Report that this process is parked. Wait for a round, and take its place, token and output."""
