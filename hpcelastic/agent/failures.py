@@ -7,10 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from hpcelastic.agent.guard_main import boottime
 from hpcelastic.errors import StoreError
+from hpcelastic.ipc.marks import Mark
+from hpcelastic.protocol.events import WorkerEnded
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
 
@@ -99,3 +103,12 @@ def _read_tail(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-_MAX_LINES:])
+
+
+def end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:
+    """Return the event of the end of a worker, whose last progress mark is ``mark``."""
+    ended = WorkerEnded(round=round, rank=rank, exit_code=exit_code)
+    if mark is None:
+        return ended
+    age = max(0.0, boottime() - mark.time / 1e9)
+    return replace(ended, mark=mark.kind.name.lower(), mark_value=mark.value, mark_age=float(f"{age:.3f}"))

@@ -5,20 +5,18 @@ place are usually ready by then, so that one round is enough.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 from hpcelastic.agent.binding import format_ranges
 from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit
+from hpcelastic.agent.failures import describe_exit, end_of_worker
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.workers import WorkerGroup
-from hpcelastic.ipc.marks import Mark
 from hpcelastic.ipc.worker_channel import Message, Parked
 from hpcelastic.protocol.assignment import Assignment, prospect
-from hpcelastic.protocol.events import WorkerEnded, WorkersStartEarly
+from hpcelastic.protocol.events import WorkersStartEarly
 from hpcelastic.protocol.node import WorkerOffer
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
@@ -168,12 +166,3 @@ class IdleWorkers:
         offer, machine = self._offer(), self._session.state_machine
         self._session.apply(machine.workers_offered(offer, holds=self.hold_ends is not None))
         self._session.call_rendezvous(Rendezvous.poll_again)
-
-
-def end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:
-    """Return the event of the end of a worker, whose last progress mark is ``mark``."""
-    ended = WorkerEnded(round=round, rank=rank, exit_code=exit_code)
-    if mark is None:
-        return ended
-    age = max(0.0, boottime() - mark.time / 1e9)
-    return replace(ended, mark=mark.kind.name.lower(), mark_value=mark.value, mark_age=float(f"{age:.3f}"))

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from hpcelastic.agent.binding import binding, format_ranges
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit, describe_failure, within
+from hpcelastic.agent.failures import describe_exit, describe_failure, end_of_worker, within
 from hpcelastic.agent.guard_main import boottime
-from hpcelastic.agent.idle_workers import IdleWorkers, end_of_worker
+from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
@@ -58,7 +58,7 @@ class Supervisor:
         """Whether workers of the round may be left on other nodes."""
 
         self._group: WorkerGroup | None = None
-        self._idle = IdleWorkers(session, loop, launch)
+        self.idle = IdleWorkers(session, loop, launch)
         self._started_at = 0.0
         """The time at which the workers of this round were started or resumed."""
 
@@ -75,16 +75,11 @@ class Supervisor:
         if launch.resources.channels is not None:
             launch.resources.channels.serve(self._is_worker, self._received)
 
-    @property
-    def idle(self) -> "IdleWorkers":
-        """The workers of this node that are in no round."""
-        return self._idle
-
     # Actions
 
     def start(self, part: Assignment, lease_from: float) -> None:
         """Start the workers of a round, under the lease that was renewed at ``lease_from``. Resume those that wait."""
-        part = replace(part, seats=self._idle.choose(part.local_world_size))
+        part = replace(part, seats=self.idle.choose(part.local_world_size))
         group = self._launch.make_group(part)
         last = part.first_rank + part.local_world_size - 1
         ranks = f"rank {last}" if last == part.first_rank else f"ranks {part.first_rank}..{last}"
@@ -94,7 +89,7 @@ class Supervisor:
         for local_rank in part.local_ranks:
             self._control_page.grant(local_rank, part.round)
         try:
-            group.start(self._launch.environ, lease_from, *self._idle.hand_over(part.local_ranks))
+            group.start(self._launch.environ, lease_from, *self.idle.hand_over(part.local_ranks))
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
         if group.resumed:
@@ -135,8 +130,8 @@ class Supervisor:
 
     def stop(self, why: str) -> None:
         """Stop the workers, if any run or are parked, and the store. On return, no process of theirs is left."""
-        group, self._group = self._group or self._idle.parked, None
-        self._idle.stop()
+        group, self._group = self._group or self.idle.parked, None
+        self.idle.stop()
         if group is None:
             self._stopped_early = False
             self._store.close()
@@ -165,14 +160,14 @@ class Supervisor:
         """Keep the parked workers of the group for the next round, and start others early if the script allows it."""
         round = group.part.round
         if group.parked:
-            self._idle.keep(group)
+            self.idle.keep(group)
             ranks = tuple(sorted(worker.rank for worker in group.running.values()))
             self._session.report(f"round {round}: waiting for the next round: {_ranks(ranks)}")
             self._session.log(WorkersParked(round=round, reason=why, ranks=ranks))
         else:
             self._session.log(WorkersStopped(round=round, reason=why))
         # Workers that do not poll would lose the work since the last checkpoint once more when the missing ones join.
-        self._idle.replace_lost(group.part, allowed=self._control_page.polled(round))
+        self.idle.replace_lost(group.part, allowed=self._control_page.polled(round))
 
     def _ignoring_sigterm(self, part: Assignment) -> list[int]:
         """Return the local ranks that ignore SIGTERM, because they poll for stop requests; see `training.stop`."""
@@ -199,7 +194,7 @@ class Supervisor:
         if self._stopped_early and not (self.others_left and self._store.server_pid is not None):
             self._stopped_early = False
             self._store.close()
-            self._session.apply(self._session.state_machine.workers_stopped(parked=self._idle.parked is not None))
+            self._session.apply(self._session.state_machine.workers_stopped(parked=self.idle.parked is not None))
 
     def log_polling(self) -> None:
         """Log, once for each round, that its workers poll for stop requests. Called in the rendezvous thread."""
@@ -233,19 +228,21 @@ class Supervisor:
             self._all_ended(group)
 
     def _is_worker(self, pid: int) -> bool:
-        return self._idle.owns(pid) or (self._group is not None and pid in self._group.pids.values())
+        return self.idle.owns(pid) or (self._group is not None and pid in self._group.pids.values())
 
     def _received(self, pid: int, message: Message) -> None:
         group = self._group
-        if self._idle.owns(pid):
-            self._idle.receive(pid, message)
-        elif group is not None and isinstance(message, Entered):
-            self._idle.allow(message.early_start, boottime() - self._started_at)
-        elif group is not None and isinstance(message, Parked) and message.round == group.part.round:
+        if self.idle.owns(pid):
+            self.idle.receive(pid, message)
+        elif group is None:
+            return
+        elif isinstance(message, Entered):
+            self.idle.allow(message.early_start, boottime() - self._started_at)
+        elif isinstance(message, Parked) and message.round == group.part.round:
             group.note_parked(pid)
             if group.ended:
                 self._all_ended(group)
-        elif group is not None and isinstance(message, Interrupted) and message.round == group.part.round:
+        elif isinstance(message, Interrupted) and message.round == group.part.round:
             rank = next(rank for rank, each in group.pids.items() if each == pid)
             self._interrupted(group.part, rank, message.error)
 
@@ -266,13 +263,13 @@ class Supervisor:
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds until `expire` has something to do; None if nothing is due."""
-        due = [self._idle.hold_ends, None if self._blame is None else self._blame.at]
+        due = [self.idle.hold_ends, None if self._blame is None else self._blame.at]
         return min((max(0.0, at - now) for at in due if at is not None), default=None)
 
     def expire(self, now: float) -> None:
         """Do what is due."""
-        if self._idle.hold_ends is not None and now >= self._idle.hold_ends:
-            self._idle.end_hold()
+        if self.idle.hold_ends is not None and now >= self.idle.hold_ends:
+            self.idle.end_hold()
         if self._blame is not None and now >= self._blame.at:  # no cause of the failed collective has become known
             self._report_failure(self._blame.failure)
             self._session.apply(self._session.state_machine.worker_failed(self._blame.failure))
@@ -323,7 +320,7 @@ class Supervisor:
             self._stopped_early = True
             self.finish_early_stop()
         else:
-            self._idle.stop()
+            self.idle.stop()
             self._session.apply(self._session.state_machine.workers_succeeded())
 
     def _log_started(self, group: WorkerGroup) -> None:

@@ -259,9 +259,15 @@ def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None
     check_result(shell)
 
 
-def leaks(shell: Shell, rounds: int, seed: int) -> None:
-    """Check that a process that stays for many rounds does not grow."""
-    chance = random.Random(seed)
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(40, marks=[pytest.mark.slow, pytest.mark.timeout(400)]),
+        pytest.param(200, marks=[pytest.mark.weekly, pytest.mark.timeout(1800)]),
+    ],
+)
+def test_a_process_does_not_grow_over_many_rounds(shell: Shell, rounds: int) -> None:
+    chance = random.Random(rounds)
     run = Run(shell, TRAINS, 2, "--max-restarts=1000", script_arguments=("1", "0", "0", "0"))
     survivor = run.pids(1)[0]
     while (round := run.await_workers(2, after=0)) < rounds:
@@ -282,18 +288,6 @@ def leaks(shell: Shell, rounds: int, seed: int) -> None:
     for index, more in ((0, 3), (1, 2), (2, 30)):
         before, after = (statistics.median(each[index] for each in part) for part in (early, late))
         assert after <= before + more, (found[1], found[-1])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_process_does_not_grow_over_many_rounds(shell: Shell) -> None:
-    leaks(shell, 40, 1)
-
-
-@pytest.mark.weekly
-@pytest.mark.timeout(1800)
-def test_a_process_does_not_grow_over_200_rounds(shell: Shell) -> None:
-    leaks(shell, 200, 2)
 
 
 def waits(shell: Shell, name: str) -> bool:
