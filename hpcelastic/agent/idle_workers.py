@@ -4,7 +4,7 @@ The node offers them for the next round. A node that has lost workers holds back
 place are usually ready by then, so that one round is enough.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from hpcelastic.agent.binding import format_ranges
 from hpcelastic.agent.early_workers import EarlyWorkers
@@ -90,14 +90,36 @@ class IdleWorkers:
         by_readiness = sorted(self._local_ranks, key=lambda each: (each not in waiting, each in starting, each))
         return tuple(sorted(by_readiness[:count]))
 
-    def hand_over(self, local_ranks: Collection[int]) -> list[WorkerGroup]:
-        """Return the groups whose workers can be resumed in a round with these local ranks."""
+    def hand_over(self, part: Assignment) -> list[WorkerGroup]:
+        """Return the groups whose workers can be resumed in the round of ``part``."""
         parked = [] if self.parked is None else [self.parked]
         for group in parked:
             for pidfd in group.running:
                 self._loop.unwatch(pidfd)
+            if part.collective_failed:
+                self._discard_suspects(group)
         self.parked = self.hold_ends = None
-        return parked + self._early.hand_over(local_ranks)
+        return parked + self._early.hand_over(part.local_ranks)
+
+    def _discard_suspects(self, group: WorkerGroup) -> None:
+        """Kill parked workers that were resumed for the last round and have not completed a step in it.
+
+        Such a process may be the cause of a failed collective, for example because of its device. If its rank is even,
+        it is replaced after an even round, else after an odd one. So half of them keep the state in memory each time.
+        """
+        round, page = group.part.round, self._launch.control_page
+        parked = [worker for worker in group.running.values() if worker.rank in group.resumed]
+        suspects = [
+            worker
+            for worker in parked
+            if worker.rank % 2 == round % 2 and not page.marks(worker.local_rank).has_step(round)
+        ]
+        for worker in suspects:
+            self._session.report(
+                f"rank {worker.rank} of round {round} is started anew: "
+                "it has completed no step, and no cause of the failed collective was found"
+            )
+        group.discard([worker.local_rank for worker in suspects])
 
     def stop(self) -> None:
         """Kill the workers that have started early, and forget the others, which the caller stops."""

@@ -89,7 +89,7 @@ class Supervisor:
         for local_rank in part.local_ranks:
             self._control_page.grant(local_rank, part.round)
         try:
-            group.start(self._launch.environ, lease_from, *self.idle.hand_over(part.local_ranks))
+            group.start(self._launch.environ, lease_from, *self.idle.hand_over(part))
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
         if group.resumed:
@@ -253,7 +253,7 @@ class Supervisor:
             return
         local_rank = part.local_ranks[rank - part.first_rank]
         now = time.time()
-        failure = Failure(part.round, self._launch.run.node, rank, local_rank, 1, error, timestamp=now)
+        failure = Failure(part.round, self._launch.run.node, rank, local_rank, 1, error, timestamp=now, collective=True)
         times = self._session.spec.settings.rendezvous
         timeout = times.lease + times.margin
         self._session.report(

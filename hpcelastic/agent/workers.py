@@ -223,6 +223,13 @@ class WorkerGroup:
             ).start()
         return blocked
 
+    def discard(self, local_ranks: Collection[int]) -> None:
+        """SIGKILL the parked workers with these local ranks. Return once they have ended."""
+        discarded = [pidfd for pidfd in self.parked if self.running[pidfd].local_rank in local_ranks]
+        for pidfd in discarded:
+            kill_group(self.running[pidfd].process.pid, signal.SIGKILL)
+        self._reap_killed(discarded)
+
     def kill(self) -> None:
         """SIGKILL all workers, which are in no round. Return once they have ended."""
         self._cancel_spawn_requests()
@@ -315,8 +322,7 @@ class WorkerGroup:
         fds = [number if file is None else file.fileno() for number, file in enumerate(streams, 1)]
         channel = self._resources.channel(pid)
         if channel is None or not channel.send(Resume(self.part.round, changed), fds):
-            kill_group(pid, signal.SIGKILL)
-            parked._reap_killed([pidfd])
+            parked.discard([local_rank])
             return False
         del parked.running[pidfd]
         parked.parked.discard(pidfd)

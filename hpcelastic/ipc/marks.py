@@ -98,6 +98,11 @@ class MarkRing:
                 return mark if mark.round == round else None
         return None
 
+    def has_step(self, round: int) -> bool:
+        """Return whether a step of the round is complete: the worker has begun a second one, or saved its state."""
+        marks = [mark for mark in self.read() if mark.round == round]
+        return any(mark.kind is MarkKind.SAVED or (mark.kind is MarkKind.STEP and mark.value > 1) for mark in marks)
+
     @property
     def _count(self) -> int:
         count: int = _COUNT.unpack_from(self._memory, self._offset)[0]

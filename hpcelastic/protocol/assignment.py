@@ -36,6 +36,9 @@ class Assignment:
     early: bool = False
     """True for an estimate, which workers get that start before the node has a place in a round; see `prospect`."""
 
+    collective_failed: bool = False
+    """Whether the last round ended because a collective failed without a known cause; see `Failure.collective`."""
+
     @property
     def local_ranks(self) -> Sequence[int]:
         """The local ranks of its workers, in the order of their ranks."""
@@ -95,4 +98,5 @@ def assignment(state: State, node: str) -> Assignment | None:
         role=role,
         role_first_rank=sum(role_sizes[:group_rank]),
         role_world_size=sum(role_sizes),
+        collective_failed=any(f.collective and f.round == state.round - 1 for f in state.failures),
     )

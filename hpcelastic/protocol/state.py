@@ -81,6 +81,9 @@ class Failure:
     timestamp: float = 0.0
     """Seconds since the epoch on the node's own clock: for people, not for decisions."""
 
+    collective: bool = False
+    """True if the worker lives, one of its collectives has failed, and no cause of that was found."""
+
 
 RequeueReason: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
 

@@ -11,6 +11,8 @@ from hpcelastic.agent import idle_workers
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.idle_workers import IdleWorkers
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.marks import MarkKind
 from hpcelastic.ipc.worker_channel import Parked
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import NodeStateMachine, Publish, Transition
@@ -27,7 +29,9 @@ class Group:
 
     def __init__(self, part: Assignment) -> None:
         self.part = part
-        self.running = {rank: SimpleNamespace(local_rank=rank) for rank in part.local_ranks}
+        self.running = {seat: SimpleNamespace(local_rank=seat, rank=part.rank_of(seat)) for seat in part.local_ranks}
+        self.resumed: list[int] = []
+        self.discarded: list[int] = []
         self.pids = {part.rank_of(rank): rank for rank in part.local_ranks}
         self.parked: set[int] = set()
         self.spawn_requests: dict[int, Any] = {}
@@ -40,6 +44,9 @@ class Group:
 
     def kill(self) -> None:
         self.killed = True
+
+    def discard(self, local_ranks: list[int]) -> None:
+        self.discarded += local_ranks
 
     def close(self) -> None: ...
 
@@ -90,6 +97,7 @@ class Node:
     """The idle workers of a node, with all that they use."""
 
     session: Session
+    launch: Any
     idle: IdleWorkers
 
     @property
@@ -102,9 +110,8 @@ class Node:
 
 def node(multiple: int = 1) -> Node:
     session = Session(multiple)
-    page = SimpleNamespace(revoke=lambda local_rank: None)
-    launch: Any = SimpleNamespace(make_group=Group, control_page=page, environ={})
-    return Node(session, IdleWorkers(session, Loop(), launch))  # type: ignore[arg-type]  # as good as a session
+    launch: Any = SimpleNamespace(make_group=Group, control_page=ControlPage.make(WORKERS), environ={})
+    return Node(session, launch, IdleWorkers(session, Loop(), launch))  # type: ignore[arg-type]  # as good as a session
 
 
 def parked(*local_ranks: int) -> Any:
@@ -189,9 +196,37 @@ def test_a_worker_that_waits_is_resumed_and_one_that_starts_is_not() -> None:
         made = lost_one()
         if waits:
             made.waits(2)
-        groups: list[Any] = made.idle.hand_over([0, 1, 2, 3])
+        groups: list[Any] = made.idle.hand_over(replace(PART, round=2))
         assert [list(group.running) for group in groups] == [[0, 1, 3], *([[2]] if waits else [])]
         assert (made.idle.count, made.idle.parked) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("round", "ranks", "failed", "discarded"),
+    [
+        pytest.param(2, range(8, 12), True, [0, 2], id="an even round"),
+        pytest.param(3, range(8, 12), True, [1, 3], id="an odd round"),
+        pytest.param(2, range(7, 11), True, [1, 3], id="other ranks"),
+        pytest.param(2, range(8, 12), False, [], id="the cause is known"),
+    ],
+)
+def test_half_of_the_workers_that_may_be_at_fault_are_started_anew(
+    round: int, ranks: range, failed: bool, discarded: list[int]
+) -> None:
+    made, last = node(), Group(replace(PART, round=round, first_rank=ranks[0]))
+    last.resumed = list(ranks)
+    made.idle.keep(last)  # type: ignore[arg-type]  # as good as a group
+    made.idle.hand_over(replace(PART, round=round + 1, collective_failed=failed))
+    assert last.discarded == discarded
+
+
+def test_a_worker_that_is_new_or_has_completed_a_step_stays() -> None:
+    made, last = node(), Group(replace(PART, round=2))
+    last.resumed = [0, 1]  # 2 is new
+    made.launch.control_page.marks(0).write(2, MarkKind.STEP, 2)
+    made.idle.keep(last)  # type: ignore[arg-type]
+    made.idle.hand_over(replace(PART, round=3, collective_failed=True))
+    assert last.discarded == []
 
 
 OUTSIDE = running("bc")

@@ -98,19 +98,19 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
-def undisturbed(shell: Shell, last: int) -> object:
+def undisturbed(shell: Shell, code: str, last: int) -> object:
     """Return the result of one process that nothing disturbs."""
     directory = shell.directory / "alone"
     (directory / "notes").mkdir(parents=True)
-    (directory / "train.py").write_text(TRAINS)
+    (directory / "train.py").write_text(code)
     subprocess.run([sys.executable, "train.py", "0", "0", "0", f"{last}"], cwd=directory, env=shell.environ, check=True)
     return json.loads((directory / "result.json").read_text())
 
 
-def check_result(shell: Shell) -> None:
+def check_result(shell: Shell, code: str = TRAINS) -> None:
     """Check that the run has the result of an undisturbed one with as many steps, up to rounding."""
     steps, losses, values, rate = json.loads((shell.directory / "result.json").read_text())
-    alone = undisturbed(shell, steps)
+    alone = undisturbed(shell, code, steps)
     assert isinstance(alone, list)
     assert losses == list(range(steps))
     assert rate == pytest.approx(alone[3])
@@ -288,6 +288,30 @@ def test_a_process_does_not_grow_over_many_rounds(shell: Shell, rounds: int) -> 
     for index, more in ((0, 3), (1, 2), (2, 30)):
         before, after = (statistics.median(each[index] for each in part) for part in (early, late))
         assert after <= before + more, (found[1], found[-1])
+
+
+POISON = """
+        poisoned = Path("poisoned")
+        if poisoned.exists() and poisoned.read_text() == str(os.getpid()):
+            raise RuntimeError("NCCL error: unhandled cuda error (simulated; every later call fails too)")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_fails_in_each_round_is_started_anew(shell: Shell, rank: int) -> None:
+    """Its device is in error while the process lives. No step is lost, because the other rank has the state."""
+    code = TRAINS.replace("        loss =", f"{POISON}        loss =")
+    run = Run(shell, code, 2, script_arguments=("10", "0", "0", "0"))
+    before = run.pids(1)
+    (shell.directory / "poisoned").write_text(str(before[rank]))
+    last = run.await_workers(2)
+    run.finish()
+    assert last == 3 + rank
+    assert before[rank] not in run.pids(last).values()
+    assert begins(run, last) == dict.fromkeys(range(2), begins(run, 2)[rank])
+    assert [event["restarts"] for event in run.events("state changed")][-1] == last - 1
+    check_result(shell)
 
 
 def waits(shell: Shell, name: str) -> bool:

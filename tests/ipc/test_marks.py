@@ -68,6 +68,22 @@ def test_a_mark_that_is_half_written_is_skipped(ring: MarkRing, offset: int) -> 
     assert [mark.value for mark in ring.read()] == [1, 3]
 
 
+@pytest.mark.parametrize(
+    ("marks", "has_step"),
+    [
+        pytest.param([], False, id="nothing"),
+        pytest.param([(3, MarkKind.RESTORED, 40), (3, MarkKind.STEP, 1)], False, id="the first step has begun"),
+        pytest.param([(3, MarkKind.STEP, 1), (3, MarkKind.STEP, 2)], True, id="the second step has begun"),
+        pytest.param([(3, MarkKind.SAVED, 0)], True, id="saved"),
+        pytest.param([(2, MarkKind.STEP, 2), (2, MarkKind.SAVED, 1)], False, id="in another round"),
+    ],
+)
+def test_a_complete_step_is_known(ring: MarkRing, marks: list[tuple[int, MarkKind, int]], has_step: bool) -> None:
+    for mark in marks:
+        ring.write(*mark)
+    assert ring.has_step(3) is has_step
+
+
 def test_seats_have_marks_of_their_own() -> None:
     page = ControlPage.make(3)
     for seat in range(3):

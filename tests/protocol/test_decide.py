@@ -1038,6 +1038,20 @@ def test_workers_of_each_role_are_counted_separately() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("round", "collective", "expected"),
+    [
+        pytest.param(4, True, True, id="the last round"),
+        pytest.param(3, True, False, id="an older round"),
+        pytest.param(4, False, False, id="a worker has ended"),
+    ],
+)
+def test_a_failed_collective_of_the_last_round_is_known(round: int, collective: bool, expected: bool) -> None:
+    failures = (replace(failure("b", 4), collective=False), replace(failure("a", round), collective=collective))
+    part = assignment(running("ab", round=5, failures=failures), "b@0")
+    assert part is not None and part.collective_failed is expected
+
+
 @pytest.mark.parametrize("name", ["a@0", "d@0"], ids=["another incarnation", "another node"])
 def test_a_node_outside_of_the_round_has_no_assignment(name: str) -> None:
     assert assignment(running("", participants=(Participant("a@1", 1, "host-a", 8),)), name) is None
