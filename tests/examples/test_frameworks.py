@@ -213,7 +213,7 @@ def test_with_a_callback_a_newcomer_costs_no_step(script: str, stage: Callable[[
     assert first.resumed
     assert first.state == last.state
     stops = [event["reason"] for event in run.run.events() if event["event"] == "workers stopped"]
-    assert stops == ["they were asked to"], timeline(run.run)
+    assert stops == ["they were asked to stop"], timeline(run.run)
     workers = run.workers()
     assert len(workers) == 2
     for pid in workers:
