@@ -10,6 +10,7 @@
 # make scenarios   measure each event of a run under SLURM, and write the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
+# make gpu         all that needs a GPU: the tests with NCCL, and the part of docs/performance.md; one GPU, ten minutes
 # make pictures    the pictures in README.md and docs/, from a real run, and docs/torch_elastic_api.md; on an idle
 #                  machine
 # make bench       compare with torchrun and others, and write docs/performance.md; QUICK=1 for minutes
@@ -23,7 +24,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly pictures
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly gpu pictures
 .DEFAULT_GOAL := help
 
 help:
@@ -81,6 +82,13 @@ nightly weekly: $(READY) system
 .PHONY: matrix
 matrix:
 	$(PYTHON) -m tests.matrix $(if $(MATRIX),--directory $(MATRIX)) --torch "$(TORCH)" $(if $(BUILD),--build) $(SUITES) $(if $(ONLY),--only $(ONLY))
+
+# No environment is installed here: a machine with a GPU often has torch, and no network.
+GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
+
+gpu:
+	$(GPU_PYTHON) -m pytest -m gpu tests/gpu
+	$(GPU_PYTHON) -m benchmarks gpu
 
 pictures: $(READY)
 	$(BIN)/python docs/make_diagram.py

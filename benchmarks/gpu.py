@@ -1,7 +1,8 @@
-"""The time for which a crash stops training on GPUs, from a worker's SIGKILL to the first CUDA step of all workers.
+"""The time for which a fault stops training on GPUs, compared with torchrun.
 
-One node with a worker for each GPU, at most eight, and NCCL; hpcelastic is compared with torchrun. Without a GPU,
-nothing is measured, and the table says so.
+Twice: from the SIGKILL of a worker to the first CUDA step of all workers, on one node with a worker for each GPU, at
+most eight, and NCCL; and the measurement of `resume`, with three nodes that share the first GPU. Without a GPU, nothing
+is measured, and the table says so.
 """
 
 import signal
@@ -12,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks import resume
 from benchmarks.notes import new_world
 from benchmarks.processes import send
 from benchmarks.report import Table, ratio, spread
@@ -20,6 +22,8 @@ from benchmarks.sides import Workload, sides
 SCRIPT = Path(__file__).with_name("steps.py")
 _MOST = 8
 _SETTLE = 2.0
+_KEEPING = ("hpcelastic, Elastic", "torchrun")
+"""The sides of `resume` that are compared on a GPU."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,11 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
             run = {"side": name, **_crash(make, workers, parameters)}
             say(f"{name}: start {spread([run['start']])} s, crash {spread([run['crash']])} s")
             runs.append(run)
-    return {"parameters": asdict(parameters), "workers": workers, "runs": runs}
+    resumed = None
+    if workers and parameters.backend == "nccl":
+        together = resume.Parameters(parameters.repeat, builds=(0.0,), sides=_KEEPING, device="cuda")
+        resumed = resume.measure(together, say)
+    return {"parameters": asdict(parameters), "workers": workers, "runs": runs, "resumed": resumed}
 
 
 def _gpus() -> int:
@@ -88,4 +96,5 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         f"Seconds; median (least–greatest) of {results['parameters']['repeat']}; one node with {results['workers']} "
         f"GPU workers, backend {results['parameters']['backend']}."
     )
-    return [Table("Recovery on GPUs", ("", *names, "ours / torchrun"), tuple(rows), note)]
+    crash = Table("Recovery on GPUs", ("", *names, "ours / torchrun"), tuple(rows), note)
+    return [crash, *(resume.tables(results["resumed"]) if results["resumed"] else [])]

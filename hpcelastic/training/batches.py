@@ -63,4 +63,4 @@ class GlobalBatches:
 def _shuffled(samples: int, seed: int) -> "torch.Tensor":
     import torch
 
-    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed))
+    return torch.randperm(samples, generator=torch.Generator().manual_seed(seed), device="cpu")

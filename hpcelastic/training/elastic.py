@@ -251,7 +251,7 @@ class Elastic:
             )
         shares = _Shares(self.batches, worker, self.step, last)
         # A generator of its own: the number of rounds must not change the random numbers of the training.
-        generator = torch.Generator().manual_seed(self.batches.seed + self.step)
+        generator = torch.Generator(torch.get_default_device()).manual_seed(self.batches.seed + self.step)
         return iter(DataLoader(data, batch_sampler=shares, generator=generator, **self._loader))
 
 
@@ -314,7 +314,7 @@ def _gather(held: Held | None) -> list[Held | None]:
 
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return [held]
-    mine = torch.tensor(held or (_NONE, _NONE))
+    mine = torch.tensor(held or (_NONE, _NONE), device="cpu")
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, mine)
     pairs = [(int(row[0]), int(row[1])) for row in rows]

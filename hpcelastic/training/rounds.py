@@ -1,13 +1,13 @@
 """The rounds of a process that stays: when a round ends, it is parked, and resumed in the next round.
 
 The agent ends a round with a message. A thread of this module reads it, and shuts down the sockets of the process
-groups, so that a collective that waits for a lost peer raises an error. If the main thread does not leave the script's
-function soon after, a signal makes it raise `RoundEnded`, but never inside ``optimizer.step()``. Once the main thread
-has left the function, it destroys the process groups, revokes the token of the process, and reports that it is parked.
-An agent that does not get this report in time kills the process and starts another one.
+groups, so that a collective that waits for a lost peer raises an error. It aborts those of a GPU. If the main thread
+does not leave the script's function soon after, a signal makes it raise `RoundEnded`, but never inside
+``optimizer.step()``. Once the main thread has left the function, it destroys the process groups, revokes the token of
+the process, and reports that it is parked. An agent that does not get this report in time kills the process and starts
+another one.
 """
 
-import contextlib
 import functools
 import gc
 import logging
@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import MarkKind
@@ -26,8 +26,9 @@ from hpcelastic.ipc.worker_channel import Entered, Interrupted, Park, Parked, Re
 from . import stop
 from .context import context, local_index
 from .control_page import mark, own_control_page
-from .group_sockets import GroupSockets
+from .device_groups import await_collectives, leave_errors_to_agent
 from .kept_groups import kept_wrappers
+from .process_groups import ProcessGroups
 from .token import revoke_token
 
 Parameters = ParamSpec("Parameters")
@@ -89,7 +90,7 @@ class Seat:
         """Whether the signal may raise `RoundEnded`. It does so once in a round."""
 
         self._resumes: queue.SimpleQueue[tuple[Resume, list[int]] | None] = queue.SimpleQueue()
-        self._sockets = GroupSockets()
+        self._groups = ProcessGroups()
         self._main_thread = threading.current_thread()
         self._holds = self._interrupt_due = False
         self.releases_at_boundary = False
@@ -98,6 +99,7 @@ class Seat:
         self._callbacks = stop.registered_callbacks()
         """The number of stop callbacks that do not belong to a round."""
 
+        leave_errors_to_agent()
         self._guard_optimizer_steps()
         if self._main_thread is threading.main_thread():
             signal.signal(_INTERRUPT_SIGNAL, self._interrupted)
@@ -143,8 +145,7 @@ class Seat:
         """Let the main thread be interrupted again. Raise `RoundEnded` if it should have been."""
         self._holds = False
         if self._interrupt_due and self._interruptible:
-            self._interruptible = False
-            raise RoundEnded(f"round {self._round} has ended")
+            self._leave_function()
 
     # In the main thread
 
@@ -164,13 +165,8 @@ class Seat:
 
     def _park(self) -> None:
         """Leave the round for good."""
-        import torch.distributed as dist
-
         stop.end_round(self._callbacks)
-        if _has_process_group():
-            with contextlib.suppress(Exception):  # its connections are gone
-                dist.destroy_process_group()
-        self._sockets.forget()
+        self._groups.destroy()
         gc.collect()
         self._warn_of_kept_groups()
         revoke_token(keep=self._listener)
@@ -209,13 +205,18 @@ class Seat:
         if self._holds:
             self._interrupt_due = True
         elif self._interruptible:
-            self._interruptible = False
-            raise RoundEnded(f"round {self._round} has ended")
+            self._leave_function()
+
+    def _leave_function(self) -> NoReturn:
+        self._interruptible = False
+        raise RoundEnded(f"round {self._round} has ended")
 
     def _guard_optimizer_steps(self) -> None:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         def before(optimizer: object, args: Any, kwargs: Any) -> None:
+            if await_collectives() and self._over.is_set():  # they may have been aborted
+                self._leave_function()
             self.hold()
 
         def after(optimizer: object, args: Any, kwargs: Any) -> None:
@@ -243,7 +244,7 @@ class Seat:
         self._over.set()
         store_port = int(os.environ.get("MASTER_PORT") or 0)
         while not self._left.is_set():  # repeated, because the function may create another process group
-            self._sockets.shut_down(store_port)
+            self._groups.end_collectives(store_port)
             if not self._left.wait(_INTERRUPT_DELAY) and self._main_thread is threading.main_thread():
                 signal.pthread_kill(threading.main_thread().ident or 0, _INTERRUPT_SIGNAL)
 

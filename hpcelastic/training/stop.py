@@ -189,7 +189,7 @@ class _StopReduction:
             self._work.wait()
             if self._flag.item():
                 return True
-        self._flag = torch.tensor([int(requested)], dtype=torch.uint8)
+        self._flag = torch.tensor([int(requested)], dtype=torch.uint8, device="cpu")
         self._work = dist.all_reduce(self._flag, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         return False
 
@@ -198,7 +198,7 @@ class _StopReduction:
         import torch
         import torch.distributed as dist
 
-        tensor = torch.tensor([int(flag)], dtype=torch.uint8)
+        tensor = torch.tensor([int(flag)], dtype=torch.uint8, device="cpu")
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self._group)
         return bool(tensor.item())
 

@@ -56,11 +56,11 @@ def receive_state(choice: Choice, rank: int) -> dict[str, Any]:
 
     size = _tensor_of_size(0)
     dist.recv(size, choice.source_of(0))
-    data = torch.empty(int(size.item()), dtype=torch.uint8)
+    data = torch.empty(int(size.item()), dtype=torch.uint8, device="cpu")
     dist.recv(data, choice.source_of(0))
     skeleton, shapes = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
     device = torch.device("cuda", torch.cuda.current_device()) if any(cuda for _, _, cuda in shapes) else None
-    tensors = [torch.empty(shape, dtype=dtype, device=device if cuda else None) for shape, dtype, cuda in shapes]
+    tensors = [torch.empty(shape, dtype=dtype, device=device if cuda else "cpu") for shape, dtype, cuda in shapes]
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     received, reported = 0, time.monotonic()
     pending: deque[tuple[Any, torch.Tensor]] = deque()
@@ -123,7 +123,7 @@ def _encoded(value: Any) -> "torch.Tensor":
 def _tensor_of_size(size: int) -> "torch.Tensor":
     import torch
 
-    return torch.tensor([size], dtype=torch.int64)
+    return torch.tensor([size], dtype=torch.int64, device="cpu")
 
 
 def _bytes_of(tensor: "torch.Tensor") -> "torch.Tensor":

@@ -168,6 +168,69 @@ main()
     run.finish()
 
 
+@pytest.mark.slow
+def test_an_optimizer_does_not_use_the_result_of_an_aborted_collective(shell: Shell) -> None:
+    """A stand-in for NCCL: its collectives end when they are aborted, without an error, and with nonsense."""
+    code = """
+aborted = threading.Event()
+
+class Stream:
+    def synchronize(self):
+        if context().round == 1:
+            note("waits")
+            aborted.wait()
+
+def abort(group):
+    note("aborted")
+    aborted.set()
+
+dist.ProcessGroup.abort = abort
+torch.cuda.is_initialized = lambda: True
+torch.cuda.current_stream = Stream
+weight = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([weight], lr=1.0)
+
+def step():
+    if context().round == 1 and context().rank == 1:
+        weight.grad = torch.tensor([float("nan")])
+        optimizer.step()
+    train()
+    note("weight", str(weight.item()))
+
+main()
+"""
+    run = Run(shell, TRAINS + code, 2)
+    before = run.pids(1)
+    assert eventually(lambda: run.note("1.1.waits"))
+    os.kill(before[0], signal.SIGKILL)
+    after = run.await_round(2, 2)
+    assert after[1] == before[1]
+    run.finish()
+    assert run.note("1.1.aborted")
+    assert run.note("2.1.weight") == "0.0"
+
+
+def test_the_survivors_of_a_round_whose_group_was_not_created_meet_new_workers(shell: Shell) -> None:
+    begin = """
+def begin():
+    note("hook", sys.excepthook.__name__)
+    if context().round == 2 and begun == 1:
+        note("waits")
+        time.sleep(1000)
+
+@resumable
+"""
+    code = TRAINS.replace("@resumable\n", begin).replace("    dist.init", "    begin()\n    dist.init")
+    run = Run(shell, code + STEPS, 2)
+    before = run.pids(1)
+    os.kill(before[1], signal.SIGKILL)
+    (late,) = eventually(lambda: run.notes("2.*.waits")).values()
+    os.kill(int(late), signal.SIGKILL)
+    assert before[0] in run.await_round(3, 2).values()
+    run.finish()
+    assert set(run.notes("3.*.hook").values()) == {"excepthook"}, "torch puts a prefix before tracebacks in each round"
+
+
 def test_an_exception_of_the_script_fails_at_once(shell: Shell) -> None:
     code = """
 def step():

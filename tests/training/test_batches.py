@@ -32,6 +32,12 @@ def test_an_epoch_has_each_sample_once_for_any_world_sizes(
     assert sorted(seen) == list(range(samples))
 
 
+def test_the_default_device_of_the_script_does_not_matter() -> None:
+    expected = GlobalBatches(20, 4, 1).indices(3)
+    with torch.device("meta"):
+        assert GlobalBatches(20, 4, 1).indices(3) == expected
+
+
 @given(sizes, sizes, st.integers(1, 9), st.integers(0, 100))
 def test_shares_differ_by_one_sample_at_most(samples: int, batch_size: int, world_size: int, step: int) -> None:
     batch = GlobalBatches(samples, batch_size).indices(step)

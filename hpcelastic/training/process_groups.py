@@ -1,15 +1,16 @@
-"""The sockets of torch's process groups.
+"""The process groups of a process that stays when its round ends.
 
 A collective of gloo that waits for a dead or stopped peer ends when the sockets to all peers are shut down. Aborting
 the group, or setting another time-out, has no effect on it. torch does not name these sockets, so they are found by
 comparing the open descriptors before and after each creation of a group. Sockets that the script opens by itself are
-not touched.
+not touched. A collective of a GPU ends when its group is aborted; see `hpcelastic.training.device_groups`.
 """
 
 import contextlib
 import functools
 import os
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,14 @@ from hpcelastic.ipc.marks import MarkKind
 
 from .context import context
 from .control_page import mark
+from .device_groups import abort_device_groups
 
 
-class GroupSockets:
-    """The sockets of all process groups that are created from now on, and those to the store of the round."""
+class ProcessGroups:
+    """All process groups that are created from now on, and the connections to the store of the round."""
 
     def __init__(self) -> None:
+        self._excepthook = sys.excepthook
         self._found: set[tuple[int, int]] = set()
         """Descriptors of sockets, each with the inode of its socket, because descriptors are used again."""
 
@@ -33,16 +36,26 @@ class GroupSockets:
         self._lock = threading.Lock()
         self._watch_creations()
 
-    def shut_down(self, store_port: int) -> None:
-        """Shut down all sockets of process groups, and all connections to the store at ``store_port``."""
+    def end_collectives(self, store_port: int) -> None:
+        """End all collectives, and all requests to the store at ``store_port``. Called in another thread than these."""
         with self._lock:
             current, before = _sockets(), self._before
             found = {each for each in current if each in self._found or (before is not None and each not in before)}
         for fd, inode in current:
             _shut_down(fd, inode, store_port, belongs=(fd, inode) in found)
+        abort_device_groups()
 
-    def forget(self) -> None:
-        """Forget the sockets of groups that have been destroyed."""
+    def destroy(self) -> None:
+        """Destroy all groups, and undo what their creation has changed in this process, also if it has failed."""
+        import torch.distributed.distributed_c10d as c10d
+
+        if c10d.is_initialized():
+            with contextlib.suppress(Exception):  # its connections are gone
+                c10d.destroy_process_group()
+        # The number is part of the names by which ranks meet in the store. torch does not reset it if the creation of
+        # the default group has failed; the other ranks, which begin with 0, would then never meet this one.
+        c10d._world.group_count = 0
+        sys.excepthook = self._excepthook  # torch has put one before it, with the rank
         with self._lock:
             self._found.clear()
 

@@ -1,0 +1,86 @@
+"""Training with `Elastic` on a GPU with NCCL. `make gpu` runs these tests; one GPU is enough.
+
+NCCL refuses two ranks of one host on the same GPU, so each process claims to be a host of its own.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.shell import Shell, eventually, shell_in
+from tests.e2e.rounds import Run
+from tests.e2e.test_elastic import TRAINS, begins, check_result
+
+pytestmark = pytest.mark.gpu
+
+ON_GPU = (
+    TRAINS.replace(
+        "torch.set_num_threads(1)\n",
+        'torch.cuda.set_device(0)\nos.environ["NCCL_HOSTID"] = str(os.getpid())\n',
+    )
+    .replace("torch.nn.Linear(16, 1))", "torch.nn.Linear(16, 1)).cuda()")
+    .replace("model(x), y", "model(x.cuda()), y.cuda()")
+)
+ARGUMENTS = ("10", "0", "0", "0")
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU on this machine")
+    with shell_in(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.parametrize("victim", [0, 2])
+def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
+    run = Run(shell, ON_GPU, 3, script_arguments=ARGUMENTS)
+    before = run.pids(1)
+    time.sleep(0.5)
+    run.kill_node(victim)
+    after = run.await_round(2, 2)
+    assert set(after.values()) == {pid for rank, pid in before.items() if rank != victim}
+    run.finish()
+    assert begins(run, 2)[0] == begins(run, 2)[1] > 0
+    check_result(shell, ON_GPU)
+
+
+def test_a_newcomer_receives_the_state_of_the_gpu(shell: Shell) -> None:
+    run = Run(shell, ON_GPU, 2, script_arguments=ARGUMENTS)
+    time.sleep(0.5)
+    os.kill(run.pids(1)[0], signal.SIGKILL)
+    round = run.await_workers(2)
+    run.finish()
+    assert begins(run, round)[0] == begins(run, round)[1] > 0
+    check_result(shell, ON_GPU)
+
+
+def test_a_collective_that_waits_for_a_stopped_peer_is_aborted(shell: Shell) -> None:
+    run = Run(shell, ON_GPU, 2, script_arguments=ARGUMENTS)
+    before = run.pids(1)
+    os.kill(before[1], signal.SIGSTOP)
+    time.sleep(2.0)  # the other rank now waits on its GPU
+    os.kill(before[1], signal.SIGKILL)
+    after = run.await_workers(2)
+    assert before[0] in run.pids(after).values()
+    run.finish()
+    check_result(shell, ON_GPU)
+
+
+def test_nothing_is_left_over_many_rounds(shell: Shell) -> None:
+    run = Run(shell, ON_GPU, 2, "--max-restarts=20", script_arguments=ARGUMENTS)
+    survivor = run.pids(1)[0]
+    for _ in range(8):
+        round = run.newest_round()
+        os.kill(next(pid for pid in run.pids(round).values() if pid != survivor), signal.SIGKILL)
+        eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
+        run.await_workers(2, after=round)
+    assert survivor in run.pids(run.newest_round()).values()
+    run.finish()
+    check_result(shell, ON_GPU)
