@@ -2,7 +2,7 @@
 
 Three nodes have one worker each. With `Elastic` the other processes stay, no step is lost, and a worker that was killed
 starts anew beside them. Without it, and under torchrun, all processes start anew and load the newest checkpoint, which
-the script saves every 50 steps.
+the script saves every 50 steps. torchft keeps the other processes, too.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.notes import until
 from benchmarks.processes import send
 from benchmarks.report import Table, ratio, spread
-from benchmarks.sides import Ours, Torchrun, Workload
+from benchmarks.sides import FT_LAUNCHER, TORCHFT, FtLauncher, Ours, TorchFt, Torchrun, Workload, why_not
 
 SCRIPT = Path(__file__).with_name("trains.py")
 NODES = 3
@@ -29,7 +29,13 @@ _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
     "hpcelastic, Elastic": (Ours, "elastic"),
     "hpcelastic, a plain script": (Ours, "plain"),
     "torchrun": (Torchrun, "plain"),
+    "ft_launcher": (FtLauncher, "plain"),
+    "torchft": (TorchFt, "torchft"),
 }
+_PEERS = {"ft_launcher": FT_LAUNCHER, "torchft": TORCHFT}
+"""Launchers that may not be available."""
+
+
 _CASES = ("a worker is killed", "a node is killed")
 
 
@@ -46,37 +52,43 @@ class Parameters:
     """Names of launchers; all if empty."""
 
     cases: tuple[str, ...] = _CASES
+    device: str = "cpu"
+    """``cuda`` for all processes on one GPU, with NCCL."""
 
 
 QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,))
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
-    """Measure all launchers in turn."""
-    faults = []
+    """Measure all launchers that are available in turn."""
+    faults, chosen = [], parameters.sides or tuple(_SIDES)
+    missing = {name: why for name in chosen if name in _PEERS and (why := why_not(_PEERS[name]))}
+    for why in missing.values():
+        say(why)
     for _ in range(parameters.repeat):
         for build in parameters.builds:
             for case in parameters.cases:
-                for side in parameters.sides or _SIDES:
-                    found = {"side": side, "case": case, "build": build, **_fault(side, case, build, parameters.settle)}
+                for side in (name for name in chosen if name not in missing):
+                    found = {"side": side, "case": case, "build": build, **_fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
-    return {"parameters": asdict(parameters), "faults": faults}
+    return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults}
 
 
-def _fault(name: str, case: str, build: float, settle: float) -> dict[str, Any]:
+def _fault(name: str, case: str, build: float, parameters: Parameters) -> dict[str, Any]:
     """Return the seconds until all ranks step again, None if they do not, and the number of repeated steps."""
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
         make, mode = _SIDES[name]
         settings = {"rendezvous": {"last_call": 2.0}, "restarts": {"max": 3}}
-        workload = Workload(Path(directory), SCRIPT, f"2..{NODES}", script_args=(mode, f"{build:g}"), settings=settings)
+        arguments = (mode, f"{build:g}", parameters.device)
+        workload = Workload(Path(directory), SCRIPT, f"2..{NODES}", script_args=arguments, settings=settings)
         side = make(workload)
         side.start_all(NODES)
         try:
             before = until(lambda: _all_step(side.notes, 0.0, NODES), time.monotonic() + _TIMEOUT)
             if before is None:
                 raise RuntimeError(f"{name}: the workers have made no step within {_TIMEOUT:g} s")
-            time.sleep(settle)
+            time.sleep(parameters.settle)
             world, died = NODES, time.monotonic()
             if case == _CASES[0]:
                 os.kill(before[1]["pid"], signal.SIGKILL)
@@ -143,7 +155,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         note = (
             f"Seconds from the fault until the ranks that were not lost, or those in their place, have stepped, and "
             f"until all ranks have stepped; median (least–greatest) of {results['parameters']['repeat']}. The script "
-            f"takes {build:g} s to build its model."
+            f"takes {build:g} s to build its model. {' '.join(f'{why}.' for why in results.get('missing', ()))}".strip()
         )
         head = ("fault", "side", "others step", "all step", f"{sides[0]} / this side", "repeated steps, at most")
         made.append(Table(f"The next step after a fault, {build:g} s to build the model", head, tuple(rows), note))

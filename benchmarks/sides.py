@@ -1,4 +1,4 @@
-"""The launchers of a benchmark: hpcelastic, torchrun, and NVIDIA's ft_launcher if it is available.
+"""The launchers of a benchmark: hpcelastic, torchrun, and NVIDIA's ft_launcher and torchft if they are available.
 
 All agents run on this machine, one for each simulated node, with the same script and default timings. Exceptions are in
 `recovery`.
@@ -30,15 +30,53 @@ from hpcelastic.storage.leases import Lease, read_leases
 from hpcelastic.storage.paths import RunPaths
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "hpcelastic-bench"
-"""Directory for ft_launcher, which is not installed into the project's own environment."""
+"""Directory for the peers that are not installed into the project's own environment."""
 
-FT_VERSION = "0.4.1"
 
-_FT = (f"nvidia-resiliency-ext=={FT_VERSION}", "defusedxml", "nvidia-ml-py", "pynvml", "psutil")
-"""Packages that ft_launcher needs on a machine without a GPU, in addition to torch's."""
+@dataclass(frozen=True)
+class Package:
+    """A peer that is installed on demand, beside torch."""
 
-_FT_MODULE = "nvidia_resiliency_ext.fault_tolerance.launcher"
+    name: str
+    module: str
+    alone: tuple[str, ...]
+    """What pip installs without dependencies, because they would replace torch."""
 
+    others: tuple[str, ...] = ()
+    """What pip installs with dependencies."""
+
+    @property
+    def path(self) -> str:
+        return str(CACHE / self.name)
+
+
+@cache
+def why_not(peer: Package) -> str | None:
+    """Install a peer if necessary. Return None if it can run here, otherwise the reason."""
+    environ = {**os.environ, "PYTHONPATH": peer.path}
+    probe = [sys.executable, "-c", f"import {peer.module}"]
+    if subprocess.run(probe, env=environ, capture_output=True).returncode:
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", peer.path]
+        for wanted in filter(None, (["--no-deps", *peer.alone], [*peer.others])):
+            done = subprocess.run([*install, *wanted], capture_output=True, text=True)
+            if done.returncode:
+                return f"{peer.name} is left out: pip could not install it: {_last(done.stderr)}"
+    tried = subprocess.run(probe, env=environ, capture_output=True, text=True)
+    return f"{peer.name} is left out: it can't be imported: {_last(tried.stderr)}" if tried.returncode else None
+
+
+FT_VERSION, TORCHFT_VERSION = "0.4.1", "2026.10.26"
+FT_LAUNCHER = Package(
+    "ft_launcher",
+    "nvidia_resiliency_ext.fault_tolerance.launcher",
+    (f"nvidia-resiliency-ext=={FT_VERSION}", "defusedxml", "nvidia-ml-py", "pynvml", "psutil"),
+)
+TORCHFT = Package(
+    "torchft",
+    "torchft",
+    (f"torchft-nightly=={TORCHFT_VERSION}",),
+    ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+)
 
 NO_PRELOAD: Mapping[str, Any] = {"workers": {"preload": []}} if "preload" in WorkerSettings.__dataclass_fields__ else {}
 """Settings of hpcelastic with which the fork server does not import torch, if there is such a setting."""
@@ -156,6 +194,9 @@ class _Torch:
     """An agent with torchrun's flags. The first agent that binds the port serves its c10d rendezvous."""
 
     module = ""
+    nodes = ""
+    """The value of ``--nnodes``, if it is not the workload's."""
+
     extra: tuple[str, ...] = ()
 
     def __init__(self, workload: Workload) -> None:
@@ -163,7 +204,7 @@ class _Torch:
         self.notes = workload.notes
         self._directory = workload.directory
         self._port = free_port()
-        nodes = workload.nodes.replace("..", ":")
+        nodes = self.nodes or workload.nodes.replace("..", ":")
         self._command = [
             sys.executable,
             "-m",
@@ -185,11 +226,14 @@ class _Torch:
     def _path(self) -> str:
         return os.environ.get("PYTHONPATH", "")
 
+    def _environment(self, index: int) -> dict[str, str]:
+        return self._environ
+
     def start(self, index: int) -> None:
         with (self._directory / f"agent-{index}.log").open("ab") as log:
             self._agents[index] = subprocess.Popen(
                 self._command,
-                env=self._environ,
+                env=self._environment(index),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -271,37 +315,59 @@ class TorchrunPlugin(_Torch):
 class FtLauncher(_Torch):
     """NVIDIA's launcher: torchrun's, with a monitor process for each rank."""
 
-    module = _FT_MODULE
+    module = FT_LAUNCHER.module
     extra = ("--ignore-missing-fault-tol-cfg",)
 
     def _path(self) -> str:
-        return os.pathsep.join([str(CACHE / "ft"), *filter(None, [super()._path()])])
+        return os.pathsep.join([FT_LAUNCHER.path, *filter(None, [super()._path()])])
+
+
+class TorchFt(_Torch):
+    """torchft: each node is a replica group, which a torchrun of its own starts. A lighthouse process serves all."""
+
+    module = "torch.distributed.run"
+    nodes = "1"
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        join_ms = 10_000  # the default, one minute, would be the whole result
+        serve = f"LighthouseServer('127.0.0.1:{self._port}', min_replicas=1, join_timeout_ms={join_ms})"
+        code = f"import time; from torchft._torchft import LighthouseServer; served = {serve}; time.sleep(10**6)"
+        self._lighthouse = subprocess.Popen([sys.executable, "-c", code], env=self._environ, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30.0
+        while not listens(self._lighthouse.pid, self._port):
+            if time.monotonic() > deadline or self._lighthouse.poll() is not None:
+                raise RuntimeError("torchft's lighthouse does not listen")
+            time.sleep(0.05)
+
+    def _rendezvous(self, workload: Workload) -> list[str]:
+        return ["--standalone"]
+
+    def _path(self) -> str:
+        return os.pathsep.join([TORCHFT.path, *filter(None, [super()._path()])])
+
+    def _environment(self, index: int) -> dict[str, str]:
+        lighthouse = f"http://127.0.0.1:{self._port}"
+        return {**self._environ, "TORCHFT_LIGHTHOUSE": lighthouse, "REPLICA_GROUP_ID": str(index)}
+
+    def first(self) -> int:
+        return 0  # all replica groups are alike
+
+    def stop(self) -> None:
+        super().stop()
+        end_tree(self._lighthouse.pid)
+        self._lighthouse.wait()
 
 
 def sides(names: Sequence[str] = ()) -> tuple[dict[str, type], list[str]]:
-    """Return the launchers that are available here, by name, and the reasons why others are not."""
+    """Return the launchers of any script that are available here, by name, and the reasons why others are not."""
     everyone: dict[str, type] = {"hpcelastic": Ours, "torchrun": Torchrun, "torchrun, plug-in": TorchrunPlugin}
     everyone["ft_launcher"] = FtLauncher
     chosen = {name: side for name, side in everyone.items() if not names or name in names}
-    missing = why_no_ft() if "ft_launcher" in chosen else None
+    missing = why_not(FT_LAUNCHER) if "ft_launcher" in chosen else None
     if missing:
         del chosen["ft_launcher"]
     return chosen, [missing] if missing else []
-
-
-@cache
-def why_no_ft() -> str | None:
-    """Install ft_launcher if necessary. Return None if it can run here, otherwise the reason."""
-    target = CACHE / "ft"
-    environ = {**os.environ, "PYTHONPATH": str(target)}
-    probe = [sys.executable, "-c", f"import {_FT_MODULE}"]
-    if subprocess.run(probe, env=environ, capture_output=True).returncode:
-        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(target), *_FT]
-        done = subprocess.run(install, capture_output=True, text=True)
-        if done.returncode:
-            return f"ft_launcher is left out: pip could not install it: {_last(done.stderr)}"
-    tried = subprocess.run(probe, env=environ, capture_output=True, text=True)
-    return f"ft_launcher is left out: it can't be imported: {_last(tried.stderr)}" if tried.returncode else None
 
 
 def _last(text: str) -> str:

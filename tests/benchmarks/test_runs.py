@@ -25,7 +25,7 @@ from benchmarks import (
     torch_store,
 )
 from benchmarks.processes import descendants, free_port, listens
-from benchmarks.sides import why_no_ft
+from benchmarks.sides import FT_LAUNCHER, TORCHFT, why_not
 
 pytestmark = pytest.mark.nightly
 
@@ -59,7 +59,7 @@ def test_our_phases_sum_up_to_the_whole() -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("side", ["torchrun", "torchrun, plug-in", "ft_launcher"])
 def test_the_recovery_of_other_launchers(side: str) -> None:
-    if side == "ft_launcher" and (reason := why_no_ft()):
+    if side == "ft_launcher" and (reason := why_not(FT_LAUNCHER)):
         pytest.skip(reason)
     parameters = recovery.Parameters(repeat=1, timeout=120.0, scenarios=("cold start",), sides=(side,))
     (run,) = through_json(recovery.measure, parameters)["runs"]
@@ -157,10 +157,13 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
     [
         pytest.param("hpcelastic, Elastic", 2, id="Elastic"),
         pytest.param("hpcelastic, a plain script", 0, id="a plain script", marks=pytest.mark.nightly),
+        pytest.param("torchft", 2, id="torchft", marks=pytest.mark.nightly),
     ],
 )
 @pytest.mark.slow
 def test_the_next_step_after_a_fault(side: str, stayed: int) -> None:
+    if side == "torchft" and (reason := why_not(TORCHFT)):
+        pytest.skip(reason)
     parameters = resume.Parameters(repeat=1, settle=0.5, builds=(0.0,), sides=(side,))
     results = through_json(resume.measure, parameters)
     assert [one["stayed"] for one in results["faults"]] == [stayed, stayed]
