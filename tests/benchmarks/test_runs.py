@@ -56,7 +56,7 @@ def test_our_phases_sum_up_to_the_whole() -> None:
     assert len(recovery.tables(results)) == 2
 
 
-@pytest.mark.nightly
+@pytest.mark.weekly
 @pytest.mark.parametrize("side", ["torchrun", "torchrun, plug-in", "ft_launcher"])
 def test_the_recovery_of_other_launchers(side: str) -> None:
     if side == "ft_launcher" and (reason := why_not(FT_LAUNCHER)):
@@ -156,8 +156,8 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
     ("side", "stayed"),
     [
         pytest.param("hpcelastic, Elastic", 2, id="Elastic"),
-        pytest.param("hpcelastic, a plain script", 0, id="a plain script", marks=pytest.mark.nightly),
-        pytest.param("torchft", 2, id="torchft", marks=pytest.mark.nightly),
+        pytest.param("hpcelastic, a plain script", 0, id="a plain script", marks=pytest.mark.weekly),
+        pytest.param("torchft", 2, id="torchft", marks=pytest.mark.weekly),
     ],
 )
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_the_next_step_after_a_fault(side: str, stayed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "side", [pytest.param("hpcelastic", id="ours"), pytest.param("torchrun", id="torch's", marks=pytest.mark.nightly)]
+    "side", [pytest.param("hpcelastic", id="ours"), pytest.param("torchrun", id="torch's", marks=pytest.mark.weekly)]
 )
 @pytest.mark.slow
 def test_the_restart_of_a_worker(side: str) -> None:

@@ -26,14 +26,14 @@ from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
 from tests.cli.shell import eventually
 from tests.pytorch import entries
-from tests.pytorch.agents import AGENTS, Job, Node, agent_of, job_in
+from tests.pytorch.agents import Job, Node, agent_of, job_in
 from tests.pytorch.sides import free_port
 from tests.pytorch.torch_agents import handler_of
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=AGENTS)
+@pytest.fixture(params=[pytest.param("torch", marks=pytest.mark.weekly), "hpcelastic"])
 def job(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Job]:
     """A job of torch's agents, and one of hpcelastic's."""
     with job_in(request.param, tmp_path) as job:

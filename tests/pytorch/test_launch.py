@@ -57,7 +57,11 @@ def signals_put_back() -> Iterator[None]:
         signal.signal(signum, handler)
 
 
-@pytest.fixture(params=SIDES)
+BOTH = [pytest.param("torch", marks=pytest.mark.weekly), "hpcelastic"]
+"""torch itself is tried seldom: its results change only with its version."""
+
+
+@pytest.fixture(params=BOTH)
 def side(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Return a function that creates a launch, of torch's and of hpcelastic's."""
     return lambda **fields: SIDES[request.param](tmp_path, **fields)
@@ -230,7 +234,7 @@ def report(process: "subprocess.Popen[str]") -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-@pytest.mark.parametrize("name", SIDES)
+@pytest.mark.parametrize("name", BOTH)
 def test_two_nodes_on_a_machine_have_different_ranks(name: str, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"min_nodes": 2, "max_nodes": 2}
     if name == "torch":
@@ -249,7 +253,12 @@ def test_every_node_raises_the_root_cause(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "signum"), [*((name, signal.SIGTERM) for name in SIDES), ("hpcelastic", signal.SIGQUIT)]
+    ("name", "signum"),
+    [
+        pytest.param("torch", signal.SIGTERM, marks=pytest.mark.weekly),
+        ("hpcelastic", signal.SIGTERM),
+        ("hpcelastic", signal.SIGQUIT),
+    ],
 )
 def test_a_signal_ends_the_workers_and_is_raised(name: str, signum: signal.Signals, tmp_path: Path) -> None:
     process = node(name, tmp_path, "waits", [str(tmp_path)], shutdown_timeout=5)
