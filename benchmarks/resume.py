@@ -3,6 +3,8 @@
 Three nodes have one worker each. With `Elastic` the other processes stay, no step is lost, and a worker that was killed
 starts anew beside them. Without it, and under torchrun, all processes start anew and load the newest checkpoint, which
 the script saves every 50 steps. torchft keeps the other processes, too.
+
+Also the cost of the boundary of a step, in a process without faults.
 """
 
 import json
@@ -10,6 +12,7 @@ import os
 import signal
 import tempfile
 import time
+import timeit
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,11 +55,14 @@ class Parameters:
     """Names of launchers; all if empty."""
 
     cases: tuple[str, ...] = _CASES
+    boundaries: int = 2000
+    """Boundaries that are timed at once."""
+
     device: str = "cpu"
     """``cuda`` for all processes on one GPU, with NCCL."""
 
 
-QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,))
+QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,), boundaries=200)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
@@ -72,7 +78,30 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
                     found = {"side": side, "case": case, "build": build, **_fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
-    return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults}
+    return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults, **_boundary(parameters)}
+
+
+def _boundary(parameters: Parameters) -> dict[str, list[float]]:
+    """Return the microseconds of a boundary without the vote, and those of them that numpy's generator takes."""
+    import numpy
+    import torch
+
+    from hpcelastic.training import Elastic, GlobalBatches
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 1))
+    elastic = Elastic(model=model, optimizer=torch.optim.AdamW(model.parameters()), batches=GlobalBatches(600, 60))
+    elastic._small.find_buffers([model])
+
+    def commit() -> None:
+        elastic.step += 1
+        elastic._commit()
+
+    found: dict[str, list[float]] = {"boundary": [], "numpy": []}
+    for _ in range(parameters.repeat):
+        for name, call in (("boundary", commit), ("numpy", numpy.random.get_state)):
+            seconds = timeit.timeit(call, number=parameters.boundaries)
+            found[name].append(round(1e6 * seconds / parameters.boundaries, 2))
+    return found
 
 
 def _fault(name: str, case: str, build: float, parameters: Parameters) -> dict[str, Any]:
@@ -159,4 +188,9 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         )
         head = ("fault", "side", "others step", "all step", f"{sides[0]} / this side", "repeated steps, at most")
         made.append(Table(f"The next step after a fault, {build:g} s to build the model", head, tuple(rows), note))
-    return made
+    row = (spread(results["boundary"]), spread(results["numpy"]))
+    note = (
+        f"Microseconds; median (least–greatest) of {results['parameters']['repeat']}. A model with three buffers, "
+        "without the vote about a stop. A script that does not import numpy saves the second part."
+    )
+    return [*made, Table("The boundary of a step", ("boundary", "of which numpy's generator"), (row,), note)]

@@ -28,6 +28,7 @@ from hpcelastic.storage.files import sync_directory
 from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
+from .process_groups import has_process_group
 from .publish import publication, publication_error
 from .recovery import Held
 from .stop import report_progress
@@ -132,7 +133,7 @@ class Checkpoints:
     def _load(self, map_location: Any) -> Checkpoint | None:
         import torch.distributed as dist
 
-        if not (dist.is_available() and dist.is_initialized()):
+        if not has_process_group():
             return self._load_newest(map_location)
         found = self._load_newest(map_location) if dist.get_rank() == 0 else None
         chosen = [_Name(found.round, found.step) if found else None]

@@ -18,6 +18,7 @@ from hpcelastic.errors import ConfigError
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
 from .context import Context, context
+from .process_groups import has_process_group
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
 from .stop import must_save, on_agents_interface, should_stop
@@ -153,13 +154,13 @@ class Elastic:
 
         self._roll_back()
         worker = self._worker = context()
-        ours = worker.world_size > 1 and not dist.is_initialized()
+        ours = worker.world_size > 1 and not has_process_group()
         if ours:
             with on_agents_interface():
                 dist.init_process_group()
         self._recover()
         result = train(self, *args)
-        if ours and dist.is_initialized():
+        if ours and has_process_group():
             dist.destroy_process_group()
         return result
 
@@ -312,7 +313,7 @@ def _gather(held: Held | None) -> list[Held | None]:
     import torch
     import torch.distributed as dist
 
-    if not dist.is_initialized() or dist.get_world_size() == 1:
+    if not has_process_group() or dist.get_world_size() == 1:
         return [held]
     mine = torch.tensor(held or (_NONE, _NONE), device="cpu")
     rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]

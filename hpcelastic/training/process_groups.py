@@ -49,7 +49,7 @@ class ProcessGroups:
         """Destroy all groups, and undo what their creation has changed in this process, also if it has failed."""
         import torch.distributed.distributed_c10d as c10d
 
-        if c10d.is_initialized():
+        if has_process_group():
             with contextlib.suppress(Exception):  # its connections are gone
                 c10d.destroy_process_group()
         # The number is part of the names by which ranks meet in the store. torch does not reset it if the creation of
@@ -79,6 +79,12 @@ class ProcessGroups:
                     self._before = None
 
         c10d._new_process_group_helper = watched
+
+
+def has_process_group() -> bool:
+    """Return whether this process has a default process group."""
+    dist = sys.modules.get("torch.distributed")  # without it, there is none
+    return dist is not None and dist.is_available() and dist.is_initialized()
 
 
 def _sockets() -> set[tuple[int, int]]:

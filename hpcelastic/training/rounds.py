@@ -28,7 +28,7 @@ from .context import context, local_index
 from .control_page import mark, own_control_page
 from .device_groups import await_collectives, leave_errors_to_agent
 from .kept_groups import kept_wrappers
-from .process_groups import ProcessGroups
+from .process_groups import ProcessGroups, has_process_group
 from .token import revoke_token
 
 Parameters = ParamSpec("Parameters")
@@ -110,7 +110,7 @@ class Seat:
 
     def run(self, body: Callable[[], Result]) -> Result:
         """Call ``body`` in each round until it returns without a request to stop, and return its result."""
-        self._channel.send(Entered(early_start=not _has_process_group()))
+        self._channel.send(Entered(early_start=not has_process_group()))
         if not self._page.is_granted(self._index, self._round):  # started before it has a place in a round
             self._wait_for_round()
         while True:
@@ -215,7 +215,7 @@ class Seat:
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
         def before(optimizer: object, args: Any, kwargs: Any) -> None:
-            if await_collectives() and self._over.is_set():  # they may have been aborted
+            if has_process_group() and await_collectives() and self._over.is_set():  # they may have been aborted
                 self._leave_function()
             self.hold()
 
@@ -263,12 +263,6 @@ def take_seat() -> Seat | None:
     except OSError as error:
         log.warning("this process cannot stay for the next round: %s", error)
         return None
-
-
-def _has_process_group() -> bool:
-    import torch.distributed as dist
-
-    return dist.is_available() and dist.is_initialized()
 
 
 def _is_of_collective(error: BaseException) -> bool:

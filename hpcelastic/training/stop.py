@@ -8,7 +8,6 @@ them, in the background and separate from training, and uses the result of the r
 import contextlib
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -19,6 +18,7 @@ from hpcelastic.ipc.marks import MarkKind
 
 from .context import context, local_index
 from .control_page import mark, own_control_page
+from .process_groups import has_process_group
 
 if TYPE_CHECKING:
     import torch
@@ -229,10 +229,8 @@ def _stop_request() -> StopRequest | None:
 
 def _default_group() -> Any:
     """Return the default process group if it has more than one rank; otherwise None."""
-    if "torch.distributed" not in sys.modules:
+    if not has_process_group():
         return None
     import torch.distributed as dist
 
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return None
-    return dist.group.WORLD
+    return dist.group.WORLD if dist.get_world_size() > 1 else None

@@ -36,6 +36,7 @@ _GRACE = 20.0
 
 def main() -> int:
     arguments = _arguments()
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # the part ends too
     parts = nightly(_today().toordinal()) if arguments.check == "nightly" else weekly()
     chosen = [part for part in parts if not arguments.parts or part.name in arguments.parts]
     record = Record(RECORDS[arguments.check])
@@ -59,7 +60,11 @@ def run(part: Part, title: str) -> Result:
         process = subprocess.Popen(
             part.command, cwd=CHECKOUT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
-        over = _await(process, part, began, title)
+        try:
+            over = _await(process, part, began, title)
+        except BaseException:  # Ctrl-C or SIGTERM
+            _end(process)
+            raise
     seconds = time.monotonic() - began
     passed = process.returncode == 0 and not over
     outcome = "over its budget" if over else _last_line(path)
