@@ -53,7 +53,7 @@ class Tls:
     key: str = ""
 
     owner: str = field(default="rendezvous", compare=False)
-    """What the caller calls the object that has these settings and the endpoint, for messages."""
+    """The name of the object with these settings and the endpoint, for messages."""
 
     def context(self) -> ssl.SSLContext:
         """Return a context that verifies the server's name by the authorities in ``cacert``, or by those of the system.

@@ -28,7 +28,7 @@ LONGEST = _FIXED + 255
 
 
 class Kind(IntEnum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     NOTIFICATION = 1
     """There is news, so poll; by UDP."""

@@ -29,7 +29,7 @@ MIN_MISSING_LISTINGS = 5
 
 @dataclass(frozen=True)
 class Verdict(Generic[V]):
-    """What a listing says about one node."""
+    """The state of one node according to a listing."""
 
     alive: bool
     """False once the lease has expired, until it is renewed."""

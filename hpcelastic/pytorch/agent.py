@@ -74,7 +74,7 @@ class ElasticAgent(torchs.ElasticAgent):
         self._config = _launch_config(spec, self._run, given)
         self._health_check_server = health_check_server
         self._telemetry: Telemetry | None = None
-        """What is known of the last run; None before the first."""
+        """The known facts about the last run; None before the first."""
 
     def run(self, role: str = torchs.DEFAULT_ROLE) -> RunResult:
         """Run the workers until the run ends. Return the results or the failures of ranks, by global rank.

@@ -38,7 +38,7 @@ class Restart:
 
     number: int = 0
     reason: str = ""
-    """What ended the agent before this one."""
+    """The reason why the agent before this one ended; empty for the first."""
 
 
 FIRST = Restart()
