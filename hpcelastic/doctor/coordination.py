@@ -121,6 +121,7 @@ class Coordination:
         self.created = True
         with files.as_store_error(self.root):
             retry(lambda: _rename(draft, self.root))
+        files.await_visible(self._steps)  # if a reply was lost, this client may still cache that it is absent
 
     def _wait_for_root(self) -> None:
         wait = _Wait(self._timeout, self.members.poll_interval)

@@ -31,6 +31,15 @@ def test_a_directory_whose_rename_lost_its_reply_is_created(
     assert files.names(coordination.root) == ["steps"]
 
 
+def test_a_member_waits_until_it_can_open_its_directory(
+    coordination: Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered, exists = [False, False], files.exists
+    monkeypatch.setattr(files, "exists", lambda path: remembered.pop() if remembered else exists(path))
+    coordination.open()
+    assert remembered == []
+
+
 def test_a_directory_that_cannot_be_renamed_is_an_error(
     coordination: Coordination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
