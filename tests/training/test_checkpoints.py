@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from hpcelastic.errors import StoreError
 from hpcelastic.training import Checkpoints
-from hpcelastic.training.checkpoints import _Name, _seal
+from hpcelastic.training.checkpoint_files import CheckpointFiles, CheckpointName, seal
 from tests.training.workers import become, become_nobody, drafts, listing, make_run
 
 
@@ -61,7 +61,7 @@ def test_the_run_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.Mo
 
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 10**9)), min_size=1))
 def test_the_newest_is_of_the_latest_round_then_of_the_latest_step(keys: list[tuple[int, int]]) -> None:
-    names = [_Name.parse(str(_Name(*key))) for key in keys]
+    names = [CheckpointName.parse(str(CheckpointName(*key))) for key in keys]
     assert max(name for name in names if name) == max(keys)
 
 
@@ -69,10 +69,12 @@ class TestZombie:
     """A worker of an older round, alive on a node that all others have declared dead."""
 
     @pytest.mark.parametrize("newer", ["save", "load"])
-    def test_it_is_refused_after_a_newer_round_has_started(self, tmp_path: Path, newer: str) -> None:
+    def test_it_is_refused_after_a_newer_round_has_started(
+        self, tmp_path: Path, newer: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         Checkpoints(tmp_path, round=2).save(80, state(80))
         zombie = Checkpoints(tmp_path, round=2)
-        zombie._refuse_zombie = lambda: None  # type: ignore[method-assign]  # it has looked just before round 3 came
+        monkeypatch.setattr(CheckpointFiles, "refuse_zombie", lambda files: None)  # it looked just before round 3 came
         if newer == "save":
             Checkpoints(tmp_path, round=3).save(81, state(81))
         else:
@@ -152,8 +154,8 @@ class TestKeeping:
     def test_a_missing_file_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=1)
         checkpoints.save(1, state(1))
-        names = checkpoints._names()
-        monkeypatch.setattr(checkpoints, "_names", lambda: [_Name(1, 2), *names])
+        names = checkpoints._files().names()
+        monkeypatch.setattr(CheckpointFiles, "names", lambda files: [CheckpointName(1, 2), *names])
         os.unlink(tmp_path / str(names[0]))
         checkpoints.save(2, state(2))
         assert listing(tmp_path) == ["round-0001.step-00000002.pt"]
@@ -245,8 +247,8 @@ class TestDamage:
     ) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
-        names = checkpoints._names()
-        monkeypatch.setattr(checkpoints, "_names", lambda: [_Name(1, 2), *names])
+        names = checkpoints._files().names()
+        monkeypatch.setattr(CheckpointFiles, "names", lambda files: [CheckpointName(1, 2), *names])
         assert number(checkpoints) == 1
 
 
@@ -299,7 +301,7 @@ def test_a_checkpoint_runs_no_code(tmp_path: Path) -> None:
 
     with (tmp_path / "round-0001.step-00000001.pt").open("x+b") as file:
         torch.save({"x": Evil()}, file)
-        _seal(file)
+        seal(file)
     with pytest.raises(StoreError, match=r"cannot load checkpoint .*it holds \w+\.system; move it away"):
         Checkpoints(tmp_path).load()
     assert not (tmp_path / "evil").exists()

@@ -1,0 +1,175 @@
+"""The files of checkpoints in one directory: their names, their publication, their seal, and their removal.
+
+A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``. The newest checkpoint has
+the highest (round, step). A worker of an older round may still be alive on a node that is believed dead (a *zombie*).
+Once the newer round has saved or loaded, the fence refuses every publication of the zombie. What the zombie published
+before carries its own, older round, so it lies beside the newer round's checkpoints and sorts before them. This needs
+no lock and no clock.
+
+A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment. Any
+program that reads such archives can read it, and a bit flipped by a disk is detected.
+"""
+
+import errno
+import logging
+import os
+import re
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from hpcelastic.errors import StoreError
+from hpcelastic.storage.files import sync_directory
+
+from .fence import Fence
+from .publish import publication, publication_error
+
+log = logging.getLogger(__name__)
+
+SEAL_LENGTH = 8
+"""Bytes of the checksum at the end of a file."""
+
+GONE_ERRORS = (errno.ENOENT, errno.ESTALE)  # NFS reports ESTALE if another client has removed the file
+_READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
+
+
+class CheckpointName(NamedTuple):
+    """The name of a checkpoint file; sorts by age."""
+
+    round: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"round-{self.round:04}.step-{self.step:08}.pt"
+
+    @classmethod
+    def parse(cls, text: str, *, draft: bool = False) -> "CheckpointName | None":
+        found = re.fullmatch(r"round-(\d+)\.step-(\d+)\.pt" + (r"\.\w+\.draft" if draft else ""), text)
+        return cls(int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """The checkpoints in ``directory``, as a worker of ``round`` sees them."""
+
+    directory: Path
+    round: int
+    fence: Fence | None
+    """The fence of the round; None outside a run."""
+
+    def names(self) -> list[CheckpointName]:
+        """Return the published checkpoints, newest first.
+
+        They are found by listing: NFS and MooseFS may cache for half a minute that a name was absent.
+        """
+        try:
+            found = [CheckpointName.parse(path.name) for path in self.directory.iterdir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise publication_error("list", self.directory, error) from error
+        return sorted((name for name in found if name), reverse=True)
+
+    def claim(self) -> None:
+        """Exclude older rounds before reading. Otherwise the newest checkpoint could change while ranks search it."""
+        if self.fence:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True)
+                self.fence.claim(self.directory)
+            except OSError as error:
+                if error.errno not in _READ_ONLY_ERRORS:  # a zombie can't write either
+                    raise publication_error("claim", self.directory, error) from error
+
+    def publish(self, step: int, keep: int, write: Callable[[BinaryIO], None]) -> Path:
+        """Publish the archive that ``write`` writes into an open draft. Remove all but the ``keep`` newest.
+
+        ``write`` also seals it. Raises ``StoreError`` if the filesystem refuses, or a newer round is here.
+        """
+        name = CheckpointName(self.round, step)
+        self._make_directory()
+        self.refuse_zombie()
+        path = self.directory / str(name)
+        with publication(path, self.fence) as draft:
+            write(draft)
+        self._remove_old(name, keep)
+        return path
+
+    def refuse_zombie(self) -> None:
+        """Raise ``StoreError`` if a newer round has published here.
+
+        This stops most zombies early. Safety comes from the file's name, because this listing may be outdated.
+        """
+        newest = max((name.round for name in self.names()), default=0)
+        if newest > self.round:
+            raise StoreError(
+                f"round {newest} has published in {self.directory}, so this worker of round {self.round} is outdated "
+                "and must stop; if you started it by hand, use another directory for it"
+            )
+
+    def _make_directory(self) -> None:
+        if self.directory.is_dir():
+            return
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            sync_directory(self.directory.parent)
+        except OSError as error:
+            raise publication_error("make", self.directory, error) from error
+
+    def _remove_old(self, saved: CheckpointName, keep: int) -> None:
+        for name in self.names()[keep:]:
+            if name != saved:  # it is not among the newest if damaged ones of a later step were skipped
+                _remove(self.directory / str(name))
+        for path in self.directory.glob("*.draft"):
+            name_of_draft = CheckpointName.parse(path.name, draft=True)
+            # Drafts of this round may be in use, except those of the step that was just published.
+            if name_of_draft and (name_of_draft.round < self.round or name_of_draft == saved):
+                _remove(path)
+
+
+def seal(draft: BinaryIO) -> None:
+    """Write the checksum of the archive into its comment.
+
+    torch itself detects a truncated file, but neither zeros within a tensor nor most flipped bits. It does not check
+    the archive's checksums of the parts, and these do not cover the archive's directory.
+    """
+    draft.seek(-2, os.SEEK_END)  # an archive ends with the length of its comment, and torch writes none
+    draft.write(SEAL_LENGTH.to_bytes(2, "little"))
+    size = draft.tell()
+    draft.seek(0)
+    draft.write(_checksum(draft, size))
+
+
+def checksum_text(checksum: int) -> bytes:
+    """Return a CRC-32 as a seal has it."""
+    return f"{checksum:0{SEAL_LENGTH}x}".encode()
+
+
+def find_damage(path: Path) -> str | None:
+    """Return a description of the file's damage; None if every byte is as it was written."""
+    try:
+        with path.open("rb") as file:
+            checksum = _checksum(file, os.fstat(file.fileno()).st_size - SEAL_LENGTH)
+            return None if checksum and checksum == file.read() else "its checksum does not match its content"
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return "the disk cannot read it"
+
+
+def _checksum(file: BinaryIO, size: int) -> bytes:
+    """Read ``size`` bytes and return their CRC-32 as a seal has it; b"" if there are fewer."""
+    checksum = 0
+    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
+        checksum = zlib.crc32(chunk, checksum)
+        size -= len(chunk)
+    return b"" if size else checksum_text(checksum)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in GONE_ERRORS:  # an extra file is no reason to stop training
+            log.warning("cannot remove old %s: %s", path, error.strerror)
