@@ -14,6 +14,7 @@ MAX_LINES, MAX_METHODS, MAX_ATTRIBUTES = 400, 20, 15
 
 LARGE = {
     "agent/fork_server.py": "the client of the fork server, and the requests that it hands out",
+    "protocol/events.py": "one class for each kind of event",
     "protocol/decide.py": "the whole decision of the protocol, to be read at once",
     "Agent": "one method for each event and action of an agent",
     "ControlPage": "the agent's side and the worker's side of each value",
@@ -42,6 +43,7 @@ CACHES = {
     "protocol/codec.py": "the reader of a type never changes",
     "pytorch/store.py": "the store of a run is one object in a process",
     "storage/files.py": "the type of a filesystem does not change while a run uses it",
+    "training/background.py": "a worker process has one connection for its snapshots",
     "training/batches.py": "the order of an epoch follows from its arguments",
     "training/fence.py": "the nonce of a run never changes",
     "training/rounds.py": "a worker process has one seat",

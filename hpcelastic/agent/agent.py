@@ -23,9 +23,9 @@ from hpcelastic.agent.batch_system import (
     PendingCapacity,
 )
 from hpcelastic.agent.commands import can_be_forked, worker_arguments
-from hpcelastic.agent.environment import TIMER_FILE, RunFacts, common_environment
+from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.file_timers import ENABLE_VARIABLE, FileTimers
+from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
@@ -37,8 +37,9 @@ from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Observe, Session, Sessio
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
+from hpcelastic.agent.snapshot_writer import SnapshotWriter
 from hpcelastic.agent.supervisor import Supervisor
-from hpcelastic.agent.timer_pipe import TimerPipe
+from hpcelastic.agent.timer_pipe import open_pipe
 from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.backends.backend import Backend
@@ -159,6 +160,8 @@ class Agent:
         self._timers = self._make_timers(stack)
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
+        session = self._session
+        self._snapshots = SnapshotWriter(self._loop, spec.paths, control_page, session.log, self._report)
         run = RunFacts(
             spec.paths,
             spec.run_id,
@@ -170,9 +173,9 @@ class Agent:
             workers.virtual_local_rank,
             self._timers.path,
             channels.name,
+            self._snapshots.name,
         )
-        session, fork_server = self._session, self._start_fork_server(stack, run)
-        self._fork_server = fork_server
+        fork_server = self._fork_server = self._start_fork_server(stack, run)
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
@@ -180,14 +183,8 @@ class Agent:
         return Supervisor(session, self._loop, launch, self._store, self._worker_failed)
 
     def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
-        """Serve the timers of workers if the settings or torch's variable ask for it."""
-        environ, workers = self._spec.environ, self._spec.agent.workers
-        pipe = None
-        if workers.timers or environ.get(ENABLE_VARIABLE) == "1":
-            try:
-                pipe = TimerPipe.create(environ.get(TIMER_FILE), self._report)
-            except OSError as error:
-                raise HpcElasticError(f"{self.member.name}: cannot create the pipe of the timers: {error}") from error
+        workers = self._spec.agent.workers
+        pipe = open_pipe(self._spec.environ, wanted=workers.timers, node=self.member.name, report=self._report)
         timers = FileTimers(pipe, workers.stop_grace, self._session.log, self._report)
         stack.callback(timers.close)
         if pipe is not None:
@@ -340,6 +337,8 @@ class Agent:
 
     def _depart(self) -> None:
         self._session.depart()
+        self._snapshots.finish(lambda: any(message in STOP_SIGNALS for message in self._inbox.waiting()))
+        self._session.end_log()
         self._incident_recorder.close(DEPARTURE_TIMEOUT)
 
     # Signals and processes

@@ -50,6 +50,9 @@ class RunFacts:
     worker_channel: str = ""
     """Name of the socket at which the agent accepts connections of its workers; empty if it accepts none."""
 
+    snapshot_channel: str = ""
+    """Name of the socket at which the agent accepts snapshots of its workers; empty if it accepts none."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -90,6 +93,7 @@ def worker_environment(
         MARKER: run.node,
         **({TIMER_FILE: run.timer_file} if run.timer_file else {}),
         **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
+        **({"HPCELASTIC_SNAPSHOT_CHANNEL": run.snapshot_channel} if run.snapshot_channel else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ

@@ -20,9 +20,6 @@ from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.protocol.events import TimerExpired
 
-ENABLE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
-"""The environment variable with which torch's agent serves timers if it is 1."""
-
 _MAX_WAIT = 3600.0
 """Seconds of the longest wait. A timer may expire in millions of years, for which select(2) cannot wait."""
 

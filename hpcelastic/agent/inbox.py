@@ -35,6 +35,10 @@ class Inbox(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._messages)
 
+    def waiting(self) -> list[T]:
+        """Return all messages, which stay."""
+        return list(self._messages)
+
     def take(self) -> T:
         """Remove and return the oldest message. Raises IndexError if there is none."""
         return self._messages.popleft()

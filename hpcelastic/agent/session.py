@@ -122,6 +122,9 @@ class Session:
         self.apply(self.state_machine.depart())
         if not self._rendezvous.stop(DEPARTURE_TIMEOUT):
             self.report("the departure could not be published; the other nodes wait until the lease expires")
+
+    def end_log(self) -> None:
+        """Log the end of the agent, as the last event."""
         self.log(AgentEnded())
         self._events.close(DEPARTURE_TIMEOUT)
 

@@ -12,16 +12,20 @@ import select
 import signal
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from hpcelastic.agent.environment import TIMER_FILE
+from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.codec import decode
 
 _MAX_LINE = select.PIPE_BUF + 1
 """Bytes of the longest request, with the end of the line. The client sends no longer one."""
 
 _MAX_READ = 65536
+_ENABLE_VARIABLE = "TORCHELASTIC_ENABLE_FILE_TIMER"
+"""The environment variable with which torch's agent serves timers if it is 1."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +117,15 @@ def _remove_unused_pipe(path: Path) -> None:
         except OSError as error:
             if error.errno == errno.ENXIO:
                 path.unlink()
+
+
+def open_pipe(
+    environ: Mapping[str, str], *, wanted: bool, node: str, report: Callable[[str], None]
+) -> TimerPipe | None:
+    """Create the pipe if the settings or torch's variable ask for it; otherwise return None."""
+    if not wanted and environ.get(_ENABLE_VARIABLE) != "1":
+        return None
+    try:
+        return TimerPipe.create(environ.get(TIMER_FILE), report)
+    except OSError as error:
+        raise HpcElasticError(f"{node}: cannot create the pipe of the timers: {error}") from error

@@ -8,6 +8,7 @@ from hpcelastic.protocol.events import (
     AgentEnded,
     AgentRestarted,
     AgentStarted,
+    CheckpointFailed,
     Fenced,
     LoggedEvent,
     StateChanged,
@@ -62,6 +63,8 @@ def _describe(logged: LoggedEvent) -> str:
         case WorkerEnded(rank=rank, exit_code=exit_code, mark=mark) as ended if exit_code != 0:
             last = f", {ended.mark_age:.1f} s after its last mark: {mark} {ended.mark_value}" if mark else ""
             return f"{node}: rank {rank} ended with {exit_code}{last}"
+        case CheckpointFailed(step=step, error=error):
+            return f"{node}: the checkpoint of step {step} is not saved: {error}"
         case UnknownEvent(name=name, fields=fields):
             values = ", ".join(f"{field}: {value}" for field, value in fields.items())
             return f"{node}: {name}" + (f" ({values})" if values else "")

@@ -73,6 +73,11 @@ class ControlPage:
             os.close(fd)
 
     @property
+    def seats(self) -> int:
+        """The number of seats."""
+        return len(self._seats)
+
+    @property
     def name(self) -> str:
         """The path by which processes of this machine open the page while its owner lives."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"

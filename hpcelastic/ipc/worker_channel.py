@@ -1,8 +1,8 @@
-"""The channel between an agent and a worker whose process can stay for the next round.
+"""The channels between an agent and a worker: one if its process can stay for the next round, one for snapshots.
 
-The agent listens at a Unix socket in the abstract namespace. A worker that can be parked connects to it, and both send
-messages. A message is one JSON document, sent with the file descriptors that it is about. The kernel tells the agent
-the process id of the other end, so a process can speak only for itself.
+The agent listens at Unix sockets in the abstract namespace. A worker connects to them, and both send messages. A
+message is one JSON document, sent with the file descriptors that it is about. The kernel tells the agent the process id
+of the other end, so a process can speak only for itself.
 """
 
 import json
@@ -63,9 +63,45 @@ class Interrupted:
     error: str
 
 
-Message: TypeAlias = Park | Resume | Entered | Parked | Interrupted
+@dataclass(frozen=True)
+class Snapshot:
+    """The worker has copied its state to memory, for the agent to publish as a checkpoint.
 
-_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in (Park, Resume, Entered, Parked, Interrupted)}
+    The descriptor of the memory is sent with it. The worker does not change the memory until `SnapshotDone`.
+    """
+
+    slot: int
+    """The number of the memory among those of the worker."""
+
+    local_rank: int
+    round: int
+    step: int
+    """The number of training steps in the state."""
+
+    size: int
+    """Bytes of the archive, which begins at the start of the memory; without its seal."""
+
+    directory: str
+    """The absolute path of the directory for the checkpoint."""
+
+    keep: int
+    """The number of checkpoints that stay there."""
+
+
+@dataclass(frozen=True)
+class SnapshotDone:
+    """The agent does not need the memory of a snapshot any more."""
+
+    slot: int
+    error: str
+    """The reason why it has not been published; empty if it has been."""
+
+
+Message: TypeAlias = Park | Resume | Entered | Parked | Interrupted | Snapshot | SnapshotDone
+
+_KINDS: Mapping[str, type[Message]] = {
+    kind.__name__: kind for kind in (Park, Resume, Entered, Parked, Interrupted, Snapshot, SnapshotDone)
+}
 
 
 class WorkerChannel:

@@ -275,6 +275,34 @@ class StoreFailed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CheckpointSaved:
+    """The agent has published a checkpoint that a worker saved in the background."""
+
+    kind: ClassVar[str] = "checkpoint saved"
+    round: int
+    """The round of the worker."""
+
+    step: int
+    """The number of training steps in the checkpoint."""
+
+    path: str
+    bytes: int
+    seconds: float
+    """Seconds from the first attempt to the end of the publication."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed:
+    """The agent has given up to publish a checkpoint that a worker saved in the background. Training continues."""
+
+    kind: ClassVar[str] = "checkpoint failed"
+    round: int
+    step: int
+    error: str
+    """The message of the last error."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunEnded:
     """The agent has read that the run has ended."""
 
@@ -330,6 +358,8 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     StoreServed,
     StoreLost,
     StoreFailed,
+    CheckpointSaved,
+    CheckpointFailed,
     RunEnded,
     EventsDropped,
 ]

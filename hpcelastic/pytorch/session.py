@@ -205,6 +205,7 @@ class ExternalAgentSession:
         self._inbox.wake()
         self._thread.join()
         self._session.depart()
+        self._session.end_log()
         self._release_port()
         self._session.__exit__(None, None, None)
 

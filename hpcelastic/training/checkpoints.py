@@ -6,7 +6,8 @@ The files are those of `hpcelastic.training.checkpoint_files`.
 import logging
 import pickle
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +15,8 @@ from typing import Any, BinaryIO
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.marks import MarkKind
 
+from .archive import CannotLayOut, archive_of
+from .background import background_saves
 from .checkpoint_files import GONE_ERRORS, CheckpointFiles, CheckpointName, find_damage, seal
 from .context import context
 from .control_page import mark
@@ -71,23 +74,65 @@ class Checkpoints:
         self.directory = Path(directory) if directory is not None else (worker.run_dir or Path()) / "checkpoints"
         self.keep = keep
         self._round = round
+        self._reasons: set[str] = set()
+        """The reasons for saves without the background that have been logged."""
 
     @property
     def round(self) -> int:
         """The round in whose name checkpoints are saved: the one that was given, or that of this worker."""
         return context().round if self._round is None else self._round
 
-    def save(self, step: int, state: dict[str, Any]) -> Path:
+    def save(self, step: int, state: dict[str, Any], *, wait: bool = True) -> Path:
         """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
+
+        With ``wait=False`` it returns once the state is copied to memory, and the agent publishes it in the background,
+        also if this process ends meanwhile. A snapshot that the agent has not begun is left out when a newer one
+        follows. If the filesystem refuses, the agent tries again and then reports it, and training continues. Without
+        an agent, with too little memory, or with torch older than 2.6, the call waits as usual, but logs errors of the
+        filesystem instead of raising them. See `flush`.
 
         ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the
         checkpoint survives a power cut. If the process is killed at any instruction, the checkpoints are as before or
         include the complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem
         refuses, or if a newer round has saved or loaded here, which makes this worker a zombie.
         """
-        path = self._files().publish(step, self.keep, lambda draft: _write(state, draft))
-        report_progress(step)
-        return path
+        if wait:
+            path = self._files().publish(step, self.keep, lambda draft: _write(state, draft))
+            report_progress(step)
+            return path
+        reason = self._save_in_background(step, state)
+        if reason is None:
+            return self.directory / str(CheckpointName(self.round, step))
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            log.warning("%s: saving without the background, because %s", self.directory, reason)
+        try:
+            return self.save(step, state)
+        except StoreError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            log.error("the checkpoint of step %d is not saved, and training continues: %s", step, error)
+            return self.directory / str(CheckpointName(self.round, step))
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Wait until the agent has published what this process has saved with ``wait=False``, or has given it up.
+
+        Return False if the newest snapshot is not published, or after ``timeout`` seconds.
+        """
+        saves = background_saves()
+        return saves is None or saves.wait(timeout)
+
+    def _save_in_background(self, step: int, state: dict[str, Any]) -> str | None:
+        """Hand the state over to the agent. Return None, or the reason why that is not possible."""
+        saves = background_saves() if self.round else None
+        if saves is None:
+            return "no agent publishes checkpoints of this process"
+        try:
+            with _unsupported_state():
+                archive = archive_of(state)
+                return saves.save(archive, self.directory, self.round, step, self.keep)
+        except CannotLayOut as error:
+            return str(error)
 
     def load(self, map_location: Any = "cpu") -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Every rank calls this.
@@ -170,13 +215,20 @@ class Checkpoints:
 def _write(state: dict[str, Any], draft: BinaryIO) -> None:
     import torch
 
-    try:
+    with _unsupported_state():
         torch.save(state, draft)
         draft.flush()
         # Read the structure without the tensors, to find out now that a state cannot be loaded, not after a crash.
         with suppress(NotImplementedError):  # raised for a quantized tensor
             torch.load(draft.name, map_location="meta", weights_only=True)
         seal(draft)
+
+
+@contextmanager
+def _unsupported_state() -> Iterator[None]:
+    """Convert the errors of pickle into a ``StoreError`` with advice."""
+    try:
+        yield
     except (pickle.PickleError, AttributeError, TypeError) as error:  # the errors of pickle for unsupported objects
         raise StoreError(
             f"this state cannot be a checkpoint: {_pickle_error_reason(error)}; give tensors, numbers, strings, and "

@@ -136,7 +136,7 @@ class Elastic:
             self.step += 1
             self._commit()
             if self.save_every and self.step % self.save_every == 0:
-                self._save()
+                self._save(wait=False)
         self._save()
 
     def scale_loss(self, loss: "torch.Tensor") -> "torch.Tensor":
@@ -215,10 +215,15 @@ class Elastic:
         """The parameters change now. From here to the next boundary the state is not whole."""
         self._held, self._begun = None, True
 
-    def _save(self) -> None:
-        """Save the state, unless it is saved already."""
-        if self.checkpoints is not None and self._worker.rank == 0 and self._saved != self._held:
-            self.checkpoints.save(self.step, self._state_dict())
+    def _save(self, *, wait: bool = True) -> None:
+        """Save the state, unless it is saved already; in the background, or ``wait`` until it is on disk."""
+        if self.checkpoints is None or self._worker.rank != 0:
+            return
+        saved = self._saved == self._held
+        if saved and wait:
+            saved = self.checkpoints.flush()
+        if not saved:
+            self.checkpoints.save(self.step, self._state_dict(), wait=wait)
             self._saved = self._held
 
     def _state_dict(self) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from hpcelastic.protocol.events import (
     AgentEnded,
     AgentRestarted,
     AgentStarted,
+    CheckpointFailed,
+    CheckpointSaved,
     Event,
     Fenced,
     RunEnded,
@@ -57,6 +59,14 @@ WORKERS = WorkersStarted(
             id="the last mark",
         ),
         pytest.param([Fenced(round=1), AgentEnded()], ["n1: fenced", "n1: agent ended"], id="ends"),
+        pytest.param(
+            [
+                CheckpointSaved(round=1, step=4, path="a.pt", bytes=9, seconds=0.1),
+                CheckpointFailed(round=1, step=5, error="no space"),
+            ],
+            ["n1: the checkpoint of step 5 is not saved: no space"],
+            id="checkpoints",
+        ),
         pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(
             [UnknownEvent("node painted", {"colour": "green", "layers": [1]})],

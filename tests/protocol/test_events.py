@@ -34,6 +34,16 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
     ),
     (events.AgentEnded(), "agent ended", {}),
     (
+        events.CheckpointSaved(round=2, step=500, path="/c/a.pt", bytes=2000, seconds=0.5),
+        "checkpoint saved",
+        {"round": 2, "step": 500, "path": "/c/a.pt", "bytes": 2000, "seconds": 0.5},
+    ),
+    (
+        events.CheckpointFailed(round=2, step=500, error="no space"),
+        "checkpoint failed",
+        {"round": 2, "step": 500, "error": "no space"},
+    ),
+    (
         events.StateChanged(version=3, phase=Phase.RUNNING, round=1, restarts=0, reason="ü\n"),
         "state changed",
         {"version": 3, "phase": "running", "round": 1, "restarts": 0, "reason": "ü\n"},

@@ -1,0 +1,158 @@
+"""The archive of a state: the bytes that ``torch.save`` would write, laid out without writing them.
+
+torch can lay out an archive without the content of the tensors. Only these layout bytes, some kilobytes, are made here.
+The content is copied once, from the tensors to its place in memory, as fast as the memory allows.
+"""
+
+import io
+import mmap
+import pickle
+from contextlib import suppress
+from dataclasses import dataclass
+from types import BuiltinFunctionType, FunctionType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from .checkpoint_files import SEAL_LENGTH
+
+if TYPE_CHECKING:
+    import torch
+
+
+_NAMED = (type, FunctionType, BuiltinFunctionType)
+"""The types of objects that an archive stores by their names."""
+
+
+class CannotLayOut(Exception):
+    """This version of torch, or this state, has no archive that is laid out beforehand."""
+
+
+@dataclass(frozen=True)
+class Archive:
+    """An archive that ends with a comment of `SEAL_LENGTH` bytes, which are not part of it yet."""
+
+    size: int
+    """Bytes, without the comment."""
+
+    pieces: list[tuple[int, bytes]]
+    """All but the content of tensors: the offset of each piece, and its bytes."""
+
+    contents: list[tuple[int, "torch.UntypedStorage"]]
+    """The offset of the content of each tensor, and the content."""
+
+    types: frozenset[Any]
+    """The classes and functions that a reader needs, apart from those that every archive may have."""
+
+    def copy_to(self, memory: mmap.mmap) -> None:
+        """Write the archive to the start of ``memory``, and wait until it is there."""
+        import torch
+
+        for offset, data in self.pieces:
+            memory[offset : offset + len(data)] = data
+        on_gpu = False
+        for offset, content in self.contents:
+            source = torch.empty(0, dtype=torch.uint8, device=content.device).set_(content)
+            place = torch.frombuffer(memory, dtype=torch.uint8, count=content.nbytes(), offset=offset)
+            place.copy_(source, non_blocking=True)
+            on_gpu = on_gpu or content.device.type != "cpu"
+        if on_gpu:
+            torch.cuda.current_stream().synchronize()
+
+    def check(self, memory: mmap.mmap) -> None:
+        """Read the structure without the content. Raises the errors of pickle if the state cannot be loaded."""
+        import torch
+
+        with suppress(NotImplementedError):  # raised for a quantized tensor
+            file: Any = _Window(memory, self.size + SEAL_LENGTH)
+            torch.load(file, map_location="meta", weights_only=True)
+
+
+class _Window(io.RawIOBase):
+    """The start of a memory, as a file."""
+
+    def __init__(self, memory: mmap.mmap, size: int) -> None:
+        self._memory, self._size, self._position = memory, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._memory[self._position : min(self._size, self._position + len(buffer))]
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+
+def archive_of(state: dict[str, Any]) -> Archive:
+    """Lay out the archive of ``state``. Raises `CannotLayOut`, and the errors of pickle if the state has no archive."""
+    import torch
+
+    try:
+        from torch.serialization import skip_data
+    except ImportError:
+        raise CannotLayOut("torch is older than 2.6") from None
+
+    contents: dict[int, torch.UntypedStorage] = {}
+    types: set[Any] = set()
+
+    class Pickler(pickle.Pickler):
+        """Notes what torch's pickler, which is derived from it, meets: the contents are written in this order."""
+
+        def reducer_override(self, value: Any) -> Any:
+            types.add(value if isinstance(value, _NAMED) else type(value))
+            if isinstance(value, torch.Tensor):
+                with suppress(NotImplementedError, RuntimeError):  # it has no content of its own, as a sparse tensor
+                    content = value.untyped_storage()
+                    contents.setdefault(content._cdata, content)
+            return NotImplemented
+
+    layout: Any = _Layout()
+    with skip_data():
+        pickle_module = SimpleNamespace(__name__="pickle", Pickler=Pickler)
+        torch.save(state, layout, pickle_module=pickle_module)
+    gaps = layout.gaps()
+    written = [content for content in contents.values() if content.nbytes()]
+    if [size for _, size in gaps] != [content.nbytes() for content in written]:
+        raise CannotLayOut("it has objects whose content torch lays out in another way")
+    offset, end = layout.pieces[-1]
+    # The end of an archive is the length of its comment, and torch writes no comment.
+    layout.pieces[-1] = offset, end[:-2] + SEAL_LENGTH.to_bytes(2, "little")
+    places = [(place, content) for (place, _), content in zip(gaps, written, strict=True)]
+    return Archive(offset + len(end), layout.pieces, places, frozenset(types))
+
+
+class _Layout:
+    """A file that keeps what is written to it, and the gaps between."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[int, bytes]] = []
+        self._position = 0
+
+    def write(self, data: memoryview) -> int:
+        self.pieces.append((self._position, bytes(data)))
+        self._position += len(data)
+        return len(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._position = offset if whence == 0 else self._position + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def flush(self) -> None: ...
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return the offset and the size of each gap."""
+        found, end = [], 0
+        for offset, data in self.pieces:
+            if offset > end:
+                found.append((end, offset - end))
+            end = offset + len(data)
+        return found

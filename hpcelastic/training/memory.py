@@ -1,0 +1,64 @@
+"""The memory that this process may still use: that of the machine, and of each cgroup above the process."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_UNLIMITED = 2**60
+"""Version 1 of cgroups shows a number beyond this for no limit."""
+
+
+class AvailableMemory(NamedTuple):
+    bytes: int
+    where: str
+    """A description of what sets the limit."""
+
+
+def available_memory(proc: Path = Path("/proc"), cgroups: Path = _CGROUPS) -> AvailableMemory | None:
+    """Return the smallest amount that is free: on the machine, or in a cgroup. None if the kernel does not say."""
+    found = [*_of_cgroups(proc, cgroups)]
+    for line in _lines(proc / "meminfo"):
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            found.append(AvailableMemory(int(rest.split()[0]) * 1024, "this machine"))
+    return min(found, default=None)
+
+
+def _of_cgroups(proc: Path, cgroups: Path) -> list[AvailableMemory]:
+    found = []
+    for line in _lines(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            root, limit, used, cache = cgroups, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controllers.split(","):
+            root, limit, used = cgroups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            cache = "total_inactive_file"
+        else:
+            continue
+        place = root / path.lstrip("/")
+        for directory in (place, *place.parents):
+            if not directory.is_relative_to(root):
+                break
+            most, current = _number(directory / limit), _number(directory / used)
+            if most is not None and current is not None and most < _UNLIMITED:
+                free = most - current + _reclaimable(directory, cache)
+                found.append(AvailableMemory(max(0, free), f"the memory limit of {directory}"))
+    return found
+
+
+def _reclaimable(directory: Path, name: str) -> int:
+    """Return the bytes of the page cache that the kernel gives up first."""
+    numbers = dict(line.split(" ", 1) for line in _lines(directory / "memory.stat"))
+    return int(numbers.get(name, 0))
+
+
+def _number(path: Path) -> int | None:
+    text = "".join(_lines(path)).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

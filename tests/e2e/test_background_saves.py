@@ -1,0 +1,108 @@
+"""A script saves in the background, and its agent publishes the checkpoints."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.storage.events import read_event_lines
+from hpcelastic.training.checkpoint_files import find_damage
+from tests.cli.shell import TIMEOUT, Shell, shell_in
+
+SAVES = """
+import os, sys, time
+from pathlib import Path
+import torch
+from hpcelastic.training import Checkpoints, context
+
+checkpoints = Checkpoints()
+state = {"weights": torch.arange(1000.0), "step": 0}
+found = checkpoints.load()
+"""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    with shell_in(tmp_path) as made:
+        yield made
+
+
+def run(shell: Shell, code: str, *flags: str) -> str:
+    shell.write({"train.py": SAVES + code})
+    agent = shell.agent("--node-name", "n1", "--nnodes=1", "--nproc-per-node=1", *flags, "train.py")
+    _, stderr = agent.communicate(timeout=TIMEOUT)
+    assert agent.returncode == 0, stderr
+    return str(stderr)
+
+
+def events(shell: Shell, kind: str) -> list[dict[str, object]]:
+    return [event for event in read_event_lines(shell.directory / "runs/r/events") if event["event"] == kind]
+
+
+@pytest.mark.slow
+def test_the_last_checkpoint_is_complete_although_the_script_has_ended(shell: Shell) -> None:
+    run(shell, "for step in range(1, 4): checkpoints.save(step, {**state, 'step': step}, wait=False)")
+    files = sorted((shell.directory / "runs/r/checkpoints").glob("*.pt"))
+    assert files[-1].name == "round-0001.step-00000003.pt"
+    assert [find_damage(path) for path in files] == [None] * len(files)
+    assert events(shell, "checkpoint saved")[-1]["step"] == 3
+
+
+@pytest.mark.slow
+def test_a_flushed_checkpoint_survives_the_worker(shell: Shell) -> None:
+    code = """
+if found is None:
+    checkpoints.save(5, {**state, "step": 5}, wait=False)
+    assert checkpoints.flush(60)
+    os.kill(os.getpid(), 9)
+assert (found.step, found.state["step"], found.state["weights"].tolist()) == (5, 5, state["weights"].tolist())
+"""
+    assert "killed by SIGKILL" in run(shell, code, "--max-restarts=1")
+
+
+@pytest.mark.slow
+def test_a_save_that_fails_does_not_end_the_training(shell: Shell) -> None:
+    code = """
+place = Path("place")
+place.write_text("a file, which cannot be a directory")
+checkpoints = Checkpoints(place)
+checkpoints.save(1, state, wait=False)
+time.sleep(0.5)
+checkpoints.save(2, state, wait=False)
+time.sleep(0.5)
+place.unlink()
+assert checkpoints.flush(60)
+"""
+    output = run(shell, code)
+    assert "the checkpoint of step 1 is not saved: cannot make" in output
+    assert [event["step"] for event in events(shell, "checkpoint failed")] == [1]
+    assert [path.name for path in (shell.directory / "place").glob("*.pt")] == ["round-0001.step-00000002.pt"]
+
+
+@pytest.mark.slow
+def test_a_state_that_cannot_be_loaded_is_refused(shell: Shell) -> None:
+    code = """
+class Own: pass
+try:
+    checkpoints.save(1, {"own": Own()}, wait=False)
+except Exception as error:
+    Path("error").write_text(str(error))
+"""
+    run(shell, code)
+    assert "this state cannot be a checkpoint: it holds __main__.Own" in (shell.directory / "error").read_text()
+    assert not list((shell.directory / "runs/r").glob("checkpoints/*.pt"))
+
+
+@pytest.mark.slow
+def test_without_memory_the_save_waits_for_the_disk(shell: Shell) -> None:
+    code = """
+from hpcelastic.training import background
+from hpcelastic.training.memory import AvailableMemory
+background.available_memory = lambda: AvailableMemory(1000, "this test")
+path = checkpoints.save(1, state, wait=False)
+assert path.exists()
+"""
+    assert "saving without the background, because it needs 0 MiB of memory, and 0 MiB are free in this test" in run(
+        shell, code
+    )
+    assert events(shell, "checkpoint saved") == []
