@@ -77,6 +77,9 @@ class Checkpoints:
         self._reasons: set[str] = set()
         """The reasons for saves without the background that have been logged."""
 
+        self._lost = False
+        """Whether the newest state was not saved, and no error was raised."""
+
     @property
     def round(self) -> int:
         """The round in whose name checkpoints are saved: the one that was given, or that of this worker."""
@@ -98,12 +101,14 @@ class Checkpoints:
         """
         if wait:
             path = self._files().publish(step, self.keep, lambda draft: _write(state, draft))
+            self._lost = False
             report_progress(step)
             return path
+        self._lost = False
         reason = self._save_in_background(step, state)
         if reason is None:
             return self.directory / str(CheckpointName(self.round, step))
-        if reason not in self._reasons:
+        if reason and reason not in self._reasons:
             self._reasons.add(reason)
             log.warning("%s: saving without the background, because %s", self.directory, reason)
         try:
@@ -111,22 +116,26 @@ class Checkpoints:
         except StoreError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
+            self._lost = True
             log.error("the checkpoint of step %d is not saved, and training continues: %s", step, error)
             return self.directory / str(CheckpointName(self.round, step))
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the agent has published what this process has saved with ``wait=False``, or has given it up.
 
-        Return False if the newest snapshot is not published, or after ``timeout`` seconds.
+        Return False if the newest state is not published, or after ``timeout`` seconds.
         """
         saves = background_saves()
-        return saves is None or saves.wait(timeout)
+        return (saves is None or saves.wait(timeout)) and not self._lost
 
     def _save_in_background(self, step: int, state: dict[str, Any]) -> str | None:
-        """Hand the state over to the agent. Return None, or the reason why that is not possible."""
+        """Hand the state over to the agent. Return None, or the reason why that is not possible.
+
+        The reason is empty without an agent that publishes.
+        """
         saves = background_saves() if self.round else None
         if saves is None:
-            return "no agent publishes checkpoints of this process"
+            return ""
         try:
             with _unsupported_state():
                 archive = archive_of(state)

@@ -131,6 +131,7 @@ import torch
 from torch import optim
 
 model, lr, steps, first = torch.nn.Linear(1, 1), 0.1, 3, 0
+data = torch.utils.data.TensorDataset(torch.randn(12, 1), torch.randn(12, 1))
 
 
 def train_step(*_): ...
@@ -141,7 +142,7 @@ def train_step(*_): ...
 
 @pytest.mark.slow
 def test_the_training_loops_run(shell: Shell) -> None:
-    loops = [text for text in blocks("After", "python") if "should_stop" in text]
+    loops = [text for text in blocks("After", "python") if "should_stop" in text or "Elastic(" in text]
     assert len(loops) == 2
     flags = ("-m", "hpcelastic", "agent", "--standalone", "--nproc-per-node=2")
     agents = []

@@ -240,7 +240,7 @@ def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(3, 50))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(1, 50))])
 def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
     """Workers and nodes are killed, and nodes join, in any step."""
     chance = random.Random(seed)

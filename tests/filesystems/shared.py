@@ -54,15 +54,21 @@ def started_filesystems() -> Iterator[Started]:
         yield Started({}, running)
 
 
+_WEEKLY = "NFSv3 nolock"
+"""It differs from NFSv3 in locks only, on which nothing depends."""
+
+
 def _starts_slowly(source: Source) -> bool:
     return source.group.slow
 
 
 def on(nightly: Callable[[Source], bool] = _starts_slowly, sources: Iterable[Source] = SOURCES) -> list[Any]:
-    """Return parameters for the fixture `shared`: these filesystems, some of them only at night."""
+    """Return parameters for the fixture `shared`: these filesystems, some of them only at night, one once a week."""
 
     def marks(source: Source) -> list[pytest.MarkDecorator]:
         group = pytest.mark.xdist_group(source.group.name)
+        if source.name == _WEEKLY:
+            return [group, pytest.mark.weekly]
         return [group, pytest.mark.nightly] if nightly(source) else [group]
 
     return [pytest.param(source, id=source.name, marks=marks(source)) for source in sources]

@@ -23,7 +23,7 @@ srun --mpi=pmi2 --no-kill --kill-on-bad-exit=0 --wait=0 \\
 """A job in which SLURM's variables describe the agents (two tasks on two nodes), not the workers."""
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.timeout(400)
 def test_lightning_neither_starts_processes_nor_requeues(fresh_cluster: Callable[..., SlurmCluster]) -> None:
     desk = Desk(fresh_cluster(nodes=2))

@@ -77,7 +77,7 @@ def test_survives_sigkill_of_a_worker(cluster: SlurmCluster, monkeypatch: pytest
     assert any("resumed at step" in line for line in run.logs(round=2))
 
 
-@pytest.mark.parametrize("node", [1, 2, 3, 4])
+@pytest.mark.parametrize("node", [1, *(pytest.param(node, marks=pytest.mark.weekly) for node in (2, 3, 4))])
 def test_survives_death_of_any_node(node: int, cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start(cluster, monkeypatch)
     until("training", lambda: trained(run, 1), run)

@@ -335,6 +335,22 @@ def test_a_directory_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
         Checkpoints(tmp_path / "file").load()
 
 
+def test_a_save_that_does_not_wait_raises_no_error_of_the_filesystem(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without an agent it waits nevertheless."""
+    (tmp_path / "place").touch()
+    checkpoints = Checkpoints(tmp_path / "place")
+    checkpoints.save(1, state(1), wait=False)
+    assert "the checkpoint of step 1 is not saved, and training continues: cannot make" in caplog.text
+    assert not checkpoints.flush()
+    (tmp_path / "place").unlink()
+    assert checkpoints.save(2, state(2), wait=False).exists()
+    assert checkpoints.flush()
+    with pytest.raises(StoreError, match="this state cannot be a checkpoint"):
+        checkpoints.save(3, {"own": Own()}, wait=False)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_directory_without_permissions_is_reported(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
