@@ -4,10 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.training.checkpoint_files import find_damage
 from tests.cli.shell import TIMEOUT, Shell, shell_in
+
+pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")
 
 SAVES = """
 import os, sys, time
