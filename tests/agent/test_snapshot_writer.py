@@ -101,7 +101,7 @@ def blocked(node: Node, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
 
 def test_a_snapshot_becomes_a_sealed_checkpoint(node: Node) -> None:
-    node.send(7, data := os.urandom(3_000_000))
+    node.send(7, data := os.urandom(9_000_000))
     assert node.answers(1) == [(0, "")]
     path = node.directory / "round-0002.step-00000007.pt"
     assert path.read_bytes() == data + checksum_text(zlib.crc32(data))

@@ -6,6 +6,7 @@ from tests.protocol.under_test import (
     FILES,
     GUARD,
     HISTORY,
+    IDLE_WORKERS,
     KEYVALUE,
     LEADERS,
     LEASE_KEEPER,
@@ -21,6 +22,7 @@ from tests.protocol.under_test import (
     REQUEUE,
     ROUNDS,
     SIGNAL_RESOLUTION,
+    SNAPSHOT_WRITER,
     SUSPICION,
     WORKERS,
     Patch,
@@ -280,6 +282,33 @@ MUTANTS = {
     ),
     "the oldest state is chosen": Patch(RECOVERY, "newest = max(", "newest = min("),
     "an optimizer's step is interrupted": Patch(ROUNDS, "            self.hold()\n", "            self.release()\n"),
+    "all workers that may be at fault are replaced at once": Patch(
+        IDLE_WORKERS, "if worker.rank % 2 == round % 2 and not", "if not"
+    ),
+    "a worker that completes steps may be at fault": Patch(
+        IDLE_WORKERS, " and not page.marks(worker.local_rank).has_step(round)", ""
+    ),
+    # snapshots
+    "a snapshot of a round that has ended is published": Patch(
+        SNAPSHOT_WRITER, "        if not self._may_act(snapshot):", "        if False:"
+    ),
+    "the memory of a snapshot is given back before it is published": Patch(
+        SNAPSHOT_WRITER,
+        "            error = self._publish_patiently(job)\n",
+        "            job.channel.send(SnapshotDone(job.snapshot.slot, ''))\n"
+        "            error = self._publish_patiently(job)\n",
+    ),
+    "the draft of a revoked writer is published": Patch(
+        SNAPSHOT_WRITER,
+        "Fence(run_nonce(self._paths), snapshot.round)",
+        "Fence(run_nonce(self._paths), snapshot.round + 1)",
+    ),
+    "the checksum of a snapshot covers its first part": Patch(
+        SNAPSHOT_WRITER, "checksum = zlib.crc32(chunk, checksum)", "checksum = checksum or zlib.crc32(chunk)"
+    ),
+    "an older snapshot follows a newer one": Patch(
+        SNAPSHOT_WRITER, "older = self._pending.pop(snapshot.directory, None)", "older = None"
+    ),
     # publications of workers
     "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
     "a claim does not exclude a round with drafts": Patch(FENCE, "        _remove_drafts(path)\n", "        return\n"),
@@ -313,7 +342,17 @@ PROFILE_OF = {
 }
 """The profile in which the simulator finds a mutant soonest, for mutants that take long."""
 
+_SNAPSHOTS = "tests/agent/test_snapshot_writer.py"
+_IDLE = "tests/agent/test_idle_workers.py"
+
 BY_TESTS = {
+    "all workers that may be at fault are replaced at once": _IDLE,
+    "a worker that completes steps may be at fault": _IDLE,
+    "a snapshot of a round that has ended is published": _SNAPSHOTS,
+    "the memory of a snapshot is given back before it is published": _SNAPSHOTS,
+    "the draft of a revoked writer is published": _SNAPSHOTS,
+    "the checksum of a snapshot covers its first part": _SNAPSHOTS,
+    "an older snapshot follows a newer one": _SNAPSHOTS,
     "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
     "a change waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_changes_are_published_at_once",
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",

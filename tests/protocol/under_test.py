@@ -33,6 +33,7 @@ ELASTIC, RECOVERY, ROUNDS = (
     "hpcelastic.training.rounds",
 )
 WORKERS = "hpcelastic.agent.workers"
+IDLE_WORKERS, SNAPSHOT_WRITER = "hpcelastic.agent.idle_workers", "hpcelastic.agent.snapshot_writer"
 
 _AS_THEY_ARE = {
     "hpcelastic.errors",
