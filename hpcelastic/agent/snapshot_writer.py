@@ -18,7 +18,14 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.backends.connect import run_nonce
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.control_page import ControlPage
-from hpcelastic.ipc.worker_channel import ChannelListener, Snapshot, SnapshotDone, WorkerChannel
+from hpcelastic.ipc.worker_channel import (
+    AwaitSnapshots,
+    ChannelListener,
+    NoSnapshots,
+    Snapshot,
+    SnapshotDone,
+    WorkerChannel,
+)
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
@@ -69,6 +76,9 @@ class SnapshotWriter:
 
         self._current: _Job | None = None
         self._changed = threading.Condition()
+        self._waiters: list[WorkerChannel] = []
+        """The workers that wait until no snapshot is left."""
+
         self._ends = self._abandoned = False
         self._thread: threading.Thread | None = None
         loop.watch(self._listener, self._accept)
@@ -99,9 +109,13 @@ class SnapshotWriter:
         message, fds = received
         if isinstance(message, Snapshot) and len(fds) == 1:
             self._submit(_Job(channel, message, fds[0]))
-        else:
-            for fd in fds:
-                os.close(fd)
+            return
+        for fd in fds:
+            os.close(fd)
+        if isinstance(message, AwaitSnapshots):
+            with self._changed:
+                self._waiters.append(channel)
+                self._answer_waiters()
 
     def _submit(self, job: _Job) -> None:
         snapshot = job.snapshot
@@ -165,7 +179,15 @@ class SnapshotWriter:
             _end(job, error)
             with self._changed:
                 self._current = None
+                self._answer_waiters()
                 self._changed.notify_all()
+
+    def _answer_waiters(self) -> None:
+        """Called with the lock."""
+        if self._current is None and not self._pending:
+            for channel in self._waiters:
+                channel.send(NoSnapshots())
+            self._waiters.clear()
 
     def _publish_patiently(self, job: _Job) -> str:
         """Publish a snapshot, with several attempts. Return the reason if that is not possible, else an empty text."""

@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from hpcelastic.ipc.descriptors import receive_fds, send_fds
 
@@ -97,11 +97,21 @@ class SnapshotDone:
     """The reason why it has not been published; empty if it has been."""
 
 
-Message: TypeAlias = Park | Resume | Entered | Parked | Interrupted | Snapshot | SnapshotDone
+@dataclass(frozen=True)
+class AwaitSnapshots:
+    """The worker is about to look for checkpoints. It waits until the agent has published what it still has."""
 
-_KINDS: Mapping[str, type[Message]] = {
-    kind.__name__: kind for kind in (Park, Resume, Entered, Parked, Interrupted, Snapshot, SnapshotDone)
-}
+
+@dataclass(frozen=True)
+class NoSnapshots:
+    """The agent has no snapshot that is not published."""
+
+
+Message: TypeAlias = (
+    Park | Resume | Entered | Parked | Interrupted | Snapshot | SnapshotDone | AwaitSnapshots | NoSnapshots
+)
+
+_KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 class WorkerChannel:

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcelastic.ipc.worker_channel import Snapshot, SnapshotDone, WorkerChannel
+from hpcelastic.ipc.worker_channel import AwaitSnapshots, NoSnapshots, Snapshot, SnapshotDone, WorkerChannel
 
 from .archive import Archive
 from .checkpoint_files import SEAL_LENGTH
@@ -31,6 +31,10 @@ _SLOTS = 3
 _AGENT_TIMEOUT = 5.0
 """Seconds for which a save waits for an agent that does not give a slot back."""
 
+_PUBLICATION_TIMEOUT = 60.0
+"""Seconds for which a process that looks for checkpoints waits for the agent to publish what it has."""
+
+_REPORT_DELAY = 2.0
 _SPARE_MEMORY = 0.05
 """The part of the memory that a slot leaves free."""
 
@@ -59,6 +63,8 @@ class BackgroundSaves:
         """The slot of the newest snapshot."""
 
         self._newest_published = False
+        self._awaited = self._reported = False
+        """Whether the agent has no snapshot left, and whether it has been reported that this takes long."""
 
     def save(self, archive: Archive, directory: Path, round: int, step: int, keep: int) -> str | None:
         """Hand over a state. Return None, or the reason why it cannot be saved in the background.
@@ -94,6 +100,26 @@ class BackgroundSaves:
             self._receive(left)
         return self._newest is None or self._newest_published
 
+    def await_agent(self) -> None:
+        """Wait until the agent has published what earlier processes of this node have saved, but not too long.
+
+        Before that, a process that looks for checkpoints would shut these out.
+        """
+        self._awaited = False
+        if not self._connected or not self._channel.send(AwaitSnapshots()):
+            return
+        began = time.monotonic()
+        while self._connected and not self._awaited:
+            waited = time.monotonic() - began
+            if waited > _PUBLICATION_TIMEOUT:
+                log.warning("the agent has not published an earlier checkpoint for %.0f s; going on without it", waited)
+                return
+            if waited > _REPORT_DELAY and not self._reported:
+                self._reported = True
+                log.warning("waiting for the agent to publish an earlier checkpoint")
+            self._receive(_REPORT_DELAY)
+        self._reported = False
+
     @property
     def _busy(self) -> bool:
         return self._connected and any(not slot.done for slot in self._slots.values())
@@ -104,6 +130,8 @@ class BackgroundSaves:
             received = self._channel.receive(wait=True)
             if received is None:
                 self._connected = False
+            elif isinstance(received[0], NoSnapshots):
+                self._awaited = True
             elif isinstance(received[0], SnapshotDone) and received[0].slot in self._slots:
                 self._slots[received[0].slot].done = True
                 if received[0].slot == self._newest:

@@ -161,8 +161,7 @@ class Checkpoints:
 
         After the call no older round can publish here.
         """
-        files = self._files()
-        files.claim()
+        files = self._claimed_files()
         return next((Held(name.round, name.step) for name in files.names()), None)
 
     def _load(self, map_location: Any) -> Checkpoint | None:
@@ -178,8 +177,7 @@ class Checkpoints:
         return self._load_chosen(chosen[0], map_location)
 
     def _load_newest(self, map_location: Any) -> Checkpoint | None:
-        files = self._files()
-        files.claim()
+        files = self._claimed_files()
         names = files.names()
         for name in names:
             path = self.directory / str(name)
@@ -213,6 +211,15 @@ class Checkpoints:
     def _files(self) -> CheckpointFiles:
         """Return the files of this directory, as this worker's round sees them now."""
         return CheckpointFiles(self.directory, self.round, self._fence())
+
+    def _claimed_files(self) -> CheckpointFiles:
+        """Return the files after all that older rounds have left here is published, and older rounds are excluded."""
+        saves = background_saves() if self.round else None
+        if saves is not None:
+            saves.await_agent()
+        files = self._files()
+        files.claim()
+        return files
 
     def _fence(self) -> Fence | None:
         """Return the fence of `round`, which the caller may have set, even outside a run; None for round 0."""

@@ -12,7 +12,15 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.snapshot_writer import SnapshotWriter
 from hpcelastic.ipc.control_page import ControlPage
-from hpcelastic.ipc.worker_channel import Message, Park, Snapshot, SnapshotDone, WorkerChannel
+from hpcelastic.ipc.worker_channel import (
+    AwaitSnapshots,
+    Message,
+    NoSnapshots,
+    Park,
+    Snapshot,
+    SnapshotDone,
+    WorkerChannel,
+)
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import checkpoint_files
@@ -204,6 +212,24 @@ def test_memory_that_is_too_small_is_an_error(node: Node) -> None:
     ((_, error),) = node.answers(1)
     assert "only 5 of 100 bytes" in error
     assert listing(node.directory) == []
+
+
+def test_a_worker_waits_until_no_snapshot_is_left(node: Node, blocked: Callable[[], None]) -> None:
+    node.begin(7)
+    later = WorkerChannel.connect(node.writer.name)
+    later.send(AwaitSnapshots())
+    for _ in range(5):
+        node.turn()
+    with pytest.raises(BlockingIOError):
+        later.receive(wait=False)
+    blocked()
+    received = later.receive(wait=True)
+    assert received is not None and isinstance(received[0], NoSnapshots)
+    assert listing(node.directory) == ["round-0002.step-00000007.pt"]
+    later.send(AwaitSnapshots())
+    node.turn()
+    assert later.receive(wait=True) is not None
+    later.close()
 
 
 def test_other_messages_are_ignored(node: Node) -> None:

@@ -64,6 +64,17 @@ assert (found.step, found.state["step"], found.state["weights"].tolist()) == (5,
 
 
 @pytest.mark.slow
+def test_a_checkpoint_is_loaded_that_was_not_on_disk_when_the_worker_died(shell: Shell) -> None:
+    code = """
+if found is None:
+    checkpoints.save(5, {"large": torch.zeros(40_000_000), "step": 5}, wait=False)
+    os.kill(os.getpid(), 9)
+assert (found.step, found.round) == (5, 1)
+"""
+    assert "killed by SIGKILL" in run(shell, code, "--max-restarts=1")
+
+
+@pytest.mark.slow
 def test_a_save_that_fails_does_not_end_the_training(shell: Shell) -> None:
     code = """
 place = Path("place")
