@@ -333,7 +333,10 @@ class TorchFt(_Torch):
         join_ms = 10_000  # the default, one minute, would be the whole result
         serve = f"LighthouseServer('127.0.0.1:{self._port}', min_replicas=1, join_timeout_ms={join_ms})"
         code = f"import time; from torchft._torchft import LighthouseServer; served = {serve}; time.sleep(10**6)"
-        self._lighthouse = subprocess.Popen([sys.executable, "-c", code], env=self._environ, stdin=subprocess.DEVNULL)
+        with (workload.directory / "lighthouse.log").open("wb") as log:
+            self._lighthouse = subprocess.Popen(
+                [sys.executable, "-c", code], env=self._environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
         deadline = time.monotonic() + 30.0
         while not listens(self._lighthouse.pid, self._port):
             if time.monotonic() > deadline or self._lighthouse.poll() is not None:
