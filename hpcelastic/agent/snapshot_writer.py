@@ -70,7 +70,7 @@ class SnapshotWriter:
         self._loop, self._paths, self._control_page = loop, paths, control_page
         self._log, self._report = log, report
         self._listener = ChannelListener()
-        self._channels: dict[int, WorkerChannel] = {}
+        self._channels: set[WorkerChannel] = set()
         self._pending: dict[str, _Job] = {}
         """The newest snapshot for each directory that has not been begun."""
 
@@ -93,7 +93,7 @@ class SnapshotWriter:
     def _accept(self) -> None:
         while (accepted := self._listener.accept()) is not None:
             _, channel = accepted
-            self._channels[channel.fileno()] = channel
+            self._channels.add(channel)
             self._loop.watch(channel, lambda channel=channel: self._readable(channel))  # type: ignore[misc]
 
     def _readable(self, channel: WorkerChannel) -> None:
@@ -103,7 +103,7 @@ class SnapshotWriter:
             return
         if received is None:
             self._loop.unwatch(channel)
-            del self._channels[channel.fileno()]
+            self._channels.remove(channel)
             channel.close()
             return
         message, fds = received
@@ -141,7 +141,7 @@ class SnapshotWriter:
         with self._changed:
             self._ends = True
             self._changed.notify_all()
-            began = reported = progressed = time.monotonic()
+            reported = progressed = time.monotonic()
             written = -1
             while (job := self._current or next(iter(self._pending.values()), None)) is not None:
                 now = time.monotonic()
@@ -152,7 +152,7 @@ class SnapshotWriter:
                     self._report(f"{what} are written; the rest is given up")
                     self._abandoned = True
                     break
-                if now - max(began, reported) > _REPORT_INTERVAL:
+                if now - reported > _REPORT_INTERVAL:
                     reported = now
                     self._report(f"{what} are written; waiting for the rest")
                 self._changed.wait(0.2)
@@ -161,7 +161,7 @@ class SnapshotWriter:
     def _close(self) -> None:
         self._loop.unwatch(self._listener)
         self._listener.close()
-        for channel in self._channels.values():
+        for channel in self._channels:
             self._loop.unwatch(channel)
             channel.close()
         self._channels.clear()

@@ -58,12 +58,19 @@ class Archive:
             torch.cuda.current_stream().synchronize()
 
     def check(self, memory: mmap.mmap) -> None:
-        """Read the structure without the content. Raises the errors of pickle if the state cannot be loaded."""
-        import torch
+        """Raise the errors of pickle if the state cannot be loaded from ``memory``."""
+        check_loadable(_Window(memory, self.size + SEAL_LENGTH))
 
-        with suppress(NotImplementedError):  # raised for a quantized tensor
-            file: Any = _Window(memory, self.size + SEAL_LENGTH)
-            torch.load(file, map_location="meta", weights_only=True)
+
+def check_loadable(file: Any) -> None:
+    """Read the structure of an archive without the tensors. Raises the errors of pickle if it cannot be loaded.
+
+    So a state that cannot be loaded is found when it is saved, not after a crash.
+    """
+    import torch
+
+    with suppress(NotImplementedError):  # raised for a quantized tensor
+        torch.load(file, map_location="meta", weights_only=True)
 
 
 class _Window(io.RawIOBase):

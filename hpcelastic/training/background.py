@@ -63,8 +63,8 @@ class BackgroundSaves:
         """The slot of the newest snapshot."""
 
         self._newest_published = False
-        self._awaited = self._reported = False
-        """Whether the agent has no snapshot left, and whether it has been reported that this takes long."""
+        self._awaited = False
+        """Whether the agent has answered that it has no snapshot left."""
 
     def save(self, archive: Archive, directory: Path, round: int, step: int, keep: int) -> str | None:
         """Hand over a state. Return None, or the reason why it cannot be saved in the background.
@@ -108,17 +108,16 @@ class BackgroundSaves:
         self._awaited = False
         if not self._connected or not self._channel.send(AwaitSnapshots()):
             return
-        began = time.monotonic()
+        began, reported = time.monotonic(), False
         while self._connected and not self._awaited:
             waited = time.monotonic() - began
             if waited > _PUBLICATION_TIMEOUT:
                 log.warning("the agent has not published an earlier checkpoint for %.0f s; going on without it", waited)
                 return
-            if waited > _REPORT_DELAY and not self._reported:
-                self._reported = True
+            if waited > _REPORT_DELAY and not reported:
+                reported = True
                 log.warning("waiting for the agent to publish an earlier checkpoint")
             self._receive(_REPORT_DELAY)
-        self._reported = False
 
     @property
     def _busy(self) -> bool:

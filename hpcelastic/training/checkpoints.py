@@ -7,7 +7,7 @@ import logging
 import pickle
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.marks import MarkKind
 
-from .archive import CannotLayOut, archive_of
+from .archive import CannotLayOut, archive_of, check_loadable
 from .background import background_saves
 from .checkpoint_files import GONE_ERRORS, CheckpointFiles, CheckpointName, find_damage, seal
 from .context import context
@@ -105,9 +105,9 @@ class Checkpoints:
             report_progress(step)
             return path
         self._lost = False
-        reason = self._save_in_background(step, state)
+        path, reason = self.directory / str(CheckpointName(self.round, step)), self._save_in_background(step, state)
         if reason is None:
-            return self.directory / str(CheckpointName(self.round, step))
+            return path
         if reason and reason not in self._reasons:
             self._reasons.add(reason)
             log.warning("%s: saving without the background, because %s", self.directory, reason)
@@ -118,7 +118,7 @@ class Checkpoints:
                 raise
             self._lost = True
             log.error("the checkpoint of step %d is not saved, and training continues: %s", step, error)
-            return self.directory / str(CheckpointName(self.round, step))
+            return path
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the agent has published what this process has saved with ``wait=False``, or has given it up.
@@ -234,9 +234,7 @@ def _write(state: dict[str, Any], draft: BinaryIO) -> None:
     with _unsupported_state():
         torch.save(state, draft)
         draft.flush()
-        # Read the structure without the tensors, to find out now that a state cannot be loaded, not after a crash.
-        with suppress(NotImplementedError):  # raised for a quantized tensor
-            torch.load(draft.name, map_location="meta", weights_only=True)
+        check_loadable(draft.name)
         seal(draft)
 
 

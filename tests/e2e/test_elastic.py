@@ -126,7 +126,12 @@ def begins(run: Run, round: int) -> dict[int, int]:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
-    run = Run(shell, TRAINS, 3, script_arguments=("10", "0", "0", "0"))
+    check_the_loss_of_a_node(shell, TRAINS, victim)
+
+
+def check_the_loss_of_a_node(shell: Shell, code: str, victim: int) -> None:
+    """Check that the survivors continue in the same processes, and that no step is lost."""
+    run = Run(shell, code, 3, script_arguments=("10", "0", "0", "0"))
     before = run.pids(1)
     time.sleep(0.5)
     run.kill_node(victim)
@@ -135,17 +140,22 @@ def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
     run.finish()
     assert len(set(begins(run, 2).values())) == 1
     assert begins(run, 2)[0] > 0
-    check_result(shell)
+    check_result(shell, code)
 
 
 def test_a_newcomer_receives_the_whole_state(shell: Shell) -> None:
-    run = Run(shell, TRAINS, 2, script_arguments=("10", "0", "0", "0"))
+    check_a_newcomer(shell, TRAINS)
+
+
+def check_a_newcomer(shell: Shell, code: str) -> None:
+    """Check that a worker in the place of a lost one continues with the state of the other."""
+    run = Run(shell, code, 2, script_arguments=("10", "0", "0", "0"))
     time.sleep(0.5)
     os.kill(run.pids(1)[0], signal.SIGKILL)
     round = run.await_workers(2)
     run.finish()
     assert begins(run, round)[0] == begins(run, round)[1] > 0
-    check_result(shell)
+    check_result(shell, code)
 
 
 def test_the_others_continue_while_a_worker_is_started_anew(shell: Shell) -> None:

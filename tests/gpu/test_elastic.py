@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.shell import Shell, eventually, shell_in
 from tests.e2e.rounds import Run
-from tests.e2e.test_elastic import TRAINS, begins, check_result
+from tests.e2e.test_elastic import TRAINS, check_a_newcomer, check_result, check_the_loss_of_a_node
 
 pytestmark = pytest.mark.gpu
 
@@ -40,25 +40,11 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 @pytest.mark.parametrize("victim", [0, 2])
 def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
-    run = Run(shell, ON_GPU, 3, script_arguments=ARGUMENTS)
-    before = run.pids(1)
-    time.sleep(0.5)
-    run.kill_node(victim)
-    after = run.await_round(2, 2)
-    assert set(after.values()) == {pid for rank, pid in before.items() if rank != victim}
-    run.finish()
-    assert begins(run, 2)[0] == begins(run, 2)[1] > 0
-    check_result(shell, ON_GPU)
+    check_the_loss_of_a_node(shell, ON_GPU, victim)
 
 
 def test_a_newcomer_receives_the_state_of_the_gpu(shell: Shell) -> None:
-    run = Run(shell, ON_GPU, 2, script_arguments=ARGUMENTS)
-    time.sleep(0.5)
-    os.kill(run.pids(1)[0], signal.SIGKILL)
-    round = run.await_workers(2)
-    run.finish()
-    assert begins(run, round)[0] == begins(run, round)[1] > 0
-    check_result(shell, ON_GPU)
+    check_a_newcomer(shell, ON_GPU)
 
 
 def test_a_collective_that_waits_for_a_stopped_peer_is_aborted(shell: Shell) -> None:
