@@ -186,7 +186,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             each.nodes.kill_node(node)
 
 
-@pytest.mark.parametrize("script", ["train_lightning.py", "train_accelerate.py", "train_transformers.py"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "train_lightning.py",
+        pytest.param("train_accelerate.py", marks=pytest.mark.weekly),
+        pytest.param("train_transformers.py", marks=pytest.mark.weekly),
+    ],
+)
 def test_it_continues_when_the_node_of_rank_0_is_lost(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start()

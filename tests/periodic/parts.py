@@ -42,7 +42,7 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 1),
-        Part("tests", (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}"), 47),
+        Part("tests", (*_PYTEST, *_TIMED, "-n", "4", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}"), 47),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 8),
         *(storm(shape, day, 2, 4, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),

@@ -105,7 +105,7 @@ def test_a_temporary_network_partition_costs_only_its_duration(
     assert (status.world_size, status.round, status.restarts) == (4, 1, 0)
 
 
-@pytest.mark.parametrize("proctrack", ["linuxproc", "pgid"])
+@pytest.mark.parametrize("proctrack", [pytest.param("linuxproc", marks=pytest.mark.weekly), "pgid"])
 def test_requeue_resumes_in_the_same_directory(
     proctrack: str, fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
