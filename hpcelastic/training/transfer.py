@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from .leaves import Path, map_leaves
 from .recovery import Choice
 
 if TYPE_CHECKING:
@@ -87,29 +88,22 @@ def _wait(pending: "deque[tuple[Any, torch.Tensor]]", limit: int) -> int:
     return done
 
 
-def _without_tensors(value: Any, tensors: "list[torch.Tensor]") -> Any:
-    """Return a copy of ``value`` with a mark in place of each tensor, and append the tensors."""
+def _without_tensors(state: Any, tensors: "list[torch.Tensor]") -> Any:
+    """Return a copy of ``state`` with a mark in place of each tensor, and append the tensors."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        tensors.append(value)
+    def replaced(path: Path, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        tensors.append(leaf)
         return _PLACE
-    if isinstance(value, dict):
-        return {key: _without_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_without_tensors(item, tensors) for item in value)
-    return value
+
+    return map_leaves(replaced, state)
 
 
-def _with_tensors(value: Any, tensors: "Iterator[torch.Tensor]") -> Any:
+def _with_tensors(skeleton: Any, tensors: "Iterator[torch.Tensor]") -> Any:
     """Return a copy of a skeleton with ``tensors`` in their places."""
-    if value == _PLACE:
-        return next(tensors)
-    if isinstance(value, dict):
-        return {key: _with_tensors(item, tensors) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_tensors(item, tensors) for item in value)
-    return value
+    return map_leaves(lambda path, leaf: next(tensors) if leaf == _PLACE else leaf, skeleton)
 
 
 def _encoded(value: Any) -> "torch.Tensor":
