@@ -30,6 +30,7 @@ from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
+from hpcelastic.training.retention import Retention
 
 _CHUNK = 2**22
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -228,7 +229,8 @@ class SnapshotWriter:
         snapshot = job.snapshot
         fence = Fence(run_nonce(self._paths), snapshot.round)
         files = CheckpointFiles(Path(snapshot.directory), snapshot.round, fence)
-        return files.publish(snapshot.step, snapshot.keep, lambda draft: self._write(job, draft))
+        retention = Retention(**snapshot.retention)
+        return files.publish(snapshot.step, snapshot.metric, retention, lambda draft: self._write(job, draft))
 
     def _write(self, job: _Job, draft: BinaryIO) -> None:
         checksum = job.written = 0

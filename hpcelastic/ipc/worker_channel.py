@@ -12,7 +12,7 @@ import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from hpcelastic.ipc.descriptors import receive_fds, send_fds
 
@@ -84,8 +84,11 @@ class Snapshot:
     directory: str
     """The absolute path of the directory for the checkpoint."""
 
-    keep: int
-    """The number of checkpoints that stay there."""
+    retention: Mapping[str, Any]
+    """The rule for the checkpoints that stay there: the fields of `hpcelastic.training.retention.Retention`."""
+
+    metric: str = ""
+    """The metric in the name of the checkpoint; empty if it has none."""
 
 
 @dataclass(frozen=True)

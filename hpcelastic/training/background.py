@@ -11,7 +11,7 @@ import mmap
 import os
 import select
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from .archive import Archive
 from .checkpoint_files import SEAL_LENGTH
 from .context import local_index
 from .memory import available_memory
+from .retention import CheckpointName, Retention
 from .token import check_token
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class BackgroundSaves:
         self._awaited = False
         """Whether the agent has answered that it has no snapshot left."""
 
-    def save(self, archive: Archive, directory: Path, round: int, step: int, keep: int) -> str | None:
+    def save(self, archive: Archive, directory: Path, name: CheckpointName, retention: Retention) -> str | None:
         """Hand over a state. Return None, or the reason why it cannot be saved in the background.
 
         Raises the errors of pickle if the state could not be loaded again.
@@ -80,8 +81,16 @@ class BackgroundSaves:
         if not archive.types <= self._known_types:
             archive.check(slot.memory)
             self._known_types |= archive.types
-        place = str(directory.absolute())
-        message = Snapshot(slot.number, local_index(), round, step, archive.size, place, keep)
+        message = Snapshot(
+            slot=slot.number,
+            local_rank=local_index(),
+            round=name.round,
+            step=name.step,
+            metric=name.metric,
+            size=archive.size,
+            directory=str(directory.absolute()),
+            retention=asdict(retention),
+        )
         if not self._channel.send(message, [slot.fd]):
             return "the agent does not answer"
         slot.done, self._newest, self._newest_published = False, slot.number, False

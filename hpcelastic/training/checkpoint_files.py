@@ -1,7 +1,8 @@
 """The files of checkpoints in one directory: their names, their publication, their seal, and their removal.
 
-A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``. The newest checkpoint has
-the highest (round, step). A worker of an older round may still be alive on a node that is believed dead (a *zombie*).
+A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``, and after the metric that
+checkpoints are compared by, if it has one: ``round-0003.step-00000120.val_loss=0.31.pt``. The newest checkpoint has the
+highest (round, step). A worker of an older round may still be alive on a node that is believed dead (a *zombie*).
 Once the newer round has saved or loaded, the fence refuses every publication of the zombie. What the zombie published
 before carries its own, older round, so it lies beside the newer round's checkpoints and sorts before them. This needs
 no lock and no clock.
@@ -18,13 +19,14 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 from hpcelastic.errors import StoreError
 from hpcelastic.storage.files import sync_directory
 
 from .fence import Fence
 from .publish import publication, publication_error
+from .retention import CheckpointName, Retention
 
 log = logging.getLogger(__name__)
 
@@ -33,21 +35,6 @@ SEAL_LENGTH = 8
 
 GONE_ERRORS = (errno.ENOENT, errno.ESTALE)  # NFS reports ESTALE if another client has removed the file
 _READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
-
-
-class CheckpointName(NamedTuple):
-    """The name of a checkpoint file; sorts by age."""
-
-    round: int
-    step: int
-
-    def __str__(self) -> str:
-        return f"round-{self.round:04}.step-{self.step:08}.pt"
-
-    @classmethod
-    def parse(cls, text: str, *, draft: bool = False) -> "CheckpointName | None":
-        found = re.fullmatch(r"round-(\d+)\.step-(\d+)\.pt" + (r"\.\w+\.draft" if draft else ""), text)
-        return cls(int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True)
@@ -82,18 +69,18 @@ class CheckpointFiles:
                 if error.errno not in _READ_ONLY_ERRORS:  # a zombie can't write either
                     raise publication_error("claim", self.directory, error) from error
 
-    def publish(self, step: int, keep: int, write: Callable[[BinaryIO], None]) -> Path:
-        """Publish the archive that ``write`` writes into an open draft. Remove all but the ``keep`` newest.
+    def publish(self, step: int, metric: str, retention: Retention, write: Callable[[BinaryIO], None]) -> Path:
+        """Publish the archive that ``write`` writes into an open draft. Remove those that need not stay.
 
         ``write`` also seals it. Raises ``StoreError`` if the filesystem refuses, or a newer round is here.
         """
-        name = CheckpointName(self.round, step)
+        name = CheckpointName(self.round, step, metric)
         self._make_directory()
         self.refuse_zombie()
         path = self.directory / str(name)
         with publication(path, self.fence) as draft:
             write(draft)
-        self._remove_old(name, keep)
+        self._remove_old(name, retention)
         return path
 
     def refuse_zombie(self) -> None:
@@ -117,14 +104,16 @@ class CheckpointFiles:
         except OSError as error:
             raise publication_error("make", self.directory, error) from error
 
-    def _remove_old(self, saved: CheckpointName, keep: int) -> None:
-        for name in self.names()[keep:]:
-            if name != saved:  # it is not among the newest if damaged ones of a later step were skipped
+    def _remove_old(self, saved: CheckpointName, retention: Retention) -> None:
+        names = self.names()
+        staying = retention.staying(names, saved, lambda name: has_seal(self.directory / str(name)))
+        for name in names:
+            if name not in staying:
                 _remove(self.directory / str(name))
         for path in self.directory.glob("*.draft"):
             name_of_draft = CheckpointName.parse(path.name, draft=True)
             # Drafts of this round may be in use, except those of the step that was just published.
-            if name_of_draft and (name_of_draft.round < self.round or name_of_draft == saved):
+            if name_of_draft and (name_of_draft.round < self.round or name_of_draft[:2] == saved[:2]):
                 _remove(path)
 
 
@@ -156,6 +145,19 @@ def find_damage(path: Path) -> str | None:
         if error.errno != errno.EIO:
             raise
         return "the disk cannot read it"
+
+
+def has_seal(path: Path) -> bool:
+    """Return False if the file has no seal at its end, because it is truncated, or is gone.
+
+    This is cheap, and does not find other damage. A file that cannot be read now may be whole.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - SEAL_LENGTH))
+            return re.fullmatch(rb"[0-9a-f]{%d}" % SEAL_LENGTH, file.read()) is not None
+    except OSError as error:
+        return error.errno not in GONE_ERRORS
 
 
 def _checksum(file: BinaryIO, size: int) -> bytes:

@@ -6,24 +6,25 @@ The files are those of `hpcelastic.training.checkpoint_files`.
 import logging
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.marks import MarkKind
 
 from .archive import CannotLayOut, archive_of, check_loadable
 from .background import background_saves
-from .checkpoint_files import GONE_ERRORS, CheckpointFiles, CheckpointName, find_damage, seal
+from .checkpoint_files import GONE_ERRORS, CheckpointFiles, find_damage, seal
 from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
 from .process_groups import has_process_group
 from .publish import publication_error
 from .recovery import Held
+from .retention import CheckpointName, Retention
 from .stop import report_progress
 
 log = logging.getLogger(__name__)
@@ -45,13 +46,19 @@ class Checkpoint:
     path: Path
     """The file."""
 
+    metric: float | None = None
+    """The value of the metric that the best checkpoint is chosen by; None if it was not given, or was no number."""
+
 
 class Checkpoints:
     """The checkpoints in one directory.
 
     ``directory`` must be on a filesystem that every rank sees. The default is ``checkpoints`` in the run's directory,
-    or ``./checkpoints`` outside hpcelastic. The newest ``keep`` checkpoints stay. ``round`` defaults to this worker's
-    round.
+    or ``./checkpoints`` outside hpcelastic. ``round`` defaults to this worker's round.
+
+    Each save removes old checkpoints. The newest ``keep`` stay, and with ``keep_every`` each whose step is a multiple
+    of it. With ``best`` the one stays whose metric of this name is the smallest, or the greatest with ``mode="max"``,
+    among those saved with that metric.
 
     Examples:
         Every rank loads; rank 0 saves:
@@ -65,14 +72,32 @@ class Checkpoints:
         >>> newest = checkpoints.load()
         >>> newest.step, newest.state["loss"]
         (3, 0.3333333333333333)
+
+        The best checkpoint stays too:
+
+        >>> checkpoints = Checkpoints("by_loss", keep=1, best="val_loss")
+        >>> for step, loss in enumerate([0.5, 0.2, 0.4]):
+        ...     path = checkpoints.save(step, {"weights": step}, metrics={"val_loss": loss})
+        >>> best = checkpoints.load(best=True)
+        >>> best.step, best.metric
+        (1, 0.2)
+        >>> checkpoints.load().step
+        2
     """
 
-    def __init__(self, directory: str | Path | None = None, *, keep: int = 3, round: int | None = None) -> None:
-        if keep < 1:
-            raise ValueError(f"keep is {keep}; at least 1 checkpoint must stay")
+    def __init__(
+        self,
+        directory: str | Path | None = None,
+        *,
+        keep: int = 3,
+        keep_every: int = 0,
+        best: str | None = None,
+        mode: Literal["min", "max"] = "min",
+        round: int | None = None,
+    ) -> None:
+        self.retention = Retention(keep, keep_every, best or "", mode)
         worker = context()
         self.directory = Path(directory) if directory is not None else (worker.run_dir or Path()) / "checkpoints"
-        self.keep = keep
         self._round = round
         self._reasons: set[str] = set()
         """The reasons for saves without the background that have been logged."""
@@ -85,7 +110,9 @@ class Checkpoints:
         """The round in whose name checkpoints are saved: the one that was given, or that of this worker."""
         return context().round if self._round is None else self._round
 
-    def save(self, step: int, state: dict[str, Any], *, wait: bool = True) -> Path:
+    def save(
+        self, step: int, state: dict[str, Any], *, wait: bool = True, metrics: Mapping[str, float] | None = None
+    ) -> Path:
         """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
 
         With ``wait=False`` it returns once the state is copied to memory, and the agent publishes it in the background,
@@ -94,25 +121,30 @@ class Checkpoints:
         an agent, with too little memory, or with torch older than 2.6, the call waits as usual, but logs errors of the
         filesystem instead of raising them. See `flush`.
 
+        ``metrics`` has the metric that the best checkpoint is chosen by. Without it, or if the value is NaN or
+        infinite, the checkpoint cannot be the best.
+
         ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the
         checkpoint survives a power cut. If the process is killed at any instruction, the checkpoints are as before or
         include the complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem
         refuses, or if a newer round has saved or loaded here, which makes this worker a zombie.
         """
+        metric = self.retention.metric_of(metrics)
         if wait:
-            path = self._files().publish(step, self.keep, lambda draft: _write(state, draft))
+            path = self._files().publish(step, metric, self.retention, lambda draft: _write(state, draft))
             self._lost = False
             report_progress(step)
             return path
         self._lost = False
-        path, reason = self.directory / str(CheckpointName(self.round, step)), self._save_in_background(step, state)
+        name = CheckpointName(self.round, step, metric)
+        path, reason = self.directory / str(name), self._save_in_background(name, state)
         if reason is None:
             return path
         if reason and reason not in self._reasons:
             self._reasons.add(reason)
             log.warning("%s: saving without the background, because %s", self.directory, reason)
         try:
-            return self.save(step, state)
+            return self.save(step, state, metrics=metrics)
         except StoreError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
@@ -128,7 +160,7 @@ class Checkpoints:
         saves = background_saves()
         return (saves is None or saves.wait(timeout)) and not self._lost
 
-    def _save_in_background(self, step: int, state: dict[str, Any]) -> str | None:
+    def _save_in_background(self, name: CheckpointName, state: dict[str, Any]) -> str | None:
         """Hand the state over to the agent. Return None, or the reason why that is not possible.
 
         The reason is empty without an agent that publishes.
@@ -139,19 +171,22 @@ class Checkpoints:
         try:
             with _unsupported_state():
                 archive = archive_of(state)
-                return saves.save(archive, self.directory, self.round, step, self.keep)
+                return saves.save(archive, self.directory, name, self.retention)
         except CannotLayOut as error:
             return str(error)
 
-    def load(self, map_location: Any = "cpu") -> Checkpoint | None:
+    def load(self, map_location: Any = "cpu", *, best: bool = False) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Every rank calls this.
 
-        A damaged file is skipped with a warning, and the next older one is read. If a process group is initialised,
+        With ``best=True`` it is the best one, or None if none has the metric. A damaged file is skipped with a warning,
+        and the next older one is read, or the next best one. If a process group is initialised,
         this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses, and the others read the same
         file. After the call no older round can publish here. ``map_location`` is that of ``torch.load``. Raises
         ``StoreError`` if files exist but all are damaged: the user must decide whether to train from the beginning.
         """
-        loaded = self._load(map_location)
+        if best and not self.retention.best:
+            raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
+        loaded = self._load(map_location, best)
         if loaded is not None:
             mark(MarkKind.RESTORED, loaded.step)
         return loaded
@@ -164,42 +199,52 @@ class Checkpoints:
         files = self._claimed_files()
         return next((Held(name.round, name.step) for name in files.names()), None)
 
-    def _load(self, map_location: Any) -> Checkpoint | None:
+    def _load(self, map_location: Any, best: bool) -> Checkpoint | None:
         import torch.distributed as dist
 
         if not has_process_group():
-            return self._load_newest(map_location)
-        found = self._load_newest(map_location) if dist.get_rank() == 0 else None
-        chosen = [CheckpointName(found.round, found.step) if found else None]
+            return self._load_first(map_location, best)
+        found = self._load_first(map_location, best) if dist.get_rank() == 0 else None
+        chosen = [CheckpointName.parse(found.path.name) if found else None]
         dist.broadcast_object_list(chosen, src=0)
         if dist.get_rank() == 0 or chosen[0] is None:
             return found
         return self._load_chosen(chosen[0], map_location)
 
-    def _load_newest(self, map_location: Any) -> Checkpoint | None:
-        files = self._claimed_files()
-        names = files.names()
+    def _load_first(self, map_location: Any, best: bool) -> Checkpoint | None:
+        """Return the first undamaged checkpoint, in the order of age or of the metric."""
+        names = self._claimed_files().names()
+        if best:
+            names = self.retention.ranked(names)
         for name in names:
             path = self.directory / str(name)
             try:
                 if damage := find_damage(path):
-                    log.warning("checkpoint %s is damaged (%s); loading the next older one", path, damage)
+                    following = "next best" if best else "next older"
+                    log.warning("checkpoint %s is damaged (%s); loading the %s one", path, damage, following)
                     continue
-                return Checkpoint(name.step, name.round, _read(path, map_location), path)
+                return self._checkpoint(name, map_location)
             except OSError as error:
                 if error.errno not in GONE_ERRORS:
                     raise publication_error("read", path, error) from error
         if names:
+            which, remedy = "", "put an undamaged checkpoint there, or remove the directory to train from the beginning"
+            if best:
+                which, remedy = f" with {self.retention.best}", "load the newest checkpoint instead"
             raise StoreError(
-                f"all {len(names)} checkpoints in {self.directory} are damaged; check that filesystem, then put an "
-                "undamaged checkpoint there, or remove the directory to train from the beginning"
+                f"all {len(names)} checkpoints{which} in {self.directory} are damaged; check that filesystem, then "
+                f"{remedy}"
             )
         return None
+
+    def _checkpoint(self, name: CheckpointName, map_location: Any) -> Checkpoint:
+        path = self.directory / str(name)
+        return Checkpoint(name.step, name.round, _read(path, map_location), path, name.value(self.retention.best))
 
     def _load_chosen(self, name: CheckpointName, map_location: Any) -> Checkpoint:
         path = self.directory / str(name)
         try:
-            return Checkpoint(name.step, name.round, _read(path, map_location), path)
+            return self._checkpoint(name, map_location)
         except FileNotFoundError as error:
             raise StoreError(
                 f"rank 0 resumes from {path.absolute()}, which does not exist on node {context().node}; "

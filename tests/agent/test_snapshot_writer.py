@@ -3,6 +3,7 @@
 import os
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import checkpoint_files
 from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
+from hpcelastic.training.retention import Retention
 from tests.training.workers import drafts, listing, make_run
 
 
@@ -47,11 +49,21 @@ class Node:
     def turn(self) -> None:
         self._loop.turn(0.05, first=self._wakeup)
 
-    def send(self, step: int, data: bytes = b"state", slot: int = 0, size: int | None = None, round: int = 2) -> None:
+    def send(
+        self,
+        step: int,
+        data: bytes = b"state",
+        slot: int = 0,
+        size: int | None = None,
+        round: int = 2,
+        metric: str = "",
+    ) -> None:
         fd = os.memfd_create("test")
         os.write(fd, data)
         length = len(data) if size is None else size
-        assert self.worker.send(Snapshot(slot, 0, round, step, length, str(self.directory), keep=2), [fd])
+        retention = asdict(Retention(keep=2, keep_every=10, best="loss"))
+        message = Snapshot(slot, 0, round, step, length, str(self.directory), retention, metric)
+        assert self.worker.send(message, [fd])
         os.close(fd)
 
     def begin(self, step: int) -> None:
@@ -125,6 +137,18 @@ def test_the_oldest_checkpoints_are_removed(node: Node) -> None:
         node.send(step)
         node.answers(1)
     assert listing(node.directory) == ["round-0002.step-00000002.pt", "round-0002.step-00000003.pt"]
+
+
+def test_the_best_checkpoint_and_those_of_every_tenth_step_stay(node: Node) -> None:
+    for step, metric in ((10, "loss=2.0"), (11, "loss=0.5"), (12, "loss=0.7"), (13, ""), (14, "loss=0.6")):
+        node.send(step, metric=metric)
+        assert node.answers(1) == [(0, "")]
+    assert listing(node.directory) == [
+        "round-0002.step-00000010.loss=2.0.pt",
+        "round-0002.step-00000011.loss=0.5.pt",
+        "round-0002.step-00000013.pt",
+        "round-0002.step-00000014.loss=0.6.pt",
+    ]
 
 
 def test_only_the_newest_snapshot_follows_the_one_that_is_being_written(

@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcelastic.errors import StoreError
 from hpcelastic.training import Checkpoints
-from hpcelastic.training.checkpoint_files import CheckpointFiles, CheckpointName, seal
+from hpcelastic.training.checkpoint_files import CheckpointFiles, seal
+from hpcelastic.training.retention import CheckpointName
 from tests.training.workers import become, become_nobody, drafts, listing, make_run
 
 
@@ -57,12 +56,6 @@ def test_the_run_directory_is_the_default(tmp_path: Path, monkeypatch: pytest.Mo
     assert Checkpoints().directory == Path("checkpoints")
     become(monkeypatch, make_run(tmp_path, round=7), 7)
     assert Checkpoints().save(1, state(1)) == tmp_path / "checkpoints" / "round-0007.step-00000001.pt"
-
-
-@given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 10**9)), min_size=1))
-def test_the_newest_is_of_the_latest_round_then_of_the_latest_step(keys: list[tuple[int, int]]) -> None:
-    names = [CheckpointName.parse(str(CheckpointName(*key))) for key in keys]
-    assert max(name for name in names if name) == max(keys)
 
 
 class TestZombie:
@@ -151,6 +144,12 @@ class TestKeeping:
         checkpoints.save(10, state(10))
         assert number(checkpoints) == 10
 
+    def test_every_tenth_is_kept(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, keep=1, keep_every=10, round=1)
+        for step in (5, 10, 15, 20, 25):
+            checkpoints.save(step, state(step))
+        assert [int(name[-5:-3]) for name in listing(tmp_path)] == [10, 20, 25]
+
     def test_a_missing_file_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=1)
         checkpoints.save(1, state(1))
@@ -185,6 +184,86 @@ class TestKeeping:
     def test_at_least_one_is_kept(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="keep is 0"):
             Checkpoints(tmp_path, keep=0)
+
+
+class TestBest:
+    @staticmethod
+    def save(directory: Path, losses: list[float], **arguments: Any) -> Checkpoints:
+        checkpoints = Checkpoints(directory, keep=1, best="loss", round=1, **arguments)
+        for step, loss in enumerate(losses):
+            checkpoints.save(step, state(step), metrics={"loss": loss, "other": 7.0})
+        return checkpoints
+
+    @pytest.mark.parametrize(("mode", "step"), [("min", 1), ("max", 2)])
+    def test_it_stays_and_is_loaded(self, tmp_path: Path, mode: str, step: int) -> None:
+        checkpoints = self.save(tmp_path, [0.5, 0.25, 2.0, 1e-05 if mode == "max" else 1e20], mode=mode)
+        assert len(listing(tmp_path)) == 2
+        found = checkpoints.load(best=True)
+        assert found is not None and (found.step, found.metric) == (step, [0.5, 0.25, 2.0][step])
+        assert found.state["number"] == step and number(checkpoints) == 3
+
+    def test_another_round_and_another_process_know_it(self, tmp_path: Path) -> None:
+        self.save(tmp_path, [0.5, 0.25, 2.0])
+        later = Checkpoints(tmp_path, keep=1, best="loss", round=2)
+        later.save(3, state(3), metrics={"loss": 0.3})
+        assert listing(tmp_path) == ["round-0001.step-00000001.loss=0.25.pt", "round-0002.step-00000003.loss=0.3.pt"]
+        later.save(4, state(4), metrics={"loss": 0.2})
+        assert listing(tmp_path) == ["round-0002.step-00000004.loss=0.2.pt"]
+
+    @pytest.mark.parametrize("worst", [float("nan"), float("inf"), float("-inf")])
+    def test_a_value_that_is_not_finite_never_is_the_best(self, tmp_path: Path, worst: float) -> None:
+        for mode in ("min", "max"):
+            checkpoints = self.save(tmp_path / mode, [0.5, worst], mode=mode)
+            found = checkpoints.load(best=True)
+            assert found is not None and found.step == 0
+        newest = checkpoints.load()
+        assert newest is not None and (newest.step, newest.metric) == (1, None)
+
+    def test_without_a_value_there_is_no_best_one(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(tmp_path, best="loss", round=1)
+        checkpoints.save(1, state(1))
+        Checkpoints(tmp_path, best="accuracy", round=1).save(2, state(2), metrics={"accuracy": 0.1})
+        assert checkpoints.load(best=True) is None
+        with pytest.raises(ValueError, match="metrics has no 'loss'"):
+            checkpoints.save(2, state(2), metrics={"los": 0.1})
+        with pytest.raises(ValueError, match="needs the name of a metric"):
+            Checkpoints(tmp_path).load(best=True)
+
+    def test_a_truncated_file_is_not_kept_as_the_best(self, tmp_path: Path) -> None:
+        checkpoints = self.save(tmp_path, [0.5, 0.6])
+        best = tmp_path / "round-0001.step-00000000.loss=0.5.pt"
+        best.write_bytes(best.read_bytes()[:-5])
+        checkpoints.save(2, state(2), metrics={"loss": 0.55})
+        checkpoints.save(3, state(3), metrics={"loss": 0.7})
+        assert listing(tmp_path) == ["round-0001.step-00000002.loss=0.55.pt", "round-0001.step-00000003.loss=0.7.pt"]
+
+    def test_a_file_that_cannot_be_read_now_stays(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        checkpoints = self.save(tmp_path, [0.5, 0.6])
+
+        def refuse(self: Path, mode: str) -> Any:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        monkeypatch.setattr(Path, "open", refuse)
+        checkpoints.save(2, state(2), metrics={"loss": 0.55})
+        assert "round-0001.step-00000000.loss=0.5.pt" in listing(tmp_path)
+
+    def test_a_damaged_one_is_skipped(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        checkpoints = self.save(tmp_path, [0.5, 0.6])
+        best = tmp_path / "round-0001.step-00000000.loss=0.5.pt"
+        whole = best.read_bytes()
+        best.write_bytes(whole[:100] + b"?" + whole[101:])
+        found = checkpoints.load(best=True)
+        assert found is not None and found.step == 1
+        assert f"{best} is damaged" in caplog.text and "loading the next best one" in caplog.text
+        found.path.write_bytes(b"")
+        with pytest.raises(StoreError, match=r"all 2 checkpoints with loss in .* are damaged"):
+            checkpoints.load(best=True)
+
+    def test_a_step_that_is_saved_again_has_its_last_metric(self, tmp_path: Path) -> None:
+        checkpoints = self.save(tmp_path, [0.5])
+        checkpoints.save(0, state(7), metrics={"loss": 0.9})
+        assert listing(tmp_path) == ["round-0001.step-00000000.loss=0.9.pt"]
+        assert number(checkpoints) == 7
 
 
 class TestDamage:

@@ -44,8 +44,8 @@ class NotedCheckpoints(Checkpoints):
 
     trace: Trace
 
-    def save(self, step: int, state: dict[str, Any], *, wait: bool = True) -> Path:
-        path = super().save(step, state, wait=wait)
+    def save(self, step: int, state: dict[str, Any], **options: Any) -> Path:
+        path = super().save(step, state, **options)
         self.trace.note("saved", step)
         return path
 
