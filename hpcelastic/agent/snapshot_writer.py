@@ -30,7 +30,7 @@ from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
-from hpcelastic.training.retention import Retention
+from hpcelastic.training.retention import CheckpointName, Retention
 
 _CHUNK = 2**22
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -50,8 +50,16 @@ class _Job:
     fd: int
     """The memory."""
 
+    name: CheckpointName
+    """The name of the file."""
+
     written: int = 0
     """Bytes of the present attempt."""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The directory, and the part of the state. A newer snapshot of the same replaces one that is not begun."""
+        return self.snapshot.directory, self.name.part
 
 
 class SnapshotWriter:
@@ -72,8 +80,8 @@ class SnapshotWriter:
         self._log, self._report = log, report
         self._listener = ChannelListener()
         self._channels: set[WorkerChannel] = set()
-        self._pending: dict[str, _Job] = {}
-        """The newest snapshot for each directory that has not been begun."""
+        self._pending: dict[tuple[str, int], _Job] = {}
+        """The newest snapshot for each place that has not been begun."""
 
         self._current: _Job | None = None
         self._changed = threading.Condition()
@@ -108,8 +116,9 @@ class SnapshotWriter:
             channel.close()
             return
         message, fds = received
-        if isinstance(message, Snapshot) and len(fds) == 1:
-            self._submit(_Job(channel, message, fds[0]))
+        name = CheckpointName.parse(message.file) if isinstance(message, Snapshot) else None
+        if isinstance(message, Snapshot) and name is not None and len(fds) == 1:
+            self._submit(_Job(channel, message, fds[0], name))
             return
         for fd in fds:
             os.close(fd)
@@ -124,8 +133,8 @@ class SnapshotWriter:
             _end(job, f"round {snapshot.round} has ended")
             return
         with self._changed:
-            older = self._pending.pop(snapshot.directory, None)
-            self._pending[snapshot.directory] = job
+            older = self._pending.pop(job.place, None)
+            self._pending[job.place] = job
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="snapshots", daemon=True)
                 self._thread.start()
@@ -200,7 +209,7 @@ class SnapshotWriter:
                 if attempt == 1:
                     self._report(f"the checkpoint of step {snapshot.step} is not saved: {error}")
                 transient = isinstance(error, OSError) or isinstance(error.__cause__, OSError)  # else a zombie's
-                if transient and delay and self._waits(snapshot.directory, delay):
+                if transient and delay and self._waits(job.place, delay):
                     continue
                 if attempt > 1:
                     self._report(f"the checkpoint of step {snapshot.step} is given up: {error}")
@@ -220,17 +229,16 @@ class SnapshotWriter:
             return ""
         raise AssertionError("the last attempt returns")
 
-    def _waits(self, directory: str, seconds: float) -> bool:
+    def _waits(self, place: tuple[str, int], seconds: float) -> bool:
         """Wait before the next attempt. Return False if there shall be none, because a newer snapshot has arrived."""
         with self._changed:
-            return not self._changed.wait_for(lambda: directory in self._pending, seconds)
+            return not self._changed.wait_for(lambda: place in self._pending, seconds)
 
     def _publish(self, job: _Job) -> Path:
         snapshot = job.snapshot
         fence = Fence(run_nonce(self._paths), snapshot.round)
         files = CheckpointFiles(Path(snapshot.directory), snapshot.round, fence)
-        retention = Retention(**snapshot.retention)
-        return files.publish(snapshot.step, snapshot.metric, retention, lambda draft: self._write(job, draft))
+        return files.publish(job.name, Retention(**snapshot.retention), lambda draft: self._write(job, draft))
 
     def _write(self, job: _Job, draft: BinaryIO) -> None:
         checksum = job.written = 0

@@ -84,11 +84,11 @@ class Snapshot:
     directory: str
     """The absolute path of the directory for the checkpoint."""
 
+    file: str
+    """The name of the checkpoint's file."""
+
     retention: Mapping[str, Any]
     """The rule for the checkpoints that stay there: the fields of `hpcelastic.training.retention.Retention`."""
-
-    metric: str = ""
-    """The metric in the name of the checkpoint; empty if it has none."""
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,9 @@ class BackgroundSaves:
             local_rank=local_index(),
             round=name.round,
             step=name.step,
-            metric=name.metric,
             size=archive.size,
             directory=str(directory.absolute()),
+            file=str(name),
             retention=asdict(retention),
         )
         if not self._channel.send(message, [slot.fd]):
@@ -108,6 +108,11 @@ class BackgroundSaves:
                 return False
             self._receive(left)
         return self._newest is None or self._newest_published
+
+    def is_busy(self) -> bool:
+        """Return whether the agent still needs a snapshot."""
+        self._receive(0.0)
+        return self._busy
 
     def await_agent(self) -> None:
         """Wait until the agent has published what earlier processes of this node have saved, but not too long.

@@ -1,11 +1,12 @@
 """The files of checkpoints in one directory: their names, their publication, their seal, and their removal.
 
 A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``, and after the metric that
-checkpoints are compared by, if it has one: ``round-0003.step-00000120.val_loss=0.31.pt``. The newest checkpoint has the
-highest (round, step). A worker of an older round may still be alive on a node that is believed dead (a *zombie*).
-Once the newer round has saved or loaded, the fence refuses every publication of the zombie. What the zombie published
-before carries its own, older round, so it lies beside the newer round's checkpoints and sorts before them. This needs
-no lock and no clock.
+checkpoints are compared by, if it has one: ``round-0003.step-00000120.val_loss=0.31.pt``. A state that is sharded over
+8 ranks has 8 files, ``round-0003.step-00000120.part-00002-of-00008.pt``. It is a checkpoint once all of them are there.
+The newest checkpoint has the highest (round, step). A worker of an older round may still be alive on a node that is
+believed dead (a *zombie*). Once the newer round has saved or loaded, the fence refuses every publication of the zombie.
+What the zombie published before carries its own, older round, so it lies beside the newer round's checkpoints and sorts
+before them. This needs no lock and no clock.
 
 A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment. Any
 program that reads such archives can read it, and a bit flipped by a disk is detected.
@@ -47,17 +48,21 @@ class CheckpointFiles:
     """The fence of the round; None outside a run."""
 
     def names(self) -> list[CheckpointName]:
-        """Return the published checkpoints, newest first.
+        """Return the published checkpoints, newest first. One of a sharded state is published once all its files are.
 
         They are found by listing: NFS and MooseFS may cache for half a minute that a name was absent.
         """
+        return _complete(self._list())
+
+    def _list(self) -> set[CheckpointName]:
+        """Return the names of all files."""
         try:
             found = [CheckpointName.parse(path.name) for path in self.directory.iterdir()]
         except FileNotFoundError:
-            return []
+            return set()
         except OSError as error:
             raise publication_error("list", self.directory, error) from error
-        return sorted((name for name in found if name), reverse=True)
+        return {name for name in found if name}
 
     def claim(self) -> None:
         """Exclude older rounds before reading. Otherwise the newest checkpoint could change while ranks search it."""
@@ -69,12 +74,11 @@ class CheckpointFiles:
                 if error.errno not in _READ_ONLY_ERRORS:  # a zombie can't write either
                     raise publication_error("claim", self.directory, error) from error
 
-    def publish(self, step: int, metric: str, retention: Retention, write: Callable[[BinaryIO], None]) -> Path:
-        """Publish the archive that ``write`` writes into an open draft. Remove those that need not stay.
+    def publish(self, name: CheckpointName, retention: Retention, write: Callable[[BinaryIO], None]) -> Path:
+        """Publish the archive that ``write`` writes into an open draft. Remove the checkpoints that need not stay.
 
         ``write`` also seals it. Raises ``StoreError`` if the filesystem refuses, or a newer round is here.
         """
-        name = CheckpointName(self.round, step, metric)
         self._make_directory()
         self.refuse_zombie()
         path = self.directory / str(name)
@@ -105,16 +109,26 @@ class CheckpointFiles:
             raise publication_error("make", self.directory, error) from error
 
     def _remove_old(self, saved: CheckpointName, retention: Retention) -> None:
-        names = self.names()
-        staying = retention.staying(names, saved, lambda name: has_seal(self.directory / str(name)))
-        for name in names:
-            if name not in staying:
-                _remove(self.directory / str(name))
+        if saved.part == 0:  # one rank is enough
+            files = self._list()
+            names = _complete(files)
+            kept = saved if saved in names or not names else names[0]  # other ranks may still write the one just saved
+            staying = retention.staying(names, kept, lambda name: has_seal(self.directory / str(name)))
+            for file in files:
+                incomplete = file.checkpoint not in names
+                if file.checkpoint not in staying and not (incomplete and file[:2] >= saved[:2]):
+                    _remove(self.directory / str(file))
         for path in self.directory.glob("*.draft"):
-            name_of_draft = CheckpointName.parse(path.name, draft=True)
-            # Drafts of this round may be in use, except those of the step that was just published.
-            if name_of_draft and (name_of_draft.round < self.round or name_of_draft[:2] == saved[:2]):
+            draft = CheckpointName.parse(path.name, draft=True)
+            # Drafts of this round may be in use, except those of the file that was just published.
+            if draft and (draft.round < self.round or draft._replace(metric=saved.metric) == saved):
                 _remove(path)
+
+
+def _complete(files: set[CheckpointName]) -> list[CheckpointName]:
+    """Return the checkpoints of which all files are there, newest first."""
+    checkpoints = {file.checkpoint for file in files}
+    return sorted((name for name in checkpoints if files.issuperset(name.files())), reverse=True)
 
 
 def seal(draft: BinaryIO) -> None:

@@ -21,10 +21,11 @@ from .checkpoint_files import GONE_ERRORS, CheckpointFiles, find_damage, seal
 from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
-from .process_groups import has_process_group
+from .process_groups import gather_objects, has_process_group
 from .publish import publication_error
 from .recovery import Held
 from .retention import CheckpointName, Retention
+from .shards import is_sharded, merge_parts, part_of
 from .stop import report_progress
 
 log = logging.getLogger(__name__)
@@ -115,6 +116,10 @@ class Checkpoints:
     ) -> Path:
         """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
 
+        If ``state`` has tensors that are sharded, which are of the type DTensor, every rank calls this with its own
+        state. Each publishes a file, and the path is that of this rank. All values that are no DTensor must be equal on
+        all ranks. With ``wait=False`` such a checkpoint is left out while the last one is still being published.
+
         With ``wait=False`` it returns once the state is copied to memory, and the agent publishes it in the background,
         also if this process ends meanwhile. A snapshot that the agent has not begun is left out when a newer one
         follows. If the filesystem refuses, the agent tries again and then reports it, and training continues. Without
@@ -129,28 +134,59 @@ class Checkpoints:
         include the complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem
         refuses, or if a newer round has saved or loaded here, which makes this worker a zombie.
         """
-        metric = self.retention.metric_of(metrics)
+        name = CheckpointName(self.round, step, self.retention.metric_of(metrics))
+        if is_sharded(state):
+            return self._save_sharded(name, state, wait)
         if wait:
-            path = self._files().publish(step, metric, self.retention, lambda draft: _write(state, draft))
-            self._lost = False
-            report_progress(step)
-            return path
+            self._publish(name, state)
+        else:
+            self._publish_later(name, state)
+        return self.directory / str(name)
+
+    def _save_sharded(self, name: CheckpointName, state: dict[str, Any], wait: bool) -> Path:
+        """Save this rank's part. All ranks do the same: if one cannot begin or does not succeed, none does."""
+        import torch.distributed as dist
+
+        rank = dist.get_rank()
+        name = name._replace(parts=dist.get_world_size(), part=rank)
+        if not wait:
+            if any(gather_objects(self.is_saving())):
+                self._lost = True
+                log.warning("the checkpoint of step %d is left out: the last one is still being written", name.step)
+            else:
+                self._publish_later(name, part_of(state, rank))
+            return self.directory / str(name)
+        error = ""
+        try:
+            self._publish(name, part_of(state, rank))
+        except StoreError as raised:
+            error = str(raised)
+        for of_rank, reason in enumerate(gather_objects(error)):
+            if reason:
+                raise StoreError(f"the checkpoint of step {name.step} is not saved: rank {of_rank}: {reason}")
+        return self.directory / str(name)
+
+    def _publish(self, name: CheckpointName, state: dict[str, Any]) -> None:
+        self._files().publish(name, self.retention, lambda draft: _write(state, draft))
         self._lost = False
-        name = CheckpointName(self.round, step, metric)
-        path, reason = self.directory / str(name), self._save_in_background(name, state)
+        report_progress(name.step)
+
+    def _publish_later(self, name: CheckpointName, state: dict[str, Any]) -> None:
+        """Publish in the background, or now if that is not possible. Errors of the filesystem are logged."""
+        self._lost = False
+        reason = self._save_in_background(name, state)
         if reason is None:
-            return path
+            return
         if reason and reason not in self._reasons:
             self._reasons.add(reason)
             log.warning("%s: saving without the background, because %s", self.directory, reason)
         try:
-            return self.save(step, state, metrics=metrics)
+            self._publish(name, state)
         except StoreError as error:
             if not isinstance(error.__cause__, OSError):
                 raise
             self._lost = True
-            log.error("the checkpoint of step %d is not saved, and training continues: %s", step, error)
-            return path
+            log.error("the checkpoint of step %d is not saved, and training continues: %s", name.step, error)
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until the agent has published what this process has saved with ``wait=False``, or has given it up.
@@ -159,6 +195,11 @@ class Checkpoints:
         """
         saves = background_saves()
         return (saves is None or saves.wait(timeout)) and not self._lost
+
+    def is_saving(self) -> bool:
+        """Return whether the agent has yet to publish what this process has saved with ``wait=False``."""
+        saves = background_saves()
+        return saves is not None and saves.is_busy()
 
     def _save_in_background(self, name: CheckpointName, state: dict[str, Any]) -> str | None:
         """Hand the state over to the agent. Return None, or the reason why that is not possible.
@@ -175,7 +216,9 @@ class Checkpoints:
         except CannotLayOut as error:
             return str(error)
 
-    def load(self, map_location: Any = "cpu", *, best: bool = False) -> Checkpoint | None:
+    def load(
+        self, map_location: Any = "cpu", *, best: bool = False, like: dict[str, Any] | None = None
+    ) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Every rank calls this.
 
         With ``best=True`` it is the best one, or None if none has the metric. A damaged file is skipped with a warning,
@@ -183,10 +226,14 @@ class Checkpoints:
         this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses, and the others read the same
         file. After the call no older round can publish here. ``map_location`` is that of ``torch.load``. Raises
         ``StoreError`` if files exist but all are damaged: the user must decide whether to train from the beginning.
+
+        ``like`` is needed if the state was sharded when it was saved. It is the state of this script, in which each
+        such tensor is a DTensor of the same shape, sharded in any way over any number of ranks. The tensors receive the
+        saved values, and are the tensors of the state that is returned.
         """
         if best and not self.retention.best:
             raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
-        loaded = self._load(map_location, best)
+        loaded = self._load(map_location, best, like)
         if loaded is not None:
             mark(MarkKind.RESTORED, loaded.step)
         return loaded
@@ -199,34 +246,18 @@ class Checkpoints:
         files = self._claimed_files()
         return next((Held(name.round, name.step) for name in files.names()), None)
 
-    def _load(self, map_location: Any, best: bool) -> Checkpoint | None:
+    def _load(self, map_location: Any, best: bool, like: dict[str, Any] | None) -> Checkpoint | None:
         import torch.distributed as dist
 
-        if not has_process_group():
-            return self._load_first(map_location, best)
-        found = self._load_first(map_location, best) if dist.get_rank() == 0 else None
-        chosen = [CheckpointName.parse(found.path.name) if found else None]
-        dist.broadcast_object_list(chosen, src=0)
-        if dist.get_rank() == 0 or chosen[0] is None:
-            return found
-        return self._load_chosen(chosen[0], map_location)
-
-    def _load_first(self, map_location: Any, best: bool) -> Checkpoint | None:
-        """Return the first undamaged checkpoint, in the order of age or of the metric."""
-        names = self._claimed_files().names()
-        if best:
-            names = self.retention.ranked(names)
+        rank, world_size = (dist.get_rank(), dist.get_world_size()) if has_process_group() else (0, 1)
+        names = gather_objects(self._candidates(best) if rank == 0 else [])[0]
         for name in names:
-            path = self.directory / str(name)
-            try:
-                if damage := find_damage(path):
-                    following = "next best" if best else "next older"
-                    log.warning("checkpoint %s is damaged (%s); loading the %s one", path, damage, following)
-                    continue
-                return self._checkpoint(name, map_location)
-            except OSError as error:
-                if error.errno not in GONE_ERRORS:
-                    raise publication_error("read", path, error) from error
+            damages = gather_objects(self._find_damage(name.files()[rank::world_size]))
+            if not any(damages):
+                return self._read(name, map_location, like)
+            if rank == 0:
+                following = "next best" if best else "next older"
+                log.warning("checkpoint %s; loading the %s one", next(filter(None, damages)), following)
         if names:
             which, remedy = "", "put an undamaged checkpoint there, or remove the directory to train from the beginning"
             if best:
@@ -237,14 +268,38 @@ class Checkpoints:
             )
         return None
 
-    def _checkpoint(self, name: CheckpointName, map_location: Any) -> Checkpoint:
-        path = self.directory / str(name)
-        return Checkpoint(name.step, name.round, _read(path, map_location), path, name.value(self.retention.best))
+    def _candidates(self, best: bool) -> list[CheckpointName]:
+        """Return the checkpoints in the order of age or of the metric."""
+        names = self._claimed_files().names()
+        return self.retention.ranked(names) if best else names
 
-    def _load_chosen(self, name: CheckpointName, map_location: Any) -> Checkpoint:
+    def _find_damage(self, files: list[CheckpointName]) -> str:
+        """Return a description of the first damage in ``files``; empty if they are whole."""
+        for name in files:
+            path = self.directory / str(name)
+            try:
+                if damage := find_damage(path):
+                    return f"{path} is damaged ({damage})"
+            except OSError as error:
+                if error.errno not in GONE_ERRORS:
+                    raise publication_error("read", path, error) from error
+                return f"{path} was removed"
+        return ""
+
+    def _read(self, name: CheckpointName, map_location: Any, like: dict[str, Any] | None) -> Checkpoint:
         path = self.directory / str(name)
+        if name.parts and like is None:
+            raise StoreError(
+                f"{path} is a part of a sharded state; give load(like=...) the state of this script, whose tensors are "
+                "sharded too"
+            )
         try:
-            return self._checkpoint(name, map_location)
+            if like is None or not name.parts:
+                state = _read(path, map_location)
+            else:
+                state = merge_parts(
+                    [_read(self.directory / str(file), "cpu", mmap=True) for file in name.files()], like
+                )
         except FileNotFoundError as error:
             raise StoreError(
                 f"rank 0 resumes from {path.absolute()}, which does not exist on node {context().node}; "
@@ -252,6 +307,7 @@ class Checkpoints:
             ) from error
         except OSError as error:
             raise publication_error("read", path, error) from error
+        return Checkpoint(name.step, name.round, state, path, name.value(self.retention.best))
 
     def _files(self) -> CheckpointFiles:
         """Return the files of this directory, as this worker's round sees them now."""
@@ -295,12 +351,12 @@ def _unsupported_state() -> Iterator[None]:
         ) from error
 
 
-def _read(path: Path, map_location: Any) -> Any:
+def _read(path: Path, map_location: Any, mmap: bool = False) -> Any:
     import torch
 
     try:
         # weights_only: a checkpoint must not be able to run code here.
-        return torch.load(path, map_location=map_location, weights_only=True)
+        return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
     except pickle.UnpicklingError as error:
         raise StoreError(
             f"cannot load checkpoint {path}: {_pickle_error_reason(error)}; move it away to load the next older one"

@@ -13,13 +13,15 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hpcelastic.ipc.marks import MarkKind
 
 from .context import context
 from .control_page import mark
 from .device_groups import abort_device_groups
+
+Value = TypeVar("Value")
 
 
 class ProcessGroups:
@@ -106,3 +108,17 @@ def _shut_down(fd: int, inode: int, store_port: int, *, belongs: bool) -> None:
             return  # gloo aborts the process if it cannot accept connections
         if belongs or copy.getpeername()[1] == store_port:
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def gather_objects(value: Value) -> list[Value]:
+    """Return the values of all ranks; only this one without a process group.
+
+    With NCCL, ``torch.cuda.set_device`` must have been called.
+    """
+    import torch.distributed as dist
+
+    if not has_process_group():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

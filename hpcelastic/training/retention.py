@@ -15,27 +15,47 @@ from urllib.parse import quote
 _METRIC = r"[^=/]+=-?\d+(?:\.\d+)?(?:e[-+]?\d+)?"
 """A quoted name, and a finite number as ``repr`` writes it."""
 
-_NAME = re.compile(rf"round-(\d+)\.step-(\d+)(?:\.({_METRIC}))?\.pt(\.\w+\.draft)?")
+_PART = r"part-(\d+)-of-(\d+)"
+_NAME = re.compile(rf"round-(\d+)\.step-(\d+)(?:\.({_METRIC}))?(?:\.{_PART})?\.pt(\.\w+\.draft)?")
 
 
 class CheckpointName(NamedTuple):
-    """The name of a checkpoint file; sorts by age."""
+    """The name of a checkpoint file; sorts by age.
+
+    The checkpoint of a sharded state has a file for each rank. It has the name of the first one.
+    """
 
     round: int
     step: int
     metric: str = ""
     """The name and the value of the metric, such as ``val_loss=0.31``; empty if the checkpoint has none."""
 
+    parts: int = 0
+    """The number of files of a sharded state; 0 if the state is not sharded, and has one file."""
+
+    part: int = 0
+    """The rank whose part of a sharded state is in the file."""
+
     def __str__(self) -> str:
         metric = f".{self.metric}" if self.metric else ""
-        return f"round-{self.round:04}.step-{self.step:08}{metric}.pt"
+        part = f".part-{self.part:05}-of-{self.parts:05}" if self.parts else ""
+        return f"round-{self.round:04}.step-{self.step:08}{metric}{part}.pt"
 
     @classmethod
     def parse(cls, text: str, *, draft: bool = False) -> "CheckpointName | None":
         found = _NAME.fullmatch(text)
-        if found is None or (found[4] is not None) != draft:
+        if found is None or (found[6] is not None) != draft:
             return None
-        return cls(int(found[1]), int(found[2]), found[3] or "")
+        return cls(int(found[1]), int(found[2]), found[3] or "", int(found[5] or 0), int(found[4] or 0))
+
+    @property
+    def checkpoint(self) -> "CheckpointName":
+        """The name of the checkpoint that the file belongs to."""
+        return self._replace(part=0)
+
+    def files(self) -> list["CheckpointName"]:
+        """Return the names of all files of the checkpoint."""
+        return [self._replace(part=part) for part in range(self.parts or 1)]
 
     def value(self, metric: str) -> float | None:
         """Return the value of a metric; None if the checkpoint has another one or none."""
