@@ -201,6 +201,15 @@ def run_nonce(paths: RunPaths) -> str:
     return nonce
 
 
+def creation_time(paths: RunPaths) -> float:
+    """Return when the run was created, in seconds since the epoch, by the clock of its filesystem.
+
+    Raises OSError if there is no run.
+    """
+    recorded = paths.backend.name in files.names(paths.backend.parent)
+    return (paths.backend if recorded else paths.register / FIRST).stat().st_mtime
+
+
 def _has_run(backend: Backend) -> bool:
     """Return whether the server of ``backend`` answers and has a record of the run."""
     try:

@@ -11,13 +11,14 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hpcelastic.errors import ConfigError
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
 from .context import Context, context
+from .periodic_saves import PeriodicSaves
 from .process_groups import has_process_group
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
@@ -39,7 +40,11 @@ class Elastic:
     learning-rate schedule, a gradient scaler, or a second model and its optimizer. They are attributes of this object
     under the same names. ``state`` is a dictionary for your own values: numbers, strings, tensors, and containers of
     them. ``batches`` determines the samples of each step. Every ``save_every`` steps rank 0 saves a checkpoint to
-    ``checkpoints``, for the case that all nodes are lost.
+    ``checkpoints``, for the case that all nodes are lost. With ``save_every="auto"`` the interval follows from the time
+    for which a save stops the training, and from the failures of the run.
+
+    ``metrics`` is for the metrics of the current step, and empty at its beginning. If ``train`` sets the metric there
+    that ``Checkpoints(best=...)`` names, the state after the step is saved with it.
 
     ``loader`` has arguments for the DataLoader of `steps`, such as ``{"num_workers": 4}``.
 
@@ -68,18 +73,15 @@ class Elastic:
         optimizer: "torch.optim.Optimizer",
         batches: GlobalBatches,
         checkpoints: Checkpoints | None = None,
-        save_every: int = 0,
+        save_every: int | Literal["auto"] = 0,
         state: dict[str, Any] | None = None,
         loader: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        if save_every < 0:
-            raise ValueError(f"save_every is {save_every}; it must be 0 or more steps")
-        if save_every and checkpoints is None:
-            raise ValueError("save_every needs checkpoints=Checkpoints()")
         self.model, self.optimizer, self.batches = model, optimizer, batches
-        self.checkpoints, self.save_every = checkpoints, save_every
+        self.checkpoints, self._saves = checkpoints, PeriodicSaves(checkpoints, save_every)
         self.state = {} if state is None else state
+        self.metrics: dict[str, float] = {}
         self.step = 0
         """The number of steps that are complete."""
 
@@ -94,9 +96,6 @@ class Elastic:
 
         self._begun = False
         """Whether the objects have been trained or loaded, so that they are no longer those of the beginning."""
-
-        self._saved: Held | None = None
-        """The last state that this rank has saved."""
 
         self._small = _SmallState(self.state)
         self._worker = context()
@@ -132,10 +131,11 @@ class Elastic:
                 if must_save():
                     self._save()
                 return
+            self.metrics = {}
             yield self.step, next(batches)
             self.step += 1
             self._commit()
-            if self.save_every and self.step % self.save_every == 0:
+            if self._saves.is_due(self.step, self.metrics):
                 self._save(wait=False)
         self._save()
 
@@ -153,12 +153,14 @@ class Elastic:
         import torch.distributed as dist
 
         self._roll_back()
+        self.metrics = {}
         worker = self._worker = context()
         ours = worker.world_size > 1 and not has_process_group()
         if ours:
             with on_agents_interface():
                 dist.init_process_group()
         self._recover()
+        self._saves.begin_round(worker, self.step)
         result = train(self, *args)
         if ours and has_process_group():
             dist.destroy_process_group()
@@ -217,14 +219,8 @@ class Elastic:
 
     def _save(self, *, wait: bool = True) -> None:
         """Save the state, unless it is saved already; in the background, or ``wait`` until it is on disk."""
-        if self.checkpoints is None or self._worker.rank != 0:
-            return
-        saved = self._saved == self._held
-        if saved and wait:
-            saved = self.checkpoints.flush()
-        if not saved:
-            self.checkpoints.save(self.step, self._state_dict(), wait=wait)
-            self._saved = self._held
+        if self._worker.rank == 0 and self._held is not None:
+            self._saves.save(self._held, self._state_dict, self.metrics, wait=wait)
 
     def _state_dict(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._parts.items()}

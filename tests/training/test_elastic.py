@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, elastic
+from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, elastic, periodic_saves
+from hpcelastic.training.retention import CheckpointName
 from hpcelastic.training.rounds import RoundEnded
 
 DATA = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
@@ -40,7 +41,7 @@ def seat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seat:
     return made
 
 
-def make(checkpoints: Checkpoints | None = None, save_every: int = 0, dropout: float = 0.0) -> Elastic:
+def make(checkpoints: Checkpoints | None = None, save_every: Any = 0, dropout: float = 0.0) -> Elastic:
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Dropout(dropout))
     model.append(torch.nn.Linear(4, 1))
@@ -129,10 +130,46 @@ def test_another_process_continues_from_the_checkpoint() -> None:
     assert seen == [*range(7), *range(4, 9)]
 
 
+def saved_steps() -> list[int]:
+    names = [CheckpointName.parse(path.name) for path in Path("checkpoints").iterdir()]
+    return sorted(name.step for name in names if name)
+
+
+def test_checkpoints_are_saved_as_often_as_is_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(periodic_saves, "best_interval", lambda cost, history: 0.0)
+    make(Checkpoints("checkpoints", keep=20), save_every="auto").run(trainer({}))
+    assert saved_steps() == [*range(1, 10)]
+
+
+def test_a_step_with_a_metric_is_saved_with_it() -> None:
+    """Its metrics do not belong to other steps, nor to the same step of another round."""
+
+    def train(state: Elastic) -> None:
+        for step, (x, _) in state.steps(DATA, last=9):
+            assert state.metrics == {}
+            state.model(x).sum().backward()
+            if step == 3:
+                state.metrics["loss"] = 0.5
+            if step == 5 and not ends:
+                ends.append(step)
+                state.metrics["loss"] = 0.1
+                raise RoundEnded
+            state.optimizer.step()
+
+    ends: list[int] = []
+    checkpoints = Checkpoints("checkpoints", keep=1, best="loss")
+    make(checkpoints).run(train)
+    assert saved_steps() == [4, 9]
+    best = checkpoints.load(best=True)
+    assert best is not None and (best.step, best.metric, best.state["step"]) == (4, 0.5, 4)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"save_every": -1}, "save_every is -1; it must be 0 or more steps"),
+        ({"save_every": -1}, "save_every is -1; it must be 'auto', or 0 or more steps"),
+        ({"save_every": "often"}, "save_every is 'often'; it must be 'auto', or 0 or more steps"),
+        ({"save_every": "auto"}, "save_every needs checkpoints=Checkpoints()"),
         ({"save_every": 5}, "save_every needs checkpoints=Checkpoints()"),
         ({"schedule": 3}, "schedule has no state_dict() and load_state_dict(); put other values into state="),
     ],
