@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.free_space import FreeSpace
 from hpcelastic.backends.connect import run_nonce
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.control_page import ControlPage
@@ -78,6 +79,7 @@ class SnapshotWriter:
     ) -> None:
         self._loop, self._paths, self._control_page = loop, paths, control_page
         self._log, self._report = log, report
+        self._space = FreeSpace(report)
         self._listener = ChannelListener()
         self._channels: set[WorkerChannel] = set()
         self._pending: dict[tuple[str, int], _Job] = {}
@@ -185,12 +187,15 @@ class SnapshotWriter:
                 if not self._pending:
                     return
                 job = self._current = self._pending.pop(next(iter(self._pending)))
+            self._space.before_save(job.snapshot.directory, job.snapshot.step, job.snapshot.size)
             error = self._publish_patiently(job)
             _end(job, error)
             with self._changed:
                 self._current = None
                 self._answer_waiters()
                 self._changed.notify_all()
+            if not error:
+                self._space.after_save(job.snapshot.directory)
 
     def _answer_waiters(self) -> None:
         """Called with the lock."""

@@ -1,5 +1,6 @@
 """The agent publishes the states that its workers have copied to memory."""
 
+import errno
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent import snapshot_writer
+from hpcelastic.agent import free_space, snapshot_writer
 from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.free_space import SpaceForecast
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.snapshot_writer import SnapshotWriter
 from hpcelastic.ipc.control_page import ControlPage
@@ -197,6 +199,44 @@ def test_a_save_that_always_fails_is_reported_and_ends_nothing(node: Node) -> No
     node.directory.unlink()
     node.send(8)
     assert node.answers(1) == [(0, "")]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [(errno.ENOSPC, "the filesystem is full: free some space"), (errno.EDQUOT, "the disk quota is used up")],
+)
+def test_a_lack_of_space_is_told_and_tried_again(
+    node: Node, code: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(writer: SnapshotWriter, job: object, draft: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(SnapshotWriter, "_write", refuse)
+    node.send(7)
+    ((_, error),) = node.answers(1)
+    assert message in error
+    assert [report.partition(":")[0] for report in node.reports] == [
+        "the checkpoint of step 7 is not saved",
+        "the checkpoint of step 7 is given up",
+    ]
+    assert (listing(node.directory), drafts(node.directory)) == ([], [])
+
+
+def test_the_free_space_is_watched(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports come in order, because one thread saves and reports."""
+    monkeypatch.setattr(free_space, "free_bytes", lambda directory: 2**30)
+    monkeypatch.setattr(SpaceForecast, "seconds_left", lambda forecast: len(forecast.observations) * 3 * 3600.0)
+    node.send(7, b"short", size=2**31)
+    ((_, error),) = node.answers(1)
+    assert "only 5 of" in error  # it was tried
+    node.send(8)
+    assert node.answers(1) == [(0, "")]
+    node.finish()
+    assert node.writer._thread is not None
+    node.writer._thread.join()
+    first, *_, last = node.reports
+    assert first.endswith("step 7 has 2.0 GiB, and only 1.0 GiB are free; it is tried nevertheless")
+    assert last == f"{node.directory}: 1.0 GiB are free, full in about 3 h at the present rate"
 
 
 def test_a_newer_snapshot_ends_the_attempts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
