@@ -93,8 +93,7 @@ def _boundary(parameters: Parameters) -> dict[str, list[float]]:
     elastic._small.find_buffers([model])
 
     def commit() -> None:
-        elastic.step += 1
-        elastic._commit()
+        elastic._commit(elastic.step + 1, elastic.samples + 60)
 
     found: dict[str, list[float]] = {"boundary": [], "numpy": []}
     for _ in range(parameters.repeat):

@@ -2,6 +2,7 @@
 
 import doctest
 from collections.abc import Mapping
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,22 @@ def run_examples(of: object, name: str, names: Mapping[str, object]) -> None:
     assert doctest.DocTestRunner(verbose=False).run(found, out=output.append).failed == 0, "".join(output)
 
 
-@pytest.mark.parametrize("name", ["Checkpoints", "publish"])
+FOR_SCRIPTS = [
+    "Checkpoints",
+    "Elastic",
+    "Elastic.parts",
+    "GlobalBatches",
+    "SequentialShards",
+    "ShardedBatches",
+    "publish",
+]
+
+
+@pytest.mark.parametrize("name", FOR_SCRIPTS)
 def test_an_example_for_training_scripts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become_nobody(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    run_examples(getattr(training, name), name, {**vars(training), "Path": Path})
+    run_examples(attrgetter(name)(training), name, {**vars(training), "Path": Path})
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from .context import Context, context
 from .elastic import Elastic
 from .publish import claim, publish
 from .rounds import resumable
+from .sharded_batches import SequentialShards, ShardedBatches, ShardedDataset
 from .stop import ignore_sigterm, on_stop, report_progress, should_stop, time_left, why_stop
 from .store import store
 
@@ -19,6 +20,9 @@ __all__ = [
     "Context",
     "Elastic",
     "GlobalBatches",
+    "SequentialShards",
+    "ShardedBatches",
+    "ShardedDataset",
     "claim",
     "context",
     "ignore_sigterm",

@@ -17,7 +17,9 @@ from hpcelastic.errors import ConfigError
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
-from .context import Context, context
+from .context import context
+from .learning_rates import scale_learning_rates
+from .loading import Batches, Loading
 from .periodic_saves import PeriodicSaves
 from .process_groups import has_process_group
 from .recovery import Held, choose
@@ -39,9 +41,10 @@ class Elastic:
     ``model``, ``optimizer`` and each object in ``others`` have ``state_dict()`` and ``load_state_dict()``, such as a
     learning-rate schedule, a gradient scaler, or a second model and its optimizer. They are attributes of this object
     under the same names. ``state`` is a dictionary for your own values: numbers, strings, tensors, and containers of
-    them. ``batches`` determines the samples of each step. Every ``save_every`` steps rank 0 saves a checkpoint to
-    ``checkpoints``, for the case that all nodes are lost. With ``save_every="auto"`` the interval follows from the time
-    for which a save stops the training, and from the failures of the run.
+    them. ``batches`` determines the samples of each step: `GlobalBatches`, or `ShardedBatches` for data that are read
+    in order. Every ``save_every`` steps rank 0 saves a checkpoint to ``checkpoints``, for the case that all nodes are
+    lost. With ``save_every="auto"`` the interval follows from the time for which a save stops the training, and from
+    the failures of the run.
 
     ``metrics`` is for the metrics of the current step, and empty at its beginning. If ``train`` sets the metric there
     that ``Checkpoints(best=...)`` names, the state after the step is saved with it.
@@ -71,7 +74,7 @@ class Elastic:
         *,
         model: "torch.nn.Module",
         optimizer: "torch.optim.Optimizer",
-        batches: GlobalBatches,
+        batches: Batches,
         checkpoints: Checkpoints | None = None,
         save_every: int | Literal["auto"] = 0,
         state: dict[str, Any] | None = None,
@@ -85,7 +88,7 @@ class Elastic:
         self.step = 0
         """The number of steps that are complete."""
 
-        self._loader = loader or {}
+        self._data = Loading(batches, loader or {})
         self._parts = {"model": model, "optimizer": optimizer, **others}
         for name, part in self._parts.items():
             if not (hasattr(part, "state_dict") and hasattr(part, "load_state_dict")):
@@ -104,6 +107,8 @@ class Elastic:
         self._seat: Seat | None = None
         for optimizer_ in self._optimizers():
             optimizer_.register_step_pre_hook(self._optimizer_steps)
+            if isinstance(batches, GlobalBatches) and batches.lr is not None:
+                scale_learning_rates(optimizer_, lambda: batches.lr_factor(self._batch_size()))
 
     def run(self, train: Callable[..., Result], *args: Any) -> Result:
         """Call ``train(self, *args)`` in each round, with the newest state, and return its result.
@@ -120,32 +125,67 @@ class Elastic:
     def steps(self, data: Any, last: int) -> Iterator[tuple[int, Any]]:
         """Yield the number of each step up to ``last``, and this rank's share of its batch.
 
-        Steps begin with 0. ``data`` is a map-style dataset. The iterator ends early if this round must end, and
-        ``train`` must then return; see `should_stop`. A state that no other node keeps is saved before.
+        Steps begin with 0. ``data`` is a map-style dataset. With `ShardedBatches` it is a `ShardedDataset`. An
+        ``IterableDataset`` of torch, which yields the samples of this rank, works as long as the world size stays. A
+        share may be empty: it has the structure of a batch, and no samples.
+
+        The iterator ends early if this round must end, and ``train`` must then return; see `should_stop`. A state that
+        no other node keeps is saved before.
         """
-        batches = self._batches(data, last)
+        shares = self._data.shares(data, self.step, last, self._worker)
         self._small.find_buffers(self._parts.values())
-        self._commit()
+        self._commit(self.step, self.samples)
         while self.step < last:
             if should_stop():
                 if must_save():
                     self._save()
                 return
             self.metrics = {}
-            yield self.step, next(batches)
-            self.step += 1
-            self._commit()
+            yield self.step, next(shares)
+            self._commit(self.step + 1, self.samples + self._batch_size())
             if self._saves.is_due(self.step, self.metrics):
                 self._save(wait=False)
         self._save()
+
+    @property
+    def samples(self) -> int:
+        """The number of samples, over all ranks, in the steps that are complete."""
+        return self._data.samples
 
     def scale_loss(self, loss: "torch.Tensor") -> "torch.Tensor":
         """Return the *sum* of the losses over this rank's share, scaled for DistributedDataParallel.
 
         The mean over the ranks, which DistributedDataParallel computes, is then the mean over the global batch, for any
-        number of ranks.
+        number of ranks. The loss of each piece of `parts` is scaled in the same way.
         """
-        return loss * (self._worker.world_size / self.batches.size(self.step))
+        return loss * (self._worker.world_size / self._batch_size())
+
+    def parts(self, batch: Any, ddp: Any = None) -> Iterator[Any]:
+        """Yield pieces of this rank's share with at most ``max_per_rank`` samples each, to accumulate gradients.
+
+        So the global batch stays when the world shrinks and a share no longer fits into memory. All pieces but the last
+        run under ``ddp.no_sync()``. The number of pieces is the same on all ranks, so a piece may be empty, as a share
+        may. Without ``max_per_rank`` the share is the only piece.
+
+        A piece has slices of the tensors and lists in ``batch``, in nested dicts, lists and tuples. The first dimension
+        of each tensor must be the samples; ``TypeError`` is raised for what cannot be divided.
+
+        Examples:
+            >>> import torch
+            >>> model = torch.nn.Linear(1, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            >>> elastic = Elastic(model=model, optimizer=optimizer, batches=GlobalBatches(8, 6, max_per_rank=4))
+            >>> data = torch.utils.data.TensorDataset(torch.ones(8, 1))
+            >>> for step, batch in elastic.steps(data, last=1):
+            ...     optimizer.zero_grad()
+            ...     for (x,) in elastic.parts(batch):
+            ...         elastic.scale_loss(model(x).sum()).backward()
+            ...         print(len(x), "samples")
+            ...     optimizer.step()
+            3 samples
+            3 samples
+        """
+        return self._data.parts(batch, ddp, self.step, self._worker)
 
     # Rounds
 
@@ -170,7 +210,6 @@ class Elastic:
         """Return to the last boundary, if the state is still that of the boundary."""
         if self._held is not None:
             self._small.restore()
-            self.step = self._held.step
             for optimizer in self._optimizers():
                 optimizer.zero_grad()
 
@@ -205,11 +244,12 @@ class Elastic:
             return None
         return _gather(self.checkpoints.newest() if rank == 0 else None)[0]
 
-    def _commit(self) -> None:
-        """Note that the state is whole."""
-        if self._held is None or self._held.step != self.step:
+    def _commit(self, step: int, samples: int) -> None:
+        """Note that the state after ``step`` steps, which had ``samples`` samples, is whole."""
+        if self._held is None or self._held.step != step:
             self._small.copy()
-        self._held = Held(self._worker.round, self.step)
+        self.step, self._data.samples = step, samples
+        self._held = Held(self._worker.round, step)
         if self._seat is not None:
             self._seat.release()
 
@@ -224,7 +264,7 @@ class Elastic:
 
     def _state_dict(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._parts.items()}
-        return {"step": self.step, "state": self.state, "parts": parts}
+        return {"step": self.step, "state": self.state, "parts": parts, "data": self._data.state_dict()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         missing = self._parts.keys() ^ saved["parts"].keys()
@@ -234,27 +274,16 @@ class Elastic:
             part.load_state_dict(saved["parts"][name])
         self.state.clear()
         self.state.update(saved["state"])
+        self._data.load_state_dict(saved["data"])
         self.step, self._begun = saved["step"], True
         self._held = None  # the values of the last boundary belong to another state
 
     def _optimizers(self) -> list[Any]:
         return [part for part in self._parts.values() if hasattr(part, "register_step_pre_hook")]
 
-    def _batches(self, data: Any, last: int) -> Iterator[Any]:
-        """Return an iterator over this rank's share of each batch, from the current step on."""
-        import torch
-        from torch.utils.data import DataLoader
-
-        worker = self._worker
-        if self.batches.batch_size < worker.world_size:
-            raise ConfigError(
-                f"the batch of {self.batches.batch_size} samples is smaller than the {worker.world_size} ranks; "
-                "set batch_size of GlobalBatches to at least one sample for each rank"
-            )
-        shares = _Shares(self.batches, worker, self.step, last)
-        # A generator of its own: the number of rounds must not change the random numbers of the training.
-        generator = torch.Generator(torch.get_default_device()).manual_seed(self.batches.seed + self.step)
-        return iter(DataLoader(data, batch_sampler=shares, generator=generator, **self._loader))
+    def _batch_size(self) -> int:
+        """Return the number of samples in the batch of the current step, over all ranks."""
+        return self._data.size(self.step, self._worker.world_size)
 
 
 class _SmallState:
@@ -292,21 +321,6 @@ class _SmallState:
             torch.cuda.set_rng_state(self._cuda)
         if self._numpy is not None:
             sys.modules["numpy"].random.set_state(self._numpy)
-
-
-class _Shares:
-    """The indices of this rank's share of each batch, for a DataLoader."""
-
-    def __init__(self, batches: GlobalBatches, worker: Context, first: int, last: int) -> None:
-        self._batches, self._first, self._last = batches, first, last
-        self._rank, self._world_size = worker.rank, worker.world_size
-
-    def __len__(self) -> int:
-        return max(0, self._last - self._first)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for step in range(self._first, self._last):
-            yield self._batches.indices(step)[self._rank :: self._world_size]
 
 
 def _gather(held: Held | None) -> list[Held | None]:
