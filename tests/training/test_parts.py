@@ -1,6 +1,7 @@
 """Gradients that are accumulated over pieces of a share."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -91,40 +92,37 @@ def train(elastic):
         elastic.optimizer.step()
     return elastic.state["gradients"]
 
+limit, store = int(sys.argv[1]) or None, sys.argv[2]
+rank, world_size = context().rank, context().world_size
+if world_size > 1:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
 torch.manual_seed(3)
 model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1)).double()
-limit = int(sys.argv[1]) or None
 elastic = Elastic(
     model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), batches=GlobalBatches(21, 5, max_per_rank=limit)
 )
-gradients = elastic.run(train)
-if context().rank == 0:
-    print(json.dumps(gradients))
+print(json.dumps(elastic.run(train)))
+if world_size > 1:
+    dist.destroy_process_group()
 """
 
 
-def gradients(tmp_path: Path, world_size: int, limit: int) -> list[list[float]]:
-    """Train with real ranks. Return the gradient of each step."""
-    (tmp_path / "rank.py").write_text(RANK)
-    output = subprocess.run(
-        [
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"),
-            *(str(tmp_path / "rank.py"), str(limit)),
-        ],
-        capture_output=True,
+def start(tmp_path: Path, rank: int, world_size: int, limit: int) -> "subprocess.Popen[str]":
+    """Start a rank that prints the gradient of each step."""
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, f"{limit}", str(tmp_path / "store")],
+        env={**os.environ, "RANK": f"{rank}", "WORLD_SIZE": f"{world_size}"},
+        stdout=subprocess.PIPE,
         text=True,
-        check=False,
-        timeout=240,
     )
-    assert output.returncode == 0, output.stderr
-    found: list[list[float]] = json.loads(output.stdout)
-    return found
 
 
 @pytest.mark.slow
 def test_the_gradients_are_those_of_the_undivided_batch(tmp_path: Path) -> None:
-    """Two ranks with pieces of one sample, with DistributedDataParallel, and one rank with whole batches."""
-    expected = gradients(tmp_path, 1, 0)
-    for found, whole in zip(gradients(tmp_path, 2, 1), expected, strict=True):
-        assert found == pytest.approx(whole, rel=1e-9, abs=1e-12)
-    assert len(expected) == 10
+    """Two ranks have DistributedDataParallel and pieces of one sample, and another one has whole batches."""
+    ranks = [start(tmp_path, 0, 2, 1), start(tmp_path, 1, 2, 1), start(tmp_path, 0, 1, 0)]
+    *divided, whole = [json.loads(rank.communicate()[0]) for rank in ranks]
+    assert len(whole) == 10
+    for found in divided:
+        for gradient, expected in zip(found, whole, strict=True):
+            assert gradient == pytest.approx(expected, rel=1e-9, abs=1e-12)
