@@ -109,20 +109,22 @@ class CheckpointFiles:
             raise publication_error("make", self.directory, error) from error
 
     def _remove_old(self, saved: CheckpointName, retention: Retention) -> None:
-        if saved.part == 0:  # one rank is enough
-            files = self._list()
-            names = _complete(files)
-            kept = saved if saved in names or not names else names[0]  # other ranks may still write the one just saved
-            staying = retention.staying(names, kept, lambda name: has_seal(self.directory / str(name)))
+        files = self._list()
+        names = _complete(files)
+        if not saved.parts or saved.checkpoint in names:  # else another rank completes the checkpoint
+            staying = retention.staying(names, saved.checkpoint, self._has_seals)
             for file in files:
                 incomplete = file.checkpoint not in names
-                if file.checkpoint not in staying and not (incomplete and file[:2] >= saved[:2]):
+                if file.checkpoint not in staying and not (incomplete and file[:2] > saved[:2]):
                     _remove(self.directory / str(file))
         for path in self.directory.glob("*.draft"):
             draft = CheckpointName.parse(path.name, draft=True)
             # Drafts of this round may be in use, except those of the file that was just published.
             if draft and (draft.round < self.round or draft._replace(metric=saved.metric) == saved):
                 _remove(path)
+
+    def _has_seals(self, name: CheckpointName) -> bool:
+        return all(has_seal(self.directory / str(file)) for file in name.files())
 
 
 def _complete(files: set[CheckpointName]) -> list[CheckpointName]:

@@ -148,9 +148,10 @@ class Checkpoints:
         import torch.distributed as dist
 
         rank = dist.get_rank()
-        name = name._replace(parts=dist.get_world_size(), part=rank)
+        ranks = gather_objects((name.metric, not wait and self.is_saving()))
+        name = name._replace(parts=len(ranks), part=rank, metric=ranks[0][0])
         if not wait:
-            if any(gather_objects(self.is_saving())):
+            if any(saving for _, saving in ranks):
                 self._lost = True
                 log.warning("the checkpoint of step %d is left out: the last one is still being written", name.step)
             else:

@@ -24,6 +24,7 @@ from .periodic_saves import PeriodicSaves
 from .process_groups import has_process_group
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
+from .shards import is_sharded_model
 from .stop import must_save, on_agents_interface, should_stop
 from .transfer import receive_state, send_state
 
@@ -82,7 +83,8 @@ class Elastic:
         **others: Any,
     ) -> None:
         self.model, self.optimizer, self.batches = model, optimizer, batches
-        self.checkpoints, self._saves = checkpoints, PeriodicSaves(checkpoints, save_every)
+        self._sharded = is_sharded_model(model)
+        self.checkpoints, self._saves = checkpoints, PeriodicSaves(checkpoints, save_every, self._sharded)
         self.state = {} if state is None else state
         self.metrics: dict[str, float] = {}
         self.step = 0
@@ -115,10 +117,19 @@ class Elastic:
 
         The process group is initialised before each call and destroyed after it. What holds the process group, such as
         DistributedDataParallel, must be made in ``train``.
+
+        A model whose parameters are sharded holds the process group too. So the function that makes the model, and this
+        object, must be a `resumable` one. The state is then on disk only, in the checkpoints that all ranks save.
         """
-        self._seat = take_seat()
-        if self._seat is None:
+        seat = take_seat()
+        if self._sharded and seat is not None and not seat.running:
+            raise ConfigError(
+                "the parameters of the model are sharded over the ranks of this round, and the next round has others; "
+                "make the model and Elastic in a function, and call it by resumable(function)()"
+            )
+        if seat is None or self._sharded:
             return self._run_round(train, args)
+        self._seat = seat
         self._seat.releases_at_boundary = True
         return self._seat.run(lambda: self._run_round(train, args))
 
@@ -137,7 +148,7 @@ class Elastic:
         self._commit(self.step, self.samples)
         while self.step < last:
             if should_stop():
-                if must_save():
+                if must_save() or self._sharded:
                     self._save()
                 return
             self.metrics = {}
@@ -228,7 +239,7 @@ class Elastic:
             return
         if not choice.sources:
             assert self.checkpoints is not None
-            checkpoint = self.checkpoints.load()
+            checkpoint = self.checkpoints.load(like=self._state_dict() if self._sharded else None)
             if checkpoint is not None:
                 self._load(checkpoint.state)
         elif rank in choice.receivers:
@@ -259,19 +270,30 @@ class Elastic:
 
     def _save(self, *, wait: bool = True) -> None:
         """Save the state, unless it is saved already; in the background, or ``wait`` until it is on disk."""
-        if self._worker.rank == 0 and self._held is not None:
+        if (self._worker.rank == 0 or self._sharded) and self._held is not None:
             self._saves.save(self._held, self._state_dict, self.metrics, wait=wait)
 
     def _state_dict(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._parts.items()}
+        if self._sharded:
+            from torch.distributed.checkpoint.state_dict import get_state_dict
+
+            # It knows how the state of the optimizer is sharded, and makes that state if there is none yet.
+            parts["model"], parts["optimizer"] = get_state_dict(self.model, self.optimizer)
         return {"step": self.step, "state": self.state, "parts": parts, "data": self._data.state_dict()}
 
     def _load(self, saved: dict[str, Any]) -> None:
         missing = self._parts.keys() ^ saved["parts"].keys()
         if missing:
             raise ConfigError(f"the state of the run and this script differ in {', '.join(sorted(missing))}")
-        for name, part in self._parts.items():
-            part.load_state_dict(saved["parts"][name])
+        parts = dict(saved["parts"])
+        if self._sharded:
+            from torch.distributed.checkpoint.state_dict import set_state_dict
+
+            model, optimizer = parts.pop("model"), parts.pop("optimizer")
+            set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
+        for name, state in parts.items():
+            self._parts[name].load_state_dict(state)
         self.state.clear()
         self.state.update(saved["state"])
         self._data.load_state_dict(saved["data"])

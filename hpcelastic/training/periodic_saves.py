@@ -1,4 +1,4 @@
-"""The checkpoints that rank 0 saves during a training: every so many steps, or as often as is best."""
+"""The checkpoints that are saved during a training: every so many steps, or as often as is best."""
 
 import contextlib
 import logging
@@ -16,6 +16,7 @@ from hpcelastic.storage.paths import RunPaths
 
 from .checkpoints import Checkpoints
 from .context import Context
+from .process_groups import gather_objects
 from .recovery import Held
 from .save_interval import FailureHistory, best_interval, description, differ, smoothed
 
@@ -26,20 +27,21 @@ class PeriodicSaves:
     """The saves of one process. ``every`` is a number of steps, 0 for none, or ``auto``.
 
     With ``auto`` the interval follows from the time for which a save stops the training, and from the failures of the
-    run; see `hpcelastic.training.save_interval`. A save is not begun while the last one is unpublished.
+    run; see `hpcelastic.training.save_interval`. A save is not begun while the last one is unpublished. Rank 0 decides
+    and saves. If the state is ``sharded``, all ranks save.
     """
 
-    def __init__(self, checkpoints: Checkpoints | None, every: int | Literal["auto"]) -> None:
+    def __init__(self, checkpoints: Checkpoints | None, every: int | Literal["auto"], sharded: bool = False) -> None:
         if every != "auto" and (isinstance(every, str) or every < 0):
             raise ValueError(f"save_every is {every!r}; it must be 'auto', or 0 or more steps")
         if every and checkpoints is None:
             raise ValueError("save_every needs checkpoints=Checkpoints()")
-        self._checkpoints, self._every = checkpoints, every
+        self._checkpoints, self._every, self._sharded = checkpoints, every, sharded
         self._saved: Held | None = None
         """The last state that this process has saved."""
 
         self._last: tuple[int, float] | None = None
-        """The step of the last save, and the time of its end; at first those of the beginning."""
+        """The step of the last save, and the time of its end; at first those of the beginning. None if not needed."""
 
         self._cost: float | None = None
         """Seconds for which a save stops the training."""
@@ -65,14 +67,27 @@ class PeriodicSaves:
                 log.warning("the interval between checkpoints does not consider recent failures: %s", error)
 
     def is_due(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Return whether the state after ``step`` steps shall be saved: it is time, or it has the best's metric."""
+        """Return whether the state after ``step`` steps shall be saved: it is time, or it has the best's metric.
+
+        If the state is sharded, every rank calls this, and gets the answer of rank 0.
+        """
+        due = self._is_due(step, metrics)
+        if (
+            self._sharded
+            and self._checkpoints is not None
+            and (self._every == "auto" or self._checkpoints.retention.best)
+        ):
+            return gather_objects(due)[0]
+        return due
+
+    def _is_due(self, step: int, metrics: Mapping[str, float]) -> bool:
         if self._checkpoints is None:
             return False
         if self._checkpoints.retention.best in metrics:
             return True
         if self._every != "auto":
             return bool(self._every) and step % self._every == 0
-        if self._last is None:  # another rank than 0, which does not save
+        if self._last is None:  # another rank than 0, which does not decide
             return False
         now = time.monotonic()
         elapsed = now - self._last[1]
@@ -87,20 +102,24 @@ class PeriodicSaves:
         saved = self._saved == held
         if saved and wait:
             saved = self._checkpoints.flush()
+        if self._sharded:
+            saved = all(gather_objects(saved))
         if saved:
             return
         has_metric = self._checkpoints.retention.best in metrics  # not each state has it
         began = _time_without_pending_work()
         self._checkpoints.save(held.step, state(), wait=wait, metrics=metrics if has_metric else None)
-        ended = time.monotonic()
-        if self._every == "auto" and not wait:
-            self._measure(held.step, began, ended)
-        self._saved, self._last = held, (held.step, ended)
+        self._saved = held
+        if self._last is not None:
+            ended = time.monotonic()
+            if not wait:
+                self._measure(held.step, self._last, began, ended)
+            self._last = held.step, ended
 
-    def _measure(self, step: int, began: float, ended: float) -> None:
-        """Note the cost of a save, and print the interval if it has changed."""
+    def _measure(self, step: int, before: tuple[int, float], began: float, ended: float) -> None:
+        """Note the cost of a save, and print the interval if it has changed. ``before`` is the last save."""
         self._cost = smoothed(self._cost, ended - began)
-        last_step, last = self._last or (step, began)
+        last_step, last = before
         if step <= last_step:
             return
         history = self._history_at(ended)

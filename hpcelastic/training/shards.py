@@ -25,6 +25,11 @@ def is_sharded(state: dict[str, Any]) -> bool:
     return bool(_sharded_tensors(state))
 
 
+def is_sharded_model(model: "torch.nn.Module") -> bool:
+    """Return whether a model has parameters of which each rank holds a part."""
+    return is_sharded(dict(model.named_parameters()))
+
+
 def part_of(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """Return what this rank saves of a sharded state. It has no DTensor, and can be loaded without a process group.
 
