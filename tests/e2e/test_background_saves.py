@@ -52,6 +52,30 @@ def test_the_last_checkpoint_is_complete_although_the_script_has_ended(shell: Sh
 
 
 @pytest.mark.slow
+def test_the_agent_keeps_the_best_checkpoint_and_the_next_round_knows_it(shell: Shell) -> None:
+    code = """
+from hpcelastic.training.periodic_saves import failure_history
+checkpoints = Checkpoints(keep=1, best="loss")
+begin = found.step if found else 0
+for step, loss in enumerate([0.5, 0.2, 0.4] if found is None else [0.3], begin + 1):
+    checkpoints.save(step, {**state, "step": step}, wait=False, metrics={"loss": loss})
+    assert checkpoints.flush(60) and not checkpoints.is_saving()
+failures = failure_history(context().run_dir).failures
+if found is None:
+    assert failures == 0
+    os.kill(os.getpid(), 9)
+assert failures == 1
+best = checkpoints.load(best=True)
+assert (best.step, best.metric, best.round) == (2, 0.2, 1)
+"""
+    assert "killed by SIGKILL" in run(shell, code, "--max-restarts=1")
+    assert sorted(path.name for path in (shell.directory / "runs/r/checkpoints").glob("*.pt")) == [
+        "round-0001.step-00000002.loss=0.2.pt",
+        "round-0002.step-00000004.loss=0.3.pt",
+    ]
+
+
+@pytest.mark.slow
 def test_a_flushed_checkpoint_survives_the_worker(shell: Shell) -> None:
     code = """
 if found is None:
