@@ -83,8 +83,8 @@ class Elastic:
         **others: Any,
     ) -> None:
         self.model, self.optimizer, self.batches = model, optimizer, batches
-        self._sharded = is_sharded_model(model)
-        self.checkpoints, self._saves = checkpoints, PeriodicSaves(checkpoints, save_every, self._sharded)
+        self.checkpoints = checkpoints
+        self._saves = PeriodicSaves(checkpoints, save_every, is_sharded_model(model))
         self.state = {} if state is None else state
         self.metrics: dict[str, float] = {}
         self.step = 0
@@ -122,12 +122,12 @@ class Elastic:
         object, must be a `resumable` one. The state is then on disk only, in the checkpoints that all ranks save.
         """
         seat = take_seat()
-        if self._sharded and seat is not None and not seat.running:
+        if self._saves.sharded and seat is not None and not seat.is_in_function:
             raise ConfigError(
                 "the parameters of the model are sharded over the ranks of this round, and the next round has others; "
                 "make the model and Elastic in a function, and call it by resumable(function)()"
             )
-        if seat is None or self._sharded:
+        if seat is None or self._saves.sharded:
             return self._run_round(train, args)
         self._seat = seat
         self._seat.releases_at_boundary = True
@@ -148,7 +148,7 @@ class Elastic:
         self._commit(self.step, self.samples)
         while self.step < last:
             if should_stop():
-                if must_save() or self._sharded:
+                if must_save() or self._saves.sharded:
                     self._save()
                 return
             self.metrics = {}
@@ -239,7 +239,7 @@ class Elastic:
             return
         if not choice.sources:
             assert self.checkpoints is not None
-            checkpoint = self.checkpoints.load(like=self._state_dict() if self._sharded else None)
+            checkpoint = self.checkpoints.load(like=self._state_dict() if self._saves.sharded else None)
             if checkpoint is not None:
                 self._load(checkpoint.state)
         elif rank in choice.receivers:
@@ -270,12 +270,12 @@ class Elastic:
 
     def _save(self, *, wait: bool = True) -> None:
         """Save the state, unless it is saved already; in the background, or ``wait`` until it is on disk."""
-        if (self._worker.rank == 0 or self._sharded) and self._held is not None:
+        if (self._worker.rank == 0 or self._saves.sharded) and self._held is not None:
             self._saves.save(self._held, self._state_dict, self.metrics, wait=wait)
 
     def _state_dict(self) -> dict[str, Any]:
         parts = {name: part.state_dict() for name, part in self._parts.items()}
-        if self._sharded:
+        if self._saves.sharded:
             from torch.distributed.checkpoint.state_dict import get_state_dict
 
             # It knows how the state of the optimizer is sharded, and makes that state if there is none yet.
@@ -287,7 +287,7 @@ class Elastic:
         if missing:
             raise ConfigError(f"the state of the run and this script differ in {', '.join(sorted(missing))}")
         parts = dict(saved["parts"])
-        if self._sharded:
+        if self._saves.sharded:
             from torch.distributed.checkpoint.state_dict import set_state_dict
 
             model, optimizer = parts.pop("model"), parts.pop("optimizer")

@@ -36,7 +36,7 @@ class PeriodicSaves:
             raise ValueError(f"save_every is {every!r}; it must be 'auto', or 0 or more steps")
         if every and checkpoints is None:
             raise ValueError("save_every needs checkpoints=Checkpoints()")
-        self._checkpoints, self._every, self._sharded = checkpoints, every, sharded
+        self._checkpoints, self._every, self.sharded = checkpoints, every, sharded
         self._saved: Held | None = None
         """The last state that this process has saved."""
 
@@ -73,7 +73,7 @@ class PeriodicSaves:
         """
         due = self._is_due(step, metrics)
         if (
-            self._sharded
+            self.sharded
             and self._checkpoints is not None
             and (self._every == "auto" or self._checkpoints.retention.best)
         ):
@@ -102,7 +102,7 @@ class PeriodicSaves:
         saved = self._saved == held
         if saved and wait:
             saved = self._checkpoints.flush()
-        if self._sharded:
+        if self.sharded:
             saved = all(gather_objects(saved))
         if saved:
             return

@@ -93,9 +93,6 @@ class Seat:
         self._groups = ProcessGroups()
         self._main_thread = threading.current_thread()
         self._holds = self._interrupt_due = False
-        self.running = False
-        """Whether `run` has been called."""
-
         self.releases_at_boundary = False
         """Whether the function itself calls `release`, at the end of a step. Otherwise the optimizer's step does."""
 
@@ -113,7 +110,6 @@ class Seat:
 
     def run(self, body: Callable[[], Result]) -> Result:
         """Call ``body`` in each round until it returns without a request to stop, and return its result."""
-        self.running = True
         self._channel.send(Entered(early_start=not has_process_group()))
         if not self._page.is_granted(self._index, self._round):  # started before it has a place in a round
             self._wait_for_round()
@@ -140,6 +136,11 @@ class Seat:
             error = None  # with it, the objects of the function's frames are released
             self._park()
             self._wait_for_round()
+
+    @property
+    def is_in_function(self) -> bool:
+        """Whether the main thread is in the script's function."""
+        return not self._left.is_set()
 
     def hold(self) -> None:
         """Do not interrupt the main thread from now on, until `release` is called."""

@@ -29,7 +29,7 @@ from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import checkpoint_files
 from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
-from hpcelastic.training.retention import Retention
+from hpcelastic.training.retention import CheckpointName, Retention
 from tests.training.workers import drafts, listing, make_run
 
 
@@ -59,12 +59,15 @@ class Node:
         size: int | None = None,
         round: int = 2,
         metric: str = "",
+        part: int = 0,
+        parts: int = 0,
     ) -> None:
         fd = os.memfd_create("test")
         os.write(fd, data)
         length = len(data) if size is None else size
         retention = asdict(Retention(keep=2, keep_every=10, best="loss"))
-        message = Snapshot(slot, 0, round, step, length, str(self.directory), retention, metric)
+        name = CheckpointName(round, step, metric, parts, part)
+        message = Snapshot(slot, 0, round, step, length, str(self.directory), str(name), retention)
         assert self.worker.send(message, [fd])
         os.close(fd)
 
@@ -163,6 +166,31 @@ def test_only_the_newest_snapshot_follows_the_one_that_is_being_written(
     blocked()
     assert node.answers(2) == [(0, ""), (2, "")]
     assert listing(node.directory) == ["round-0002.step-00000010.pt", "round-0002.step-00000012.pt"]
+
+
+def test_each_part_of_a_sharded_state_is_published(node: Node, blocked: Callable[[], None]) -> None:
+    node.begin(10)
+    for part in range(2):
+        node.send(11, slot=part + 1, part=part, parts=2)
+    blocked()
+    assert node.answers(3) == [(0, ""), (1, ""), (2, "")]
+    node.send(12, part=0, parts=2)
+    assert node.answers(1) == [(0, "")]
+    names = ["10.pt", "11.part-00000-of-00002.pt", "11.part-00001-of-00002.pt", "12.part-00000-of-00002.pt"]
+    assert listing(node.directory) == [f"round-0002.step-000000{name}" for name in names]
+
+
+def test_a_sharded_checkpoint_is_complete_before_it_replaces_another(node: Node) -> None:
+    for step in (11, 12, 13):
+        for part in range(2):
+            node.send(step, part=part, parts=2)
+            assert node.answers(1) == [(0, "")]
+            complete = [11, 12, 13][: step - 11 + part]
+            kept = {
+                f"round-0002.step-{step:08}.part-{part:05}-of-00002.pt" for step in complete[-2:] for part in (0, 1)
+            }
+            assert kept <= set(listing(node.directory))
+    assert set(listing(node.directory)) == kept
 
 
 def test_the_state_of_a_worker_that_has_died_is_published(node: Node, blocked: Callable[[], None]) -> None:

@@ -1,6 +1,7 @@
 """Possible faults of the code around the protocol. Each is one edit of the source."""
 
 from tests.protocol.under_test import (
+    CHECKPOINT_FILES,
     ELASTIC,
     FENCE,
     FILES,
@@ -13,6 +14,7 @@ from tests.protocol.under_test import (
     LEASE_NAMES,
     LEASES,
     LIVENESS,
+    LOADING,
     NODE,
     POLLING,
     PUBLISH,
@@ -20,6 +22,7 @@ from tests.protocol.under_test import (
     REGISTER,
     RENDEZVOUS,
     REQUEUE,
+    RETENTION,
     ROUNDS,
     SIGNAL_RESOLUTION,
     SNAPSHOT_WRITER,
@@ -277,9 +280,16 @@ MUTANTS = {
     ),
     "a newcomer does not receive the state of the optimizer": Patch(
         ELASTIC,
-        'part.load_state_dict(saved["parts"][name])',
-        'name == "optimizer" or part.load_state_dict(saved["parts"][name])',
+        "self._parts[name].load_state_dict(state)",
+        'name == "optimizer" or self._parts[name].load_state_dict(state)',
     ),
+    "a checkpoint is complete with its first file": Patch(
+        CHECKPOINT_FILES, "if files.issuperset(name.files())", "if name in files"
+    ),
+    "the worst checkpoint is kept": Patch(
+        RETENTION, 'sign = -1 if self.mode == "max"', 'sign = -1 if self.mode == "min"'
+    ),
+    "the position in the data is not loaded": Patch(LOADING, '= saved["samples"], saved', "= self.samples, saved"),
     "the oldest state is chosen": Patch(RECOVERY, "newest = max(", "newest = min("),
     "an optimizer's step is interrupted": Patch(ROUNDS, "            self.hold()\n", "            self.release()\n"),
     "all workers that may be at fault are replaced at once": Patch(
@@ -307,7 +317,7 @@ MUTANTS = {
         SNAPSHOT_WRITER, "checksum = zlib.crc32(chunk, checksum)", "checksum = checksum or zlib.crc32(chunk)"
     ),
     "an older snapshot follows a newer one": Patch(
-        SNAPSHOT_WRITER, "older = self._pending.pop(snapshot.directory, None)", "older = None"
+        SNAPSHOT_WRITER, "older = self._pending.pop(job.place, None)", "older = None"
     ),
     # publications of workers
     "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
@@ -396,8 +406,11 @@ BY_TESTS = {
     "a worker is resumed before the guard watches it": "tests/agent/test_parking.py",
     "a state that is not whole counts as whole": "tests/training/test_elastic.py",
     "a newcomer does not receive the state of the optimizer": (
-        "tests/e2e/test_elastic.py::test_a_newcomer_receives_the_whole_state"
+        "tests/training/test_world_changes.py::test_no_change_of_the_world_changes_the_result"
     ),
+    "a checkpoint is complete with its first file": "tests/agent/test_snapshot_writer.py",
+    "the worst checkpoint is kept": "tests/training/test_retention.py",
+    "the position in the data is not loaded": "tests/training/test_loading.py",
     "the oldest state is chosen": "tests/training/test_recovery.py",
     "an optimizer's step is interrupted": (
         "tests/e2e/test_resumed_workers.py::test_an_optimizer_step_is_not_interrupted"

@@ -34,6 +34,8 @@ ELASTIC, RECOVERY, ROUNDS = (
 )
 WORKERS = "hpcelastic.agent.workers"
 IDLE_WORKERS, SNAPSHOT_WRITER = "hpcelastic.agent.idle_workers", "hpcelastic.agent.snapshot_writer"
+CHECKPOINT_FILES, RETENTION = "hpcelastic.training.checkpoint_files", "hpcelastic.training.retention"
+LOADING = "hpcelastic.training.loading"
 
 _AS_THEY_ARE = {
     "hpcelastic.errors",
