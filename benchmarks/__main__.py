@@ -23,6 +23,7 @@ NAMES = (
     "register",
     "torch_store",
     "stopping",
+    "keep",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"

@@ -14,6 +14,7 @@ import pytest
 from benchmarks import (
     agent_cost,
     gpu,
+    keep,
     metered,
     operations,
     recovery,
@@ -223,6 +224,14 @@ def test_the_cost_of_a_poll_in_each_step() -> None:
     results = through_json(stopping.measure, stopping.Parameters(ranks=(1, 2), calls=5, repeat=1))
     assert [(run["ranks"], run["step"]) for run in results["runs"]] == [(1, 0.0), (1, 0.02), (2, 0.0), (2, 0.02)]
     assert all(run["seconds"] > 0 for run in results["runs"])
+
+
+@pytest.mark.slow
+def test_the_cost_of_saves() -> None:
+    results = through_json(keep.measure, keep.Parameters(mib=8, steps=2, repeat=1))
+    assert all(len(values) == 1 and values[0] > 0 for values in results["seconds"].values())
+    (table,) = keep.tables(results)
+    assert len(table.rows) == 4
 
 
 def test_the_owner_of_a_port() -> None:

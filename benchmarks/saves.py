@@ -1,0 +1,110 @@
+"""A worker for the benchmarks that measures its checkpoints, writes the results, and sleeps.
+
+``saves.py NOTES MIB REPEAT STEPS``
+"""
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hpcelastic.training import Checkpoints
+
+_TENSORS = 64
+STEP = 0.1
+"""Seconds of a training step."""
+
+STEP_STATE = 128
+"""MiB of the state in the training steps."""
+
+SAVE_EVERY = 10
+
+
+def main(notes: str, mib: str, repeat: str, steps: str) -> None:
+    torch.set_num_threads(1)
+    os.chdir(notes)
+    results = {**standstill(int(mib), int(repeat)), **training(int(steps), int(repeat))}
+    draft = Path(notes, "results.draft")
+    draft.write_text(json.dumps(results))
+    draft.rename(Path(notes, "results.json"))
+    while True:
+        time.sleep(3600)
+
+
+def state_of(mib: int) -> dict[str, torch.Tensor]:
+    return {f"tensor {number}": torch.rand(mib * 2**18 // _TENSORS) for number in range(_TENSORS)}
+
+
+def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
+    """Measure for how long a save stops the training, and how long a load takes."""
+    state, checkpoints = state_of(mib), Checkpoints(keep=1)
+    copies = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    names = ("copy", "background", "wait", "torch.save", "load", "torch.load")
+    found: dict[str, list[float]] = {name: [] for name in names}
+
+    def copy() -> None:
+        for name, tensor in state.items():
+            copies[name].copy_(tensor)
+
+    def plain(path: Path = Path("plain.pt")) -> None:
+        with path.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+
+    for warm_up in range(4):  # the first saves allocate the memory
+        checkpoints.save(warm_up, state, wait=False)
+        checkpoints.flush()
+    for number in range(repeat):
+        found["copy"].append(timed(copy))
+        found["background"].append(timed(lambda step=10 + 2 * number: checkpoints.save(step, state, wait=False)))
+        assert checkpoints.flush(), "the state is not published"
+        found["wait"].append(timed(lambda step=11 + 2 * number: checkpoints.save(step, state)))
+        found["torch.save"].append(timed(plain))
+        found["load"].append(timed(checkpoints.load))
+        found["torch.load"].append(timed(lambda: torch.load("plain.pt", weights_only=True)))
+    return found
+
+
+def training(steps: int, repeat: int) -> dict[str, list[float]]:
+    """Measure steps with saves in the background, in turn with steps without."""
+    state, checkpoints = state_of(STEP_STATE), Checkpoints("steps", keep=1)
+    matrix = torch.rand(512, 512)
+    each = min(timed(lambda: torch.mm(matrix, matrix)) for _ in range(50))
+    products = max(1, round(STEP / each))
+
+    saved = itertools.count()
+
+    def train(save_every: int) -> float:
+        """Return the seconds of a step."""
+        began = time.perf_counter()
+        for step in range(steps):
+            for _ in range(products):
+                torch.mm(matrix, matrix)
+            if save_every and step % save_every == 0:
+                checkpoints.save(next(saved), state, wait=False)
+        return (time.perf_counter() - began) / steps
+
+    train(SAVE_EVERY)  # the first saves allocate the memory
+    found: dict[str, list[float]] = {"steps": [], "steps with saves": []}
+    for _ in range(repeat):
+        checkpoints.flush()
+        found["steps"].append(train(0))
+        found["steps with saves"].append(train(SAVE_EVERY))
+    return found
+
+
+def timed(function: Callable[[], Any]) -> float:
+    began = time.perf_counter()
+    function()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
