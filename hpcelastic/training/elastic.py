@@ -7,10 +7,9 @@ random number generators. A rank that fails between the optimizer's step and the
 receives one.
 """
 
-import copy
 import random
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hpcelastic.errors import ConfigError
@@ -25,6 +24,7 @@ from .process_groups import has_process_group
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
 from .shards import is_sharded_model
+from .small_state import SmallState
 from .stop import must_save, on_agents_interface, should_stop
 from .transfer import receive_state, send_state
 
@@ -102,7 +102,7 @@ class Elastic:
         self._begun = False
         """Whether the objects have been trained or loaded, so that they are no longer those of the beginning."""
 
-        self._small = _SmallState(self.state)
+        self._small = SmallState(self.state)
         self._worker = context()
         """The place of this process in the round. Read once in a round, because each step needs it."""
 
@@ -306,43 +306,6 @@ class Elastic:
     def _batch_size(self) -> int:
         """Return the number of samples in the batch of the current step, over all ranks."""
         return self._data.size(self.step, self._worker.world_size)
-
-
-class _SmallState:
-    """All that may change before the optimizer's step: the user's values, buffers of models, and random numbers."""
-
-    def __init__(self, state: dict[str, Any]) -> None:
-        self._state = state
-        self._all_buffers: list[torch.Tensor] = []
-
-    def find_buffers(self, parts: Iterable[Any]) -> None:
-        """Find the buffers of all models, which takes too long for each step."""
-        self._all_buffers = [buffer for part in parts if hasattr(part, "buffers") for buffer in part.buffers()]
-
-    def copy(self) -> None:
-        """Copy the values, for `restore`."""
-        import torch
-
-        self._state_before = copy.deepcopy(self._state)
-        self._buffers = [(buffer, buffer.clone()) for buffer in self._all_buffers]
-        self._torch, self._python = torch.get_rng_state(), random.getstate()
-        self._cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
-        self._numpy = sys.modules["numpy"].random.get_state() if "numpy.random" in sys.modules else None
-
-    def restore(self) -> None:
-        import torch
-
-        self._state.clear()
-        self._state.update(copy.deepcopy(self._state_before))  # the same step may fail again
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                buffer.copy_(before)
-        torch.set_rng_state(self._torch)
-        random.setstate(self._python)
-        if self._cuda is not None:
-            torch.cuda.set_rng_state(self._cuda)
-        if self._numpy is not None:
-            sys.modules["numpy"].random.set_state(self._numpy)
 
 
 def _gather(held: Held | None) -> list[Held | None]:
