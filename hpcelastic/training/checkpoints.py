@@ -21,7 +21,7 @@ from .checkpoint_files import GONE_ERRORS, CheckpointFiles, find_damage, seal
 from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
-from .process_groups import gather_objects, has_process_group
+from .process_groups import gather_objects, place_in_group
 from .publish import publication_error
 from .recovery import Held
 from .retention import CheckpointName, Retention
@@ -145,9 +145,7 @@ class Checkpoints:
 
     def _save_sharded(self, name: CheckpointName, state: dict[str, Any], wait: bool) -> Path:
         """Save this rank's part. All ranks do the same: if one cannot begin or does not succeed, none does."""
-        import torch.distributed as dist
-
-        rank = dist.get_rank()
+        rank, _ = place_in_group()
         ranks = gather_objects((name.metric, not wait and self.is_saving()))
         name = name._replace(parts=len(ranks), part=rank, metric=ranks[0][0])
         if not wait:
@@ -242,16 +240,13 @@ class Checkpoints:
     def newest(self) -> Held | None:
         """Return which state the newest checkpoint has, without reading it; None if there is none.
 
-        After the call no older round can publish here.
+        Every rank calls this. After the call no older round can publish here.
         """
-        files = self._claimed_files()
-        return next((Held(name.round, name.step) for name in files.names()), None)
+        return next((Held(name.round, name.step) for name in self._candidates(best=False)), None)
 
     def _load(self, map_location: Any, best: bool, like: dict[str, Any] | None) -> Checkpoint | None:
-        import torch.distributed as dist
-
-        rank, world_size = (dist.get_rank(), dist.get_world_size()) if has_process_group() else (0, 1)
-        names = gather_objects(self._candidates(best) if rank == 0 else [])[0]
+        rank, world_size = place_in_group()
+        names = self._candidates(best)
         for name in names:
             damages = gather_objects(self._find_damage(name.files()[rank::world_size]))
             if not any(damages):
@@ -270,9 +265,20 @@ class Checkpoints:
         return None
 
     def _candidates(self, best: bool) -> list[CheckpointName]:
-        """Return the checkpoints in the order of age or of the metric."""
-        names = self._claimed_files().names()
-        return self.retention.ranked(names) if best else names
+        """Return the checkpoints in the order of age or of the metric. Rank 0 chooses, and all ranks get its answer.
+
+        Before that, the agents of all ranks publish what earlier rounds have left, and older rounds are excluded.
+        """
+        saves = background_saves() if self.round else None
+        if saves is not None:
+            saves.await_agent()
+        gather_objects(None)  # all ranks have waited
+        names: list[CheckpointName] = []
+        if place_in_group()[0] == 0:
+            files = self._files()
+            files.claim()
+            names = self.retention.ranked(files.names()) if best else files.names()
+        return gather_objects(names)[0]
 
     def _find_damage(self, files: list[CheckpointName]) -> str:
         """Return a description of the first damage in ``files``; empty if they are whole."""
@@ -313,15 +319,6 @@ class Checkpoints:
     def _files(self) -> CheckpointFiles:
         """Return the files of this directory, as this worker's round sees them now."""
         return CheckpointFiles(self.directory, self.round, self._fence())
-
-    def _claimed_files(self) -> CheckpointFiles:
-        """Return the files after all that older rounds have left here is published, and older rounds are excluded."""
-        saves = background_saves() if self.round else None
-        if saves is not None:
-            saves.await_agent()
-        files = self._files()
-        files.claim()
-        return files
 
     def _fence(self) -> Fence | None:
         """Return the fence of `round`, which the caller may have set, even outside a run; None for round 0."""

@@ -229,7 +229,7 @@ class Elastic:
         held, rank = _gather(self._held), self._worker.rank
         # A state of the last round is not older than any on disk, which need not be asked then.
         recent = any(state is not None and state.round == self._worker.round - 1 for state in held)
-        choice = choose(held, None if recent else self._newest_checkpoint(rank))
+        choice = choose(held, None if recent or self.checkpoints is None else self.checkpoints.newest())
         if choice.state is None:
             if self._begun:
                 raise RuntimeError(
@@ -248,12 +248,6 @@ class Elastic:
             send_state(self._state_dict(), choice, rank)
         if rank not in choice.sources:
             _seed(self.batches.seed, self.step, rank)
-
-    def _newest_checkpoint(self, rank: int) -> Held | None:
-        """Return which state is the newest on disk. Rank 0 looks."""
-        if self.checkpoints is None:
-            return None
-        return _gather(self.checkpoints.newest() if rank == 0 else None)[0]
 
     def _commit(self, step: int, samples: int) -> None:
         """Note that the state after ``step`` steps, which had ``samples`` samples, is whole."""

@@ -110,6 +110,13 @@ def _shut_down(fd: int, inode: int, store_port: int, *, belongs: bool) -> None:
             copy.shutdown(socket.SHUT_RDWR)
 
 
+def place_in_group() -> tuple[int, int]:
+    """Return the rank and the number of ranks of this process in the default process group; 0 and 1 without one."""
+    import torch.distributed as dist
+
+    return (dist.get_rank(), dist.get_world_size()) if has_process_group() else (0, 1)
+
+
 def gather_objects(value: Value) -> list[Value]:
     """Return the values of all ranks; only this one without a process group.
 

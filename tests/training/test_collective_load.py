@@ -13,10 +13,20 @@ from hpcelastic.training import Checkpoints
 pytestmark = pytest.mark.slow
 
 LOAD = """
-import sys
+import sys, time
 import torch.distributed as dist
-from hpcelastic.training import Checkpoints
-store, rank, directory = sys.argv[1:]
+from hpcelastic.training import Checkpoints, checkpoints
+store, rank, directory = sys.argv[1:4]
+
+class Agent:
+    "The agent of a node, which still has a checkpoint of an earlier round to publish."
+    def await_agent(self):
+        if rank == "1":
+            time.sleep(1)
+            Checkpoints(directory, round=8).save(120, {"number": 120})
+
+if sys.argv[4:]:
+    checkpoints.background_saves = Agent
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=int(rank), world_size=2)
 found = Checkpoints(directory, round=9).load()
 print(found and (found.round, found.step, found.state["number"]))
@@ -24,11 +34,11 @@ dist.destroy_process_group()
 """
 
 
-def load(tmp_path: Path, *directories: Path) -> list[tuple[int, str, str]]:
+def load(tmp_path: Path, *directories: Path, arguments: tuple[str, ...] = ()) -> list[tuple[int, str, str]]:
     """Return exit status, output and errors of ranks 0 and 1, each of which lists its own directory."""
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", LOAD, str(tmp_path / "store"), str(rank), str(directory)],
+            [sys.executable, "-c", LOAD, str(tmp_path / "store"), str(rank), str(directory), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -64,3 +74,9 @@ def test_a_rank_that_does_not_see_it_reports_the_remedy(tmp_path: Path) -> None:
     assert status in (1, -signal.SIGABRT), errors  # torch may abort at the exit of a process whose group is still open
     assert "which does not exist on node" in errors
     assert "on a filesystem that all nodes share" in errors
+
+
+def test_rank_0_waits_until_the_agents_of_all_ranks_have_published(tmp_path: Path) -> None:
+    save(tmp_path / "a", 8, 100)
+    results = load(tmp_path, tmp_path / "a", tmp_path / "a", arguments=("with agents",))
+    assert [output for _, output, _ in results] == ["(8, 120, 120)\n"] * 2, results

@@ -154,5 +154,6 @@ def test_no_change_of_the_world_changes_the_result(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_no_change_of_many_changes_the_result(undisturbed: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_sequences(range(40, 1040), undisturbed, monkeypatch) > 2500
