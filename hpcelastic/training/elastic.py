@@ -20,7 +20,7 @@ from .context import context
 from .learning_rates import scale_learning_rates
 from .loading import Batches, Loading
 from .periodic_saves import PeriodicSaves
-from .process_groups import has_process_group
+from .process_groups import gather_objects, has_process_group
 from .recovery import Held, choose
 from .rounds import Seat, take_seat
 from .shards import is_sharded_model
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import torch
 
 Result = TypeVar("Result")
-
-_NONE = -1
 
 
 class Elastic:
@@ -226,7 +224,7 @@ class Elastic:
 
     def _recover(self) -> None:
         """Continue from the newest whole state that any rank, or the disk, has."""
-        held, rank = _gather(self._held), self._worker.rank
+        held, rank = gather_objects(self._held), self._worker.rank
         # A state of the last round is not older than any on disk, which need not be asked then.
         recent = any(state is not None and state.round == self._worker.round - 1 for state in held)
         choice = choose(held, None if recent or self.checkpoints is None else self.checkpoints.newest())
@@ -300,20 +298,6 @@ class Elastic:
     def _batch_size(self) -> int:
         """Return the number of samples in the batch of the current step, over all ranks."""
         return self._data.size(self.step, self._worker.world_size)
-
-
-def _gather(held: Held | None) -> list[Held | None]:
-    """Return the values of all ranks."""
-    import torch
-    import torch.distributed as dist
-
-    if not has_process_group() or dist.get_world_size() == 1:
-        return [held]
-    mine = torch.tensor(held or (_NONE, _NONE), device="cpu")
-    rows = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(rows, mine)
-    pairs = [(int(row[0]), int(row[1])) for row in rows]
-    return [None if step == _NONE else Held(round, step) for round, step in pairs]
 
 
 def _seed(seed: int, step: int, rank: int) -> None:

@@ -39,7 +39,7 @@ class Exchange:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.held: list[Held | None] = []
         self._sent: dict[str, Any] = {}
-        monkeypatch.setattr(elastic, "_gather", lambda held: self.held)
+        monkeypatch.setattr(elastic, "gather_objects", lambda held: self.held)
         monkeypatch.setattr(elastic, "send_state", self._send)
         monkeypatch.setattr(elastic, "receive_state", lambda choice, rank: copy.deepcopy(self._sent))
 
