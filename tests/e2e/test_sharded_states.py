@@ -1,12 +1,12 @@
 """Training with `Elastic` and FSDP2: each rank holds a part of the state, and all parts are in the checkpoints."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Shell, shell_in
+from hpcelastic.training.checkpoint_files import CheckpointFiles
+from tests.cli.shell import Shell, eventually, shell_in
 from tests.e2e.rounds import Run
 from tests.e2e.test_elastic import TRAINS, begins, check_result
 
@@ -49,12 +49,14 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_the_others_continue_from_the_last_checkpoint_when_a_node_is_lost(shell: Shell) -> None:
     run = Run(shell, SHARDED, 3, script_arguments=("20", "1", "0", "0"))
     before = run.pids(1)
-    time.sleep(0.5)
+    files = CheckpointFiles(shell.directory / "runs/r/checkpoints", 0, None)
+    eventually(files.names)
+    saved = files.names()[0].step
     run.kill_node(2)
     after = run.await_round(2, 2)
     assert set(after.values()) == {pid for rank, pid in before.items() if rank != 2}
     steps = set(begins(run, 2).values())
-    assert len(steps) == 1 and steps.pop() > 0
+    assert len(steps) == 1 and steps.pop() >= saved > 0
     run.finish()
     check_result(shell, SHARDED)
 
