@@ -86,26 +86,27 @@ def newest(output: Path) -> str | None:
     return chosen[0]
 
 
-def main(*more: TrainerCallback) -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", type=Path, default="output/transformers", help="on a filesystem of all nodes")
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--step-time", type=float, default=0, metavar="SECONDS", help="make each step this much longer")
-    args = parser.parse_args()
+    return parser.parse_args()
 
+
+def make_trainer(args: argparse.Namespace, telling: Telling, **more: Any) -> Trainer:
     # Joins the other ranks, if there are any.
     arguments = TrainingArguments(
         str(args.output),
         max_steps=args.steps,  # in steps, not in epochs, which are shorter where there are more ranks
-        per_device_train_batch_size=16,
         learning_rate=2e-3,
         lr_scheduler_type="constant",
-        save_steps=20,
         ddp_find_unused_parameters=False,
         logging_strategy="no",
         report_to="none",
         disable_tqdm=True,
         use_cpu=not torch.cuda.is_available(),
+        **more,
     )
     torch.manual_seed(0)
     config = BertConfig(
@@ -116,16 +117,24 @@ def main(*more: TrainerCallback) -> None:
         intermediate_size=64,
         max_position_embeddings=LENGTH,
         num_labels=CLASSES,
+        hidden_dropout_prob=0,  # which ranks draw differently
+        attention_probs_dropout_prob=0,
     )
-    telling = Telling(Sequences(256), args.step_time)
-    trainer = Trainer(
-        BertForSequenceClassification(config), arguments, train_dataset=Sequences(2048), callbacks=[telling, *more]
-    )
-    trainer.train(resume_from_checkpoint=newest(args.output))
+    return Trainer(BertForSequenceClassification(config), arguments, train_dataset=Sequences(2048), callbacks=[telling])
+
+
+def end(trainer: Trainer) -> None:
     if trainer.is_world_process_zero():
         print(f"trained {trainer.state.global_step} steps", flush=True)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+def main() -> None:
+    args = arguments()
+    trainer = make_trainer(args, Telling(Sequences(256), args.step_time), per_device_train_batch_size=16, save_steps=20)
+    trainer.train(resume_from_checkpoint=newest(args.output))
+    end(trainer)
 
 
 if __name__ == "__main__":
