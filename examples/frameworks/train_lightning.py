@@ -43,10 +43,10 @@ class Digits(LightningModule):
 
     @torch.no_grad()
     def tell(self, what: str) -> None:
+        images, labels = (part.to(self.device) for part in self.test.tensors)
+        scores = self.network(images)  # on all ranks, each of which may have a part of the network
+        loss, accuracy = F.cross_entropy(scores, labels), (scores.argmax(1) == labels).float().mean()
         if self.trainer.is_global_zero:
-            images, labels = (part.to(self.device) for part in self.test.tensors)
-            scores = self.network(images)
-            loss, accuracy = F.cross_entropy(scores, labels), (scores.argmax(1) == labels).float().mean()
             where = f"{self.trainer.world_size} ranks, step {self.global_step}"
             print(f"{what}: {where}, loss {loss:.4f}, accuracy {accuracy:.3f}", flush=True)
 

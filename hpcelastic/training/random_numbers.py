@@ -33,8 +33,8 @@ def _random_state() -> dict[str, Any]:
     import torch
 
     state = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()  # type: ignore[no-untyped-call]  # torch has not annotated it
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has not annotated it
+        state["cuda"] = torch.cuda.get_rng_state()
     if "numpy.random" in sys.modules:
         kind, keys, *rest = sys.modules["numpy"].random.get_state()
         state["numpy"] = (kind, keys.tolist(), *rest)  # an array cannot be loaded again

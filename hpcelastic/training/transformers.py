@@ -103,9 +103,9 @@ class CheckpointCallback(TrainerCallback):
         random = gather_random_states()
         if not self._trainer.is_world_process_zero():
             return
-        trainer = self._trainer
+        trainer: Any = self._trainer  # has its optimizer and schedule by now
         stateful = [each for each in [*trainer.callback_handler.callbacks, trainer.control] if _is_stateful(each)]
-        state = {
+        state: dict[str, Any] = {
             "files": {
                 WEIGHTS_NAME: trainer.model.state_dict(),
                 OPTIMIZER_NAME: trainer.optimizer.state_dict(),

@@ -1,4 +1,4 @@
-"""The scripts of examples/frameworks: a node is lost, and they continue from the checkpoints of their frameworks.
+"""The scripts of examples/frameworks: a node is lost, and they continue from the newest checkpoint.
 
 The scripts have no code for the tests, so these tests read their output, like a user.
 """
@@ -38,10 +38,15 @@ SCRIPTS = {
     "train_accelerate.py": (["--epochs", 8], ["torch", "accelerate"]),
     "train_transformers.py": (["--steps", 180], ["torch", "transformers.trainer"]),
     "train_fsdp.py": (["--steps", 10000], ["torch", "torch.distributed.checkpoint"]),
-    "stops_lightning.py": (["--epochs", 1000], ["torch", "lightning.pytorch"]),
-    "stops_transformers.py": (["--steps", 10000], ["torch", "transformers.trainer"]),
+    "elastic_lightning.py": (["--epochs", 1000], ["torch", "lightning.pytorch"]),
+    "elastic_lightning.py --sharded": (["--epochs", 1000], ["torch", "lightning.pytorch"]),
+    "elastic_transformers.py": (["--steps", 10000], ["torch", "transformers.trainer"]),
+    "elastic_accelerate.py": (["--steps", 10000], ["torch", "accelerate"]),
 }
-"""By script: its duration of training, and the modules that its nodes import."""
+"""By script, and its options: its duration of training, and the modules that its nodes import."""
+
+ELASTIC = [script for script in SCRIPTS if script.startswith("elastic_")]
+"""The scripts with checkpoints of hpcelastic."""
 
 
 class Mark(NamedTuple):
@@ -61,10 +66,11 @@ class Stage:
     """Two agents on this machine, each like a node, with a script of the examples."""
 
     def __init__(self, script: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        last_call = 2 if script.startswith("stops_") else 60
+        last_call = 2 if script in ELASTIC else 60
         monkeypatch.chdir(ROOT)
         length, preload = SCRIPTS[script]
-        args = ["--output", str(directory / "output"), *length, "--step-time", 0.05]
+        script, *options = script.split()
+        args = ["--output", str(directory / "output"), *length, "--step-time", 0.05, *options]
         overrides = {
             "run": {"name": "r", "directory": str(directory)},
             "entrypoint": {"script": f"examples/frameworks/{script}", "args": args},
@@ -208,8 +214,8 @@ def test_it_continues_when_the_node_of_rank_0_is_lost(script: str, stage: Callab
     assert not [log for log in run.run.directory.glob("agent-*.log") if "fresh interpreter" in log.read_text()]
 
 
-@pytest.mark.parametrize("script", ["stops_lightning.py", "stops_transformers.py"])
-def test_with_a_callback_a_newcomer_costs_no_step(script: str, stage: Callable[[str], Stage]) -> None:
+@pytest.mark.parametrize("script", ELASTIC)
+def test_a_newcomer_costs_no_step(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start_node(0)
     run.until_trained(1, ranks=1)
@@ -230,10 +236,9 @@ def test_with_a_callback_a_newcomer_costs_no_step(script: str, stage: Callable[[
     assert not [line for line in run.run.logs() if "Received SIGTERM" in line]  # Lightning's message
 
 
-def test_checkpoints_are_loaded_with_another_number_of_ranks(
-    stage: Callable[[str], Stage],
-) -> None:
-    run = stage("train_fsdp.py")
+@pytest.mark.parametrize("script", ["train_fsdp.py", *ELASTIC])
+def test_checkpoints_are_loaded_with_another_number_of_ranks(script: str, stage: Callable[[str], Stage]) -> None:
+    run = stage(script)
     run.nodes.start()
     run.until_trained(1, ranks=2)
     run.nodes.kill_node(0)
@@ -242,6 +247,34 @@ def test_checkpoints_are_loaded_with_another_number_of_ranks(
     run.until_trained(1, ranks=2)
     check(run.marks(), worlds=[2, 1, 2])
     assert run.run.status().restarts == 0
+
+
+@pytest.mark.parametrize("script", ELASTIC)
+def test_the_position_in_the_data_does_not_depend_on_the_number_of_ranks(
+    script: str, stage: Callable[[str], Stage], tmp_path: Path
+) -> None:
+    """A training with other samples in any step would have another loss."""
+    run = stage(script)
+    run.nodes.start()
+    run.until_trained(1, ranks=2)
+    run.nodes.kill_node(0)
+    run.until_trained(2, ranks=1)
+    losses = {mark.at: loss(mark.state) for mark in run.marks()}
+    name, *options = script.split()
+    (unit, _), _ = SCRIPTS[script]
+    length = max(losses) // 44 + 1 if unit == "--epochs" else max(losses) + 1
+    arguments = [f"examples/frameworks/{name}", "--output", tmp_path / "alone", unit, length, *options]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    alone = subprocess.run(
+        [sys.executable, *map(str, arguments)], env=environ, capture_output=True, text=True, timeout=2 * TIMEOUT
+    )
+    found = (LINE.match(f"[0.0] {line}") for line in alone.stdout.splitlines())
+    undisturbed = {int(m[3]): loss(m[5]) for m in found if m}
+    assert losses == {step: pytest.approx(undisturbed.get(step), abs=0.002) for step in losses}, alone.stderr
+
+
+def loss(state: str) -> float:
+    return float(re.findall(r"loss ([\d.]+)", state)[0])
 
 
 def check(marks: list[Mark], worlds: list[int]) -> None:
