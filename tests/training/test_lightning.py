@@ -83,7 +83,7 @@ def fit(directory: Path, stop_after: int | None, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("stop_after", [4, 6, 8])
+@pytest.mark.parametrize("stop_after", [4, 6, 8, 12])
 def test_it_continues_where_it_stopped(
     stop_after: int, accumulate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
