@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from hpcelastic.backends.etcd_server import EtcdServer
 from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
@@ -33,6 +34,10 @@ def _default_signals() -> None:
 
 
 _default_signals()
+
+# No property depends on the speed of the machine.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 os.environ["HPCELASTIC_CONFIG"] = ""  # not the profiles of the user
 

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.agent import free_space
@@ -20,7 +20,6 @@ def forecast(*free: float, every: float = 600.0) -> float | None:
     return made.seconds_left()
 
 
-@settings(deadline=None)
 @given(st.integers(2**20, 2**40), st.integers(1, 2**45), st.integers(6, 40), st.floats(60.0, 1e5))
 def test_a_steady_loss_is_continued(loss: int, left: int, count: int, every: float) -> None:
     made = SpaceForecast()

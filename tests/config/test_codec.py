@@ -18,7 +18,7 @@ PREFIX = "the run's configuration is not valid: "
 SUFFIX = "; the file is damaged, or another version of hpcelastic wrote it; submit the run again"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(configs)
 def test_decode_inverts_encode_through_json(config: JobConfig) -> None:
     assert repr(decode(json.loads(json.dumps(encode(config))))) == repr(config)

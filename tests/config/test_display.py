@@ -51,7 +51,7 @@ def test_nodes_with_spares_have_a_line_each() -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(configs)
 def test_the_output_loads_to_the_same_configuration(config: JobConfig) -> None:
     shown = show(from_mapping(encode(config)))
@@ -61,7 +61,7 @@ def test_the_output_loads_to_the_same_configuration(config: JobConfig) -> None:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(configs)
 def test_other_readers_of_yaml_see_the_same_text(config: JobConfig) -> None:
     shown = yaml.safe_load(show(from_mapping(encode(config))))

@@ -158,7 +158,7 @@ def histories(draw: st.DrawFn) -> list[Operation]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(histories())
 def test_the_verdict_is_that_of_an_exhaustive_check(history: list[Operation]) -> None:
     assert bool(check(history, key, None)) == every_order(history, key, None)

@@ -55,6 +55,4 @@ class Run(RuleBasedStateMachine):
 
 
 TestRun = Run.TestCase
-TestRun.settings = hypothesis_settings(
-    max_examples=100, stateful_step_count=40, deadline=None, derandomize=True, database=None
-)
+TestRun.settings = hypothesis_settings(max_examples=100, stateful_step_count=40, derandomize=True, database=None)

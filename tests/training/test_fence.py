@@ -129,7 +129,7 @@ def test_any_pair_of_suspended_steps_keeps_the_newer_round(scenes: Callable[[], 
     assert two_naps(scenes, publish_file, publish_file) > 100
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 6)), max_size=40))
 def test_four_workers_of_three_rounds_in_any_order(
     scenes: Callable[[], Scene], schedule: Sequence[tuple[int, int]]

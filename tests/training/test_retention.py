@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.training.retention import CheckpointName, Retention
@@ -24,14 +24,12 @@ RULES = st.builds(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 20_000), st.integers(0, 10**9)), min_size=1))
 def test_the_newest_is_of_the_latest_round_then_of_the_latest_step(keys: list[tuple[int, int]]) -> None:
     names = [CheckpointName.parse(str(CheckpointName(*key))) for key in keys]
     assert max(name[:2] for name in names if name) == max(keys)
 
 
-@settings(deadline=None)
 @given(METRICS, VALUES)
 def test_a_name_has_the_exact_value_of_any_metric(metric: str, value: float) -> None:
     name = CheckpointName(3, 120, Retention(best=metric).metric_of({metric: value}))
@@ -56,7 +54,6 @@ def test_other_names_are_no_checkpoints(text: str) -> None:
     assert CheckpointName.parse(text) is None
 
 
-@settings(deadline=None)
 @given(RULES, NAMES, st.data())
 def test_what_stays_is_what_the_rule_promises(rule: Retention, names: set[CheckpointName], data: st.DataObject) -> None:
     saved = data.draw(st.sampled_from(sorted(names)))
@@ -81,7 +78,6 @@ def test_what_stays_is_what_the_rule_promises(rule: Retention, names: set[Checkp
     assert staying <= others
 
 
-@settings(deadline=None)
 @given(RULES, st.lists(SMALL, min_size=1, max_size=15))
 def test_the_best_of_all_that_were_ever_saved_stays(rule: Retention, values: list[float | None]) -> None:
     stored: set[CheckpointName] = set()

@@ -1,7 +1,7 @@
 """The interval between saves, by the formula of Young and Daly."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.training.save_interval import (
@@ -22,7 +22,6 @@ def lost(interval: float, cost: float, mean_time: float) -> float:
     return cost / interval + interval / (2 * mean_time)
 
 
-@settings(deadline=None)
 @given(COSTS, HISTORIES, st.floats(0.01, 100))
 def test_no_other_interval_loses_less_time(cost: float, history: FailureHistory, factor: float) -> None:
     best, mean_time = best_interval(cost, history), history.mean_time()
@@ -41,7 +40,6 @@ def test_without_failures_there_is_less_and_less_to_lose() -> None:
     assert intervals == sorted(intervals) and intervals[0] < intervals[-1]
 
 
-@settings(deadline=None)
 @given(COSTS, HISTORIES)
 def test_each_failure_shortens_the_interval(cost: float, history: FailureHistory) -> None:
     assert best_interval(cost, FailureHistory(history.age, history.failures + 1)) < best_interval(cost, history)

@@ -55,7 +55,7 @@ layouts = st.sampled_from([(1,), (2,), (3,), (5,), (2, 2), (2, 3)]).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(before=layouts, after=layouts, rows=st.integers(1, 7), columns=st.integers(1, 4))
 def test_any_ranks_read_what_any_other_ranks_have_saved(
     before: tuple[Mesh, list[Placement]], after: tuple[Mesh, list[Placement]], rows: int, columns: int
