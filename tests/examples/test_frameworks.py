@@ -259,6 +259,7 @@ def test_the_position_in_the_data_does_not_depend_on_the_number_of_ranks(
     run.until_trained(1, ranks=2)
     run.nodes.kill_node(0)
     run.until_trained(2, ranks=1)
+    run.nodes.kill_node(1)
     losses = {mark.at: loss(mark.state) for mark in run.marks()}
     name, *options = script.split()
     (unit, _), _ = SCRIPTS[script]
