@@ -5,8 +5,8 @@ checkpoints are compared by, if it has one: ``round-0003.step-00000120.val_loss=
 8 ranks has 8 files, ``round-0003.step-00000120.part-00002-of-00008.pt``. It is a checkpoint once all of them are there.
 The newest checkpoint has the highest (round, step). A worker of an older round may still be alive on a node that is
 believed dead (a *zombie*). Once the newer round has saved or loaded, the fence refuses every publication of the zombie.
-What the zombie published before carries its own, older round, so it lies beside the newer round's checkpoints and sorts
-before them. This needs no lock and no clock.
+A file that the zombie published before has its older round in the name, so it lies beside the newer round's checkpoints
+and sorts before them. This needs no lock and no clock.
 
 A file is what ``torch.save`` writes, a zip archive, with the checksum of all its bytes as the archive's comment. Any
 program that reads such archives can read it, and a bit flipped by a disk is detected.

@@ -25,6 +25,15 @@ def test_the_numbers_that_follow_are_those_after_the_save(tmp_path: Path) -> Non
     assert [numbers(), numbers()] == following
 
 
+def test_another_generator_of_numpy_continues_too(tmp_path: Path) -> None:
+    before = np.random.get_bit_generator()
+    np.random.set_bit_generator(np.random.PCG64(1))
+    try:
+        test_the_numbers_that_follow_are_those_after_the_save(tmp_path)
+    finally:
+        np.random.set_bit_generator(before)
+
+
 def test_a_rank_that_joins_keeps_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     states = gather_random_states()
     expected = numbers()
