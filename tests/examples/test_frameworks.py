@@ -10,10 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -47,6 +47,12 @@ SCRIPTS = {
 
 ELASTIC = [script for script in SCRIPTS if script.startswith("elastic_")]
 """The scripts with checkpoints of hpcelastic."""
+
+
+def nightly(*scripts: str, weekly: Iterable[str]) -> list[Any]:
+    """Return parameters: ``scripts``, which are tried each night, and the others of ``weekly``."""
+    others = [pytest.param(script, marks=pytest.mark.weekly) for script in weekly if script not in scripts]
+    return [*scripts, *others]
 
 
 class Mark(NamedTuple):
@@ -193,12 +199,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 
 
 @pytest.mark.parametrize(
-    "script",
-    [
-        "train_lightning.py",
-        pytest.param("train_accelerate.py", marks=pytest.mark.weekly),
-        pytest.param("train_transformers.py", marks=pytest.mark.weekly),
-    ],
+    "script", nightly("train_lightning.py", weekly=["train_accelerate.py", "train_transformers.py"])
 )
 def test_it_continues_when_the_node_of_rank_0_is_lost(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
@@ -214,7 +215,7 @@ def test_it_continues_when_the_node_of_rank_0_is_lost(script: str, stage: Callab
     assert not [log for log in run.run.directory.glob("agent-*.log") if "fresh interpreter" in log.read_text()]
 
 
-@pytest.mark.parametrize("script", ELASTIC)
+@pytest.mark.parametrize("script", nightly("elastic_accelerate.py", weekly=ELASTIC))
 def test_a_newcomer_costs_no_step(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start_node(0)
@@ -236,7 +237,7 @@ def test_a_newcomer_costs_no_step(script: str, stage: Callable[[str], Stage]) ->
     assert not [line for line in run.run.logs() if "Received SIGTERM" in line]  # Lightning's message
 
 
-@pytest.mark.parametrize("script", ["train_fsdp.py", *ELASTIC])
+@pytest.mark.parametrize("script", nightly("train_fsdp.py", "elastic_lightning.py --sharded", weekly=ELASTIC))
 def test_checkpoints_are_loaded_with_another_number_of_ranks(script: str, stage: Callable[[str], Stage]) -> None:
     run = stage(script)
     run.nodes.start()
@@ -249,7 +250,7 @@ def test_checkpoints_are_loaded_with_another_number_of_ranks(script: str, stage:
     assert run.run.status().restarts == 0
 
 
-@pytest.mark.parametrize("script", ELASTIC)
+@pytest.mark.parametrize("script", nightly("elastic_transformers.py", weekly=ELASTIC))
 def test_the_position_in_the_data_does_not_depend_on_the_number_of_ranks(
     script: str, stage: Callable[[str], Stage], tmp_path: Path
 ) -> None:

@@ -19,7 +19,7 @@ from tests.filesystems.nfs import MOUNTS, NfsClient, NfsMountSet, nfs_mounts
 
 pytestmark = [pytest.mark.nightly, pytest.mark.xdist_group("nfs")]
 
-TIMEOUT = 60.0
+TIMEOUT = 240.0
 NAMES = [mount.name for mount in MOUNTS]
 
 

@@ -42,12 +42,12 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 1),
-        Part("tests", (*_PYTEST, *_TIMED, "-n", "4", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}"), 47),
+        Part("tests", (*_PYTEST, *_TIMED, "-n", "4", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}"), 50),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 8),
-        *(storm(shape, day, 2, 4, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
+        *(storm(shape, day, 2, 3.5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
-        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 7),
+        Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 5),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 7.5),
     ]
 
