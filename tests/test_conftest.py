@@ -3,6 +3,11 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
 
 INHERITED = """
 import json, signal, sys
@@ -24,3 +29,16 @@ def test_children_of_the_session_inherit_no_ignored_and_no_blocked_signal() -> N
     masks = {name: int(mask, 16) & ~_OF_THE_C_LIBRARY for name, mask in json.loads(session.stdout)}
     assert masks == {"SigBlk:": 0, "SigIgn:": 0}
     assert session.stderr.rstrip().endswith("KeyboardInterrupt")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
+def test_two_nights_run_all_tests(half: int) -> None:
+    """A night selects from what the marks select, and another night runs the rest."""
+
+    def selected(*arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_periodic.py", "-m", "nightly"]
+        output = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+        return [line for line in output.splitlines() if "::" in line]
+
+    assert selected(f"--half={half}") == selected()[half::2] != []

@@ -2,7 +2,8 @@
 
 - Each change (`make test`): every test without one of the marks below, and the slow tests that `tests/essential.txt`
   names.
-- Each night (`make nightly`): tests with the mark `nightly`, and all other tests with the mark `slow`.
+- Each night (`make nightly`): tests with the mark `nightly`, and all other tests with the mark `slow`; one half in one
+  night, the other half in the next (`--half`).
 - Each week (`make weekly`): tests with the mark `weekly`.
 """
 
@@ -31,6 +32,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.nightly)
     if unknown and config.args_source is pytest.Config.ArgsSource.TESTPATHS:  # all tests were collected
         raise pytest.UsageError(f"{ESSENTIAL}: no such test: {', '.join(sorted(unknown))}")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--half", type=int, choices=(0, 1), help="run every second of the selected tests")
+
+
+class Half:
+    """Selects every second test of those that all other options select."""
+
+    def __init__(self, half: int) -> None:
+        self._half = half
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        config.hook.pytest_deselected(items=items[1 - self._half :: 2])
+        items[:] = items[self._half :: 2]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    half = config.getoption("half")
+    if half is not None:
+        config.pluginmanager.register(Half(half))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
