@@ -24,7 +24,6 @@ from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
 from hpcelastic.errors import ConfigError, HpcElasticError
-from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import (
     EMBEDDED,
     FILE,
@@ -205,8 +204,10 @@ def _with_network(task: Task, args: argparse.Namespace) -> Task:
     """Return ``task`` with the network settings from the flags, which override its own settings."""
     network = task.agent.network
     try:
-        network = NetworkSettings(
-            args.interface or network.interface, network.notifications and not args.no_notifications
+        network = replace(
+            network,
+            interface=args.interface or network.interface,
+            notifications=network.notifications and not args.no_notifications,
         )
     except ValueError as error:
         raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error

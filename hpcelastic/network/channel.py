@@ -7,8 +7,13 @@ The initiator A and the responder B prove to each other, with fresh nonces, that
     A -> B   HEARTBEAT   1, version                by the session key: from the run's key, both nonces, both ids
     then     HEARTBEAT   n, version                both ways, each side counts its own; CLOSE ends it on purpose
 
-B considers the session established at the first heartbeat, A at the answer. A recorded message is not accepted in
-another connection, and a message sent back to its sender names the wrong sender.
+A may send TRANSFER instead of its first heartbeat. Then the session ends, and the connection belongs to a transfer::
+
+    A -> B   TRANSFER    1                         by the session key
+    then     frames      see `hpcelastic.network.transfer`; B sends the first one
+
+B considers the session established at the first heartbeat or at TRANSFER, A at the answer. A recorded message is not
+accepted in another connection, and a message sent back to its sender names the wrong sender.
 """
 
 from hpcelastic.network.messages import Kind, Message, Stream, derive, encode, parse
@@ -32,10 +37,18 @@ class Session:
         self.established = False
         """True once ``peer`` has proved its identity."""
 
+        self.is_transfer = False
+        """True once the peer has sent TRANSFER. No message may follow it."""
+
     @property
     def initiator(self) -> str | None:
         """The node that dialled."""
         return self._node if self.is_initiator else self.peer
+
+    @property
+    def transfer_key(self) -> bytes:
+        """The key of a transfer over this connection."""
+        return derive(self._key, "transfer")
 
     def hello(self) -> bytes:
         """Return the first message of the initiator."""
@@ -48,6 +61,10 @@ class Session:
     def close(self) -> bytes:
         """Return the message that ends the session on purpose."""
         return self._next_message(Kind.CLOSE, 0)
+
+    def transfer(self) -> bytes:
+        """Return the message with which the initiator starts a transfer, instead of its first heartbeat."""
+        return self._next_message(Kind.TRANSFER, 0)
 
     def receive(self, data: bytes) -> tuple[list[Message], bytes, bool]:
         """Process received data.
@@ -65,6 +82,8 @@ class Session:
             elif message.kind is Kind.ANSWER:
                 self._derive_key(self._nonce, message.nonce)
                 self.established = True
+            elif message.kind is Kind.TRANSFER:
+                self.established = self.is_transfer = True
             else:
                 self.established = True
                 messages.append(message)
@@ -72,11 +91,11 @@ class Session:
 
     def _authentic(self, whole: bytes | None) -> Message | None:
         """Return the message if it is from the peer and is the next one expected."""
-        if whole is None:
+        if whole is None or self.is_transfer:
             return None
         if self._key:
             message = parse(self._key, whole)
-            valid = message and message.kind in (Kind.HEARTBEAT, Kind.CLOSE) and message.sequence == self._received + 1
+            valid = message and message.kind in self._expected_kinds and message.sequence == self._received + 1
             self._received += 1
             return message if valid and message and message.sender == self.peer else None
         if self.is_initiator:
@@ -84,6 +103,12 @@ class Session:
             return message if message and message.kind is Kind.ANSWER and message.sender == self.peer else None
         message = parse(self._run_key, whole)
         return message if message and message.kind is Kind.HELLO and message.sender != self._node else None
+
+    @property
+    def _expected_kinds(self) -> tuple[Kind, ...]:
+        """The kinds of the next message, once the session key is known."""
+        starts = not self.is_initiator and not self._received
+        return (Kind.HEARTBEAT, Kind.CLOSE, Kind.TRANSFER) if starts else (Kind.HEARTBEAT, Kind.CLOSE)
 
     def _answer(self, hello: Message) -> bytes:
         self.peer = hello.sender

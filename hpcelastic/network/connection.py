@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hpcelastic.network.channel import Session
 from hpcelastic.network.messages import Message
+from hpcelastic.network.transfer import Transfer
 
 _CHUNK = 4096
 _MAX_UNSENT = 4096
@@ -73,10 +74,27 @@ class Connection:
         self.closed = True
         self.sock.close()
 
+    def to_transfer(self) -> Transfer:
+        """Return the transfer that the peer has started. It has the socket; this connection counts as closed.
+
+        Raises TransferError.
+        """
+        self.closed = True
+        return Transfer(self.sock, self.session.transfer_key, self.session.peer or "", initiator=False)
+
     def _send(self, data: bytes) -> None:
         self._unsent += data
         with contextlib.suppress(OSError):  # the next read reports the error
             self._unsent = self._unsent[self.sock.send(self._unsent) :]
+
+
+def preferred(new: Connection, old: Connection) -> bool:
+    """True if ``new`` replaces ``old``.
+
+    Both ends keep the connection that the node with the lesser name dialled, and the later one of the same node.
+    """
+    initiators = new.session.initiator or "", old.session.initiator or ""
+    return initiators[0] <= initiators[1]
 
 
 def _ignore(connection: Connection, now: float) -> None:

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from hpcelastic.network import sockets
 from hpcelastic.network.channel import Session
-from hpcelastic.network.connection import Connection
+from hpcelastic.network.connection import Connection, preferred
 from hpcelastic.network.messages import NONCE, Kind, Message
+from hpcelastic.network.transfer import Transfer, TransferError
 from hpcelastic.protocol.failure_detector import HEARTBEAT_INTERVAL, PeerFailureDetector
 from hpcelastic.protocol.peers import News, Peer, PeerLinkLost
 
@@ -49,9 +50,10 @@ class _Neighbour:
 
 
 class Links:
-    """All TCP connections of the agent.
+    """All TCP connections of the agent, except those of transfers.
 
-    ``deliver`` receives the news, and ``notify`` each newer version that a neighbour knows. Used by one thread only.
+    ``deliver`` receives the news, and ``notify`` each newer version that a neighbour knows. ``transfer`` receives the
+    transfers that other agents start. Used by one thread only.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Links:
         selector: selectors.BaseSelector,
         deliver: Callable[[News], None],
         notify: Callable[[int], None],
+        transfer: Callable[[Transfer], None] | None,
     ) -> None:
         self._key = key
         self._node = node
@@ -69,6 +72,7 @@ class Links:
         self._selector = selector
         self._deliver = deliver
         self._notify = notify
+        self._transfer = transfer
         self._neighbours: dict[str, _Neighbour] = {}
         self._unlinked: dict[Connection, float] = {}
         """Connections that are no links, with the times at which they expire; in the order in which they were added."""
@@ -179,6 +183,9 @@ class Links:
         if self._process(connection, received.messages, None, now) or received.ended:
             del self._unlinked[connection]
             self._close(connection)
+        elif connection.session.is_transfer:
+            del self._unlinked[connection]
+            self._hand_over(connection)
         elif connection.session.established:
             neighbour = self._neighbours.get(connection.session.peer or "")
             if neighbour:
@@ -187,6 +194,15 @@ class Links:
             else:
                 sockets.wake_rarely(connection.sock)
                 self._unlinked[connection] = max(self._unlinked[connection], connection.started + UNLINKED_TIMEOUT)
+
+    def _hand_over(self, connection: Connection) -> None:
+        """Leave the connection to the owner of transfers. It says nothing about a neighbour."""
+        if not self._transfer:
+            self._close(connection)
+            return
+        self._selector.unregister(connection.sock)
+        with contextlib.suppress(TransferError):  # the peer has ended it already
+            self._transfer(connection.to_transfer())
 
     def _receive_link(self, link: Connection, now: float) -> None:
         received = link.receive()
@@ -231,7 +247,7 @@ class Links:
     def _link(self, neighbour: _Neighbour, new: Connection, now: float) -> None:
         """Use an authenticated connection as the link, unless there is a better one."""
         old = neighbour.link
-        if old and not _preferred(new, old) and not neighbour.detector.misses_heartbeats(now):
+        if old and not preferred(new, old) and not neighbour.detector.misses_heartbeats(now):
             self._close_gracefully(new)
             return
         neighbour.link = new
@@ -382,12 +398,3 @@ class Links:
         with contextlib.suppress(KeyError):  # a dial that failed at once was never registered
             self._selector.unregister(connection.sock)
         connection.close()
-
-
-def _preferred(new: Connection, old: Connection) -> bool:
-    """True if ``new`` replaces ``old``.
-
-    Both ends keep the connection that the node with the lesser name dialled, and the later one of the same node.
-    """
-    initiators = new.session.initiator or "", old.session.initiator or ""
-    return initiators[0] <= initiators[1]

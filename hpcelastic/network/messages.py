@@ -45,6 +45,9 @@ class Kind(IntEnum):
     CLOSE = 5
     """The sender closes this connection on purpose; it is no failure."""
 
+    TRANSFER = 6
+    """The initiator uses this connection for a transfer of data instead of a link. It is its proof too."""
+
 
 @dataclass(frozen=True)
 class Message:

@@ -16,6 +16,7 @@ from hpcelastic.network import sockets
 from hpcelastic.network.links import Links
 from hpcelastic.network.messages import LONGEST, Kind, Message, encode, parse
 from hpcelastic.network.notifications import RateLimiter, ReplayFilter
+from hpcelastic.network.transfer import Transfer, dial
 from hpcelastic.protocol.peers import News, Notification, Peer, linked
 
 _MAX_DATAGRAMS = 64
@@ -28,11 +29,22 @@ _ERROR_DELAY = 0.1
 class Network:
     """The network of the agent of ``node``. Binds one port for UDP and TCP at every address of ``address``'s family.
 
-    The thread of the network calls ``deliver`` with news; it must neither block nor raise. ``node`` is
-    ``NAME@INCARNATION``. Raises OSError if no port can be bound, and ValueError if ``node`` has more than 255 bytes.
+    The thread of the network calls ``deliver`` with news, and ``transfer`` with each transfer that another agent has
+    started. They must return at once and not raise. ``transfer`` passes the transfer to a thread of its owner, which
+    closes it. Without ``transfer``, the connection is closed.
+
+    ``node`` is ``NAME@INCARNATION``. Raises OSError if no port can be bound, and ValueError if ``node`` has more than
+    255 bytes.
     """
 
-    def __init__(self, key: bytes, node: str, address: str, deliver: Callable[[News], None]) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        node: str,
+        address: str,
+        deliver: Callable[[News], None],
+        transfer: Callable[[Transfer], None] | None = None,
+    ) -> None:
         self._key = key
         self._node = node
         self._deliver = deliver
@@ -45,7 +57,7 @@ class Network:
         self._wakeup = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._replay_filter = ReplayFilter()
         self._limiter = RateLimiter()
-        self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add)
+        self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add, transfer)
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._lock = threading.Lock()
         self._new_neighbours: tuple[Peer, ...] | None = None
@@ -96,6 +108,10 @@ class Network:
             self._neighbours = self._new_neighbours = neighbours
             self._version = max(version, self._version)
         self._wake()
+
+    def dial(self, peer: Peer, rate: int) -> Transfer:
+        """Start a transfer with ``peer``; see `hpcelastic.network.transfer.dial`. It may be called in any thread."""
+        return dial(self._key, self._node, peer, rate)
 
     def close(self) -> None:
         """Close all connections gracefully and end the thread. May be called repeatedly.

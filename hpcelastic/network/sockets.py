@@ -13,6 +13,11 @@ _USER_TIMEOUT = 3000  # ms
 _LOW_WATER_MARK = 4096
 """Bytes; far more than the heartbeats of a few seconds."""
 
+_SO_MAX_PACING_RATE = 47
+"""Source: <asm-generic/socket.h>. TCP paces by itself since Linux 4.13, without a queueing discipline for it."""
+
+_UNLIMITED = 2**64 - 1
+
 _SEGMENTS_IN = struct.Struct("=I")
 _SEGMENTS_IN_AT = 140
 """Offset of tcpi_segs_in in struct tcp_info; source: <linux/tcp.h>, since Linux 4.2."""
@@ -77,6 +82,21 @@ def configure(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT)
+
+
+def configure_transfer(sock: socket.socket, timeout: float) -> None:
+    """Make the configured socket blocking. A call ends after ``timeout`` seconds, and so does a connection without
+    acknowledgements.
+
+    The user time-out also counts while the peer's receive buffer is full, so a transfer needs a longer one than a link.
+    """
+    sock.settimeout(timeout)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(timeout * 1000))
+
+
+def limit_rate(sock: socket.socket, rate: int) -> None:
+    """Let the kernel send at most ``rate`` bytes a second; 0 for no limit. Source: SO_MAX_PACING_RATE in socket(7)."""
+    sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("=Q", rate or _UNLIMITED))
 
 
 def wake_rarely(sock: socket.socket) -> None:

@@ -107,6 +107,7 @@ configs = st.builds(
         NetworkSettings,
         interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])),
         notifications=st.booleans(),
+        snapshot_rate=st.integers(0, 10**6),
     ),
     environment=st.dictionaries(st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,5}", fullmatch=True), words, max_size=3),
     slurm=st.builds(

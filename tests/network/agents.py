@@ -12,7 +12,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 
-from hpcelastic.network import Network, News, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from hpcelastic.network import (
+    Network,
+    News,
+    Notification,
+    Peer,
+    PeerHeard,
+    PeerLinkLost,
+    PeerRefused,
+    PeerSilent,
+    Transfer,
+)
 from tests.agent.processes import TIMEOUT
 
 KEY = bytes(range(32))
@@ -54,7 +64,10 @@ class Local:
 
     def __init__(self, node: str, address: str = "127.0.0.1", key: bytes = KEY) -> None:
         self.inbox = Inbox()
-        self.network = Network(key, node, address, self.inbox.put)
+        self.transfers: queue.Queue[Transfer] = queue.Queue()
+        """The transfers that other agents have started."""
+
+        self.network = Network(key, node, address, self.inbox.put, self.transfers.put)
         self.peer = Peer(node, address, self.network.port)
 
 

@@ -1,3 +1,5 @@
+from collections.abc import Callable
+
 import pytest
 
 from hpcelastic.network.channel import Session
@@ -45,6 +47,38 @@ def test_a_close_is_reported() -> None:
     initiator, responder = handshake()
     messages, _, valid = responder.receive(initiator.heartbeat(0) + initiator.close())
     assert [it.kind for it in messages] == [Kind.HEARTBEAT, Kind.CLOSE] and valid
+
+
+def test_a_transfer_replaces_the_first_heartbeat() -> None:
+    initiator, responder = handshake()
+    assert responder.receive(initiator.transfer()) == ([], b"", True)
+    assert responder.established and responder.is_transfer
+    assert initiator.transfer_key == responder.transfer_key != handshake()[0]._key
+
+
+def test_the_key_of_a_transfer_is_that_of_its_connection() -> None:
+    initiator, _ = handshake()
+    other = Session(KEY, "b@1", nonce(3))
+    later = Session(KEY, "a@1", nonce(1), "b@1")
+    later.receive(other.receive(later.hello())[1])
+    assert later.transfer_key == other.transfer_key != initiator.transfer_key
+
+
+@pytest.mark.parametrize("first", [lambda it: it.heartbeat(0), Session.transfer], ids=["heartbeat", "transfer"])
+def test_a_transfer_is_the_first_message_or_none(first: Callable[[Session], bytes]) -> None:
+    initiator, responder = handshake()
+    assert responder.receive(first(initiator))[2]
+    assert not responder.receive(initiator.transfer())[2]
+
+
+def test_no_message_follows_a_transfer() -> None:
+    initiator, responder = handshake()
+    assert not responder.receive(initiator.transfer() + initiator.heartbeat(0))[2]
+
+
+def test_the_responder_starts_no_transfer() -> None:
+    initiator, responder = handshake()
+    assert not initiator.receive(responder.transfer())[2]
 
 
 def test_data_may_arrive_in_single_bytes() -> None:
@@ -102,13 +136,13 @@ def test_a_heartbeat_counts_once_and_in_order(order: tuple[int, ...]) -> None:
     assert not responder.receive(b"".join(heartbeats[index] for index in order))[2]
 
 
-@pytest.mark.parametrize("kind", [Kind.NOTIFICATION, Kind.ANSWER, Kind.HEARTBEAT, Kind.CLOSE])
+@pytest.mark.parametrize("kind", [Kind.NOTIFICATION, Kind.ANSWER, Kind.HEARTBEAT, Kind.CLOSE, Kind.TRANSFER])
 def test_a_call_begins_with_hello(kind: Kind) -> None:
     _, responder = ends()
     assert not responder.receive(encode(KEY, Message(kind, "a@1", 1)))[2]
 
 
-@pytest.mark.parametrize("kind", [Kind.NOTIFICATION, Kind.HELLO, Kind.HEARTBEAT, Kind.CLOSE])
+@pytest.mark.parametrize("kind", [Kind.NOTIFICATION, Kind.HELLO, Kind.HEARTBEAT, Kind.CLOSE, Kind.TRANSFER])
 def test_a_hello_is_answered_completely_or_not_at_all(kind: Kind) -> None:
     initiator, _ = ends()
     assert not initiator.receive(encode(KEY, Message(kind, "b@1", 1)))[2]

@@ -14,6 +14,16 @@ def test_other_values_are_refused(interface: str) -> None:
         NetworkSettings(interface)
 
 
+@pytest.mark.parametrize("rate", [0, 1, 10**5])
+def test_a_rate_is_a_number_or_no_limit(rate: int) -> None:
+    assert NetworkSettings(snapshot_rate=rate).snapshot_rate == rate
+
+
+def test_a_negative_rate_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"network\.snapshot_rate is -1; write a number of MiB per second, or 0 for"):
+        NetworkSettings(snapshot_rate=-1)
+
+
 @pytest.mark.parametrize(
     ("text", "network"), [("10.1.0.0/16", True), ("fd00::/64", True), ("ib0", False), ("10.1.2.3", False)]
 )
