@@ -23,6 +23,7 @@ def run_examples(of: object, name: str, names: Mapping[str, object]) -> None:
 
 FOR_SCRIPTS = [
     "Checkpoints",
+    "Checkpoints.snapshot",
     "Elastic",
     "Elastic.parts",
     "GlobalBatches",

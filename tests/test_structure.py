@@ -43,7 +43,7 @@ CACHES = {
     "protocol/codec.py": "the reader of a type never changes",
     "pytorch/store.py": "the store of a run is one object in a process",
     "storage/files.py": "the type of a filesystem does not change while a run uses it",
-    "training/background.py": "a worker process has one connection for its snapshots",
+    "training/snapshot_channel.py": "a worker process has one connection for its snapshots",
     "training/batches.py": "the order of an epoch follows from its arguments",
     "training/fence.py": "the nonce of a run never changes",
     "training/rounds.py": "a worker process has one seat",

@@ -37,7 +37,7 @@ from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Observe, Session, Sessio
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
-from hpcelastic.agent.snapshot_writer import SnapshotWriter
+from hpcelastic.agent.snapshots import snapshots_of
 from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import open_pipe
 from hpcelastic.agent.worker import WorkerResources
@@ -156,12 +156,11 @@ class Agent:
             return self._exit_code
 
     def _make_supervisor(self, stack: contextlib.ExitStack, control_page: ControlPage) -> Supervisor:
-        spec, workers = self._spec, self._spec.agent.workers
+        spec, workers, session = self._spec, self._spec.agent.workers, self._session
         self._timers = self._make_timers(stack)
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
-        session = self._session
-        self._snapshots = SnapshotWriter(self._loop, spec.paths, control_page, session.log, self._report)
+        self._snapshots = snapshots_of(session, self._loop, control_page, spec.agent.network, self._report)
         run = RunFacts(
             spec.paths,
             spec.run_id,
@@ -231,6 +230,7 @@ class Agent:
     def _observed(self, observation: Observation, supervisor: Supervisor) -> None:
         self._session.record(observation)
         state = observation.state
+        self._snapshots.observe(state)
         self._incident_recorder.observe(state)
         self._batch_system.observe(state, observation.first)
         prepared = self._fork_server is None or not self._fork_server.loading
@@ -337,6 +337,7 @@ class Agent:
 
     def _depart(self) -> None:
         self._session.depart()
+        self._snapshots.publish_if_lost(self.member)
         self._snapshots.finish(lambda: any(message in STOP_SIGNALS for message in self._inbox.waiting()))
         self._session.end_log()
         self._incident_recorder.close(DEPARTURE_TIMEOUT)

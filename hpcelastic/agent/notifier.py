@@ -9,6 +9,7 @@ from hpcelastic.network import (
     Network,
     News,
     Peer,
+    Transfer,
     shared_key,
 )
 from hpcelastic.protocol.state import Member, Participant
@@ -37,11 +38,15 @@ class NetworkNotifier:
 
 
 def open_network(
-    paths: RunPaths, member: Member, heard: Callable[[News], None], report: Callable[[str], None]
+    paths: RunPaths,
+    member: Member,
+    heard: Callable[[News], None],
+    transfer: Callable[[Transfer], None],
+    report: Callable[[str], None],
 ) -> Network | None:
     """Return the network of an agent. If it cannot be opened, report that and return None: files alone suffice."""
     try:
-        return Network(shared_key(paths.key), member.node, member.address, heard)
+        return Network(shared_key(paths.key), member.node, member.address, heard, transfer)
     except OSError as error:
         report(f"no network notifications: {error}; this node polls the run's directory instead")
         return None

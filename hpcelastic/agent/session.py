@@ -19,7 +19,7 @@ from hpcelastic.agent.notifier import NetworkNotifier, open_network
 from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
-from hpcelastic.network import News
+from hpcelastic.network import News, Transfer
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
@@ -75,15 +75,24 @@ class Session:
         self.spec, self.report = spec, report
         self._perform, self._on_renewal, self.deliver = perform, renewed, inbox.deliver
         files.make_directory(spec.paths.events)
-        self._network = open_network(spec.paths, spec.member, self._notified, report) if spec.notifications else None
-        self.inherited = (self._network.presence.fileno(),) if self._network else ()
+        self.accept_transfer: Callable[[Transfer], None] = Transfer.close
+        """Called in the thread of the network with each transfer that another agent starts. It must return at once."""
+
+        self.network = (
+            open_network(spec.paths, spec.member, self._notified, lambda each: self.accept_transfer(each), report)
+            if spec.notifications
+            else None
+        )
+        """The network of this agent; None if agents do not use it."""
+
+        self.inherited = (self.network.presence.fileno(),) if self.network else ()
         """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
 
-        member = replace(spec.member, notification_port=self._network.port if self._network else 0)
+        member = replace(spec.member, notification_port=self.network.port if self.network else 0)
         self.state_machine = NodeStateMachine(member, spec.settings.rendezvous.lease)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
-        notifier = NetworkNotifier(self._network) if self._network else None
+        notifier = NetworkNotifier(self.network) if self.network else None
         rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, notifier)
         poll = spec.settings.rendezvous.poll
         self._rendezvous = RendezvousThread(rendezvous, member, poll, inbox.deliver, self._renewed)
@@ -98,8 +107,8 @@ class Session:
     ) -> None:
         """End the guard and release the network."""
         self.guard.__exit__(kind, error, trace)
-        if self._network:
-            self._network.close()
+        if self.network:
+            self.network.close()
 
     @property
     def member(self) -> Member:
@@ -113,8 +122,8 @@ class Session:
         """
         self.apply(self.state_machine.begin(self.spec.state))
         self._rendezvous.start()
-        if self._network:
-            self._network.start()
+        if self.network:
+            self.network.start()
         self.log(AgentStarted(address=self.member.address, pid=os.getpid(), workers=workers))
 
     def depart(self) -> None:

@@ -9,27 +9,18 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.free_space import FreeSpace
 from hpcelastic.backends.connect import run_nonce
 from hpcelastic.errors import StoreError
-from hpcelastic.ipc.control_page import ControlPage
-from hpcelastic.ipc.worker_channel import (
-    AwaitSnapshots,
-    ChannelListener,
-    NoSnapshots,
-    Snapshot,
-    SnapshotDone,
-    WorkerChannel,
-)
+from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
-from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
+from hpcelastic.training.checkpoint_files import SEAL_LENGTH, CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
 from hpcelastic.training.retention import CheckpointName, Retention
 
@@ -43,97 +34,72 @@ _STALL_TIMEOUT = 60.0
 
 
 @dataclass
-class _Job:
+class Job:
     """A snapshot that is not published yet."""
 
-    channel: WorkerChannel
     snapshot: Snapshot
-    fd: int
-    """The memory."""
-
     name: CheckpointName
     """The name of the file."""
+
+    fd: int
+    """The memory. It is closed at the end."""
+
+    round: int
+    """The round in whose name the snapshot is published."""
+
+    place: Hashable
+    """A newer snapshot of the same place replaces one that is not begun."""
+
+    ended: Callable[[str], None] = lambda error: None
+    """Called in any thread when the memory is no longer needed, with the reason if the snapshot is not published."""
+
+    only_if_newest: bool = False
+    """Whether the snapshot is left out if this file, or a checkpoint that is not older, is on disk."""
+
+    sealed: bool = False
+    """Whether the memory ends with the checksum of its content. A worker may have died while it overwrote the content.
+    """
 
     written: int = 0
     """Bytes of the present attempt."""
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """The directory, and the part of the state. A newer snapshot of the same replaces one that is not begun."""
-        return self.snapshot.directory, self.name.part
+    def end(self, error: str) -> None:
+        """Release the memory."""
+        os.close(self.fd)
+        self.ended(error)
 
 
 class SnapshotWriter:
-    """Receives the snapshots of this node's workers, and publishes them.
+    """Publishes snapshots, one after the other.
 
-    ``log`` is called with events, and ``report`` with lines for people, in the writer's thread.
+    ``log`` is called with events, ``report`` with lines for people, and ``saved`` with each snapshot that is published,
+    in the writer's thread.
     """
 
     def __init__(
         self,
-        loop: EventLoop,
         paths: RunPaths,
-        control_page: ControlPage,
         log: Callable[[Event], None],
         report: Callable[[str], None],
+        saved: Callable[[Snapshot], None],
     ) -> None:
-        self._loop, self._paths, self._control_page = loop, paths, control_page
-        self._log, self._report = log, report
+        self._paths, self._log, self._report, self._saved = paths, log, report, saved
         self._space = FreeSpace(report)
-        self._listener = ChannelListener()
-        self._channels: set[WorkerChannel] = set()
-        self._pending: dict[tuple[str, int], _Job] = {}
+        self._pending: dict[Hashable, Job] = {}
         """The newest snapshot for each place that has not been begun."""
 
-        self._current: _Job | None = None
+        self._current: Job | None = None
         self._changed = threading.Condition()
-        self._waiters: list[WorkerChannel] = []
-        """The workers that wait until no snapshot is left."""
+        self._waiters: list[Callable[[], object]] = []
+        """Called when no snapshot is left."""
 
         self._ends = self._abandoned = False
         self._thread: threading.Thread | None = None
-        loop.watch(self._listener, self._accept)
-
-    @property
-    def name(self) -> str:
-        """The name at which workers connect."""
-        return self._listener.name
 
     # In the agent's main thread
 
-    def _accept(self) -> None:
-        while (accepted := self._listener.accept()) is not None:
-            _, channel = accepted
-            self._channels.add(channel)
-            self._loop.watch(channel, lambda channel=channel: self._readable(channel))  # type: ignore[misc]
-
-    def _readable(self, channel: WorkerChannel) -> None:
-        try:
-            received = channel.receive(wait=False)
-        except BlockingIOError:
-            return
-        if received is None:
-            self._loop.unwatch(channel)
-            self._channels.remove(channel)
-            channel.close()
-            return
-        message, fds = received
-        name = CheckpointName.parse(message.file) if isinstance(message, Snapshot) else None
-        if isinstance(message, Snapshot) and name is not None and len(fds) == 1:
-            self._submit(_Job(channel, message, fds[0], name))
-            return
-        for fd in fds:
-            os.close(fd)
-        if isinstance(message, AwaitSnapshots):
-            with self._changed:
-                self._waiters.append(channel)
-                self._answer_waiters()
-
-    def _submit(self, job: _Job) -> None:
-        snapshot = job.snapshot
-        if not self._may_act(snapshot):
-            _end(job, f"round {snapshot.round} has ended")
-            return
+    def submit(self, job: Job) -> None:
+        """Publish a snapshot. One of the same place that is not begun is left out."""
         with self._changed:
             older = self._pending.pop(job.place, None)
             self._pending[job.place] = job
@@ -142,11 +108,13 @@ class SnapshotWriter:
                 self._thread.start()
             self._changed.notify_all()
         if older is not None:
-            _end(older, f"replaced by step {snapshot.step}")
+            older.end(f"replaced by step {job.snapshot.step}")
 
-    def _may_act(self, snapshot: Snapshot) -> bool:
-        seats = range(self._control_page.seats)
-        return snapshot.local_rank in seats and self._control_page.is_granted(snapshot.local_rank, snapshot.round)
+    def call_when_idle(self, call: Callable[[], object]) -> None:
+        """Call ``call`` once no snapshot is left, in any thread. It must not block."""
+        with self._changed:
+            self._waiters.append(call)
+            self._answer_waiters()
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
         """Wait until all snapshots are published, or cannot be. ``interrupted`` tells whether to give up at once."""
@@ -168,15 +136,6 @@ class SnapshotWriter:
                     reported = now
                     self._report(f"{what} are written; waiting for the rest")
                 self._changed.wait(0.2)
-        self._close()
-
-    def _close(self) -> None:
-        self._loop.unwatch(self._listener)
-        self._listener.close()
-        for channel in self._channels:
-            self._loop.unwatch(channel)
-            channel.close()
-        self._channels.clear()
 
     # In the writer's thread
 
@@ -187,24 +146,41 @@ class SnapshotWriter:
                 if not self._pending:
                     return
                 job = self._current = self._pending.pop(next(iter(self._pending)))
-            self._space.before_save(job.snapshot.directory, job.snapshot.step, job.snapshot.size)
-            error = self._publish_patiently(job)
-            _end(job, error)
+            error = self._publish_if_needed(job)
+            job.end(error)
             with self._changed:
                 self._current = None
                 self._answer_waiters()
                 self._changed.notify_all()
-            if not error:
-                self._space.after_save(job.snapshot.directory)
+
+    def _publish_if_needed(self, job: Job) -> str:
+        """Publish a snapshot, unless it may be left out. Return the reason if it is not possible."""
+        if job.only_if_newest and self._is_old(job):
+            return ""
+        self._space.before_save(job.snapshot.directory, job.snapshot.step, job.snapshot.size)
+        error = self._publish_patiently(job)
+        if not error:
+            self._space.after_save(job.snapshot.directory)
+        return error
+
+    def _is_old(self, job: Job) -> bool:
+        """Return whether the file of a snapshot, or a checkpoint that is not older, is on disk."""
+        files = CheckpointFiles(Path(job.snapshot.directory), job.round, None)
+        try:
+            return (Path(job.snapshot.directory) / str(job.name)).exists() or any(
+                name[:2] >= job.name[:2] for name in files.names()
+            )
+        except (OSError, StoreError):
+            return False  # the publication reports it
 
     def _answer_waiters(self) -> None:
         """Called with the lock."""
         if self._current is None and not self._pending:
-            for channel in self._waiters:
-                channel.send(NoSnapshots())
+            for call in self._waiters:
+                call()
             self._waiters.clear()
 
-    def _publish_patiently(self, job: _Job) -> str:
+    def _publish_patiently(self, job: Job) -> str:
         """Publish a snapshot, with several attempts. Return the reason if that is not possible, else an empty text."""
         snapshot, began = job.snapshot, time.monotonic()
         for attempt, delay in enumerate((*_RETRY_DELAYS, 0.0), 1):
@@ -230,22 +206,22 @@ class SnapshotWriter:
                     round=snapshot.round, step=snapshot.step, path=str(path), bytes=snapshot.size, seconds=seconds
                 )
             )
-            self._control_page.report(snapshot.local_rank, snapshot.step)
+            self._saved(snapshot)
             return ""
         raise AssertionError("the last attempt returns")
 
-    def _waits(self, place: tuple[str, int], seconds: float) -> bool:
+    def _waits(self, place: Hashable, seconds: float) -> bool:
         """Wait before the next attempt. Return False if there shall be none, because a newer snapshot has arrived."""
         with self._changed:
             return not self._changed.wait_for(lambda: place in self._pending, seconds)
 
-    def _publish(self, job: _Job) -> Path:
+    def _publish(self, job: Job) -> Path:
         snapshot = job.snapshot
-        fence = Fence(run_nonce(self._paths), snapshot.round)
-        files = CheckpointFiles(Path(snapshot.directory), snapshot.round, fence)
+        fence = Fence(run_nonce(self._paths), job.round)
+        files = CheckpointFiles(Path(snapshot.directory), job.round, fence)
         return files.publish(job.name, Retention(**snapshot.retention), lambda draft: self._write(job, draft))
 
-    def _write(self, job: _Job, draft: BinaryIO) -> None:
+    def _write(self, job: Job, draft: BinaryIO) -> None:
         checksum = job.written = 0
         while job.written < job.snapshot.size:
             chunk = os.pread(job.fd, min(_CHUNK, job.snapshot.size - job.written), job.written)
@@ -254,10 +230,6 @@ class SnapshotWriter:
             draft.write(chunk)
             checksum = zlib.crc32(chunk, checksum)
             job.written += len(chunk)
+        if job.sealed and os.pread(job.fd, SEAL_LENGTH, job.snapshot.size) != checksum_text(checksum):
+            raise StoreError("its memory has changed since it was sealed")
         draft.write(checksum_text(checksum))
-
-
-def _end(job: _Job, error: str) -> None:
-    """Give the memory back to the worker, if it still lives."""
-    os.close(job.fd)
-    job.channel.send(SnapshotDone(job.snapshot.slot, error[:1000]))

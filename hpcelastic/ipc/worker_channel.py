@@ -65,9 +65,10 @@ class Interrupted:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The worker has copied its state to memory, for the agent to publish as a checkpoint.
+    """The worker has copied its state to memory. The agent keeps it, and publishes it as a checkpoint on request.
 
-    The descriptor of the memory is sent with it. The worker does not change the memory until `SnapshotDone`.
+    The descriptor of the memory is sent with it. The memory has room for the seal at its end, and ends there. The
+    worker does not change the memory until it has got all answers, and has sent `DropSnapshot`.
     """
 
     slot: int
@@ -79,7 +80,7 @@ class Snapshot:
     """The number of training steps in the state."""
 
     size: int
-    """Bytes of the archive, which begins at the start of the memory; without its seal."""
+    """Bytes of the archive, which is the memory without its seal."""
 
     directory: str
     """The absolute path of the directory for the checkpoint."""
@@ -90,14 +91,83 @@ class Snapshot:
     retention: Mapping[str, Any]
     """The rule for the checkpoints that stay there: the fields of `hpcelastic.training.retention.Retention`."""
 
+    publish: bool = True
+    """Whether the agent publishes it. The answer is `SnapshotDone`."""
+
+    copy: bool = False
+    """Whether another node shall have a copy. The answer, to every snapshot, is `SnapshotKept`."""
+
 
 @dataclass(frozen=True)
 class SnapshotDone:
-    """The agent does not need the memory of a snapshot any more."""
+    """The agent does not publish a snapshot any more."""
 
     slot: int
     error: str
     """The reason why it has not been published; empty if it has been."""
+
+
+@dataclass(frozen=True)
+class SnapshotKept:
+    """The agent has sealed a snapshot, and another node has a copy if that is possible; or it does not keep it."""
+
+    slot: int
+    step: int
+    node: str
+    """The node that has the copy; empty if there is none."""
+
+    error: str = ""
+    """The reason why the agent does not keep the snapshot; empty if it does."""
+
+
+@dataclass(frozen=True)
+class DropSnapshot:
+    """The worker is about to overwrite the memory of a snapshot."""
+
+    slot: int
+
+
+@dataclass(frozen=True)
+class ListSnapshots:
+    """The worker asks which snapshots of a directory the agent has in memory."""
+
+    directory: str
+
+
+@dataclass(frozen=True)
+class SnapshotList:
+    """The agent has these snapshots in memory."""
+
+    node: str
+    """The agent's node, with its incarnation."""
+
+    files: Sequence[str]
+
+
+@dataclass(frozen=True)
+class FetchSnapshot:
+    """The worker asks for the memory of a snapshot that the agent of ``node`` has."""
+
+    directory: str
+    file: str
+    node: str
+
+
+@dataclass(frozen=True)
+class FetchedSnapshot:
+    """The answer to `FetchSnapshot`. The descriptor of the memory is sent with it, unless there is an ``error``."""
+
+    file: str
+    error: str
+
+
+@dataclass(frozen=True)
+class KeepOnly:
+    """Training continues from the state of this checkpoint. The agent drops all other snapshots of the directory."""
+
+    directory: str
+    file: str
+    """The name of the checkpoint's first file; empty to drop all."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +181,22 @@ class NoSnapshots:
 
 
 Message: TypeAlias = (
-    Park | Resume | Entered | Parked | Interrupted | Snapshot | SnapshotDone | AwaitSnapshots | NoSnapshots
+    Park
+    | Resume
+    | Entered
+    | Parked
+    | Interrupted
+    | Snapshot
+    | SnapshotDone
+    | SnapshotKept
+    | DropSnapshot
+    | AwaitSnapshots
+    | NoSnapshots
+    | ListSnapshots
+    | SnapshotList
+    | FetchSnapshot
+    | FetchedSnapshot
+    | KeepOnly
 )
 
 _KINDS: Mapping[str, type[Message]] = {kind.__name__: kind for kind in get_args(Message)}

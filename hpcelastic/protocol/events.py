@@ -276,7 +276,7 @@ class StoreFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointSaved:
-    """The agent has published a checkpoint that a worker saved in the background."""
+    """The agent has published a snapshot, which a worker saved in the background or which was in memory at the end."""
 
     kind: ClassVar[str] = "checkpoint saved"
     round: int

@@ -3,7 +3,9 @@
 Pure: values only.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from math import isqrt
 from typing import TypeAlias
 
@@ -78,3 +80,15 @@ def linked(index: int, count: int) -> list[int]:
     """Return all members that share a link with member ``index``, in either direction."""
     offsets = (1, isqrt(count), -1, -isqrt(count))
     return [there for there in dict.fromkeys((index + offset) % count for offset in offsets) if there != index]
+
+
+def buddy(index: int, topologies: Sequence[str]) -> int | None:
+    """Return the member of a round that has copies of the snapshots of member ``index``; None for the only member.
+
+    ``topologies`` has the switches above each member. Each member has the copies of one other. If the members are in
+    the order of their switches, the two are under different switches as far as possible, so that the loss of a switch
+    takes only one of them.
+    """
+    count = len(topologies)
+    longest = max(len(list(members)) for _, members in groupby(topologies))
+    return (index + (longest if longest < count else 1)) % count if count > 1 else None

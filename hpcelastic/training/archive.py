@@ -22,16 +22,21 @@ _NAMED = (type, FunctionType, BuiltinFunctionType)
 """The types of objects that an archive stores by their names."""
 
 
+_ALIGNMENT = 2**15
+"""The size of an archive with its seal is a multiple of this number of bytes, at most half of a comment's length. So
+states that differ in small values have archives of one size, and use the same memory."""
+
+
 class CannotLayOut(Exception):
     """This version of torch, or this state, has no archive that is laid out beforehand."""
 
 
 @dataclass(frozen=True)
 class Archive:
-    """An archive that ends with a comment of `SEAL_LENGTH` bytes, which are not part of it yet."""
+    """An archive that ends with a comment, whose last `SEAL_LENGTH` bytes are not part of it yet."""
 
     size: int
-    """Bytes, without the comment."""
+    """Bytes, without these last bytes."""
 
     pieces: list[tuple[int, bytes]]
     """All but the content of tensors: the offset of each piece, and its bytes."""
@@ -129,7 +134,9 @@ def archive_of(state: dict[str, Any]) -> Archive:
         raise CannotLayOut("it has objects whose content torch lays out in another way")
     offset, end = layout.pieces[-1]
     # The end of an archive is the length of its comment, and torch writes no comment.
-    layout.pieces[-1] = offset, end[:-2] + SEAL_LENGTH.to_bytes(2, "little")
+    padding = -(offset + len(end) + SEAL_LENGTH) % _ALIGNMENT
+    end = end[:-2] + (padding + SEAL_LENGTH).to_bytes(2, "little") + bytes(padding)
+    layout.pieces[-1] = offset, end
     places = [(place, content) for (place, _), content in zip(gaps, written, strict=True)]
     return Archive(offset + len(end), layout.pieces, places, frozenset(types))
 

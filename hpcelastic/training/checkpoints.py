@@ -1,31 +1,28 @@
-"""Checkpoints of a run: published atomically, ordered by round and step, found by listing.
-
-The files are those of `hpcelastic.training.checkpoint_files`.
-"""
+"""Checkpoints of a run, ordered by round and step: files that are published atomically, and snapshots in memory."""
 
 import logging
-import pickle
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, Literal
 
 from hpcelastic.errors import StoreError
 from hpcelastic.ipc.marks import MarkKind
 
-from .archive import CannotLayOut, archive_of, check_loadable
-from .background import background_saves
-from .checkpoint_files import GONE_ERRORS, CheckpointFiles, find_damage, seal
+from .archive import Archive, CannotLayOut, archive_of
+from .checkpoint_files import CheckpointFiles
 from .context import context
 from .control_page import mark
 from .fence import Fence, current_fence
+from .file_checkpoints import Loaded, load_best, load_newest
+from .memory_checkpoints import MemoryCheckpoints
 from .process_groups import gather_objects, place_in_group
-from .publish import publication_error
 from .recovery import Held
 from .retention import CheckpointName, Retention
-from .shards import is_sharded, merge_parts, part_of
+from .shards import is_sharded, part_of
+from .slots import Slot
+from .snapshot_channel import SnapshotChannel, snapshot_channel
+from .state_files import unsupported_state, write_state
 from .stop import report_progress
 
 log = logging.getLogger(__name__)
@@ -45,21 +42,23 @@ class Checkpoint:
     """The state that was passed to ``save``."""
 
     path: Path
-    """The file."""
+    """The file, or the file of rank 0's part of a sharded state."""
 
     metric: float | None = None
     """The value of the metric that the best checkpoint is chosen by; None if it was not given, or was no number."""
 
+    in_memory: bool = False
+    """Whether it was loaded from memory. There may be no file then."""
+
 
 class Checkpoints:
-    """The checkpoints in one directory.
+    """The checkpoints in one directory, on disk and in memory.
 
     ``directory`` must be on a filesystem that every rank sees. The default is ``checkpoints`` in the run's directory,
     or ``./checkpoints`` outside hpcelastic. ``round`` defaults to this worker's round.
 
     Each save removes old checkpoints. The newest ``keep`` stay, and with ``keep_every`` each whose step is a multiple
-    of it. With ``best`` the one stays whose metric of this name is the smallest, or the greatest with ``mode="max"``,
-    among those saved with that metric.
+    of it. With ``best`` the one stays whose metric of this name is the smallest, or the greatest with ``mode="max"``.
 
     Examples:
         Every rank loads; rank 0 saves:
@@ -80,10 +79,8 @@ class Checkpoints:
         >>> for step, loss in enumerate([0.5, 0.2, 0.4]):
         ...     path = checkpoints.save(step, {"weights": step}, metrics={"val_loss": loss})
         >>> best = checkpoints.load(best=True)
-        >>> best.step, best.metric
-        (1, 0.2)
-        >>> checkpoints.load().step
-        2
+        >>> best.step, best.metric, checkpoints.load().step
+        (1, 0.2, 2)
     """
 
     def __init__(
@@ -101,7 +98,7 @@ class Checkpoints:
         self.directory = Path(directory) if directory is not None else (worker.run_dir or Path()) / "checkpoints"
         self._round = round
         self._reasons: set[str] = set()
-        """The reasons for saves without the background that have been logged."""
+        """The reasons for saves without the background, and for missing snapshots, that have been logged."""
 
         self._lost = False
         """Whether the newest state was not saved, and no error was raised."""
@@ -116,23 +113,20 @@ class Checkpoints:
     ) -> Path:
         """Publish ``state`` as the checkpoint after ``step`` steps, and return its path. Only rank 0 calls this.
 
-        If ``state`` has tensors that are sharded, which are of the type DTensor, every rank calls this with its own
-        state. Each publishes a file, and the path is that of this rank. All values that are no DTensor must be equal on
-        all ranks. With ``wait=False`` such a checkpoint is left out while the last one is still being published.
+        If ``state`` is sharded, which means that it has tensors of the type DTensor, every rank calls this with its own
+        state and publishes a file, and the path is that of this rank. All other values must be equal on all ranks.
 
-        With ``wait=False`` it returns once the state is copied to memory, and the agent publishes it in the background,
-        also if this process ends meanwhile. A snapshot that the agent has not begun is left out when a newer one
-        follows. If the filesystem refuses, the agent tries again and then reports it, and training continues. Without
-        an agent, with too little memory, or with torch older than 2.6, the call waits as usual, but logs errors of the
-        filesystem instead of raising them. See `flush`.
+        With ``wait=False`` it returns once the state is copied to memory. The agent publishes this snapshot in the
+        background, also if this process ends. A snapshot that it has not begun is left out when a newer one follows. A
+        sharded one is left out while the last one is being published. If the filesystem refuses, the agent tries again
+        and then reports it, and training continues. Without an agent, with too little memory, or with torch older than
+        2.6, the call waits as usual, but logs errors of the filesystem. See `flush`.
 
-        ``metrics`` has the metric that the best checkpoint is chosen by. Without it, or if the value is NaN or
-        infinite, the checkpoint cannot be the best.
-
-        ``state`` holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the
-        checkpoint survives a power cut. If the process is killed at any instruction, the checkpoints are as before or
-        include the complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem
-        refuses, or if a newer round has saved or loaded here, which makes this worker a zombie.
+        ``metrics`` has the metric that the best checkpoint is chosen by. NaN and infinity are never the best. ``state``
+        holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the checkpoint
+        survives a power cut. If the process is killed at any instruction, the checkpoints are as before or include the
+        complete new one. Raises ``StoreError`` if ``state`` could not be loaded again, if the filesystem refuses, or if
+        a newer round has saved or loaded here, which makes this worker a zombie.
         """
         name = CheckpointName(self.round, step, self.retention.metric_of(metrics))
         if is_sharded(state):
@@ -146,7 +140,10 @@ class Checkpoints:
     def _save_sharded(self, name: CheckpointName, state: dict[str, Any], wait: bool) -> Path:
         """Save this rank's part. All ranks do the same: if one cannot begin or does not succeed, none does."""
         rank, _ = place_in_group()
-        ranks = gather_objects((name.metric, not wait and self.is_saving()))
+        # Only one generation at a time is incomplete, so the one before is complete in the memory of all nodes.
+        channel = self._channel()
+        copying = channel is not None and channel.is_copying()
+        ranks = gather_objects((name.metric, not wait and (copying or self.is_saving())))
         name = name._replace(parts=len(ranks), part=rank, metric=ranks[0][0])
         if not wait:
             if any(saving for _, saving in ranks):
@@ -166,7 +163,7 @@ class Checkpoints:
         return self.directory / str(name)
 
     def _publish(self, name: CheckpointName, state: dict[str, Any]) -> None:
-        self._files().publish(name, self.retention, lambda draft: _write(state, draft))
+        self._files().publish(name, self.retention, lambda draft: write_state(state, draft))
         self._lost = False
         report_progress(name.step)
 
@@ -176,9 +173,7 @@ class Checkpoints:
         reason = self._save_in_background(name, state)
         if reason is None:
             return
-        if reason and reason not in self._reasons:
-            self._reasons.add(reason)
-            log.warning("%s: saving without the background, because %s", self.directory, reason)
+        self._warn("saving without the background", reason)
         try:
             self._publish(name, state)
         except StoreError as error:
@@ -192,43 +187,92 @@ class Checkpoints:
 
         Return False if the newest state is not published, or after ``timeout`` seconds.
         """
-        saves = background_saves()
-        return (saves is None or saves.wait(timeout)) and not self._lost
+        channel = self._channel()
+        return (channel is None or channel.wait(timeout)) and not self._lost
 
     def is_saving(self) -> bool:
         """Return whether the agent has yet to publish what this process has saved with ``wait=False``."""
-        saves = background_saves()
-        return saves is not None and saves.is_busy()
+        channel = self._channel()
+        return channel is not None and channel.is_saving()
+
+    def snapshot(self, step: int, state: dict[str, Any]) -> bool:
+        """Keep ``state`` in memory: in that of this node's agent, and a copy in that of another node.
+
+        This is cheaper than a save, and `load` returns the state after the loss of any node. If the run ends without
+        success, the agents write it to disk. Only rank 0 calls this, or every rank if the state is sharded, as in
+        `save`. Raises ``StoreError`` for a state that could not be loaded again, and in a zombie.
+
+        Return whether the snapshot is taken. It is left out while the last one is not kept on all ranks (see
+        `is_kept`), without an agent, and, with a warning, with too little memory or torch older than 2.6.
+
+        Examples:
+            >>> checkpoints = Checkpoints()
+            >>> for step in range(10, 201, 10):  # every tenth on disk, the others in memory
+            ...     keep = checkpoints.snapshot if step % 100 else checkpoints.save
+            ...     kept = keep(step, {"loss": 1 / step})
+            >>> checkpoints.load().step
+            200
+        """
+        channel, sharded = self._channel(), is_sharded(state)
+        part = place_in_group()[0] if sharded else 0
+        prepared: tuple[Archive, Slot] | str = ""
+        if channel is not None and not channel.is_copying():
+            prepared = _prepare(channel, part_of(state, part) if sharded else state)
+        refusal = prepared if isinstance(prepared, str) else None
+        refusals = gather_objects(refusal) if sharded else [refusal]
+        for each in refusals:
+            if each is not None:
+                self._warn("no snapshot in memory", each)
+                return False
+        assert channel is not None and not isinstance(prepared, str)
+        name = CheckpointName(self.round, step, parts=len(refusals) if sharded else 0, part=part)
+        with unsupported_state():
+            return channel.save(*prepared, self.directory, name, self.retention, publish=False, copy=True) is None
+
+    def is_kept(self, timeout: float = 0.0) -> bool:
+        """Wait up to ``timeout`` seconds until the newest snapshot is sealed, and copied if that is possible.
+
+        Return whether it is. True without a snapshot, and without an agent.
+        """
+        channel = self._channel()
+        return channel is None or channel.is_kept(timeout)
 
     def _save_in_background(self, name: CheckpointName, state: dict[str, Any]) -> str | None:
-        """Hand the state over to the agent. Return None, or the reason why that is not possible.
+        """Hand the state over to the agent. Return None, or the reason if it is impossible: empty without an agent."""
+        channel = self._channel()
+        prepared = "" if channel is None else _prepare(channel, state)
+        if channel is None or isinstance(prepared, str):
+            return str(prepared)
+        with unsupported_state():
+            copy = bool(name.parts)
+            return channel.save(*prepared, self.directory, name, self.retention, publish=True, copy=copy)
 
-        The reason is empty without an agent that publishes.
-        """
-        saves = background_saves() if self.round else None
-        if saves is None:
-            return ""
-        try:
-            with _unsupported_state():
-                archive = archive_of(state)
-                return saves.save(archive, self.directory, name, self.retention)
-        except CannotLayOut as error:
-            return str(error)
+    def _channel(self) -> SnapshotChannel | None:
+        """Return the channel to the agent; None outside a run."""
+        return snapshot_channel() if self.round else None
+
+    def _warn(self, what: str, reason: str) -> None:
+        """Log, once for each reason, that something is not possible. The reason is empty without an agent."""
+        if reason and reason not in self._reasons:
+            self._reasons.add(reason)
+            log.warning("%s: %s, because %s", self.directory, what, reason)
 
     def load(
         self, map_location: Any = "cpu", *, best: bool = False, like: dict[str, Any] | None = None
     ) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint, or None if there is none yet. Every rank calls this.
+        """Return the newest complete checkpoint, or None if there is none yet. Every rank calls this.
 
-        With ``best=True`` it is the best one, or None if none has the metric. A damaged file is skipped with a warning,
-        and the next older one is read, or the next best one. If a process group is initialised,
-        this is a collective (with NCCL, after ``torch.cuda.set_device``): rank 0 chooses, and the others read the same
-        file. After the call no older round can publish here. ``map_location`` is that of ``torch.load``. Raises
-        ``StoreError`` if files exist but all are damaged: the user must decide whether to train from the beginning.
+        It is loaded from memory if a `snapshot`, or a save in the background, is there and is not older than the newest
+        file. Otherwise it is loaded from disk, and then no older round can publish here any more. A damaged one is
+        skipped with a warning, and the next older one is loaded. With ``best=True`` it is the best one on disk, or the
+        next best if that is damaged; None if none has the metric.
+
+        If a process group is initialised, this is a collective (with NCCL, after ``torch.cuda.set_device``), and all
+        ranks load the same checkpoint. ``map_location`` is that of ``torch.load``. Raises ``StoreError`` if files exist
+        but all are damaged: the user must decide whether to train from the beginning.
 
         ``like`` is needed if the state was sharded when it was saved. It is the state of this script, in which each
-        such tensor is a DTensor of the same shape, sharded in any way over any number of ranks. The tensors receive the
-        saved values, and are the tensors of the state that is returned.
+        such tensor is a DTensor of the same shape, sharded in any way. They receive the values, and are returned.
         """
         if best and not self.retention.best:
             raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
@@ -238,40 +282,44 @@ class Checkpoints:
         return loaded
 
     def newest(self) -> Held | None:
-        """Return which state the newest checkpoint has, without reading it; None if there is none.
-
-        Every rank calls this. After the call no older round can publish here.
-        """
-        return next((Held(name.round, name.step) for name in self._candidates(best=False)), None)
+        """Return which state `load` would return, without reading it; None if there is none. Every rank calls this."""
+        memory = MemoryCheckpoints(self._channel(), self.directory)
+        name = memory.newest(self._newest_file(memory)) or next(iter(self._candidates(best=False)), None)
+        return None if name is None else Held(*name[:2])
 
     def _load(self, map_location: Any, best: bool, like: dict[str, Any] | None) -> Checkpoint | None:
-        rank, world_size = place_in_group()
-        names = self._candidates(best)
-        for name in names:
-            damages = gather_objects(self._find_damage(name.files()[rank::world_size]))
-            if not any(damages):
-                return self._read(name, map_location, like)
-            if rank == 0:
-                following = "next best" if best else "next older"
-                log.warning("checkpoint %s; loading the %s one", next(filter(None, damages)), following)
-        if names:
-            which, remedy = "", "put an undamaged checkpoint there, or remove the directory to train from the beginning"
-            if best:
-                which, remedy = f" with {self.retention.best}", "load the newest checkpoint instead"
-            raise StoreError(
-                f"all {len(names)} checkpoints{which} in {self.directory} are damaged; check that filesystem, then "
-                f"{remedy}"
-            )
-        return None
+        if best:
+            found = load_best(self.directory, self._candidates(best), self.retention, map_location, like)
+            return self._as_checkpoint(found, False)
+        memory = MemoryCheckpoints(self._channel(), self.directory)
+        found = memory.load(self._newest_file(memory), map_location, like)
+        in_memory = found is not None
+        if found is None:
+            names = self._candidates(best)
+            memory.warn_of_loss(names)
+            found = load_newest(self.directory, names, map_location, like)
+        memory.keep_only(found[0] if found is not None and in_memory else None)
+        return self._as_checkpoint(found, in_memory)
+
+    def _as_checkpoint(self, found: Loaded | None, in_memory: bool) -> Checkpoint | None:
+        if found is None:
+            return None
+        name, state = found
+        path, metric = self.directory / str(name), name.value(self.retention.best)
+        return Checkpoint(name.step, name.round, state, path, metric, in_memory)
+
+    def _newest_file(self, memory: MemoryCheckpoints) -> CheckpointName | None:
+        """Return the newest file, as rank 0 sees it, if ``memory`` has a checkpoint. No older round is excluded."""
+        if not memory.complete:
+            return None
+        names = self._files().names() if place_in_group()[0] == 0 else []
+        return next(iter(gather_objects(names[:1])[0]), None)
 
     def _candidates(self, best: bool) -> list[CheckpointName]:
-        """Return the checkpoints in the order of age or of the metric. Rank 0 chooses, and all ranks get its answer.
-
-        Before that, the agents of all ranks publish what earlier rounds have left, and older rounds are excluded.
-        """
-        saves = background_saves() if self.round else None
-        if saves is not None:
-            saves.await_agent()
+        """Return the checkpoints in order, as rank 0 sees them once agents have published and older rounds are out."""
+        channel = self._channel()
+        if channel is not None:
+            channel.await_agent()
         gather_objects(None)  # all ranks have waited
         names: list[CheckpointName] = []
         if place_in_group()[0] == 0:
@@ -280,90 +328,21 @@ class Checkpoints:
             names = self.retention.ranked(files.names()) if best else files.names()
         return gather_objects(names)[0]
 
-    def _find_damage(self, files: list[CheckpointName]) -> str:
-        """Return a description of the first damage in ``files``; empty if they are whole."""
-        for name in files:
-            path = self.directory / str(name)
-            try:
-                if damage := find_damage(path):
-                    return f"{path} is damaged ({damage})"
-            except OSError as error:
-                if error.errno not in GONE_ERRORS:
-                    raise publication_error("read", path, error) from error
-                return f"{path} was removed"
-        return ""
-
-    def _read(self, name: CheckpointName, map_location: Any, like: dict[str, Any] | None) -> Checkpoint:
-        path = self.directory / str(name)
-        if name.parts and like is None:
-            raise StoreError(
-                f"{path} is a part of a sharded state; give load(like=...) the state of this script, whose tensors are "
-                "sharded too"
-            )
-        try:
-            if like is None or not name.parts:
-                state = _read(path, map_location)
-            else:
-                state = merge_parts(
-                    [_read(self.directory / str(file), "cpu", mmap=True) for file in name.files()], like
-                )
-        except FileNotFoundError as error:
-            raise StoreError(
-                f"rank 0 resumes from {path.absolute()}, which does not exist on node {context().node}; "
-                "put the checkpoints on a filesystem that all nodes share"
-            ) from error
-        except OSError as error:
-            raise publication_error("read", path, error) from error
-        return Checkpoint(name.step, name.round, state, path, name.value(self.retention.best))
-
     def _files(self) -> CheckpointFiles:
-        """Return the files of this directory, as this worker's round sees them now."""
-        return CheckpointFiles(self.directory, self.round, self._fence())
+        """Return the files of this directory, as this worker's round sees them now.
 
-    def _fence(self) -> Fence | None:
-        """Return the fence of `round`, which the caller may have set, even outside a run; None for round 0."""
-        if self.round == 0:
-            return None
-        return replace(current_fence() or Fence("by-hand", self.round), round=self.round)
+        The caller may have set the round, even outside a run. Round 0 has no fence.
+        """
+        fence = replace(current_fence() or Fence("by-hand", 0), round=self.round) if self.round else None
+        return CheckpointFiles(self.directory, self.round, fence)
 
 
-def _write(state: dict[str, Any], draft: BinaryIO) -> None:
-    import torch
-
-    with _unsupported_state():
-        torch.save(state, draft)
-        draft.flush()
-        check_loadable(draft.name)
-        seal(draft)
-
-
-@contextmanager
-def _unsupported_state() -> Iterator[None]:
-    """Convert the errors of pickle into a ``StoreError`` with advice."""
+def _prepare(channel: SnapshotChannel, state: dict[str, Any]) -> tuple[Archive, Slot] | str:
+    """Return an archive of ``state`` and memory for it, or the reason why there is none."""
     try:
-        yield
-    except (pickle.PickleError, AttributeError, TypeError) as error:  # the errors of pickle for unsupported objects
-        raise StoreError(
-            f"this state cannot be a checkpoint: {_pickle_error_reason(error)}; give tensors, numbers, strings, and "
-            "dicts, lists, tuples and sets of them (state_dict() of a model or an optimizer, .item() of a NumPy number)"
-        ) from error
-
-
-def _read(path: Path, map_location: Any, mmap: bool = False) -> Any:
-    import torch
-
-    try:
-        # weights_only: a checkpoint must not be able to run code here.
-        return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
-    except pickle.UnpicklingError as error:
-        raise StoreError(
-            f"cannot load checkpoint {path}: {_pickle_error_reason(error)}; move it away to load the next older one"
-        ) from error
-
-
-def _pickle_error_reason(error: Exception) -> str:
-    # torch's message also advises how to let a checkpoint run code, which is not useful here.
-    if found := re.search(r"GLOBAL ([\w.]*\w)", str(error)):
-        return f"it holds {found[1]}"
-    found = re.search(r"WeightsUnpickler error: (.*)", str(error))
-    return found[1] if found else str(error).partition("\n")[0]
+        with unsupported_state():
+            archive = archive_of(state)
+    except CannotLayOut as error:
+        return str(error)
+    slot = channel.prepare(archive)
+    return slot if isinstance(slot, str) else (archive, slot)

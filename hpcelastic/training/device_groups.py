@@ -9,6 +9,7 @@ The watchdog of torch would end a process whose peer is lost. It is switched off
 
 import contextlib
 import os
+import time
 from typing import Any
 
 
@@ -59,3 +60,12 @@ def _nccl_backend() -> Any:
         backend = world._get_backend(torch.device("cuda")) if world is not None else None
         return backend if hasattr(backend, "_group_start") else None
     return None
+
+
+def time_without_pending_work() -> float:
+    """Return the time once the GPU has done its work, for which a save would wait, and which the save does not cost."""
+    import torch
+
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+    return time.monotonic()

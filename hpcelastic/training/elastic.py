@@ -35,15 +35,24 @@ Result = TypeVar("Result")
 
 
 class Elastic:
-    """The state of a training, which survives in memory as long as any rank that holds it survives.
+    """The state of a training, which survives in memory when workers and nodes are lost, join or leave.
+
+    A state that each rank holds completely survives as long as one of these ranks does. A sharded state continues from
+    its newest snapshot in memory.
 
     ``model``, ``optimizer`` and each object in ``others`` have ``state_dict()`` and ``load_state_dict()``, such as a
     learning-rate schedule, a gradient scaler, or a second model and its optimizer. They are attributes of this object
     under the same names. ``state`` is a dictionary for your own values: numbers, strings, tensors, and containers of
     them. ``batches`` determines the samples of each step: `GlobalBatches`, or `ShardedBatches` for data that are read
-    in order. Every ``save_every`` steps rank 0 saves a checkpoint to ``checkpoints``, for the case that all nodes are
-    lost. With ``save_every="auto"`` the interval follows from the time for which a save stops the training, and from
-    the failures of the run.
+    in order.
+
+    Every ``save_every`` steps rank 0, or every rank of a sharded model, saves a checkpoint to ``checkpoints``, for the
+    case that all nodes are lost. With ``save_every="auto"`` the interval follows from the time for which a save stops
+    the training, and from the failures of the run.
+
+    Every ``snapshot`` steps the state is kept in memory by `Checkpoints.snapshot`, which needs ``checkpoints``. With
+    ``snapshot="auto"`` this happens as often as it takes at most 1 % of the time, and only if the state is sharded or
+    all ranks are on one node. With 0 it does not happen.
 
     ``metrics`` is for the metrics of the current step, and empty at its beginning. If ``train`` sets the metric there
     that ``Checkpoints(best=...)`` names, the state after the step is saved with it.
@@ -76,13 +85,14 @@ class Elastic:
         batches: Batches,
         checkpoints: Checkpoints | None = None,
         save_every: int | Literal["auto"] = 0,
+        snapshot: int | Literal["auto"] = "auto",
         state: dict[str, Any] | None = None,
         loader: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
         self.model, self.optimizer, self.batches = model, optimizer, batches
         self.checkpoints = checkpoints
-        self._saves = PeriodicSaves(checkpoints, save_every, is_sharded_model(model))
+        self._saves = PeriodicSaves(checkpoints, save_every, snapshot, is_sharded_model(model))
         self.state = {} if state is None else state
         self.metrics: dict[str, float] = {}
         self.step = 0
@@ -117,7 +127,7 @@ class Elastic:
         DistributedDataParallel, must be made in ``train``.
 
         A model whose parameters are sharded holds the process group too. So the function that makes the model, and this
-        object, must be a `resumable` one. The state is then on disk only, in the checkpoints that all ranks save.
+        object, must be a `resumable` one. The state is then in the snapshots and checkpoints that all ranks save.
         """
         seat = take_seat()
         if self._saves.sharded and seat is not None and not seat.is_in_function:
@@ -138,17 +148,18 @@ class Elastic:
         ``IterableDataset`` of torch, which yields the samples of this rank, works as long as the world size stays. A
         share may be empty: it has the structure of a batch, and no samples.
 
-        The iterator ends early if this round must end, and ``train`` must then return; see `should_stop`. A state that
-        no other node keeps is saved before.
+        The iterator ends early if this round must end, and ``train`` must then return; see `should_stop`. Before that,
+        a state that the next round would lack is saved, or kept in memory if nodes only join.
         """
         shares = self._data.shares(data, self.step, last, self._worker)
         self._small.find_buffers(self._parts.values())
         self._commit(self.step, self.samples)
         while self.step < last:
             if should_stop():
-                if must_save() or self._saves.sharded:
-                    self._save()
+                self._keep_for_next_round()
                 return
+            if self._held is not None and self._saves.snapshots.is_due(self.step):
+                self._saves.snapshots.take(self._held, self._state_dict)
             self.metrics = {}
             yield self.step, next(shares)
             self._commit(self.step + 1, self.samples + self._batch_size())
@@ -259,6 +270,17 @@ class Elastic:
     def _optimizer_steps(self, optimizer: object, args: Any, kwargs: Any) -> None:
         """The parameters change now. From here to the next boundary the state is not whole."""
         self._held, self._begun = None, True
+
+    def _keep_for_next_round(self) -> None:
+        """Save a state that no other node keeps. If no node leaves, a sharded state is kept in memory if possible."""
+        assert self._held is not None
+        saves = must_save()
+        if self._saves.sharded and not self._begun:
+            return  # nothing is lost, and reading the state of an optimizer before its first step would change it
+        if self._saves.sharded and not saves:
+            saves = not self._saves.snapshots.keep(self._held, self._state_dict)
+        if saves:
+            self._save()
 
     def _save(self, *, wait: bool = True) -> None:
         """Save the state, unless it is saved already; in the background, or ``wait`` until it is on disk."""

@@ -1,11 +1,34 @@
 """The memory that this process may still use: that of the machine, and of each cgroup above the process."""
 
+import errno
+import os
 from pathlib import Path
 from typing import NamedTuple
+
+_SPARE = 0.05
+"""The part of the free memory that stays free."""
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _UNLIMITED = 2**60
 """Version 1 of cgroups shows a number beyond this for no limit."""
+
+
+def allocate_shared(size: int) -> int:
+    """Return a descriptor of ``size`` bytes of new memory, which processes can share.
+
+    Raises OSError if too little is free. The memory is there at once, so its first use is fast and cannot fail.
+    """
+    available = available_memory()
+    if available is not None and size > available.bytes * (1 - _SPARE):
+        free = f"{available.bytes >> 20} MiB are free in {available.where}"
+        raise OSError(errno.ENOMEM, f"it needs {size >> 20} MiB of memory, and {free}")
+    fd = os.memfd_create("hpcelastic-snapshot", os.MFD_CLOEXEC)
+    try:
+        os.posix_fallocate(fd, 0, size)
+    except OSError as error:
+        os.close(fd)
+        raise OSError(error.errno, f"{size >> 20} MiB of memory: {error.strerror}") from error
+    return fd
 
 
 class AvailableMemory(NamedTuple):

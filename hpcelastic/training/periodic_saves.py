@@ -16,6 +16,8 @@ from hpcelastic.storage.paths import RunPaths
 
 from .checkpoints import Checkpoints
 from .context import Context
+from .device_groups import time_without_pending_work
+from .periodic_snapshots import PeriodicSnapshots
 from .process_groups import gather_objects
 from .recovery import Held
 from .save_interval import FailureHistory, best_interval, description, differ, smoothed
@@ -24,19 +26,26 @@ log = logging.getLogger(__name__)
 
 
 class PeriodicSaves:
-    """The saves of one process. ``every`` is a number of steps, 0 for none, or ``auto``.
+    """The saves of one process, and its snapshots. ``every`` is a number of steps, 0 for none, or ``auto``.
 
     With ``auto`` the interval follows from the time for which a save stops the training, and from the failures of the
     run; see `hpcelastic.training.save_interval`. A save is not begun while the last one is unpublished. Rank 0 decides
     and saves. If the state is ``sharded``, all ranks save.
     """
 
-    def __init__(self, checkpoints: Checkpoints | None, every: int | Literal["auto"], sharded: bool = False) -> None:
+    def __init__(
+        self,
+        checkpoints: Checkpoints | None,
+        every: int | Literal["auto"],
+        snapshot: int | Literal["auto"] = 0,
+        sharded: bool = False,
+    ) -> None:
         if every != "auto" and (isinstance(every, str) or every < 0):
             raise ValueError(f"save_every is {every!r}; it must be 'auto', or 0 or more steps")
         if every and checkpoints is None:
             raise ValueError("save_every needs checkpoints=Checkpoints()")
         self._checkpoints, self._every, self.sharded = checkpoints, every, sharded
+        self.snapshots = PeriodicSnapshots(checkpoints, snapshot, sharded)
         self._saved: Held | None = None
         """The last state that this process has saved."""
 
@@ -53,7 +62,8 @@ class PeriodicSaves:
         """The interval that was last printed."""
 
     def begin_round(self, worker: Context, step: int) -> None:
-        """Note that a round begins with the state after ``step`` steps."""
+        """Note that a round begins with the state after ``step`` steps. Every rank calls this."""
+        self.snapshots.begin_round(worker, step)
         if self._every != "auto" or worker.rank != 0:
             return
         now = time.monotonic()
@@ -107,7 +117,7 @@ class PeriodicSaves:
         if saved:
             return
         has_metric = self._checkpoints.retention.best in metrics  # not each state has it
-        began = _time_without_pending_work()
+        began = time_without_pending_work()
         self._checkpoints.save(held.step, state(), wait=wait, metrics=metrics if has_metric else None)
         self._saved = held
         if self._last is not None:
@@ -150,12 +160,3 @@ def failure_history(run_dir: Path) -> FailureHistory:
         spent = decode(_Spent, backend.register(writer="").read().value or {}).spent
     failures = sum(spent.get(cause.value, 0) for cause in (Cause.WORKER, Cause.NODE))
     return FailureHistory(max(0.0, time.time() - creation_time(paths)), failures)
-
-
-def _time_without_pending_work() -> float:
-    """Return the time once the GPU has done its work, for which a save would wait, and which the save does not cost."""
-    import torch
-
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
-    return time.monotonic()

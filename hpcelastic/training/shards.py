@@ -5,7 +5,7 @@ so the part of rank 0 has them. Ranks that hold the same block are *replicas*, a
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import StoreError
@@ -30,6 +30,15 @@ def is_sharded_model(model: "torch.nn.Module") -> bool:
     return is_sharded(dict(model.named_parameters()))
 
 
+def require_like(name: object, like: dict[str, Any] | None, *, sharded: bool) -> None:
+    """Raise ``StoreError`` if a saved state is ``sharded``, and there is no state to load it into."""
+    if sharded and like is None:
+        raise StoreError(
+            f"{name} is a part of a sharded state; give load(like=...) the state of this script, whose tensors are "
+            "sharded too"
+        )
+
+
 def part_of(state: dict[str, Any], rank: int) -> dict[str, Any]:
     """Return what this rank saves of a sharded state. It has no DTensor, and can be loaded without a process group.
 
@@ -46,45 +55,74 @@ def part_of(state: dict[str, Any], rank: int) -> dict[str, Any]:
     return {"state": skeleton, "blocks": blocks}
 
 
+class Merge:
+    """The sharded tensors of ``like``, which receive the blocks of saved parts, in any order."""
+
+    def __init__(self, like: dict[str, Any]) -> None:
+        self._tensors = _sharded_tensors(like)
+        self._missing = {path: tensor.to_local().numel() for path, tensor in self._tensors.items()}
+
+    @property
+    def complete(self) -> bool:
+        """Whether the local blocks of all tensors have been received."""
+        return not any(self._missing.values())
+
+    def add(self, part: dict[str, Any]) -> None:
+        """Copy what the local blocks share with the blocks of a part. Parts do not overlap.
+
+        Raises ``StoreError`` if a tensor has another shape than the saved one.
+        """
+        import torch
+
+        with torch.no_grad():
+            for path, tensor in self._tensors.items():
+                if path in part["blocks"]:
+                    self._missing[path] -= _fill(path, tensor, *part["blocks"][path])
+
+    def state(self, skeleton: Any) -> dict[str, Any]:
+        """Return the state of which ``skeleton`` is all that is not sharded.
+
+        Raises ``StoreError`` if ``like`` has not the sharded tensors of the state, or a block is missing.
+        """
+
+        def restored(path: Path, leaf: Any) -> Any:
+            if not isinstance(leaf, str) or leaf != _PLACE:
+                return leaf
+            if path not in self._tensors:
+                raise StoreError(
+                    f"the saved state has the sharded tensor {_text(path)}, and the state to load into has not"
+                )
+            return self._tensors[path]
+
+        for path, missing in self._missing.items():
+            if missing:
+                total = self._tensors[path].to_local().numel()
+                raise StoreError(f"the saved state lacks {missing} of the {total} elements of {_text(path)} here")
+        merged: dict[str, Any] = map_leaves(restored, skeleton)
+        return merged
+
+
 def merge_parts(parts: Sequence[dict[str, Any]], like: dict[str, Any]) -> dict[str, Any]:
     """Return the state of which ``parts`` are all parts, with the sharded tensors of ``like``, which are overwritten.
 
     Raises ``StoreError`` if ``like`` has not the sharded tensors of the state, or a block is missing.
     """
-    import torch
-
-    tensors = _sharded_tensors(like)
-    with torch.no_grad():
-        for path, tensor in tensors.items():
-            _fill(path, tensor, (part["blocks"][path] for part in parts if path in part["blocks"]))
-
-    def restored(path: Path, leaf: Any) -> Any:
-        if not isinstance(leaf, str) or leaf != _PLACE:
-            return leaf
-        if path not in tensors:
-            raise StoreError(
-                f"the saved state has the sharded tensor {_text(path)}, and the state to load into has not"
-            )
-        return tensors[path]
-
-    merged: dict[str, Any] = map_leaves(restored, parts[0]["state"])
-    return merged
+    merge = Merge(like)
+    for part in parts:
+        merge.add(part)
+    return merge.state(parts[0]["state"])
 
 
-def _fill(path: Path, tensor: "DTensor", blocks: "Iterable[tuple[Sequence[int], Sequence[int], torch.Tensor]]") -> None:
-    """Copy to the local block of ``tensor`` what it shares with ``blocks``, which do not overlap."""
-    local, position, missing = tensor.to_local(), _position(tensor), tensor.to_local().numel()
-    for shape, start, block in blocks:
-        if tuple(shape) != tuple(tensor.shape):
-            raise StoreError(
-                f"{_text(path)} has the shape {tuple(shape)} in the saved state, not {tuple(tensor.shape)}"
-            )
-        ours, theirs = _overlap(position, local.shape, start, block.shape)
-        if all(part.stop > part.start for part in ours):
-            local[ours].copy_(block[theirs])
-            missing -= local[ours].numel()
-    if missing:
-        raise StoreError(f"the saved state lacks {missing} of the {local.numel()} elements of {_text(path)} here")
+def _fill(path: Path, tensor: "DTensor", shape: Sequence[int], start: Sequence[int], block: "torch.Tensor") -> int:
+    """Copy to the local block of ``tensor`` what it shares with a block. Return the number of elements."""
+    local = tensor.to_local()
+    if tuple(shape) != tuple(tensor.shape):
+        raise StoreError(f"{_text(path)} has the shape {tuple(shape)} in the saved state, not {tuple(tensor.shape)}")
+    ours, theirs = _overlap(_position(tensor), local.shape, start, block.shape)
+    if any(part.stop <= part.start for part in ours):
+        return 0
+    local[ours].copy_(block[theirs])
+    return local[ours].numel()
 
 
 def _overlap(

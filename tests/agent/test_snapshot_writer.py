@@ -14,6 +14,7 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.free_space import SpaceForecast
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.snapshot_writer import SnapshotWriter
+from hpcelastic.agent.snapshots import Snapshots
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.worker_channel import (
     AwaitSnapshots,
@@ -27,7 +28,7 @@ from hpcelastic.ipc.worker_channel import (
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.training import checkpoint_files
-from hpcelastic.training.checkpoint_files import CheckpointFiles, checksum_text
+from hpcelastic.training.checkpoint_files import SEAL_LENGTH, CheckpointFiles, checksum_text
 from hpcelastic.training.fence import Fence
 from hpcelastic.training.retention import CheckpointName, Retention
 from tests.training.workers import drafts, listing, make_run
@@ -44,8 +45,11 @@ class Node:
         self.events: list[Event] = []
         self.reports: list[str] = []
         self._loop, self._wakeup = EventLoop(), Inbox[None]()
-        self.writer = SnapshotWriter(self._loop, self.paths, self.page, self.events.append, self.reports.append)
-        self.worker = WorkerChannel.connect(self.writer.name)
+        self.snapshots = Snapshots(
+            self.paths, "n1@a", self.page, None, self._loop, self.events.append, self.reports.append
+        )
+        self.writer = self.snapshots.writer
+        self.worker = WorkerChannel.connect(self.snapshots.name)
         self.finished = False
 
     def turn(self) -> None:
@@ -63,7 +67,7 @@ class Node:
         parts: int = 0,
     ) -> None:
         fd = os.memfd_create("test")
-        os.write(fd, data)
+        os.write(fd, data + bytes(SEAL_LENGTH))
         length = len(data) if size is None else size
         retention = asdict(Retention(keep=2, keep_every=10, best="loss"))
         name = CheckpointName(round, step, metric, parts, part)
@@ -85,15 +89,16 @@ class Node:
                 received = self.worker.receive(wait=False)
             except BlockingIOError:
                 continue
-            assert received is not None and isinstance(received[0], SnapshotDone)
-            found.append((received[0].slot, received[0].error))
+            assert received is not None
+            if isinstance(received[0], SnapshotDone):
+                found.append((received[0].slot, received[0].error))
             if len(found) == count:
                 break
         return found
 
     def finish(self, *, interrupted: bool = False) -> None:
         self.finished = True
-        self.writer.finish(lambda: interrupted)
+        self.snapshots.finish(lambda: interrupted)
 
     def close(self) -> None:
         if not self.finished:
@@ -256,7 +261,7 @@ def test_the_free_space_is_watched(node: Node, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(SpaceForecast, "seconds_left", lambda forecast: len(forecast.observations) * 3 * 3600.0)
     node.send(7, b"short", size=2**31)
     ((_, error),) = node.answers(1)
-    assert "only 5 of" in error  # it was tried
+    assert "only 13 of" in error  # it was tried
     node.send(8)
     assert node.answers(1) == [(0, "")]
     node.finish()
@@ -302,13 +307,13 @@ def test_a_process_whose_round_has_ended_is_refused(node: Node) -> None:
 def test_memory_that_is_too_small_is_an_error(node: Node) -> None:
     node.send(7, b"short", size=100)
     ((_, error),) = node.answers(1)
-    assert "only 5 of 100 bytes" in error
+    assert "only 13 of 100 bytes" in error
     assert listing(node.directory) == []
 
 
 def test_a_worker_waits_until_no_snapshot_is_left(node: Node, blocked: Callable[[], None]) -> None:
     node.begin(7)
-    later = WorkerChannel.connect(node.writer.name)
+    later = WorkerChannel.connect(node.snapshots.name)
     later.send(AwaitSnapshots())
     for _ in range(5):
         node.turn()

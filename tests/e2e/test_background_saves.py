@@ -134,9 +134,9 @@ except Exception as error:
 @pytest.mark.slow
 def test_without_memory_the_save_waits_for_the_disk(shell: Shell) -> None:
     code = """
-from hpcelastic.training import background
+from hpcelastic.training import memory
 from hpcelastic.training.memory import AvailableMemory
-background.available_memory = lambda: AvailableMemory(1000, "this test")
+memory.available_memory = lambda: AvailableMemory(1000, "this test")
 path = checkpoints.save(1, state, wait=False)
 assert path.exists()
 """

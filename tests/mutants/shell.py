@@ -1,6 +1,7 @@
 """Possible faults of the code around the protocol. Each is one edit of the source."""
 
 from tests.protocol.under_test import (
+    CHANNEL,
     CHECKPOINT_FILES,
     ELASTIC,
     FENCE,
@@ -25,8 +26,8 @@ from tests.protocol.under_test import (
     RETENTION,
     ROUNDS,
     SIGNAL_RESOLUTION,
-    SNAPSHOT_WRITER,
     SUSPICION,
+    TRANSFER,
     WORKERS,
     Patch,
 )
@@ -298,26 +299,12 @@ MUTANTS = {
     "a worker that completes steps may be at fault": Patch(
         IDLE_WORKERS, " and not page.marks(worker.local_rank).has_step(round)", ""
     ),
-    # snapshots
-    "a snapshot of a round that has ended is published": Patch(
-        SNAPSHOT_WRITER, "        if not self._may_act(snapshot):", "        if False:"
-    ),
-    "the memory of a snapshot is given back before it is published": Patch(
-        SNAPSHOT_WRITER,
-        "            error = self._publish_patiently(job)\n",
-        "            job.channel.send(SnapshotDone(job.snapshot.slot, ''))\n"
-        "            error = self._publish_patiently(job)\n",
-    ),
-    "the draft of a revoked writer is published": Patch(
-        SNAPSHOT_WRITER,
-        "Fence(run_nonce(self._paths), snapshot.round)",
-        "Fence(run_nonce(self._paths), snapshot.round + 1)",
-    ),
-    "the checksum of a snapshot covers its first part": Patch(
-        SNAPSHOT_WRITER, "checksum = zlib.crc32(chunk, checksum)", "checksum = checksum or zlib.crc32(chunk)"
-    ),
-    "an older snapshot follows a newer one": Patch(
-        SNAPSHOT_WRITER, "older = self._pending.pop(job.place, None)", "older = None"
+    # transfers
+    "a frame that is not authentic is used": Patch(TRANSFER, "if not hmac.compare_digest(received, ", "if not bool("),
+    "frames may change places": Patch(TRANSFER, "_NUMBER.pack(number) + head", "_NUMBER.pack(0) + head"),
+    "both directions have the same key": Patch(TRANSFER, 'derive(key, "responder")', 'derive(key, "initiator")'),
+    "a link becomes a transfer": Patch(
+        CHANNEL, "starts = not self.is_initiator and not self._received", "starts = not self.is_initiator"
     ),
     # publications of workers
     "a claim excludes no round": Patch(FENCE, "                _exclude(path)\n", "                pass\n"),
@@ -352,17 +339,16 @@ PROFILE_OF = {
 }
 """The profile in which the simulator finds a mutant soonest, for mutants that take long."""
 
-_SNAPSHOTS = "tests/agent/test_snapshot_writer.py"
 _IDLE = "tests/agent/test_idle_workers.py"
+_TRANSFER = "tests/network/test_transfer.py"
 
 BY_TESTS = {
     "all workers that may be at fault are replaced at once": _IDLE,
     "a worker that completes steps may be at fault": _IDLE,
-    "a snapshot of a round that has ended is published": _SNAPSHOTS,
-    "the memory of a snapshot is given back before it is published": _SNAPSHOTS,
-    "the draft of a revoked writer is published": _SNAPSHOTS,
-    "the checksum of a snapshot covers its first part": _SNAPSHOTS,
-    "an older snapshot follows a newer one": _SNAPSHOTS,
+    "a frame that is not authentic is used": _TRANSFER,
+    "frames may change places": _TRANSFER,
+    "both directions have the same key": _TRANSFER,
+    "a link becomes a transfer": "tests/network/test_channel.py",
     "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
     "a change waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_changes_are_published_at_once",
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import mutants, shell
+from tests.mutants import mutants, shell, snapshots
 from tests.mutants.changed import at_night_unless_changed
 from tests.mutants.finders import TABLES, failing_simulation, failing_table, failing_tests
 from tests.protocol.under_test import DECIDE, Patch, load, source
 
-MUTANTS = mutants.MUTANTS | shell.MUTANTS
-UNSEEN = mutants.UNSEEN | shell.UNSEEN
-BY_TESTS = shell.BY_TESTS
+MUTANTS = mutants.MUTANTS | shell.MUTANTS | snapshots.MUTANTS
+BY_TESTS = shell.BY_TESTS | snapshots.BY_TESTS
+UNSEEN = mutants.UNSEEN | shell.UNSEEN | set(snapshots.BY_TESTS)
 
 
 def test_no_fault_is_found_without_a_mutant() -> None:

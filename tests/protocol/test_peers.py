@@ -1,9 +1,10 @@
+from collections import Counter
 from math import isqrt
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.protocol.peers import linked, neighbours
+from hpcelastic.protocol.peers import buddy, linked, neighbours
 
 COUNTS = st.integers(2, 70)
 
@@ -42,3 +43,35 @@ def test_a_row_of_lost_members_keeps_neighbours(count: int, data: st.DataObject)
 
 def test_a_single_node_has_no_neighbour() -> None:
     assert neighbours(0, 1) == linked(0, 1) == []
+
+
+TOPOLOGIES = st.lists(st.sampled_from(["", "s1", "s2", "s3", "s1.s2"]), min_size=2, max_size=40)
+"""The switches above each member."""
+
+
+@given(TOPOLOGIES)
+def test_each_member_has_the_copies_of_one_other(topologies: list[str]) -> None:
+    chosen = [buddy(index, topologies) for index in range(len(topologies))]
+    assert sorted(there for there in chosen if there is not None) == list(range(len(topologies)))
+    assert all(there != index for index, there in enumerate(chosen))
+
+
+@given(st.integers(2, 9), st.integers(1, 9))
+def test_copies_are_under_another_switch_if_groups_are_equal(groups: int, size: int) -> None:
+    topologies = [f"s{group}" for group in range(groups) for _ in range(size)]
+    for index, topology in enumerate(topologies):
+        there = buddy(index, topologies)
+        assert there is not None and topologies[there] != topology
+
+
+@given(TOPOLOGIES.map(sorted))
+def test_copies_are_under_another_switch_as_far_as_possible(topologies: list[str]) -> None:
+    """The members of a switch that has most of them cannot all have their copies under another switch."""
+    chosen = [buddy(index, topologies) for index in range(len(topologies))]
+    same = sum(there is not None and topologies[there] == topologies[index] for index, there in enumerate(chosen))
+    largest = max(Counter(topologies).values())
+    assert same == max(0, 2 * largest - len(topologies))
+
+
+def test_a_single_node_has_no_buddy() -> None:
+    assert buddy(0, ["s1"]) is None

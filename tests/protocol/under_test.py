@@ -34,8 +34,11 @@ ELASTIC, RECOVERY, ROUNDS = (
 )
 WORKERS = "hpcelastic.agent.workers"
 IDLE_WORKERS, SNAPSHOT_WRITER = "hpcelastic.agent.idle_workers", "hpcelastic.agent.snapshot_writer"
+SNAPSHOTS, SNAPSHOT_COPIES = "hpcelastic.agent.snapshots", "hpcelastic.agent.snapshot_copies"
+KEPT_SNAPSHOTS, SLOTS = "hpcelastic.agent.kept_snapshots", "hpcelastic.training.slots"
 CHECKPOINT_FILES, RETENTION = "hpcelastic.training.checkpoint_files", "hpcelastic.training.retention"
 LOADING = "hpcelastic.training.loading"
+CHANNEL, TRANSFER = "hpcelastic.network.channel", "hpcelastic.network.transfer"
 
 _AS_THEY_ARE = {
     "hpcelastic.errors",

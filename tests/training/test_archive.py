@@ -82,10 +82,10 @@ def test_a_damaged_byte_is_found(tmp_path: Path) -> None:
 
 
 def test_tensors_are_copied_once() -> None:
-    """The layout has only a few bytes for each tensor."""
+    """The layout has only a few bytes for each tensor, and up to 32 KiB at its end."""
     laid_out = archive_of({str(i): torch.ones(100_000) for i in range(10)})
     assert laid_out.size > 4_000_000
-    assert sum(len(data) for _, data in laid_out.pieces) < 10_000
+    assert sum(len(data) for _, data in laid_out.pieces) < 10_000 + 2**15
 
 
 def test_the_archive_has_the_values_of_the_copy() -> None:

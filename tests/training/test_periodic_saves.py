@@ -16,7 +16,7 @@ from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import FIRST, Register
-from hpcelastic.training import Checkpoints, context, periodic_saves
+from hpcelastic.training import Checkpoints, context, device_groups, periodic_saves
 from hpcelastic.training.periodic_saves import PeriodicSaves, failure_history
 from hpcelastic.training.recovery import Held
 from hpcelastic.training.save_interval import FailureHistory, best_interval
@@ -37,6 +37,7 @@ class Training(Checkpoints):
         self.saved: list[tuple[int, Mapping[str, float] | None]] = []
         clock = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
         monkeypatch.setattr(periodic_saves, "time", clock)
+        monkeypatch.setattr(device_groups, "time", clock)
         self.saves = PeriodicSaves(self, every)
         self.saves.begin_round(context(), 0)
 
