@@ -131,10 +131,9 @@ def test_a_node_that_hangs_in_the_middle_is_reported(agents: list[Agent], monkey
 
     def timed_out(end: Transfer, busy: float = 0.0) -> dict[str, Any]:
         """Wait for the first header, by which the other end is ready, as long as it takes."""
-        if end.peer == agents[1].node and getattr(sent, "ready", None) is end:
-            end._sock.settimeout(0.05)
+        hangs = end.peer == agents[1].node and getattr(sent, "ready", None) is end
         sent.ready = end
-        return receive(end)
+        return receive(end, 0.05 - transfer.TIMEOUT if hangs else busy)
 
     monkeypatch.setattr(Transfer, "receive", timed_out)
     assert refusal(agents).endswith("timed out")
