@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from hpcelastic.training import Checkpoints
+from hpcelastic.training import Checkpoints, context
+from hpcelastic.training.periodic_snapshots import PeriodicSnapshots
+from hpcelastic.training.recovery import Held
 
 _TENSORS = 64
 STEP = 0.1
@@ -45,7 +47,7 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
     """Measure for how long a save stops the training, and how long a load takes."""
     state, checkpoints = state_of(mib), Checkpoints(keep=1)
     copies = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    names = ("copy", "background", "wait", "torch.save", "load", "torch.load")
+    names = ("copy", "background", "memory", "wait", "torch.save", "load", "torch.load")
     found: dict[str, list[float]] = {name: [] for name in names}
 
     def copy() -> None:
@@ -58,33 +60,44 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
             file.flush()
             os.fsync(file.fileno())
 
+    def load(in_memory: bool) -> None:
+        loaded = checkpoints.load()
+        assert loaded is not None and loaded.in_memory == in_memory
+
     for warm_up in range(4):  # the first saves allocate the memory
         checkpoints.save(warm_up, state, wait=False)
         checkpoints.flush()
     for number in range(repeat):
         found["copy"].append(timed(copy))
         found["background"].append(timed(lambda step=10 + 2 * number: checkpoints.save(step, state, wait=False)))
-        assert checkpoints.flush(), "the state is not published"
+        assert checkpoints.flush() and checkpoints.is_kept(60), "the state is neither published nor in memory"
+        found["memory"].append(timed(lambda: load(in_memory=True)))
         found["wait"].append(timed(lambda step=11 + 2 * number: checkpoints.save(step, state)))
         found["torch.save"].append(timed(plain))
-        found["load"].append(timed(checkpoints.load))
+        found["load"].append(timed(lambda: load(in_memory=False)))
         found["torch.load"].append(timed(lambda: torch.load("plain.pt", weights_only=True)))
     return found
 
 
 def training(steps: int, repeat: int) -> dict[str, list[float]]:
-    """Measure steps with saves in the background, in turn with steps without."""
+    """Measure steps with saves in the background and with snapshots as often as is best, in turn with steps without."""
     state, checkpoints = state_of(STEP_STATE), Checkpoints("steps", keep=1)
     matrix = torch.rand(512, 512)
     each = min(timed(lambda: torch.mm(matrix, matrix)) for _ in range(50))
     products = max(1, round(STEP / each))
 
-    saved = itertools.count()
+    saved, taken = itertools.count(), itertools.count(1)
 
-    def train(save_every: int) -> float:
+    snapshots = PeriodicSnapshots(checkpoints, "auto", sharded=False)
+    snapshots.begin_round(context(), 0)
+
+    def train(save_every: int, with_snapshots: bool = False) -> float:
         """Return the seconds of a step."""
         began = time.perf_counter()
         for step in range(steps):
+            held = Held(context().round, next(taken))
+            if with_snapshots and snapshots.is_due(held.step):
+                snapshots.take(held, lambda: state)
             for _ in range(products):
                 torch.mm(matrix, matrix)
             if save_every and step % save_every == 0:
@@ -92,11 +105,13 @@ def training(steps: int, repeat: int) -> dict[str, list[float]]:
         return (time.perf_counter() - began) / steps
 
     train(SAVE_EVERY)  # the first saves allocate the memory
-    found: dict[str, list[float]] = {"steps": [], "steps with saves": []}
+    train(0, with_snapshots=True)
+    found: dict[str, list[float]] = {"steps": [], "steps with saves": [], "steps with snapshots": []}
     for _ in range(repeat):
         checkpoints.flush()
         found["steps"].append(train(0))
         found["steps with saves"].append(train(SAVE_EVERY))
+        found["steps with snapshots"].append(train(0, with_snapshots=True))
     return found
 
 

@@ -91,6 +91,7 @@ def begin_round(*agents: Agent, round: int = 2) -> None:
 
 
 def descriptors() -> int:
+    """Return the number of open descriptors. Those of earlier tests that are not collected yet may disappear later."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -112,10 +113,10 @@ def three_agents(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Agent]]:
             made.append(agent)
         begin_round(*made)
         yield made
-    assert eventually(lambda: descriptors() == before)
+    assert eventually(lambda: descriptors() <= before)
     assert errors == []
 
 
 def nothing_changed(agent: Agent, before: int) -> bool:
     """Return whether an agent has kept nothing, and has closed all that it has opened since."""
-    return agent.names() == [] and eventually(lambda: descriptors() == before)
+    return agent.names() == [] and eventually(lambda: descriptors() <= before)

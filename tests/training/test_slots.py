@@ -49,7 +49,7 @@ def test_memory_of_another_size_is_allocated_anew() -> None:
     third = use(slots, 2 * SIZE)
     assert third is not first and third.number == first.number
     assert first_memory.closed
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_free_slot_of_the_same_size_is_preferred() -> None:
@@ -115,7 +115,7 @@ def test_too_little_memory_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as short:
         short.setattr(module, "allocate_shared", refuse)
         assert slots.take(SIZE) == "it needs 9 MiB of memory"
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= set(before)
     assert slots.has_room() and use(slots).number == 1
 
 
@@ -127,4 +127,4 @@ def test_memory_that_cannot_be_mapped_is_released(monkeypatch: pytest.MonkeyPatc
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(module.mmap, "mmap", refuse)
     assert slots.take(SIZE) == "Cannot allocate memory"
-    assert os.listdir("/proc/self/fd") == before
+    assert set(os.listdir("/proc/self/fd")) <= set(before)

@@ -124,7 +124,7 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_another(pair: Pair) -> N
     pair.agent.send(FetchedSnapshot(str(name), ""), [0])
     os.close(pair.here.fetch(Path("/c"), name, "n1@a"))
     pair.here.is_kept()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_process_waits_for_the_publication_although_an_older_answer_comes(pair: Pair) -> None:
