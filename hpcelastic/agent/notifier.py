@@ -29,12 +29,12 @@ class NetworkNotifier:
         return self._network.healthy or len(self._watched[0]) == 1
 
     def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
-        self._network.notify(map(_peer, nodes), version)
+        self._network.notify(map(peer_of, nodes), version)
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
         if (members, version) != self._watched:
             self._watched = members, version
-            self._network.watch([_peer(member) for member in members], version)
+            self._network.watch([peer_of(member) for member in members], version)
 
 
 def open_network(
@@ -67,5 +67,6 @@ def outside_notifier(paths: RunPaths, name: str) -> Iterator[NetworkNotifier | N
         network.close()
 
 
-def _peer(node: Member | Participant) -> Peer:
+def peer_of(node: Member | Participant) -> Peer:
+    """Return the network endpoint of a node's agent."""
     return Peer(node.node, node.address, node.notification_port)

@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
+from hpcelastic.agent.notifier import peer_of
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.network import Peer, Transfer, TransferError
 from hpcelastic.protocol.peers import buddy
@@ -53,7 +54,7 @@ class SnapshotCopies:
         if state.phase is not Phase.RUNNING or state.round == self._round:
             return
         members = state.participants
-        peers = [Peer(each.node, each.address, each.notification_port) for each in members]
+        peers = [peer_of(each) for each in members]
         index = next((index for index, each in enumerate(members) if each.node == self._node), None)
         chosen = None if index is None else buddy(index, [each.topology for each in members])
         self._round, self._reported = state.round, False

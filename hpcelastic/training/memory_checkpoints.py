@@ -1,7 +1,7 @@
 """Checkpoints in the memory of agents: which of them are complete, and how they are loaded.
 
 Each rank asks the agent of its node, and all ranks know all answers. A rank reads the memory of its own agent directly.
-What is on another node, its agent fetches first.
+The agent first fetches the parts that it does not have from other agents.
 """
 
 import logging
@@ -23,6 +23,7 @@ from .recovery import Choice, Held
 from .retention import CheckpointName
 from .shards import Merge, require_like
 from .snapshot_channel import SnapshotChannel
+from .state_files import read_state
 from .transfer import receive_state, send_state
 
 log = logging.getLogger(__name__)
@@ -131,19 +132,17 @@ class MemoryCheckpoints:
 
         The latter is None if this rank has not read it. Rank 0 always reads it.
         """
-        import torch
-
         try:
             if not checkpoint.name.parts:
                 with self._open(checkpoint, 0) as path:
-                    return torch.load(path, map_location=map_location, weights_only=True), None
+                    return read_state(path, map_location), None
             rank, ranks = place_in_group()
             parts, others = checkpoint.name.parts, None
             nearest = sorted(range(parts), key=lambda part: abs((part + 0.5) / parts - (rank + 0.5) / ranks))
             for part in nearest:
                 if not merge.complete or (part == 0 and rank == 0):
                     with self._open(checkpoint, part) as path:
-                        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+                        content = read_state(path, "cpu", mmap=True)
                         merge.add(content)
                         if part == 0:
                             others = map_leaves(_cloned, content["state"])  # the memory is used again
@@ -152,7 +151,7 @@ class MemoryCheckpoints:
             return None, error.failed
 
     @contextmanager
-    def _open(self, checkpoint: InMemory, part: int) -> Iterator[str]:
+    def _open(self, checkpoint: InMemory, part: int) -> Iterator[Path]:
         """Provide a path by which the memory of a part can be read, and check its content meanwhile."""
         nodes = checkpoint.holders[part]
         node = self._node if self._node in nodes else nodes[0]
@@ -161,10 +160,10 @@ class MemoryCheckpoints:
             fd = self._channel.fetch(self._directory, checkpoint.name._replace(part=part), node)
         except OSError as error:
             raise _NotRead(Failed(part, node, str(error))) from error
-        path = f"/proc/self/fd/{fd}"
+        path = Path(f"/proc/self/fd/{fd}")
         try:
             with ThreadPoolExecutor(1) as pool:
-                damage = pool.submit(find_damage, Path(path))
+                damage = pool.submit(find_damage, path)
                 try:
                     yield path
                 except Exception as error:
