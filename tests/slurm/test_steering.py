@@ -36,13 +36,13 @@ def command(stage: Stage, *arguments: str) -> str:
     return stage.cluster.run(sys.executable, "-m", "hpcelastic", *arguments)
 
 
-def ends_well(stage: Stage, rounds: int, world: int) -> None:
-    """Wait for the success of the run after so many rounds. No step was trained twice, and its jobs are COMPLETED."""
+def ends_well(stage: Stage, last: int, world: int) -> None:
+    """Wait for the success of the run in that round. No step was trained twice, and its jobs are COMPLETED."""
     verdict = stage.verdict()
     stage.leaves_nothing()
     assert verdict.steps_lost == 0, stage.describe()
     status = stage.run.status()
-    assert (status.round, status.world_size, status.restarts) == (rounds, world, 0)
+    assert (status.round, status.world_size, status.restarts) == (last, world, 0), stage.describe()
     assert stage.job_states() == {"COMPLETED"}
 
 
@@ -62,9 +62,9 @@ def agent_in_place(stage: Stage, node: int) -> Iterator[None]:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_drained_node_leaves_and_returns(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
-    node = stage.node_of(rank=1)
+    first, node = stage.run.status().round, stage.node_of(rank=1)
     assert "leaves at the end of a step" in command(stage, "drain", f"n{node}", str(stage.run.directory))
-    second = stage.until_world(2, after_round=1)
+    second = stage.until_world(2, after_round=first)
     assert node not in {stage.number(note.node) for note in stage.newest()}
     assert f"drained    n{node}" in command(stage, "status", str(stage.run.directory))
     with pytest.raises(hpcelastic.ConfigError, match=r"n9: is not in this run; known nodes: n\d"):
@@ -77,36 +77,38 @@ def test_a_drained_node_leaves_and_returns(shape: str, staged: Callable[..., Sta
         else:
             agents.enter_context(agent_in_place(stage, node))
         stage.until_world(3, after_round=second)
-        ends_well(stage, rounds=3, world=3)
+        ends_well(stage, last=first + 2, world=3)
 
 
 def test_a_pool_shrinks_and_grows(staged: Callable[..., Stage]) -> None:
     stage = staged("pool", "1..3")
+    first = stage.run.status().round
     assert command(stage, "scale", str(stage.run.directory), "--nodes", "2") == (
         "run: 2 nodes wanted, 3 running, 1 of them leaving"
     )
-    second = stage.until_world(2, after_round=1)
+    second = stage.until_world(2, after_round=first)
     stage.until("the element's end", lambda: "COMPLETED" in stage.job_states())
     assert "scaled     to 2 nodes" in command(stage, "status", str(stage.run.directory))
     assert command(stage, "scale", str(stage.run.directory), "--nodes", "3") == (
         "run: 3 nodes wanted, 2 running, 1 submitted as job 4"
     )
     stage.until_world(3, after_round=second)
-    ends_well(stage, rounds=3, world=3)
+    ends_well(stage, last=first + 2, world=3)
 
 
 def test_an_allocation_grows_by_jobs_in_the_same_directory(
     staged: Callable[..., Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage, home = staged("allocation", "2"), Path.cwd()
+    first = stage.run.status().round
     with pytest.raises(hpcelastic.ConfigError, match=r"1 is fewer than nodes\.min, 2"):
         stage.run.scale(1)
     monkeypatch.chdir(tmp_path)
     assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 2 running, 1 submitted as job 2"
-    stage.until_world(3, after_round=1)
+    stage.until_world(3, after_round=first)
     assert stage.cluster.job("2_0")["WorkDir"] == str(home)
     assert str(stage.run.scale(3)) == "run: 3 nodes wanted, 3 running"
-    ends_well(stage, rounds=2, world=3)
+    ends_well(stage, last=first + 1, world=3)
 
 
 def test_pending_jobs_are_cancelled_if_fewer_nodes_are_requested(staged: Callable[..., Stage]) -> None:
@@ -123,11 +125,12 @@ def test_pending_jobs_are_cancelled_if_fewer_nodes_are_requested(staged: Callabl
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_checkpoint_is_saved_on_request(shape: str, staged: Callable[..., Stage]) -> None:
     stage = staged(shape, "2..3")
+    first = stage.run.status().round
     stage.until("workers that answer requests", lambda: _asked(stage, "workers poll"))
-    assert "round 1 ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))
-    stage.until_world(3, after_round=1)
-    assert any(note.kind == "saved" for note in stage.notes() if note.round == 1)
-    ends_well(stage, rounds=2, world=3)
+    assert f"round {first} ends at the end of a step" in command(stage, "checkpoint", str(stage.run.directory))
+    stage.until_world(3, after_round=first)
+    assert any(note.kind == "saved" for note in stage.notes() if note.round == first)
+    ends_well(stage, last=first + 1, world=3)
 
 
 def _asked(stage: Stage, event: str) -> bool:

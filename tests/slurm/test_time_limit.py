@@ -79,7 +79,9 @@ def test_a_run_continues_beyond_its_time_limit_until_it_is_done(reachable: bool,
         job = limited(stage)
         stage.cluster.start_now(job)
         check_success(stage, job)
-        assert ("left to the batch script" in agents_output(stage)) is not reachable
+        output = agents_output(stage)  # a second agent's request is refused if SLURM is slow to end the job
+        refused = output.count("left to the batch script")
+        assert (output.count("requeueing job") > refused) is reachable, output
         assert not list(stage.paths.slurm.glob("requeue-*")), "no request is left for the next incarnation"
 
 
@@ -134,11 +136,11 @@ def test_a_job_whose_batch_script_was_lost_is_requeued_too(cluster: SlurmCluster
 
 def test_a_users_signal_causes_one_checkpoint(cluster: SlurmCluster) -> None:
     with Stage(cluster, setting()) as stage:
-        job = at_the_gate(stage)
+        job, first = at_the_gate(stage), stage.run.status().round
         cluster.run("scancel", "--signal=USR2", job)
-        stage.until_world(2, after_round=1)
+        stage.until_world(2, after_round=first)
         check_success(stage, job, restarts=0)
-        assert stage.run.status().round == 2
+        assert stage.run.status().round == first + 1
 
 
 def test_a_cancelled_job_ends_at_once_and_is_not_requeued(cluster: SlurmCluster) -> None:
