@@ -5,20 +5,18 @@ last one has been kept for all ranks. So the newest two generations suffice: the
 before is complete. Each memory ends with the checksum of its content, as the file of a checkpoint does.
 """
 
-import mmap
 import os
 import threading
-import zlib
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 from hpcelastic.ipc.worker_channel import Snapshot
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH, checksum_text
+from hpcelastic.training.memory import mapped
 from hpcelastic.training.retention import CheckpointName
+from hpcelastic.training.seals import SEAL_LENGTH, is_whole, seal_of
 
 _GENERATIONS = 2
-_CHUNK = 2**22
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +41,14 @@ class Kept:
         """The round and the step."""
         return self.name[:2]
 
-    @contextmanager
-    def view(self) -> Iterator[memoryview]:
-        """Map the memory. If an error leaves the block, its traceback may refer to the memory, and unmaps it later."""
-        memory = mmap.mmap(self.fd, self.size)
-        view = memoryview(memory)
-        try:
-            yield view
-        finally:
-            with suppress(BufferError):
-                view.release()
-                memory.close()
+    def view(self) -> AbstractContextManager[memoryview]:
+        """Map the memory."""
+        return mapped(self.fd)
 
     def is_whole(self) -> bool:
         """Return whether the content has the checksum at the end of the memory."""
         with self.view() as memory:
-            return bytes(memory[self.snapshot.size :]) == _checksum(memory)
+            return is_whole(memory)
 
     def duplicate(self) -> "Kept":
         """Return the snapshot with a descriptor of its own, for the caller to close."""
@@ -104,7 +94,7 @@ class KeptSnapshots:
         if copy is None:
             return False
         with copy, copy.view() as memory:
-            memory[copy.snapshot.size :] = _checksum(memory)
+            memory[-SEAL_LENGTH:] = seal_of(memory[:-SEAL_LENGTH])
         with self._lock:
             here = self._kept.get((kept.snapshot.directory, kept.name)) is kept
             if here:
@@ -153,10 +143,3 @@ class KeptSnapshots:
                 del self._kept[key]
                 self._sealed.discard(kept)
                 kept.close()
-
-
-def _checksum(memory: memoryview) -> bytes:
-    checksum, size = 0, len(memory) - SEAL_LENGTH
-    for start in range(0, size, _CHUNK):
-        checksum = zlib.crc32(memory[start : min(start + _CHUNK, size)], checksum)
-    return checksum_text(checksum)

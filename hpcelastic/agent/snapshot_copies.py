@@ -15,9 +15,9 @@ from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.network import Peer, Transfer, TransferError
 from hpcelastic.protocol.peers import buddy
 from hpcelastic.protocol.state import Phase, State, name_of
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH
 from hpcelastic.training.memory import allocate_shared
 from hpcelastic.training.retention import CheckpointName, Retention
+from hpcelastic.training.seals import SEAL_LENGTH
 
 _LEAST_RATE = 2**28
 """Bytes for each second that another agent may take to allocate memory, or to check its content."""

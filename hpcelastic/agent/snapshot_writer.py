@@ -8,7 +8,6 @@ fence of the directory decides whether a snapshot of an older round may still be
 import os
 import threading
 import time
-import zlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,10 @@ from hpcelastic.errors import StoreError
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH, CheckpointFiles, checksum_text
+from hpcelastic.training.checkpoint_files import CheckpointFiles
 from hpcelastic.training.fence import Fence
 from hpcelastic.training.retention import CheckpointName, Retention
+from hpcelastic.training.seals import SEAL_LENGTH, crc32, seal_text
 
 _CHUNK = 2**22
 _RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0)
@@ -53,11 +53,11 @@ class Job:
     ended: Callable[[str], None] = lambda error: None
     """Called in any thread when the memory is no longer needed, with the reason if the snapshot is not published."""
 
-    only_if_newest: bool = False
-    """Whether the snapshot is left out if this file, or a checkpoint that is not older, is on disk."""
+    final: bool = False
+    """Whether it is published because the agent ends.
 
-    sealed: bool = False
-    """Whether the memory ends with the checksum of its content. A worker may have died while it overwrote the content.
+    It is left out if its file, or a checkpoint that is not older, is on disk. Its memory is sealed, and is checked: a
+    worker may have died while it overwrote the content.
     """
 
     written: int = 0
@@ -155,7 +155,7 @@ class SnapshotWriter:
 
     def _publish_if_needed(self, job: Job) -> str:
         """Publish a snapshot, unless it may be left out. Return the reason if it is not possible."""
-        if job.only_if_newest and self._is_old(job):
+        if job.final and self._is_old(job):
             return ""
         self._space.before_save(job.snapshot.directory, job.snapshot.step, job.snapshot.size)
         error = self._publish_patiently(job)
@@ -228,8 +228,9 @@ class SnapshotWriter:
             if not chunk:
                 raise OSError(f"the memory of the snapshot has only {job.written} of {job.snapshot.size} bytes")
             draft.write(chunk)
-            checksum = zlib.crc32(chunk, checksum)
+            checksum = crc32(chunk, checksum)
             job.written += len(chunk)
-        if job.sealed and os.pread(job.fd, SEAL_LENGTH, job.snapshot.size) != checksum_text(checksum):
+        seal = seal_text(checksum)
+        if job.final and os.pread(job.fd, SEAL_LENGTH, job.snapshot.size) != seal:
             raise StoreError("its memory has changed since it was sealed")
-        draft.write(checksum_text(checksum))
+        draft.write(seal)

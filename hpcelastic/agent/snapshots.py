@@ -12,7 +12,7 @@ from functools import partial
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
 from hpcelastic.agent.session import Session
-from hpcelastic.agent.snapshot_copies import CannotCopy, Dial, SnapshotCopies
+from hpcelastic.agent.snapshot_copies import CannotCopy, Dial, SnapshotCopies, reason_of
 from hpcelastic.agent.snapshot_writer import Job, SnapshotWriter
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.worker_channel import (
@@ -36,6 +36,7 @@ from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.events import Event
 from hpcelastic.protocol.state import Member, Phase, State
 from hpcelastic.storage.paths import RunPaths
+from hpcelastic.training.memory import has_fixed_size
 from hpcelastic.training.retention import CheckpointName
 
 
@@ -98,7 +99,7 @@ class Snapshots:
         """
         for kept in self.kept.newest():
             place = kept.snapshot.directory, kept.name
-            self.writer.submit(Job(kept.snapshot, kept.name, kept.fd, round, place, only_if_newest=True, sealed=True))
+            self.writer.submit(Job(kept.snapshot, kept.name, kept.fd, round, place, final=True))
 
     def finish(self, interrupted: Callable[[], bool]) -> None:
         """Wait until all snapshots are published, or cannot be. ``interrupted`` tells whether to give up at once."""
@@ -165,15 +166,15 @@ class Snapshots:
         if snapshot.publish:
             place, fd = (snapshot.directory, kept.name.part), os.dup(kept.fd)
             self.writer.submit(Job(snapshot, kept.name, fd, snapshot.round, place, ended))
-        if os.fstat(kept.fd).st_size == kept.size:
+        if has_fixed_size(kept.fd, kept.size):
             self.kept.add(kept)
             _in_thread(self._keep, channel, kept)
         else:
-            self._refuse(channel, kept, "its memory has another size")
+            self._refuse(channel, kept, "its size is not fixed, or another one")
 
     def _refuse(self, channel: WorkerChannel, kept: Kept, reason: str) -> None:
         kept.close()
-        channel.send(SnapshotKept(kept.snapshot.slot, kept.snapshot.step, "", reason))
+        channel.send(SnapshotKept(kept.snapshot.slot, kept.snapshot.step, reason))
 
     def _may_act(self, snapshot: Snapshot) -> bool:
         seats = range(self._control_page.seats)
@@ -185,8 +186,9 @@ class Snapshots:
         """Seal a snapshot, and send a copy to another node."""
         snapshot = kept.snapshot
         sealed = self.kept.seal(kept)
-        node = self._copies.send(snapshot.directory, kept.name) if sealed and snapshot.copy else ""
-        channel.send(SnapshotKept(snapshot.slot, snapshot.step, node, "" if sealed else "it is dropped already"))
+        if sealed and snapshot.copy:
+            self._copies.send(snapshot.directory, kept.name)
+        channel.send(SnapshotKept(snapshot.slot, snapshot.step, "" if sealed else "it is dropped already"))
 
     def _fetch(self, channel: WorkerChannel, message: FetchSnapshot) -> None:
         name = CheckpointName.parse(message.file)
@@ -195,7 +197,7 @@ class Snapshots:
                 raise CannotCopy(f"{message.file} is no name of a checkpoint")
             fetched = self._copies.fetch(message.directory, name, message.node)
         except (CannotCopy, TransferError, OSError) as error:
-            channel.send(FetchedSnapshot(message.file, str(error)[:1000]))
+            channel.send(FetchedSnapshot(message.file, reason_of(error)))
             return
         with fetched:
             channel.send(FetchedSnapshot(message.file, ""), [fetched.fd])

@@ -113,9 +113,6 @@ class SnapshotKept:
 
     slot: int
     step: int
-    node: str
-    """The node that has the copy; empty if there is none."""
-
     error: str = ""
     """The reason why the agent does not keep the snapshot; empty if it does."""
 

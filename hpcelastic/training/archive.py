@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import BuiltinFunctionType, FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from .checkpoint_files import SEAL_LENGTH
+from .seals import SEAL_LENGTH
 
 if TYPE_CHECKING:
     import torch

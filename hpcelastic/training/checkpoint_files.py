@@ -1,4 +1,4 @@
-"""The files of checkpoints in one directory: their names, their publication, their seal, and their removal.
+"""The files of checkpoints in one directory: their names, their publication, and their removal.
 
 A file is named after the round that wrote it and its step, ``round-0003.step-00000120.pt``, and after the metric that
 checkpoints are compared by, if it has one: ``round-0003.step-00000120.val_loss=0.31.pt``. A state that is sharded over
@@ -14,9 +14,6 @@ program that reads such archives can read it, and a bit flipped by a disk is det
 
 import errno
 import logging
-import os
-import re
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,13 +25,10 @@ from hpcelastic.storage.files import sync_directory
 from .fence import Fence
 from .publish import publication, publication_error
 from .retention import CheckpointName, Retention
+from .seals import GONE_ERRORS, has_seal
 
 log = logging.getLogger(__name__)
 
-SEAL_LENGTH = 8
-"""Bytes of the checksum at the end of a file."""
-
-GONE_ERRORS = (errno.ENOENT, errno.ESTALE)  # NFS reports ESTALE if another client has removed the file
 _READ_ONLY_ERRORS = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
@@ -131,58 +125,6 @@ def _complete(files: set[CheckpointName]) -> list[CheckpointName]:
     """Return the checkpoints of which all files are there, newest first."""
     checkpoints = {file.checkpoint for file in files}
     return sorted((name for name in checkpoints if files.issuperset(name.files())), reverse=True)
-
-
-def seal(draft: BinaryIO) -> None:
-    """Write the checksum of the archive into its comment.
-
-    torch itself detects a truncated file, but neither zeros within a tensor nor most flipped bits. It does not check
-    the archive's checksums of the parts, and these do not cover the archive's directory.
-    """
-    draft.seek(-2, os.SEEK_END)  # an archive ends with the length of its comment, and torch writes none
-    draft.write(SEAL_LENGTH.to_bytes(2, "little"))
-    size = draft.tell()
-    draft.seek(0)
-    draft.write(_checksum(draft, size))
-
-
-def checksum_text(checksum: int) -> bytes:
-    """Return a CRC-32 as a seal has it."""
-    return f"{checksum:0{SEAL_LENGTH}x}".encode()
-
-
-def find_damage(path: Path) -> str | None:
-    """Return a description of the file's damage; None if every byte is as it was written."""
-    try:
-        with path.open("rb") as file:
-            checksum = _checksum(file, os.fstat(file.fileno()).st_size - SEAL_LENGTH)
-            return None if checksum and checksum == file.read() else "its checksum does not match its content"
-    except OSError as error:
-        if error.errno != errno.EIO:
-            raise
-        return "the disk cannot read it"
-
-
-def has_seal(path: Path) -> bool:
-    """Return False if the file has no seal at its end, because it is truncated, or is gone.
-
-    This is cheap, and does not find other damage. A file that cannot be read now may be whole.
-    """
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - SEAL_LENGTH))
-            return re.fullmatch(rb"[0-9a-f]{%d}" % SEAL_LENGTH, file.read()) is not None
-    except OSError as error:
-        return error.errno not in GONE_ERRORS
-
-
-def _checksum(file: BinaryIO, size: int) -> bytes:
-    """Read ``size`` bytes and return their CRC-32 as a seal has it; b"" if there are fewer."""
-    checksum = 0
-    while size > 0 and (chunk := file.read(min(size, 1 << 20))):
-        checksum = zlib.crc32(chunk, checksum)
-        size -= len(chunk)
-    return b"" if size else checksum_text(checksum)
 
 
 def _remove(path: Path) -> None:

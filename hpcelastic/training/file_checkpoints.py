@@ -10,11 +10,11 @@ from typing import Any
 
 from hpcelastic.errors import StoreError
 
-from .checkpoint_files import GONE_ERRORS, find_damage
 from .context import context
 from .process_groups import gather_objects, place_in_group
 from .publish import publication_error
 from .retention import CheckpointName, Retention
+from .seals import GONE_ERRORS, find_damage
 from .shards import merge_parts, require_like
 from .state_files import read_state
 

@@ -1,7 +1,11 @@
-"""The memory that this process may still use: that of the machine, and of each cgroup above the process."""
+"""Memory that processes share, and how much a process may still use: of the machine, and of each cgroup above it."""
 
 import errno
+import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from fcntl import F_ADD_SEALS, F_GET_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, fcntl
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,19 +20,42 @@ _UNLIMITED = 2**60
 def allocate_shared(size: int) -> int:
     """Return a descriptor of ``size`` bytes of new memory, which processes can share.
 
-    Raises OSError if too little is free. The memory is there at once, so its first use is fast and cannot fail.
+    Raises OSError if too little is free. The memory is there at once, so its first use is fast and cannot fail. Its
+    size can never change: a process that reads beyond the end of shared memory is killed.
     """
     available = available_memory()
     if available is not None and size > available.bytes * (1 - _SPARE):
         free = f"{available.bytes >> 20} MiB are free in {available.where}"
         raise OSError(errno.ENOMEM, f"it needs {size >> 20} MiB of memory, and {free}")
-    fd = os.memfd_create("hpcelastic-snapshot", os.MFD_CLOEXEC)
+    fd = os.memfd_create("hpcelastic-snapshot", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.posix_fallocate(fd, 0, size)
+        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
     except OSError as error:
         os.close(fd)
         raise OSError(error.errno, f"{size >> 20} MiB of memory: {error.strerror}") from error
     return fd
+
+
+def has_fixed_size(fd: int, size: int) -> bool:
+    """Return whether a descriptor that another process has sent is of memory of ``size`` bytes, and will always be."""
+    try:
+        return bool(fcntl(fd, F_GET_SEALS) & F_SEAL_SHRINK) and os.fstat(fd).st_size == size
+    except OSError:  # it is no memory
+        return False
+
+
+@contextmanager
+def mapped(fd: int) -> Iterator[memoryview]:
+    """Map shared memory. If an error leaves the block, its traceback may refer to the memory, and unmaps it later."""
+    memory = mmap.mmap(fd, 0)
+    view = memoryview(memory)
+    try:
+        yield view
+    finally:
+        with suppress(BufferError):
+            view.release()
+            memory.close()
 
 
 class AvailableMemory(NamedTuple):

@@ -16,11 +16,12 @@ from typing import Any
 from hpcelastic.ipc.worker_channel import SnapshotList
 from hpcelastic.protocol.state import name_of
 
-from .checkpoint_files import find_damage
 from .leaves import map_leaves
+from .memory import mapped
 from .process_groups import gather_objects, place_in_group
 from .recovery import Choice, Held
 from .retention import CheckpointName
+from .seals import is_whole
 from .shards import Merge, require_like
 from .snapshot_channel import SnapshotChannel
 from .state_files import read_state
@@ -160,18 +161,18 @@ class MemoryCheckpoints:
             fd = self._channel.fetch(self._directory, checkpoint.name._replace(part=part), node)
         except OSError as error:
             raise _NotRead(Failed(part, node, str(error))) from error
-        path = Path(f"/proc/self/fd/{fd}")
+        damaged = _NotRead(Failed(part, node, "its checksum does not match its content"))
         try:
-            with ThreadPoolExecutor(1) as pool:
-                damage = pool.submit(find_damage, path)
+            with mapped(fd) as memory, ThreadPoolExecutor(1) as pool:
+                whole = pool.submit(is_whole, memory)
                 try:
-                    yield path
+                    yield Path(f"/proc/self/fd/{fd}")
                 except Exception as error:
-                    if reason := damage.result():
-                        raise _NotRead(Failed(part, node, reason)) from error
+                    if not whole.result():
+                        raise damaged from error
                     raise
-            if reason := damage.result():
-                raise _NotRead(Failed(part, node, reason))
+                if not whole.result():
+                    raise damaged
         finally:
             os.close(fd)
 

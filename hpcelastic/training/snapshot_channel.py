@@ -30,9 +30,9 @@ from hpcelastic.ipc.worker_channel import (
 )
 
 from .archive import Archive
-from .checkpoint_files import SEAL_LENGTH
 from .context import local_index
 from .retention import CheckpointName, Retention
+from .seals import SEAL_LENGTH
 from .slots import Slot, Slots
 from .token import check_token
 

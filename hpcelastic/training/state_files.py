@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 from hpcelastic.errors import StoreError
 
 from .archive import check_loadable
-from .checkpoint_files import seal
+from .seals import seal
 
 
 def write_state(state: dict[str, Any], draft: BinaryIO) -> None:

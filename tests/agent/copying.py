@@ -1,5 +1,6 @@
 """Agents with snapshots and networks, in this process."""
 
+import fcntl
 import mmap
 import os
 import threading
@@ -14,8 +15,8 @@ from hpcelastic.agent.snapshot_copies import SnapshotCopies
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.network import Network, Peer, Transfer, transfer
 from hpcelastic.protocol.state import Participant, Phase, State
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH
 from hpcelastic.training.retention import CheckpointName
+from hpcelastic.training.seals import SEAL_LENGTH
 from tests.agent.processes import TIMEOUT, eventually
 from tests.network.agents import KEY
 from tests.protocol.builders import settings
@@ -23,6 +24,14 @@ from tests.protocol.builders import settings
 SIZE = 300_000
 DIRECTORY = "/checkpoints"
 NAME = CheckpointName(2, 7, parts=3)
+
+
+def shared_memory(content: bytes) -> int:
+    """Return a descriptor of memory as a worker shares it with its agent."""
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING)
+    os.write(fd, content)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    return fd
 
 
 class Agent:
@@ -45,8 +54,7 @@ class Agent:
     def take(self, name: CheckpointName = NAME, data: bytes | None = None) -> bytes:
         """Keep a sealed snapshot of a worker. Return its content."""
         data = os.urandom(SIZE) if data is None else data
-        fd = os.memfd_create("test")
-        os.write(fd, data + bytes(SEAL_LENGTH))
+        fd = shared_memory(data + bytes(SEAL_LENGTH))
         made = Kept(description(name, len(data)), name, fd, slot=name)
         self.kept.add(made)
         assert self.kept.seal(made)

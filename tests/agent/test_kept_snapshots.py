@@ -8,8 +8,9 @@ import pytest
 
 from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
 from hpcelastic.ipc.worker_channel import Snapshot
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH
 from hpcelastic.training.retention import CheckpointName
+from hpcelastic.training.seals import SEAL_LENGTH
+from tests.agent.copying import shared_memory
 
 SIZE = 5_000_000
 
@@ -17,8 +18,7 @@ SIZE = 5_000_000
 def snapshot(round: int, step: int, part: int = 0, parts: int = 2, *, slot: int | None = None) -> Kept:
     """Return a snapshot whose content is random; a copy of another node's without ``slot``."""
     name = CheckpointName(round, step, "", parts, part)
-    fd = os.memfd_create("test")
-    os.write(fd, os.urandom(SIZE) + bytes(SEAL_LENGTH))
+    fd = shared_memory(os.urandom(SIZE) + bytes(SEAL_LENGTH))
     return Kept(Snapshot(slot or 0, 0, round, step, SIZE, "/checkpoints", str(name), {}), name, fd, slot)
 
 

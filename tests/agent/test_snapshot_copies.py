@@ -1,6 +1,5 @@
 """Agents send copies of snapshots to each other."""
 
-import os
 import socket
 import threading
 from collections.abc import Iterator
@@ -12,8 +11,8 @@ from hpcelastic.agent.kept_snapshots import Kept, KeptSnapshots
 from hpcelastic.agent.snapshot_copies import SnapshotCopies
 from hpcelastic.network import Peer, Transfer, transfer
 from hpcelastic.training import memory
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH
 from hpcelastic.training.memory import AvailableMemory
+from hpcelastic.training.seals import SEAL_LENGTH
 from tests.agent.copying import (
     DIRECTORY,
     NAME,
@@ -23,6 +22,7 @@ from tests.agent.copying import (
     description,
     descriptors,
     nothing_changed,
+    shared_memory,
     three_agents,
 )
 
@@ -52,8 +52,7 @@ def test_an_empty_snapshot_has_a_copy(agents: list[Agent]) -> None:
 
 def test_only_sealed_snapshots_have_copies(agents: list[Agent]) -> None:
     first, second, _ = agents
-    fd = os.memfd_create("test")
-    os.write(fd, bytes(SIZE + SEAL_LENGTH))
+    fd = shared_memory(bytes(SIZE + SEAL_LENGTH))
     first.kept.add(Kept(description(NAME), NAME, fd, slot=0))
     assert first.copies.send(DIRECTORY, NAME) == ""
     assert (first.dials, second.names()) == (0, [])

@@ -27,10 +27,11 @@ from hpcelastic.ipc.worker_channel import (
 )
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved, Event
 from hpcelastic.storage.paths import RunPaths
-from hpcelastic.training import checkpoint_files
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH, CheckpointFiles, checksum_text
+from hpcelastic.training import seals
+from hpcelastic.training.checkpoint_files import CheckpointFiles
 from hpcelastic.training.fence import Fence
 from hpcelastic.training.retention import CheckpointName, Retention
+from hpcelastic.training.seals import SEAL_LENGTH, seal_text
 from tests.training.workers import drafts, listing, make_run
 
 
@@ -134,8 +135,8 @@ def test_a_snapshot_becomes_a_sealed_checkpoint(node: Node) -> None:
     node.send(7, data := os.urandom(9_000_000))
     assert node.answers(1) == [(0, "")]
     path = node.directory / "round-0002.step-00000007.pt"
-    assert path.read_bytes() == data + checksum_text(zlib.crc32(data))
-    assert checkpoint_files.find_damage(path) is None
+    assert path.read_bytes() == data + seal_text(zlib.crc32(data))
+    assert seals.find_damage(path) is None
     (event,) = node.events
     assert isinstance(event, CheckpointSaved)
     assert (event.round, event.step, event.path, event.bytes) == (2, 7, str(path), len(data))

@@ -24,9 +24,11 @@ from hpcelastic.ipc.worker_channel import (
     WorkerChannel,
 )
 from hpcelastic.protocol.events import CheckpointFailed, CheckpointSaved
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH, CheckpointFiles, find_damage
+from hpcelastic.training.checkpoint_files import CheckpointFiles
 from hpcelastic.training.fence import Fence
 from hpcelastic.training.retention import CheckpointName, Retention
+from hpcelastic.training.seals import SEAL_LENGTH, find_damage
+from tests.agent.copying import shared_memory
 from tests.agent.processes import TIMEOUT
 from tests.agent.test_snapshot_writer import Node
 from tests.training.workers import listing
@@ -54,11 +56,10 @@ def description(node: Node, name: CheckpointName, slot: int, publish: bool = Fal
 
 def take(node: Node, name: CheckpointName, slot: int = 0, *, room: int = SEAL_LENGTH) -> tuple[int, SnapshotKept]:
     """Hand over a snapshot. Return its memory, for the caller to close, and the answer."""
-    fd = os.memfd_create("test")
-    os.write(fd, os.urandom(SIZE) + bytes(room))
+    fd = shared_memory(os.urandom(SIZE) + bytes(room))
     assert node.worker.send(description(node, name, slot), [fd])
     answer, _ = receive(node, node.worker, SnapshotKept)
-    assert (answer.slot, answer.step, answer.node) == (slot, name.step, "")
+    assert (answer.slot, answer.step) == (slot, name.step)
     return fd, answer
 
 
@@ -73,8 +74,7 @@ def keep(node: Node, name: CheckpointName, slot: int = 0) -> bytes:
 
 def keep_copy(node: Node, name: CheckpointName) -> None:
     """Let the agent have a copy of another node's snapshot."""
-    fd = os.memfd_create("test")
-    os.write(fd, os.urandom(SIZE) + bytes(SEAL_LENGTH))
+    fd = shared_memory(os.urandom(SIZE) + bytes(SEAL_LENGTH))
     copy = Kept(description(node, name, 0), name, fd)
     node.snapshots.kept.add(copy)
     assert node.snapshots.kept.seal(copy)
@@ -185,8 +185,17 @@ def test_a_process_whose_round_has_ended_gets_an_answer(node: Node) -> None:
 @pytest.mark.parametrize("room", [0, SEAL_LENGTH - 1, SEAL_LENGTH + 1])
 def test_memory_of_another_size_is_not_kept(node: Node, room: int) -> None:
     fd, answer = take(node, SEVEN, room=room)
-    assert answer.error == "its memory has another size"
+    assert answer.error == "its size is not fixed, or another one"
     assert listed(node) == []
+    os.close(fd)
+
+
+def test_memory_that_may_shrink_is_not_kept(node: Node) -> None:
+    fd = os.memfd_create("test")
+    os.truncate(fd, SIZE + SEAL_LENGTH)
+    assert node.worker.send(description(node, SEVEN, 0), [fd])
+    answer, _ = receive(node, node.worker, SnapshotKept)
+    assert answer.error == "its size is not fixed, or another one"
     os.close(fd)
 
 

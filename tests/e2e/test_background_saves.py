@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hpcelastic.storage.events import read_event_lines
-from hpcelastic.training.checkpoint_files import find_damage
+from hpcelastic.training.seals import find_damage
 from tests.cli.shell import TIMEOUT, Shell, shell_in
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")

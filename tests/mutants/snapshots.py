@@ -16,13 +16,17 @@ MUTANTS = {
         SNAPSHOT_WRITER, "Fence(run_nonce(self._paths), job.round)", "Fence(run_nonce(self._paths), job.round + 1)"
     ),
     "the checksum of a snapshot covers its first part": Patch(
-        SNAPSHOT_WRITER, "checksum = zlib.crc32(chunk, checksum)", "checksum = checksum or zlib.crc32(chunk)"
+        SNAPSHOT_WRITER, "checksum = crc32(chunk, checksum)", "checksum = checksum or crc32(chunk)"
     ),
     "an older snapshot follows a newer one": Patch(
         SNAPSHOT_WRITER, "older = self._pending.pop(job.place, None)", "older = None"
     ),
-    "memory that a worker has overwritten is published": Patch(SNAPSHOTS, ", sealed=True)", ")"),
-    "a snapshot that is on disk is published again": Patch(SNAPSHOTS, ", only_if_newest=True", ""),
+    "memory that a worker has overwritten is published": Patch(
+        SNAPSHOT_WRITER, "if job.final and os.pread", "if False and os.pread"
+    ),
+    "a snapshot that is on disk is published again": Patch(
+        SNAPSHOT_WRITER, "if job.final and self._is_old(job):", "if False:"
+    ),
     # memory of the agent
     "an older round's copy is taken for the newest": Patch(
         KEPT_SNAPSHOTS,
@@ -35,6 +39,7 @@ MUTANTS = {
         "            self._sealed.add(kept)",
     ),
     "only one generation is kept": Patch(KEPT_SNAPSHOTS, "_GENERATIONS = 2", "_GENERATIONS = 1"),
+    "memory that may shrink is kept": Patch(SNAPSHOTS, "if has_fixed_size(kept.fd, kept.size):", "if True:"),
     "memory stays when it is about to be overwritten": Patch(
         SNAPSHOTS, "self.kept.drop((channel, message.slot))", "pass"
     ),
@@ -72,6 +77,7 @@ BY_TESTS = {
     "an older round's copy is taken for the newest": _KEPT,
     "a snapshot is listed before it is sealed": _KEPT,
     "only one generation is kept": _KEPT,
+    "memory that may shrink is kept": _AGENT,
     "memory stays when it is about to be overwritten": _AGENT,
     "the snapshots of other checkpoints stay": _AGENT,
     "the checksum of a copy is not checked": "tests/agent/test_snapshot_copies.py",

@@ -13,7 +13,7 @@ import torch
 
 from hpcelastic.training import archive
 from hpcelastic.training.archive import Archive, CannotLayOut, archive_of
-from hpcelastic.training.checkpoint_files import SEAL_LENGTH, checksum_text, find_damage
+from hpcelastic.training.seals import SEAL_LENGTH, find_damage, seal_text
 
 pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")
 
@@ -52,7 +52,7 @@ def as_file(laid_out: Archive, path: Path) -> Path:
     memory = memory_for(laid_out)
     laid_out.copy_to(memory)
     data = memory[: laid_out.size]
-    path.write_bytes(data + checksum_text(zlib.crc32(data)))
+    path.write_bytes(data + seal_text(zlib.crc32(data)))
     return path
 
 

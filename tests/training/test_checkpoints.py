@@ -15,8 +15,9 @@ import torch
 
 from hpcelastic.errors import StoreError
 from hpcelastic.training import Checkpoints
-from hpcelastic.training.checkpoint_files import CheckpointFiles, seal
+from hpcelastic.training.checkpoint_files import CheckpointFiles
 from hpcelastic.training.retention import CheckpointName
+from hpcelastic.training.seals import seal
 from tests.training.workers import become, become_nobody, drafts, listing, make_run
 
 

@@ -1,10 +1,11 @@
-"""The memory that a process may still use, from files like those of the kernel."""
+"""Memory that processes share, and the memory that a process may still use, from files like those of the kernel."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from hpcelastic.training.memory import available_memory
+from hpcelastic.training.memory import allocate_shared, available_memory, has_fixed_size, mapped
 
 MIB = 2**20
 
@@ -62,3 +63,25 @@ def test_nothing_is_known_without_the_files(tmp_path: Path) -> None:
 def test_this_machine_has_memory() -> None:
     found = available_memory()
     assert found is not None and found.bytes > MIB
+
+
+def test_the_size_of_shared_memory_never_changes() -> None:
+    fd = allocate_shared(MIB)
+    assert has_fixed_size(fd, MIB)
+    assert not has_fixed_size(fd, MIB + 1)
+    for size in (0, MIB - 1, MIB + 1):
+        with pytest.raises(PermissionError):
+            os.truncate(fd, size)
+    with mapped(fd) as memory:
+        assert bytes(memory) == bytes(MIB)
+        memory[5:8] = b"abc"
+    assert os.pread(fd, 4, 4) == b"\0abc"
+    os.close(fd)
+
+
+def test_only_sealed_memory_has_a_fixed_size(tmp_path: Path) -> None:
+    unsealed, file = os.memfd_create("test"), os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    for fd in (unsealed, file):
+        os.truncate(fd, MIB)
+        assert not has_fixed_size(fd, MIB)
+        os.close(fd)

@@ -76,17 +76,17 @@ def pair(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 def test_a_snapshot_is_kept_once_the_agent_says_so(pair: Pair) -> None:
     slot = pair.save(7)
     assert pair.here.is_copying() and not pair.here.is_kept()
-    pair.agent.send(SnapshotKept(slot, 6, ""))
+    pair.agent.send(SnapshotKept(slot, 6))
     assert pair.here.is_copying(), "the answer is about an older snapshot"
-    pair.agent.send(SnapshotKept(slot, 7, "n2@b"))
+    pair.agent.send(SnapshotKept(slot, 7))
     assert pair.here.is_kept(10) and not pair.here.is_copying()
 
 
 def test_a_refused_snapshot_is_not_kept_and_another_may_follow(pair: Pair) -> None:
     """The process was in a round that has ended, and is in the next round now."""
-    pair.agent.send(SnapshotKept(pair.save(7), 7, "", "round 1 has ended"))
+    pair.agent.send(SnapshotKept(pair.save(7), 7, "round 1 has ended"))
     assert not pair.here.is_kept(10) and not pair.here.is_copying()
-    pair.agent.send(SnapshotKept(pair.save(8), 8, ""))
+    pair.agent.send(SnapshotKept(pair.save(8), 8))
     assert pair.here.is_kept(10)
 
 
@@ -97,13 +97,13 @@ def test_memory_is_not_overwritten_before_its_copy_is_sent(pair: Pair) -> None:
     assert [pair.save(8), pair.save(9)] == [1, 2]
     assert pair.here.prepare(archive_of({"step": 10})) == "the agent has not answered for 0.01 s"
     assert not any(isinstance(message, DropSnapshot) for message in pair.received())
-    pair.agent.send(SnapshotKept(0, 7, ""))
+    pair.agent.send(SnapshotKept(0, 7))
     assert pair.save(10) == 0
 
 
 def test_the_agent_knows_before_memory_is_overwritten(pair: Pair) -> None:
     for step in (7, 8, 9):
-        pair.agent.send(SnapshotKept(pair.save(step), step, ""))
+        pair.agent.send(SnapshotKept(pair.save(step), step))
         assert pair.here.is_kept(10)
     assert [type(message) for message in pair.received()] == [Snapshot, Snapshot, DropSnapshot, Snapshot]
 
