@@ -1,5 +1,8 @@
 """Runs of several nodes on this machine, whose workers record in which rounds they have been."""
 
+import os
+import random
+import signal
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -60,6 +63,19 @@ class Run:
     def kill_node(self, index: int) -> None:
         """Kill the agent, whose guard then kills the workers."""
         self.agents.pop(index).kill()
+
+    def disturb(self, chance: random.Random, faults: int, nodes: int) -> None:
+        """Kill workers and nodes, and let nodes join up to a number of ``nodes``. Await a round after each of these."""
+        for number in range(faults):
+            time.sleep(chance.uniform(0.05, 0.6))
+            round = self.newest_round()
+            if len(self.agents) < nodes and chance.random() < 0.6:
+                self.agents.append(self.start(f"m{number}", f"--nnodes=1:{nodes}"))
+            elif len(self.members()) > 1 and chance.random() < 0.4:
+                self.kill_node(chance.choice(self.members()))
+            else:
+                os.kill(chance.choice(list(self.pids(round).values())), signal.SIGKILL)
+            eventually(lambda round=round: self.newest_round() > round)  # type: ignore[misc]
 
     def finish(self) -> str:
         """Let the workers end. Return the output of the agents."""

@@ -253,18 +253,8 @@ def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(1, 50))])
 def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
     """Workers and nodes are killed, and nodes join, in any step."""
-    chance = random.Random(seed)
     run = Run(shell, TRAINS, 3, "--max-restarts=100", script_arguments=("4", "50", "0", "0"))
-    for number in range(8):
-        time.sleep(chance.uniform(0.05, 0.6))
-        round = run.newest_round()
-        if len(run.agents) < 3 and chance.random() < 0.6:
-            run.agents.append(run.start(f"m{number}", "--nnodes=1:3"))
-        elif len(run.members()) > 1 and chance.random() < 0.4:
-            run.kill_node(chance.choice(run.members()))
-        else:
-            os.kill(chance.choice(list(run.pids(round).values())), signal.SIGKILL)
-        eventually(lambda round=round: run.newest_round() > round)  # type: ignore[misc]
+    run.disturb(random.Random(seed), faults=8, nodes=3)
     run.finish()
     check_result(shell)
 

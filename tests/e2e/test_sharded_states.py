@@ -46,7 +46,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
-def test_the_others_continue_from_the_last_checkpoint_when_a_node_is_lost(shell: Shell) -> None:
+def test_the_others_continue_in_their_processes_when_a_node_is_lost(shell: Shell) -> None:
     run = Run(shell, SHARDED, 3, script_arguments=("20", "1", "0", "0"))
     before = run.pids(1)
     files = CheckpointFiles(shell.directory / "runs/r/checkpoints", 0, None)

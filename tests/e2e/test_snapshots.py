@@ -1,6 +1,7 @@
 """States that no surviving rank holds whole: snapshots in the memory of agents, and copies on another node."""
 
 import json
+import random
 import re
 import signal
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hpcelastic.training.checkpoint_files import find_damage
+from hpcelastic.training.seals import find_damage
 from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
 from tests.e2e.rounds import Run
 from tests.e2e.test_elastic import begins, check_result
@@ -104,6 +105,15 @@ def test_two_nodes_are_lost_at_once(shell: Shell, victims: tuple[int, int], lost
         r"step \d+ is lost with the memory of several nodes; continuing from step \d+ on disk", run.finish()
     )
     assert lost == bool(said)
+    check_result(shell, EVERY_STEP)
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(1, 50))])
+def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
+    """Workers and nodes are killed, and nodes join, in any step. Each process holds a part of the state."""
+    run = Run(shell, EVERY_STEP, 3, "--max-restarts=100", script_arguments=("4", "50", "0", "0"))
+    run.disturb(random.Random(seed), faults=8, nodes=3)
+    run.finish()
     check_result(shell, EVERY_STEP)
 
 
