@@ -43,10 +43,10 @@ def nightly(day: int) -> list[Part]:
     tests = (*_PYTEST, *_TIMED, "-n", "4", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}")
     release = RELEASES[day % len(RELEASES)]
     return [
-        Part("code", ("make", "check"), 1),
+        Part("code", ("make", "check"), 2),
         Part("tests", (*tests, f"--half={day % 2}"), 45),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
-        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 8),
+        Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
         *(storm(shape, day, 2, 3.5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
         Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 5),

@@ -188,8 +188,12 @@ def _start_again(stage: Stage, jobs: Iterable[str]) -> None:
 def time_is_up(stage: Stage) -> None:
     before = stage.newest()[-1]
     stage.record_fault("the time limit")
-    for job in stage.cluster.jobs():
+    jobs = list(stage.cluster.jobs())
+    for job in jobs:
         stage.cluster.limit(job, 35)  # SLURM checks twice before, and warns at the first check
+    for job in jobs:  # the short limit stays otherwise, and may end again before a worker has started
+        stage.until(f"the requeue of {job}", lambda job=job: stage.cluster.job(job)["Restarts"] == "1")  # type: ignore[misc]
+        stage.cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=30")
     stage.until_world(before.world_size, after_round=before.round)
 
 
