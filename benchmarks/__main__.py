@@ -7,6 +7,7 @@ and writes the page from the results that are kept as JSON.
 import argparse
 import importlib
 import json
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -70,6 +71,7 @@ def main() -> None:
         parser.error(f"no such benchmark: {', '.join(sorted(unknown))}; choose from {', '.join(NAMES)}")
     if not (args.quick or args.render) and (changed := machine.changed_files()):
         parser.error(f"results name the commit, and {changed[0]} has uncommitted changes; commit them, or use --quick")
+    signal.signal(signal.SIGTERM, lambda signum, _: sys.exit(128 + signum))  # what runs is stopped then
     for name in args.names or NAMES:
         kept = RESULTS / f"{name}.json"
         if args.render and not kept.exists():
