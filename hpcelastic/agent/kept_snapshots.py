@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hpcelastic.ipc.worker_channel import Snapshot
 from hpcelastic.training.memory import mapped
 from hpcelastic.training.retention import CheckpointName
-from hpcelastic.training.seals import SEAL_LENGTH, is_whole, seal_of
+from hpcelastic.training.seals import SEAL_LENGTH, is_whole, seal_memory
 
 _GENERATIONS = 2
 
@@ -94,7 +94,7 @@ class KeptSnapshots:
         if copy is None:
             return False
         with copy, copy.view() as memory:
-            memory[-SEAL_LENGTH:] = seal_of(memory[:-SEAL_LENGTH])
+            seal_memory(memory)
         with self._lock:
             here = self._kept.get((kept.snapshot.directory, kept.name)) is kept
             if here:

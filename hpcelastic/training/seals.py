@@ -11,7 +11,17 @@ try:
 except ImportError:  # it has no wheel for this platform
     from zlib import crc32
 
-__all__ = ["GONE_ERRORS", "SEAL_LENGTH", "crc32", "find_damage", "has_seal", "is_whole", "seal", "seal_of", "seal_text"]
+__all__ = [
+    "GONE_ERRORS",
+    "SEAL_LENGTH",
+    "crc32",
+    "find_damage",
+    "has_seal",
+    "is_whole",
+    "seal",
+    "seal_memory",
+    "seal_text",
+]
 
 SEAL_LENGTH = 8
 """Bytes of a seal."""
@@ -24,14 +34,14 @@ def seal_text(checksum: int) -> bytes:
     return f"{checksum:0{SEAL_LENGTH}x}".encode()
 
 
-def seal_of(content: memoryview) -> bytes:
-    """Return the seal of a content in memory. Other threads run meanwhile."""
-    return seal_text(crc32(content))
+def seal_memory(memory: memoryview) -> None:
+    """Write the seal to the end of memory. Other threads run meanwhile."""
+    memory[-SEAL_LENGTH:] = seal_text(crc32(memory[:-SEAL_LENGTH]))
 
 
 def is_whole(memory: memoryview) -> bool:
-    """Return whether memory with a seal at its end is as it was sealed."""
-    return seal_of(memory[:-SEAL_LENGTH]) == memory[-SEAL_LENGTH:]
+    """Return whether memory with a seal at its end is as it was sealed. Other threads run meanwhile."""
+    return seal_text(crc32(memory[:-SEAL_LENGTH])) == memory[-SEAL_LENGTH:]
 
 
 def seal(draft: BinaryIO) -> None:
