@@ -13,7 +13,6 @@ SOURCES = sorted((ROOT / "hpcelastic").rglob("*.py"))
 MAX_LINES, MAX_METHODS, MAX_ATTRIBUTES = 400, 20, 15
 
 LARGE = {
-    "agent/fork_server.py": "the client of the fork server, and the requests that it hands out",
     "protocol/events.py": "one class for each kind of event",
     "protocol/decide.py": "the whole decision of the protocol, to be read at once",
     "Agent": "one method for each event and action of an agent",

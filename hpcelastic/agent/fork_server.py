@@ -1,16 +1,12 @@
 """The agent's side of its fork server; see `hpcelastic.worker.fork_server_main`.
 
-`ForkServer.request_spawn` requests a process and returns at once. The returned `SpawnRequest` turns readable when the
-spawned process exists, a child of the agent that waits for its command, or when the request has failed. After a
-failure the caller starts the worker in a fresh interpreter.
+`ForkServer.request_spawn` requests a process and returns at once; see `hpcelastic.agent.spawn_request`. After a failure
+the caller starts the worker in a fresh interpreter.
 """
 
 import contextlib
 import ctypes
-import json
 import os
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +19,7 @@ from types import TracebackType
 import hpcelastic.worker
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
+from hpcelastic.agent.spawn_request import UNUSABLE, SpawnedProcess, SpawnRequest
 from hpcelastic.ipc.descriptors import send_fds
 
 _PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py"))
@@ -30,17 +27,11 @@ _PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py")
 _MAX_RESTARTS = 3
 """How often a fork server that died is replaced."""
 
-_COMMAND_TIMEOUT = 5.0
-"""Seconds in which a spawned process reads its command. It waits for nothing else."""
-
 _PRELOAD_TIMEOUT = 60.0
 """Seconds for which a new node waits for the imports before it joins a running round."""
 
 _END_TIMEOUT = 1.0
 """Seconds to wait for the end of a killed fork server. A filesystem that hangs may delay it."""
-
-_UNUSABLE = "unusable "
-"""Begins the fork server's message, followed by the reason, if no fork of it can be trusted."""
 
 _REPLACEMENT = "replacement "
 """Begins the message of a process that is to replace the fork server, followed by its process id."""
@@ -58,110 +49,6 @@ def shell_prefix(ignored: Iterable[str]) -> list[str]:
     names = " ".join(name.removeprefix("SIG") for name in ignored)
     trap = f"trap '' {names}; " if names else ""
     return ["/bin/sh", "-c", f'{trap}exec "$@"', "sh"]
-
-
-@dataclass(frozen=True)
-class WorkerCommand:
-    """The command of a spawned process: ``python -u`` with ``args``, and the numbers of ``fds`` as last arguments."""
-
-    args: Sequence[str]
-    environ: Mapping[str, str]
-    stdout: int
-    stderr: int
-    ignored: Sequence[str] = ()
-    """Signals that the process ignores from the start."""
-
-    fds: Sequence[int] = ()
-
-
-class SpawnedProcess:
-    """A forked child of the agent, with the methods of `subprocess.Popen` that the agent needs."""
-
-    def __init__(self, pid: int, awaited_pids: set[int]) -> None:
-        self.pid = pid
-        self._awaited_pids = awaited_pids
-        awaited_pids.add(pid)
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def wait(self) -> int:
-        """Reap the process. Return its exit status, or minus the signal that ended it."""
-        try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:
-            status = 255  # other code has reaped the process; this must not count as a success
-        self._awaited_pids.discard(self.pid)
-        return status
-
-
-class SpawnRequest:
-    """A request for one process of the fork server. It turns readable when the process exists or the request failed.
-
-    ``report_unusable`` is called with the reason if no fork of the server can be trusted.
-    """
-
-    def __init__(
-        self, connection: socket.socket, awaited_pids: set[int], report_unusable: Callable[[str], None]
-    ) -> None:
-        self._connection = connection
-        self._awaited_pids = awaited_pids
-        self._report_unusable = report_unusable
-        self._process: SpawnedProcess | None = None
-
-    def fileno(self) -> int:
-        return self._connection.fileno()
-
-    def process(self) -> SpawnedProcess | None:
-        """Return the spawned process, which waits for its command; None if there is none. Call it when readable."""
-        if self._process is None:
-            with contextlib.suppress(OSError):
-                message = self._connection.recv(4096, socket.MSG_DONTWAIT).decode().strip()
-                if message.isdigit():
-                    self._process = SpawnedProcess(int(message), self._awaited_pids)
-                elif message:
-                    self._report_unusable(message.removeprefix(_UNUSABLE))
-        return self._process
-
-    def send_command(self, command: WorkerCommand) -> bool:
-        """Send the process its command. Return False if it has ended or does not read the command.
-
-        In this case the request is cancelled, and no user code has run.
-        """
-        document = {"arguments": list(command.args), "environ": dict(command.environ), "ignored": list(command.ignored)}
-        data, fds = json.dumps(document).encode() + b"\n", [command.stdout, command.stderr, *command.fds]
-        assert self._process is not None
-        try:
-            with self._connection:
-                self._connection.settimeout(_COMMAND_TIMEOUT)
-                rest = data[send_fds(self._connection, data, fds) :]
-                if rest:  # nothing may fail after the last byte, which ends the command, has been sent
-                    self._connection.sendall(rest)
-        except OSError:
-            self.cancel()
-            return False
-        return True
-
-    @property
-    def failed(self) -> bool:
-        """True once it is known that the process does not exist: it was not spawned, or it has ended."""
-        poll = select.poll()
-        poll.register(self._connection, select.POLLRDHUP)
-        return bool(poll.poll(0))
-
-    def expire(self) -> None:
-        """Stop waiting. The request turns readable, with what has been received so far."""
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
-
-    def cancel(self) -> None:
-        """Kill and reap the process if it exists. A process that is still being spawned ends by itself."""
-        process, self._process = self.process(), None
-        self._connection.close()
-        if process is not None:
-            process.kill()
-            process.wait()
 
 
 @dataclass(frozen=True)
@@ -263,8 +150,8 @@ class ForkServer:
         self._end_loading()
         if message.startswith(_REPLACEMENT):
             self._replace_server(int(message.removeprefix(_REPLACEMENT)))
-        elif message.startswith(_UNUSABLE):
-            self.mark_unusable(message.removeprefix(_UNUSABLE))
+        elif message.startswith(UNUSABLE):
+            self.mark_unusable(message.removeprefix(UNUSABLE))
         elif not message:
             self._handle_death()
 
@@ -300,6 +187,18 @@ class ForkServer:
                 request.cancel()
         more = [self._send_request() for _ in range(count - len(kept))]
         self._preforked = kept + [request for request in more if request is not None]
+
+    def idle_pids(self) -> list[int]:
+        """Return the ids of the processes that run no user code: the server and those that were spawned in advance.
+
+        Requests for processes in advance that are not spawned yet are cancelled, because their ids are not known.
+        """
+        pids = {request: request.pid for request in self._preforked}
+        for request, pid in pids.items():
+            if pid is None:
+                request.cancel()
+        self._preforked = [request for request, pid in pids.items() if pid is not None]
+        return [pid for pid in (*pids.values(), self.pid) if pid is not None]
 
     def report_timeout(self, timeout: float) -> None:
         """Report that a spawn request has not been answered within ``timeout`` seconds."""
@@ -394,13 +293,14 @@ class ForkServer:
 
     def _reap_in_background(self, process: "subprocess.Popen[bytes] | SpawnedProcess") -> threading.Thread:
         self._awaited_pids.add(process.pid)
-        reaper = threading.Thread(target=self._reap, args=(process,), name="reaper of fork server", daemon=True)
+
+        def reap() -> None:
+            process.wait()
+            self._awaited_pids.discard(process.pid)
+
+        reaper = threading.Thread(target=reap, name="reaper of fork server", daemon=True)
         reaper.start()
         return reaper
-
-    def _reap(self, process: "subprocess.Popen[bytes] | SpawnedProcess") -> None:
-        process.wait()
-        self._awaited_pids.discard(process.pid)
 
     def _report_once(self, line: str) -> None:
         if line not in self._reported:

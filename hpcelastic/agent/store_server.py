@@ -16,7 +16,8 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 
-from hpcelastic.agent.fork_server import WorkerCommand, shell_prefix
+from hpcelastic.agent.fork_server import shell_prefix
+from hpcelastic.agent.spawn_request import WorkerCommand
 from hpcelastic.agent.worker import Process, WorkerResources
 
 STORE_SERVER_MODULE = "hpcelastic.worker.store_server_main"

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from hpcelastic.agent.binding import cpu_affinity
 from hpcelastic.agent.commands import command_line, ignored_signals, worker_arguments
 from hpcelastic.agent.environment import RunFacts, error_file, worker_environment
-from hpcelastic.agent.fork_server import SpawnRequest, WorkerCommand
 from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.spawn_request import SpawnRequest, WorkerCommand
 from hpcelastic.agent.worker import Process, Worker, WorkerResources
 from hpcelastic.ipc.worker_channel import Park, Parked, Resume, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
@@ -256,8 +256,8 @@ class WorkerGroup:
     def _kill_marked(self, *spare: int) -> None:
         """SIGKILL all processes that the workers have started, in any session, except ``spare`` and those of workers
         outside the round."""
-        fork_server = self._fork_server.pid or 0 if self._fork_server is not None else 0
-        kill_marked_processes(self._run.node, fork_server, *spare, keep=self._resources.outside)
+        idle = [] if self._fork_server is None else self._fork_server.idle_pids()
+        kill_marked_processes(self._run.node, *idle, *spare, keep=self._resources.outside)
 
     def _clean_up(self, blocked: list[Worker], *others: int) -> None:
         self._guard.disarm()

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent import fork_server, workers
-from hpcelastic.agent.fork_server import WorkerCommand
 from hpcelastic.agent.guard_main import marked_processes
 from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.agent.spawn_request import SpawnRequest, WorkerCommand
 from tests.agent.processes import TIMEOUT, eventually, watched
 from tests.agent.starting import Node, node
 
@@ -121,6 +121,26 @@ def test_preforked_processes_are_used_first(make: Make) -> None:
     group = made.start(2)
     assert set(group.spawn_requests) == {request.fileno() for request in preforked}
     assert made.finish(group) == [0, 0] and set(group.pids.values()) == pids
+
+
+def test_the_end_of_a_group_spares_preforked_processes(make: Make) -> None:
+    """They run no user code. A process that is being killed looks alive until its memory is freed."""
+    made = make(WAIT)
+    group = made.start()
+    made.attend(group)
+    assert made.fork_server is not None
+    made.fork_server.prefork(1)
+    (request,) = made.fork_server._preforked
+    assert select.select([request], [], [], TIMEOUT)[0]
+    made.fork_server.prefork(2)
+    group.stop(grace=0.0)
+    assert made.fork_server._preforked == [request], "the process that had no id yet is cancelled"
+    pid = request.pid
+    group = made.start()
+    made.attend(group)
+    assert group.pids == {0: pid}
+    group.stop(grace=0.0)
+    assert set(marked_processes(made.facts.node)) == {parent_of(made)}
 
 
 def test_preforked_processes_that_were_killed_are_replaced(make: Make) -> None:
@@ -459,7 +479,7 @@ def test_the_fork_server_ends_with_its_agent(tmp_path: Path) -> None:
 
 def test_a_closed_connection_is_detected() -> None:
     ours, theirs = socket.socketpair()
-    request = fork_server.SpawnRequest(ours, set(), print)
+    request = SpawnRequest(ours, set(), print)
     assert not request.failed
     theirs.close()
     assert request.failed and request.process() is None
