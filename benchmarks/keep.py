@@ -60,6 +60,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
     saves = (
         ("save(wait=False) stops the training for", "background", "one copy to memory", "copy"),
         ("load() from memory, which checks all bytes", "memory", "one copy to memory", "copy"),
+        ("load(like=...) from memory, which checks all bytes", "in place", "one copy to memory", "copy"),
         ("save()", "wait", "torch.save and fsync", "torch.save"),
         ("load() from disk, which checks all bytes", "load", "torch.load", "torch.load"),
     )

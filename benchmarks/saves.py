@@ -47,7 +47,7 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
     """Measure for how long a save stops the training, and how long a load takes."""
     state, checkpoints = state_of(mib), Checkpoints(keep=1)
     copies = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
-    names = ("copy", "background", "memory", "wait", "torch.save", "load", "torch.load")
+    names = ("copy", "background", "memory", "in place", "wait", "torch.save", "load", "torch.load")
     found: dict[str, list[float]] = {name: [] for name in names}
 
     def copy() -> None:
@@ -60,8 +60,8 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
             file.flush()
             os.fsync(file.fileno())
 
-    def load(in_memory: bool) -> None:
-        loaded = checkpoints.load()
+    def load(in_memory: bool, like: dict[str, torch.Tensor] | None = None) -> None:
+        loaded = checkpoints.load(like=like)
         assert loaded is not None and loaded.in_memory == in_memory
 
     for warm_up in range(4):  # the first saves allocate the memory
@@ -72,6 +72,8 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
         found["background"].append(timed(lambda step=10 + 2 * number: checkpoints.save(step, state, wait=False)))
         assert checkpoints.flush() and checkpoints.is_kept(60), "the state is neither published nor in memory"
         found["memory"].append(timed(lambda: load(in_memory=True)))
+        found["in place"].append(timed(lambda: load(in_memory=True, like=copies)))
+        assert all(torch.equal(state[name], copies[name]) for name in state)
         found["wait"].append(timed(lambda step=11 + 2 * number: checkpoints.save(step, state)))
         found["torch.save"].append(timed(plain))
         found["load"].append(timed(lambda: load(in_memory=False)))

@@ -271,8 +271,10 @@ class Checkpoints:
         ranks load the same checkpoint. ``map_location`` is that of ``torch.load``. Raises ``StoreError`` if files exist
         but all are damaged: the user must decide whether to train from the beginning.
 
-        ``like`` is needed if the state was sharded when it was saved. It is the state of this script, in which each
-        such tensor is a DTensor of the same shape, sharded in any way. They receive the values, and are returned.
+        ``like`` is the state of this script. A load from memory copies the values into its tensors, which are returned
+        if they have the same shape and type. This takes no new memory, and so less time. ``like`` is needed if the
+        state was sharded when it was saved. Each such tensor is a DTensor of the same shape in ``like``, sharded in any
+        way, and receives the values from memory or disk.
         """
         if best and not self.retention.best:
             raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
@@ -299,6 +301,10 @@ class Checkpoints:
             memory.warn_of_loss(names)
             found = load_newest(self.directory, names, map_location, like)
         memory.keep_only(found[0] if found is not None and in_memory else None)
+        if found is None and memory.failed is not None and like is not None:
+            raise StoreError(  # a part of `like` may have been overwritten
+                f"the newest state is lost: {memory.failed}; there is no checkpoint on disk; the training begins anew"
+            )
         return self._as_checkpoint(found, in_memory)
 
     def _as_checkpoint(self, found: Loaded | None, in_memory: bool) -> Checkpoint | None:

@@ -248,7 +248,7 @@ class Elastic:
             return
         if not choice.sources:
             assert self.checkpoints is not None
-            checkpoint = self.checkpoints.load(like=self._state_dict() if self._saves.sharded else None)
+            checkpoint = self.checkpoints.load(like=self._state_dict())
             if checkpoint is not None:
                 self._load(checkpoint.state)
         elif rank in choice.receivers:

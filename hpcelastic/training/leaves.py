@@ -1,6 +1,7 @@
 """The values in nested containers. Pure."""
 
 from collections.abc import Callable, Hashable
+from copy import copy
 from typing import Any
 
 Path = tuple[Hashable, ...]
@@ -8,9 +9,14 @@ Path = tuple[Hashable, ...]
 
 
 def map_leaves(function: Callable[[Path, Any], Any], value: Any, path: Path = ()) -> Any:
-    """Return a copy of nested dicts, lists and tuples, with ``function(path, leaf)`` for each value in them."""
+    """Return a copy of nested dicts, lists and tuples, with ``function(path, leaf)`` for each value in them.
+
+    An OrderedDict stays one, with its attributes: that of a torch module has the versions of its parts in one.
+    """
     if isinstance(value, dict):
-        return {key: map_leaves(function, item, (*path, key)) for key, item in value.items()}
+        mapped = copy(value)
+        mapped.update({key: map_leaves(function, item, (*path, key)) for key, item in value.items()})
+        return mapped
     if isinstance(value, (list, tuple)):
         return type(value)(map_leaves(function, item, (*path, index)) for index, item in enumerate(value))
     return function(path, value)

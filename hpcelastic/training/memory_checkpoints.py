@@ -7,7 +7,6 @@ The agent first fetches the parts that it does not have from other agents.
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 from hpcelastic.ipc.worker_channel import SnapshotList
 from hpcelastic.protocol.state import name_of
 
-from .leaves import map_leaves
+from .in_place import copied
 from .memory import mapped
 from .process_groups import gather_objects, place_in_group
 from .recovery import Choice, Held
@@ -85,6 +84,8 @@ class MemoryCheckpoints:
         mine = None if channel is None else channel.kept(directory)
         self._node = "" if mine is None else mine.node
         self.complete, self.incomplete = complete_checkpoints(gather_objects(mine))
+        self.failed: Failed | None = None
+        """What `load` could not read last, on any rank."""
 
     def newest(self, than: CheckpointName | None) -> CheckpointName | None:
         """Return the newest checkpoint in memory, unless it is older ``than`` another one."""
@@ -103,13 +104,14 @@ class MemoryCheckpoints:
             while candidate is not None and (than is None or candidate.name[:2] >= than[:2]):
                 require_like(candidate.name, like, sharded=candidate.name.parts > 0)
                 merge = Merge(like or {})
-                state, failure = self._read(candidate, merge, map_location)
+                state, failure = self._read(candidate, merge, map_location, like)
                 failures = [each for each in gather_objects(failure) if each is not None]
                 if not failures:
                     name = candidate.name
                     return name, merge.state(_share(state, Held(*name[:2]))) if name.parts else state
+                self.failed = failures[0]
                 if place_in_group()[0] == 0:
-                    log.warning("step %d: %s", candidate.name.step, failures[0])
+                    log.warning("step %d: %s", candidate.name.step, self.failed)
                 candidate = candidate.without(failures)
         return None
 
@@ -128,7 +130,9 @@ class MemoryCheckpoints:
             if self._channel is not None:
                 self._channel.keep_only(self._directory, name)
 
-    def _read(self, checkpoint: InMemory, merge: Merge, map_location: Any) -> tuple[Any, Failed | None]:
+    def _read(
+        self, checkpoint: InMemory, merge: Merge, map_location: Any, like: dict[str, Any] | None
+    ) -> tuple[Any, Failed | None]:
         """Read what this rank needs. Return a state that is not sharded, or what is not sharded in the state.
 
         The latter is None if this rank has not read it. Rank 0 always reads it.
@@ -136,7 +140,9 @@ class MemoryCheckpoints:
         try:
             if not checkpoint.name.parts:
                 with self._open(checkpoint, 0) as path:
-                    return read_state(path, map_location), None
+                    if like is None or map_location != "cpu":
+                        return read_state(path, map_location), None
+                    return copied(read_state(path, "cpu", mmap=True), like), None
             rank, ranks = place_in_group()
             parts, others = checkpoint.name.parts, None
             nearest = sorted(range(parts), key=lambda part: abs((part + 0.5) / parts - (rank + 0.5) / ranks))
@@ -146,14 +152,14 @@ class MemoryCheckpoints:
                         content = read_state(path, "cpu", mmap=True)
                         merge.add(content)
                         if part == 0:
-                            others = map_leaves(_cloned, content["state"])  # the memory is used again
+                            others = copied(content["state"], like)
             return others, None
         except _NotRead as error:
             return None, error.failed
 
     @contextmanager
     def _open(self, checkpoint: InMemory, part: int) -> Iterator[Path]:
-        """Provide a path by which the memory of a part can be read, and check its content meanwhile."""
+        """Provide a path by which the memory of a part can be read. Its content has been checked."""
         nodes = checkpoint.holders[part]
         node = self._node if self._node in nodes else nodes[0]
         assert self._channel is not None
@@ -161,18 +167,11 @@ class MemoryCheckpoints:
             fd = self._channel.fetch(self._directory, checkpoint.name._replace(part=part), node)
         except OSError as error:
             raise _NotRead(Failed(part, node, str(error))) from error
-        damaged = _NotRead(Failed(part, node, "its checksum does not match its content"))
         try:
-            with mapped(fd) as memory, ThreadPoolExecutor(1) as pool:
-                whole = pool.submit(is_whole, memory)
-                try:
-                    yield Path(f"/proc/self/fd/{fd}")
-                except Exception as error:
-                    if not whole.result():
-                        raise damaged from error
-                    raise
-                if not whole.result():
-                    raise damaged
+            with mapped(fd) as memory:
+                if not is_whole(memory):
+                    raise _NotRead(Failed(part, node, "its checksum does not match its content"))
+            yield Path(f"/proc/self/fd/{fd}")
         finally:
             os.close(fd)
 
@@ -193,7 +192,3 @@ def _share(value: Any, held: Held) -> Any:
     if choice.receivers:
         send_state(value, choice, rank)
     return value
-
-
-def _cloned(path: object, leaf: Any) -> Any:
-    return leaf.clone() if hasattr(leaf, "untyped_storage") else leaf
