@@ -1,5 +1,6 @@
 """A script saves in the background, and its agent publishes the checkpoints."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -144,3 +145,36 @@ assert path.exists()
         shell, code
     )
     assert events(shell, "checkpoint saved") == []
+
+
+@pytest.fixture
+def cgroup() -> Iterator[Path]:
+    """A new cgroup whose processes may use 900 MiB of memory."""
+    limits = {"memory": "memory.limit_in_bytes", "": "memory.max"}  # of version 1 and version 2
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    controller, path = next((names, path) for _, names, path in lines if names in limits)
+    made = Path("/sys/fs/cgroup", controller, path.lstrip("/"), f"hpcelastic-test-{os.getpid()}")
+    try:
+        made.mkdir()
+        (made / limits[controller]).write_text(str(900 << 20))
+    except OSError as error:
+        pytest.skip(f"no cgroup with a memory limit can be made: {error}")
+    try:
+        yield made
+    finally:
+        made.rmdir()
+
+
+@pytest.mark.slow
+def test_a_memory_limit_is_respected(tmp_path: Path, cgroup: Path) -> None:
+    """No process is killed: the save waits for the disk instead, and the training continues."""
+    code = """
+state["weights"] = torch.zeros(100 << 20)  # 400 MiB
+for step in range(1, 3):
+    checkpoints.save(step, state, wait=False)
+"""
+    enter = f'echo $$ > "{cgroup}/cgroup.procs" && exec "$@"'
+    with shell_in(tmp_path, ["/bin/sh", "-c", enter, "sh"]) as shell:
+        output = run(shell, code)
+    assert f"MiB are free in the memory limit of {cgroup}" in output and "it needs 400 MiB" in output
+    assert (tmp_path / "runs/r/checkpoints/round-0001.step-00000002.pt").stat().st_size > 400 << 20
