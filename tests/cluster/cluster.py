@@ -236,6 +236,12 @@ class SlurmCluster:
         """Let a running job's time limit end in so many seconds. SLURM notices up to 30 s later (see `presets`)."""
         self.run("scontrol", "update", f"jobid={job}", f"EndTime=now+{seconds}")
 
+    def lift_limit(self, job: str) -> None:
+        """Let a job run for 30 minutes once it is requeued. Its short limit may end again before it trains."""
+        again = f"job {job} to be requeued"
+        wait_until(again, lambda: self.job(job)["Restarts"], lambda count: count == "1", 90.0, self.logs)
+        self.run("scontrol", "update", f"jobid={job}", "TimeLimit=30")
+
     def resume(self, node: int) -> None:
         """Undo `set_down` or `drain` of a node that is alive."""
         self._set_down.discard(node)

@@ -302,6 +302,7 @@ def test_chain_continues_after_its_time_limit(desk: Desk) -> None:
     template = desk.template("chain.sbatch", COMMAND=SAVING, TOTAL_TIME="TOTAL_TIME=10")
     job = desk.sbatch("--time=2", "--signal=USR2@110", template)
     desk.until_logged(job, "rank 0 saves: .*the time limit is near")
+    desk.cluster.lift_limit(job)
     desk.until_trained(job, 4, AGAIN)
     desk.finish()
     check_success(desk, Run(desk.path / "runs" / f"job-{job}"), job, world_size=4)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.storage.events import read_events
-from hpcelastic.storage.leases import read_leases
 from tests.slurm.scenario.stage import Stage
 
 STARTED = 3
@@ -127,8 +126,9 @@ def controller_forgets(stage: Stage) -> None:
     starts a task again. SLURM 24.11 and later end the tasks of a held job: the run continues once an administrator
     resumes the node and the owner releases the job.
     """
-    stage.until("the agents", lambda: len(read_leases(stage.paths.leases)) == 4)
     (job,) = stage.run.status().jobs
+    step = f"{job}.0"  # without it srun would wait for the controller, which saves its state within 5 s
+    stage.until("the agents' step", lambda: step in stage.cluster.run("squeue", "--steps", "-h", "-o", "%i").split())
     stage.cluster.kill_controller()
     stage.until_step(STARTED)
     stage.record_fault("the controller forgets that the job runs")
@@ -191,9 +191,8 @@ def time_is_up(stage: Stage) -> None:
     jobs = list(stage.cluster.jobs())
     for job in jobs:
         stage.cluster.limit(job, 35)  # SLURM checks twice before, and warns at the first check
-    for job in jobs:  # the short limit stays otherwise, and may end again before a worker has started
-        stage.until(f"the requeue of {job}", lambda job=job: stage.cluster.job(job)["Restarts"] == "1")  # type: ignore[misc]
-        stage.cluster.run("scontrol", "update", f"jobid={job}", "TimeLimit=30")
+    for job in jobs:
+        stage.cluster.lift_limit(job)
     stage.until_world(before.world_size, after_round=before.round)
 
 
