@@ -269,7 +269,8 @@ class Checkpoints:
 
         If a process group is initialised, this is a collective (with NCCL, after ``torch.cuda.set_device``), and all
         ranks load the same checkpoint. ``map_location`` is that of ``torch.load``. Raises ``StoreError`` if files exist
-        but all are damaged: the user must decide whether to train from the beginning.
+        but all are damaged: the user must decide whether to train from the beginning. With ``like``, it is also raised
+        if the only state was in memory and is damaged, because ``like`` may have been overwritten in part.
 
         ``like`` is the state of this script. A load from memory copies the values into its tensors, which are returned
         if they have the same shape and type. This takes no new memory, and so less time. ``like`` is needed if the

@@ -85,7 +85,7 @@ class MemoryCheckpoints:
         self._node = "" if mine is None else mine.node
         self.complete, self.incomplete = complete_checkpoints(gather_objects(mine))
         self.failed: Failed | None = None
-        """What `load` could not read last, on any rank."""
+        """The last part that a rank could not read in `load`; None if all ranks have read all parts."""
 
     def newest(self, than: CheckpointName | None) -> CheckpointName | None:
         """Return the newest checkpoint in memory, unless it is older ``than`` another one."""

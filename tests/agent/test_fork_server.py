@@ -132,8 +132,10 @@ def test_the_end_of_a_group_spares_preforked_processes(make: Make) -> None:
     made.fork_server.prefork(1)
     (request,) = made.fork_server._preforked
     assert select.select([request], [], [], TIMEOUT)[0]
+    os.kill(parent_of(made), signal.SIGSTOP)
     made.fork_server.prefork(2)
     group.stop(grace=0.0)
+    os.kill(parent_of(made), signal.SIGCONT)
     assert made.fork_server._preforked == [request], "the process that had no id yet is cancelled"
     pid = request.pid
     group = made.start()

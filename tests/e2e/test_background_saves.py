@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -154,15 +155,14 @@ def cgroup() -> Iterator[Path]:
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     controller, path = next((names, path) for _, names, path in lines if names in limits)
     made = Path("/sys/fs/cgroup", controller, path.lstrip("/"), f"hpcelastic-test-{os.getpid()}")
-    try:
-        made.mkdir()
-        (made / limits[controller]).write_text(str(900 << 20))
-    except OSError as error:
-        pytest.skip(f"no cgroup with a memory limit can be made: {error}")
-    try:
+    with ExitStack() as stack:
+        try:
+            made.mkdir()
+            stack.callback(made.rmdir)
+            (made / limits[controller]).write_text(str(900 << 20))
+        except OSError as error:
+            pytest.skip(f"no cgroup with a memory limit can be made: {error}")
         yield made
-    finally:
-        made.rmdir()
 
 
 @pytest.mark.slow
