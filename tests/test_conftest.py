@@ -32,13 +32,13 @@ def test_children_of_the_session_inherit_no_ignored_and_no_blocked_signal() -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("half", [0, 1])
-def test_two_nights_run_all_tests(half: int) -> None:
-    """A night selects from what the marks select, and another night runs the rest."""
+@pytest.mark.parametrize("third", [0, 1, 2])
+def test_three_nights_run_all_tests(third: int) -> None:
+    """A night selects from what the marks select, and two other nights run the rest."""
 
     def selected(*arguments: str) -> list[str]:
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "tests/test_periodic.py", "-m", "nightly"]
         output = subprocess.run([*command, *arguments], capture_output=True, text=True, check=True, cwd=ROOT).stdout
         return [line for line in output.splitlines() if "::" in line]
 
-    assert selected(f"--half={half}") == selected()[half::2] != []
+    assert selected(f"--third={third}") == selected()[third::3] != []

@@ -2,8 +2,8 @@
 
 - Each change (`make test`): every test without one of the marks below, and the slow tests that `tests/essential.txt`
   names.
-- Each night (`make nightly`): tests with the mark `nightly`, and all other tests with the mark `slow`; one half in one
-  night, the other half in the next (`--half`).
+- Each night (`make nightly`): tests with the mark `nightly`, and all other tests with the mark `slow`; one third of
+  them each night (`--third`).
 - Each week (`make weekly`): tests with the mark `weekly`.
 """
 
@@ -35,25 +35,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--half", type=int, choices=(0, 1), help="run every second of the selected tests")
+    parser.addoption("--third", type=int, choices=(0, 1, 2), help="run every third of the selected tests")
 
 
-class Half:
-    """Selects every second test of those that all other options select."""
+class Third:
+    """Selects every third test of those that all other options select."""
 
-    def __init__(self, half: int) -> None:
-        self._half = half
+    def __init__(self, first: int) -> None:
+        self._first = first
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        config.hook.pytest_deselected(items=items[1 - self._half :: 2])
-        items[:] = items[self._half :: 2]
+        chosen = items[self._first :: 3]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    half = config.getoption("half")
-    if half is not None:
-        config.pluginmanager.register(Half(half))
+    third = config.getoption("third")
+    if third is not None:
+        config.pluginmanager.register(Third(third))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -37,14 +37,14 @@ class Part:
 def nightly(day: int) -> list[Part]:
     """Return the parts of the check of one night; together at most 90 minutes on two cores.
 
-    ``day`` (days since some date) moves what is different each night: seeds, one half of the tests, and which SLURM is
+    ``day`` (days since some date) moves what is different each night: seeds, one third of the tests, and which SLURM is
     tried.
     """
     tests = (*_PYTEST, *_TIMED, "-n", "4", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}")
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 2),
-        Part("tests", (*tests, f"--half={day % 2}"), 45),
+        Part("tests", (*tests, f"--third={day % 3}"), 45),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
         *(storm(shape, day, 2, 3.5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
