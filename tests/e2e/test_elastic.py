@@ -124,7 +124,7 @@ def begins(run: Run, round: int) -> dict[int, int]:
     return {rank: json.loads(text)[0] for rank, text in found.items()}
 
 
-@pytest.mark.parametrize("victim", [0, 2])
+@pytest.mark.parametrize("victim", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_no_step_is_lost_with_a_node(shell: Shell, victim: int) -> None:
     check_the_loss_of_a_node(shell, TRAINS, victim)
 
@@ -143,6 +143,7 @@ def check_the_loss_of_a_node(shell: Shell, code: str, victim: int) -> None:
     check_result(shell, code)
 
 
+@pytest.mark.slow
 def test_a_newcomer_receives_the_whole_state(shell: Shell) -> None:
     check_a_newcomer(shell, TRAINS)
 
@@ -158,6 +159,7 @@ def check_a_newcomer(shell: Shell, code: str) -> None:
     check_result(shell, code)
 
 
+@pytest.mark.slow
 def test_the_others_continue_while_a_worker_is_started_anew(shell: Shell) -> None:
     run = Run(shell, TRAINS, 3, script_arguments=("10", "0", "2", "0"))
     before = run.pids(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Container
 from functools import cache
 from pathlib import Path
 
@@ -13,13 +14,16 @@ from tests.protocol.under_test import Patch
 _ROOT = Path(__file__).parents[2]
 
 
-def at_night_unless_changed(mutants: dict[str, Patch]) -> list[object]:
-    """Return the names as parameters. For a module without a change, only its first mutant is not nightly."""
+def at_night_unless_changed(mutants: dict[str, Patch], late: Container[str] = ()) -> list[object]:
+    """Return the names as parameters. For a module without a change, only its first mutant is not nightly that is not
+    one of ``late``, which take long to find."""
     seen: set[str] = set()
     parameters: list[object] = []
     for name, patch in mutants.items():
-        now = patch.module not in seen or patch.module in changed_modules()
-        seen.add(patch.module)
+        first = patch.module not in seen and name not in late
+        if first:
+            seen.add(patch.module)
+        now = first or patch.module in changed_modules()
         parameters.append(name if now else pytest.param(name, marks=pytest.mark.nightly))
     return parameters
 

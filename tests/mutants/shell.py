@@ -339,6 +339,13 @@ PROFILE_OF = {
 }
 """The profile in which the simulator finds a mutant soonest, for mutants that take long."""
 
+LATE = {
+    "a lost reply counts as a lost race",
+    "a claim excludes no round",
+    "drafts are in the published directory",
+}
+"""Mutants that the simulator finds only after many histories."""
+
 _IDLE = "tests/agent/test_idle_workers.py"
 _TRANSFER = "tests/network/test_transfer.py"
 

@@ -24,7 +24,9 @@ def test_the_tables_find(name: str) -> None:
     assert failing_table(MUTANTS[name]) is not None
 
 
-@pytest.mark.parametrize("name", at_night_unless_changed({n: p for n, p in MUTANTS.items() if n not in UNSEEN}))
+@pytest.mark.parametrize(
+    "name", at_night_unless_changed({n: p for n, p in MUTANTS.items() if n not in UNSEEN}, late=shell.LATE)
+)
 def test_the_simulator_finds(name: str) -> None:
     assert failing_simulation(MUTANTS[name], profile=shell.PROFILE_OF.get(name)) is not None
 

@@ -27,7 +27,7 @@ class Count(UserWarning):
             replace(TWO, restarts=0, faults=(("fail", 2), ("leave", 1))), None, id="two, failures, a departure"
         ),
         pytest.param(LATE, 22, id="two, a lease expires and reads are late"),
-        pytest.param(LOST, 20, id="two, a loss and a return"),
+        pytest.param(LOST, 20, id="two, a loss and a return", marks=pytest.mark.nightly),
         pytest.param(
             replace(FINAL, faults=(("fail", 1), ("give up", 1))), None, id="two, final success, a failure, one gives up"
         ),
@@ -42,13 +42,23 @@ class Count(UserWarning):
         pytest.param(
             Rules(nodes=3, min_nodes=2, faults=(("crash", 1),)), None, id="three, a loss", marks=pytest.mark.nightly
         ),
-        pytest.param(Rules(nodes=3, min_nodes=2, faults=(("expire", 1),), lag=True), 20, id="three, a lease expires"),
+        pytest.param(
+            Rules(nodes=3, min_nodes=2, faults=(("expire", 1),), lag=True),
+            20,
+            id="three, a lease expires",
+            marks=pytest.mark.nightly,
+        ),
         pytest.param(
             Rules(nodes=3, min_nodes=2, max_nodes=4, multiple=2, faults=(("crash", 1), ("come", 1))),
             12,
             id="groups of two, a loss and a newcomer",
         ),
-        pytest.param(Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True), 10, id="three, each fault once"),
+        pytest.param(
+            Rules(nodes=3, min_nodes=2, faults=EACH_ONCE, lag=True),
+            10,
+            id="three, each fault once",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 def test_no_property_is_violated(rules: Rules, depth: int | None, request: pytest.FixtureRequest) -> None:
