@@ -23,6 +23,8 @@ SEEDS ?= 100000
 VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Without byte code on disk, each of the thousands of processes of the tests would compile hpcelastic again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly gpu pictures
 .DEFAULT_GOAL := help
