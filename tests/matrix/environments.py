@@ -23,9 +23,10 @@ DEBIAN_PIECES: Pieces = {
     "contracts": ("tests/e2e/test_contract.py", "tests/filesystems/test_contract.py", "tests/backends"),
     "demo": (),
 }
+_EACH_CHANGE = ("-m", "not nightly and not weekly")
 PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly and not weekly")}
 TORCH_PIECES: Pieces = {
-    "worker, store, plug-in": ("tests/test_worker.py", "tests/storage", "tests/pytorch", "tests/e2e")
+    "worker, store, plug-in": ("tests/test_worker.py", "tests/storage", "tests/pytorch", "tests/e2e", *_EACH_CHANGE)
 }
 
 
