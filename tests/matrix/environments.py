@@ -23,10 +23,17 @@ DEBIAN_PIECES: Pieces = {
     "contracts": ("tests/e2e/test_contract.py", "tests/filesystems/test_contract.py", "tests/backends"),
     "demo": (),
 }
-_EACH_CHANGE = ("-m", "not nightly and not weekly")
-PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", "not slurm and not nightly and not weekly")}
+_EACH_CHANGE = "not nightly and not weekly"
+PYTHON_PIECES: Pieces = {"without SLURM": ("tests", "-m", f"not slurm and {_EACH_CHANGE}")}
 TORCH_PIECES: Pieces = {
-    "worker, store, plug-in": ("tests/test_worker.py", "tests/storage", "tests/pytorch", "tests/e2e", *_EACH_CHANGE)
+    "worker, store, plug-in": (
+        "tests/test_worker.py",
+        "tests/storage",
+        "tests/pytorch",
+        "tests/e2e",
+        "-m",
+        _EACH_CHANGE,
+    )
 }
 
 
