@@ -56,7 +56,7 @@ system:
 	@tests/install_system.sh || [ -z "$$CI" ]
 
 test: check system
-	$(BIN)/python -m pytest -n 3 --dist loadgroup
+	$(BIN)/python -m pytest -n 4 --dist loadgroup
 
 simulate: $(READY)
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

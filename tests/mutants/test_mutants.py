@@ -14,6 +14,7 @@ BY_TESTS = shell.BY_TESTS | snapshots.BY_TESTS
 UNSEEN = mutants.UNSEEN | shell.UNSEEN | set(snapshots.BY_TESTS)
 
 
+@pytest.mark.nightly
 def test_no_fault_is_found_without_a_mutant() -> None:
     assert failing_table() is None
     assert failing_simulation(histories=50) is None

@@ -19,7 +19,7 @@ from tests.simulation.referee import Violation
 from tests.simulation.shrink import shrunk, story, to_text, violation_of
 from tests.simulation.simulation import Simulation
 
-SEEDS = range(30)
+SEEDS = range(20)
 FOUND = {
     "a departure that a listing does not show yet": ("users", 8817),
     "a drained node that leaves after its grace period": ("warnings", 34683),
