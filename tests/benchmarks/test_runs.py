@@ -231,7 +231,7 @@ def test_the_cost_of_saves() -> None:
     results = through_json(keep.measure, keep.Parameters(mib=8, steps=2, repeat=1))
     assert all(len(values) == 1 and values[0] > 0 for values in results["seconds"].values())
     (table,) = keep.tables(results)
-    assert len(table.rows) == 6
+    assert len(table.rows) == 7
 
 
 def test_the_owner_of_a_port() -> None:

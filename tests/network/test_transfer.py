@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from hpcelastic.network import Network, Peer, PeerSilent, Transfer, TransferError, dial, sockets, transfer
 from hpcelastic.network.channel import Session
+from hpcelastic.network.connection import Connection
 from hpcelastic.network.messages import NONCE
 from tests.agent.processes import TIMEOUT, eventually
 from tests.network.agents import KEY, Local, local
@@ -320,15 +321,20 @@ def test_an_agent_receives_the_transfers_of_others(address: str) -> None:
             assert str(error.value) == f"b@1 at {where}:{b.peer.port}: closed the connection"
 
 
+def links(*ends: Local) -> list[Connection]:
+    neighbours = [it for end in ends for it in list(end.network._links._neighbours.values())]
+    return [it.link for it in neighbours if it.link]
+
+
 def test_links_are_not_affected() -> None:
     with local("a@1", "b@1") as [a, b]:
         for it in (a, b):
             it.network.watch([a.peer, b.peer], 0)
-        assert eventually(lambda: a.network.healthy and b.network.healthy)
-        links = [it.network._links._neighbours[node].link for it, node in ((a, "b@1"), (b, "a@1"))]
+        assert eventually(lambda: [it.session.initiator for it in links(a, b)] == ["a@1", "a@1"]), "both have dialled"
+        before = links(a, b)
         for here, there in ((a, b), (b, a)):
             send_whole(*start(here, there))
-        assert links == [it.network._links._neighbours[node].link for it, node in ((a, "b@1"), (b, "a@1"))]
+        assert links(a, b) == before
         assert a.network.healthy and b.network.healthy
         assert a.inbox.take(0.0) is b.inbox.take(0.0) is None
 

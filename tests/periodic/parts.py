@@ -44,10 +44,10 @@ def nightly(day: int) -> list[Part]:
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 2),
-        Part("tests", (*tests, f"--third={day % 3}"), 45),
+        Part("tests", (*tests, f"--third={day % 3}"), 42),
         Part("simulation", simulate(day * 100_000, "--minutes", "3.5"), 4.5),
         Part("mutants", (*_PYTEST, "-n", "2", "-m", "nightly or not nightly", _MUTANTS), 11),
-        *(storm(shape, day, 2, 3.5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
+        *(storm(shape, day, 2, 5, elastic=(day + i) % 2 == 1) for i, shape in enumerate(SHAPES)),
         Part(f"build-{release}", ("make", "matrix", f"SUITES={release}", "BUILD=1"), 7),
         Part(f"slurm-{release}", matrix(release, "tests/slurm/test_cluster.py tests/slurm/test_preemption.py"), 5),
         Part("ordinary-user", ("tests/periodic/ordinary_user.sh",), 7.5),
