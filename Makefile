@@ -9,12 +9,12 @@
 # make storm       random faults of every kind on a run on a SLURM cluster; make storm MINUTES=1 SEED=7 SHAPE=pool ELASTIC=1
 # make scenarios   measure each event of a run under SLURM, and write the table in docs/slurm.md
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
-#                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.6
+#                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.10
 # make gpu         all that needs a GPU: the tests with NCCL, and the part of docs/performance.md; one GPU, ten minutes
 # make pictures    the pictures in README.md and docs/, from a real run, and docs/torch_elastic_api.md; on an idle
 #                  machine
 # make bench       compare with torchrun and others, and write docs/performance.md; QUICK=1 for minutes
-# Most targets install the environment first. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.8.0
+# Most targets install the environment first. make PYTHON=python3.12 uses another interpreter; make TORCH=torch==2.11.0
 # another PyTorch.
 
 PYTHON ?= python3

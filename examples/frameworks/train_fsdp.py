@@ -1,7 +1,7 @@
 """Trains on handwritten digits with FSDP2, of which each rank keeps a part of the model; torch.distributed.checkpoint
 loads what other ranks have saved, more of them or fewer.
 
-Nothing in it is hpcelastic's: `torchrun` runs it too. It needs PyTorch 2.6 or newer.
+Nothing in it is hpcelastic's: `torchrun` runs it too.
 """
 
 import argparse

@@ -69,9 +69,9 @@ class ElasticAgent(torchs.ElasticAgent):
             "logs_specs": logs_specs,
             "start_method": start_method,
             "log_line_prefix_template": log_line_prefix_template,
-            "shutdown_timeout": shutdown_timeout,
         }
         self._config = _launch_config(spec, self._run, given)
+        self._config.shutdown_timeout = shutdown_timeout  # torch 2.10 has no such field
         self._health_check_server = health_check_server
         self._telemetry: Telemetry | None = None
         """The known facts about the last run; None before the first."""

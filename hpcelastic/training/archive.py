@@ -28,7 +28,7 @@ states that differ in small values have archives of one size, and use the same m
 
 
 class CannotLayOut(Exception):
-    """This version of torch, or this state, has no archive that is laid out beforehand."""
+    """This state has no archive that is laid out beforehand."""
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,7 @@ class _Window(io.RawIOBase):
 def archive_of(state: dict[str, Any]) -> Archive:
     """Lay out the archive of ``state``. Raises `CannotLayOut`, and the errors of pickle if the state has no archive."""
     import torch
-
-    try:
-        from torch.serialization import skip_data
-    except ImportError:
-        raise CannotLayOut("torch is older than 2.6") from None
+    from torch.serialization import skip_data
 
     contents: dict[int, torch.UntypedStorage] = {}
     types: set[Any] = set()

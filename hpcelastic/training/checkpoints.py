@@ -119,8 +119,8 @@ class Checkpoints:
         With ``wait=False`` it returns once the state is copied to memory. The agent publishes this snapshot in the
         background, also if this process ends. A snapshot that it has not begun is left out when a newer one follows. A
         sharded one is left out while the last one is being published. If the filesystem refuses, the agent tries again
-        and then reports it, and training continues. Without an agent, with too little memory, or with torch older than
-        2.6, the call waits as usual, but logs errors of the filesystem. See `flush`.
+        and then reports it, and training continues. Without an agent, or with too little memory, the call waits as
+        usual, but logs errors of the filesystem. See `flush`.
 
         ``metrics`` has the metric that the best checkpoint is chosen by. NaN and infinity are never the best. ``state``
         holds tensors, numbers, strings, and dicts, lists, tuples and sets of them. After the return the checkpoint
@@ -203,7 +203,7 @@ class Checkpoints:
         `save`. Raises ``StoreError`` for a state that could not be loaded again, and in a zombie.
 
         Return whether the snapshot is taken. It is left out while the last one is not kept on all ranks (see
-        `is_kept`), without an agent, and, with a warning, with too little memory or torch older than 2.6.
+        `is_kept`), without an agent, and, with a warning, with too little memory.
 
         Examples:
             >>> checkpoints = Checkpoints()

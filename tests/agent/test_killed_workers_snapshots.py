@@ -20,10 +20,7 @@ from hpcelastic.training.state_files import read_state
 from tests.agent.test_snapshot_writer import Node
 from tests.training.workers import become_nobody
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6"),
-]
+pytestmark = pytest.mark.slow
 
 TRACED = ("snapshot_channel.py", "slots.py", "worker_channel.py", "descriptors.py")
 """The files whose lines count, beside the function that copies the state to memory."""

@@ -6,13 +6,10 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import torch
 
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.training.seals import find_damage
 from tests.cli.shell import TIMEOUT, Shell, shell_in
-
-pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")
 
 SAVES = """
 import os, sys, time

@@ -467,4 +467,5 @@ def test_workers_meet_over_gloo(tmp_path: Path, preload: tuple[str, ...]) -> Non
     entrypoint = Entrypoint(script=str(tmp_path / "meet.py"), args=(str(tmp_path / "store"),))
     with node(tmp_path, entrypoint, preload, workers=2) as made:
         assert made.run(2) == [0, 0], made.log("err")
-        assert made.log("out", 0) == made.log("out", 1) == "[2.0, 2.0, 2.0, 2.0]\n"
+        for rank in range(2):  # gloo of torch 2.10 writes a line of its own before
+            assert made.log("out", rank).splitlines()[-1] == "[2.0, 2.0, 2.0, 2.0]"

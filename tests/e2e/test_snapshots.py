@@ -16,10 +16,7 @@ from tests.e2e.rounds import Run
 from tests.e2e.test_elastic import begins, check_result
 from tests.e2e.test_sharded_states import SHARDED, changed
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6"),
-]
+pytestmark = pytest.mark.slow
 
 EVERY_STEP = changed(SHARDED, {"save_every=SAVE_EVERY": "save_every=SAVE_EVERY, snapshot=1"})
 """FSDP2 with a snapshot in each step."""

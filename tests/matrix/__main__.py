@@ -2,7 +2,7 @@
 ...]``.
 
 A suite is a Debian release (``bookworm``, ``trixie``, ``sid``), an interpreter of this machine (``python3.10``) or a
-PyTorch (``torch2.6``). Each is built or updated, and runs its pieces in turn. Results are kept in results.json, from
+PyTorch (``torch2.10``). Each is built or updated, and runs its pieces in turn. Results are kept in results.json, from
 which the table of docs/compatibility.md is made; with ``--only`` no results are kept. It needs only Python's standard
 library; a Debian release needs root.
 """

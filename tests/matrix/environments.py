@@ -94,7 +94,7 @@ class Debian:
 
 class Local:
     """A virtual environment on this machine, with an interpreter such as `python3.10` or a PyTorch such as
-    `torch2.6`."""
+    `torch2.10`."""
 
     def __init__(self, name: str, directory: Path, torch: str) -> None:
         self.name = name
@@ -138,7 +138,7 @@ Environment = Debian | Local
 
 
 def environment(name: str, directory: Path, torch: str) -> Environment:
-    """Return the environment for ``bookworm``, ``trixie``, ``sid``; ``python3.10``; ``torch2.6``."""
+    """Return the environment for ``bookworm``, ``trixie``, ``sid``; ``python3.10``; ``torch2.10``."""
     if name.startswith(("python", "torch")):
         return Local(name, directory, torch)
     return Debian(name, directory, torch)

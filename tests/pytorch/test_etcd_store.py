@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.elastic.utils import store as helpers
 
 from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.errors import ConfigError, StoreError
@@ -181,7 +182,7 @@ def crowd(client: EtcdClient, prefix: str, rank: int) -> None:
         store.add("sum", 1)
         store.append("letters", "abcd"[rank])
         store.queue_push("queue", f"{rank}.{number}")
-    store.barrier("done", PROCESSES)
+    helpers.barrier(store, PROCESSES, "done")
     taken = [store.queue_pop("queue").decode() for _ in range(EACH)]
     store.append(f"taken {rank}", ",".join(taken))
 

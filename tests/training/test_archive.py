@@ -15,8 +15,6 @@ from hpcelastic.training import archive
 from hpcelastic.training.archive import Archive, CannotLayOut, archive_of
 from hpcelastic.training.seals import SEAL_LENGTH, find_damage, seal_text
 
-pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")
-
 
 def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     model = torch.nn.Sequential(torch.nn.Linear(5, 6), torch.nn.BatchNorm1d(6))

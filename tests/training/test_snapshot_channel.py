@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from hpcelastic.ipc.worker_channel import (
     AwaitSnapshots,
@@ -28,8 +27,6 @@ from hpcelastic.training.retention import CheckpointName, Retention
 from hpcelastic.training.snapshot_channel import SnapshotChannel
 from tests.agent.processes import eventually
 from tests.training.workers import become_nobody
-
-pytestmark = pytest.mark.skipif(not hasattr(torch.serialization, "skip_data"), reason="torch is older than 2.6")
 
 
 class Pair:
