@@ -3,6 +3,7 @@
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def _slowly(path: Path, data: bytes) -> None:
         for start in range(0, len(data), 1024):
             file.write(data[start : start + 1024])
             file.flush()
+            time.sleep(0.001)  # a reader runs meanwhile, also on a busy machine
 
 
 @pytest.mark.parametrize(("where", "name", "instead", "trial"), BROKEN.values(), ids=BROKEN.keys())

@@ -281,11 +281,13 @@ def left_over(round):
 def step():
     if context().round == 1:
         threading.Thread(target=left_over, args=(1,), daemon=True).start()
+        note("started")
     train()
 
 main()
 """
     run = Run(shell, TRAINS + code, 2)
+    eventually(lambda: run.note("1.0.started"))
     os.kill(run.pids(1)[1], signal.SIGKILL)
     run.await_round(2, 2)
     assert "this thread belongs to round 1, which has ended" in eventually(lambda: run.note("2.0.refused"))
