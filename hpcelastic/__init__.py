@@ -3,8 +3,9 @@
 The names are loaded on first use. An agent needs none of them, so that it starts in milliseconds.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hpcelastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpcelastic.api import Run, Runs, RunStatus, executor, submit, sweep
@@ -28,17 +29,13 @@ __all__ = [
     "sweep",
 ]
 
-_API = {"Run", "RunStatus", "Runs", "executor", "submit", "sweep"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'hpcelastic' has no attribute {name!r}")
-    return getattr(importlib.import_module("hpcelastic.api" if name in _API else "hpcelastic.errors"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("Run", "RunStatus", "Runs", "executor", "submit", "sweep"), ".api"),
+        **dict.fromkeys(("ConfigError", "HpcElasticError", "RunFailed", "SlurmError", "StoreError"), ".errors"),
+    },
+)
 
 
 def store() -> "RunStore":
@@ -53,5 +50,6 @@ def store() -> "RunStore":
 
     Raises ``ConfigError`` outside a run, ``StoreError`` if the run's directory cannot be used.
     """
-    run_store: RunStore = importlib.import_module("hpcelastic.pytorch").run_store()
-    return run_store
+    from hpcelastic.pytorch import run_store  # it imports torch
+
+    return run_store()

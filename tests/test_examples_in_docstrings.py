@@ -37,7 +37,8 @@ FOR_SCRIPTS = [
 def test_an_example_for_training_scripts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     become_nobody(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    run_examples(attrgetter(name)(training), name, {**vars(training), "Path": Path})
+    public = {each: getattr(training, each) for each in training.__all__}
+    run_examples(attrgetter(name)(training), name, {**public, "Path": Path})
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@
 """
 
 import os
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +49,8 @@ class SpaceForecast:
 
 def _shrinking(observations: tuple[tuple[float, int], ...]) -> float:
     """Return the bytes by which the free space shrinks in a second: the slope of the line of least squares."""
+    import statistics  # here, because agents of runs without checkpoints do not need it
+
     times, free = zip(*observations, strict=True)
     return -statistics.linear_regression(times, free).slope
 

@@ -21,8 +21,7 @@ import inspect
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcelastic.backends.backend import AnyLease, AnyObserver, Backend
 from hpcelastic.backends.files import FileBackend
@@ -36,6 +35,9 @@ from hpcelastic.storage import files
 from hpcelastic.storage.leases import Lease
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import FIRST, Version
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 ENTRY_POINT_GROUP = "hpcelastic.backends"
 """The group of the entry points that add backends."""
@@ -189,7 +191,7 @@ def record_backend(paths: RunPaths, run_id: str, settings: RendezvousSettings) -
 
 def backend_names() -> list[str]:
     """Return the names of all available backends."""
-    return sorted({FILE, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({FILE, *(point.name for point in _entry_points())})
 
 
 def run_nonce(paths: RunPaths) -> str:
@@ -290,8 +292,15 @@ def _connect_function(name: str, options: Collection[str]) -> Connect:
 
 
 def _load_connect_function(name: str) -> Connect:
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=name):
+    for point in _entry_points(name):
         with _quiet_torch():  # imported at first use, because most agents need no server
             connect: Connect = point.load()
         return connect
     raise ConfigError(f"rendezvous.backend is {name!r}; there are {', '.join(backend_names())}")
+
+
+def _entry_points(name: str | None = None) -> "EntryPoints":
+    from importlib.metadata import entry_points  # here, because most agents need no server
+
+    found = entry_points(group=ENTRY_POINT_GROUP)
+    return found if name is None else found.select(name=name)

@@ -1,11 +1,11 @@
 """The configuration of a job: from a YAML file to typed, resolved settings."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpcelastic.config.codec import decode, encode
 from hpcelastic.config.job import JobConfig, RunSettings, default_name, node_range
 from hpcelastic.config.slurm import SlurmSettings
+from hpcelastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpcelastic.config.display import show
@@ -31,18 +31,15 @@ __all__ = [
 ]
 
 # These need pydantic and yaml, which an agent must not load.
-_ON_DEMAND = {
-    "Override": "overrides",
-    "overrides_from_keywords": "overrides",
-    "Resolved": "resolve",
-    "choose_profile": "profiles",
-    "from_mapping": "resolve",
-    "load": "resolve",
-    "show": "display",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _ON_DEMAND:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_ON_DEMAND[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Override": ".overrides",
+        "Resolved": ".resolve",
+        "choose_profile": ".profiles",
+        "from_mapping": ".resolve",
+        "load": ".resolve",
+        "overrides_from_keywords": ".overrides",
+        "show": ".display",
+    },
+)

@@ -3,8 +3,9 @@
 Each name is imported at its first use, because every torchrun loads this package where it is installed.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hpcelastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .etcd_server import EtcdServer
@@ -14,18 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["EtcdClient", "EtcdServer", "EtcdStore", "FileRendezvousBackend", "RunStore", "run_store"]
 
-_MODULES = {
-    "EtcdClient": "etcd_store",
-    "EtcdServer": "etcd_server",
-    "EtcdStore": "etcd_store",
-    "FileRendezvousBackend": "rendezvous_backend",
-    "RunStore": "store",
-    "run_store": "store",
-}
-"""The module of each name."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "EtcdClient": ".etcd_store",
+        "EtcdServer": ".etcd_server",
+        "EtcdStore": ".etcd_store",
+        "FileRendezvousBackend": ".rendezvous_backend",
+        "RunStore": ".store",
+        "run_store": ".store",
+    },
+)

@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from hpcelastic.agent.member import NodeIdentity
-from hpcelastic.backends.etcd_server import EtcdServer
 from hpcelastic.backends.server_address import (
     ServerAddress,
     await_address,
@@ -48,6 +47,8 @@ def embedded_server(paths: RunPaths, settings: Settings) -> Iterator[str]:
         raise ConfigError(
             "rendezvous.endpoint is embedded, a server for one node, and nodes allows more: name a server"
         )
+    from hpcelastic.backends.etcd_server import EtcdServer  # here, because few runs have a server of their own
+
     server = EtcdServer(paths.backend.with_name("etcd"))
     try:
         write_address(paths, ServerAddress(server.endpoint))
