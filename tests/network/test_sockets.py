@@ -43,8 +43,9 @@ def test_one_port_serves_udp_and_tcp(family: socket.AddressFamily) -> None:
 
 
 def test_a_port_that_is_in_use_for_udp_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind(("0.0.0.0", 0))
+    taken, stream = sockets.bind_pair(socket.AF_INET)
+    stream.close()  # so the port is in use for UDP, and free for TCP
+    with taken:
         port, bound = taken.getsockname()[1], sockets._bound
         tried: list[int] = []
 
