@@ -227,11 +227,12 @@ class Node:
 
     def _park(self, action: Any) -> None:
         """Park the workers, or stop them if they cannot be parked."""
+        group = self._group
         if not self.world.scenario.profile.parks or self.world.random.random() < 0.3:
             self._stop_group()
-            self._start_early()
+            self._start_early(group)
             return
-        group, self._group = self._group, None
+        self._group = None
         if group is None:
             return
         self.stopping = True
@@ -241,13 +242,17 @@ class Node:
         self._disarm_guard(group)
         self.world.log(f"{self.id} has parked the workers of round {group.part.round}")
         self.world.echo(group.part.round)
-        self._start_early()
+        self._start_early(group)
 
     # Workers that start outside a round
 
-    def _start_early(self) -> None:
-        """Start workers in the place of those that are lost, and offer the others."""
+    def _start_early(self, group: Group | None) -> None:
+        """Start workers in the place of those that are lost, if those of the last ``group`` polled, and offer the
+        others."""
         if not self.world.scenario.profile.starts_early or self._state_machine.leaving:
+            return
+        if group is None or not group.round.answers_requests:
+            self._state_machine = self._state_machine.with_workers(self._offer, holds=False)
             return
         for _ in range(self._total - self._left - self._waiting - len(self._starting)):
             worker = object()

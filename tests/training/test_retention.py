@@ -78,6 +78,14 @@ def test_what_stays_is_what_the_rule_promises(rule: Retention, names: set[Checkp
     assert staying <= others
 
 
+@pytest.mark.parametrize(("mode", "best"), [("min", -1.0), ("max", 3.0)])
+def test_the_best_is_the_least_or_the_greatest(mode: str, best: float) -> None:
+    rule = Retention(1, 0, "loss", mode)
+    names = [named(1, step, value) for step, value in enumerate([0.0, -1.0, 3.0, 0.25])]
+    assert rule.ranked(names)[0].value("loss") == best
+    assert {name.value("loss") for name in rule.staying(names, names[-1], lambda name: True)} == {best, 0.25}
+
+
 @given(RULES, st.lists(SMALL, min_size=1, max_size=15))
 def test_the_best_of_all_that_were_ever_saved_stays(rule: Retention, values: list[float | None]) -> None:
     stored: set[CheckpointName] = set()
