@@ -28,8 +28,10 @@ NODES = 3
 _TIMEOUT = 60.0
 """Seconds after which a training counts as one that does not continue, as is often the case with torchrun."""
 
+SHARDED = "hpcelastic, Elastic with FSDP2"
 _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
     "hpcelastic, Elastic": (Ours, "elastic"),
+    SHARDED: (Ours, "sharded"),
     "hpcelastic, a plain script": (Ours, "plain"),
     "torchrun": (Torchrun, "plain"),
     "ft_launcher": (FtLauncher, "plain"),
@@ -38,8 +40,7 @@ _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
 _PEERS = {"ft_launcher": FT_LAUNCHER, "torchft": TORCHFT}
 """Launchers that may not be available."""
 
-
-_CASES = ("a worker is killed", "a node is killed")
+WORKER, NODE = "a worker is killed", "a node is killed"
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,9 @@ class Parameters:
     """Seconds that the script needs to build its model."""
 
     sides: tuple[str, ...] = ()
-    """Names of launchers; all if empty."""
+    """Names of launchers; all with replicated state if empty."""
 
-    cases: tuple[str, ...] = _CASES
+    cases: tuple[str, ...] = (WORKER, NODE)
     boundaries: int = 2000
     """Boundaries that are timed at once."""
 
@@ -67,7 +68,7 @@ QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,), boundaries=200)
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all launchers that are available in turn."""
-    faults, chosen = [], parameters.sides or tuple(_SIDES)
+    faults, chosen = [], parameters.sides or tuple(name for name in _SIDES if name != SHARDED)
     missing = {name: why for name in chosen if name in _PEERS and (why := why_not(_PEERS[name]))}
     for why in missing.values():
         say(why)
@@ -75,7 +76,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
         for build in parameters.builds:
             for case in parameters.cases:
                 for side in (name for name in chosen if name not in missing):
-                    found = {"side": side, "case": case, "build": build, **_fault(side, case, build, parameters)}
+                    found = {"side": side, "case": case, "build": build, **fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
     return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults, **_boundary(parameters)}
@@ -103,7 +104,7 @@ def _boundary(parameters: Parameters) -> dict[str, list[float]]:
     return found
 
 
-def _fault(name: str, case: str, build: float, parameters: Parameters) -> dict[str, Any]:
+def fault(name: str, case: str, build: float, parameters: Parameters) -> dict[str, Any]:
     """Return the seconds until all ranks step again, None if they do not, and the number of repeated steps."""
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
         make, mode = _SIDES[name]
@@ -118,7 +119,7 @@ def _fault(name: str, case: str, build: float, parameters: Parameters) -> dict[s
                 raise RuntimeError(f"{name}: the workers have made no step within {_TIMEOUT:g} s")
             time.sleep(parameters.settle)
             world, died = NODES, time.monotonic()
-            if case == _CASES[0]:
+            if case == WORKER:
                 os.kill(before[1]["pid"], signal.SIGKILL)
             else:
                 world -= 1

@@ -1,8 +1,11 @@
-"""A worker for the benchmarks that trains a small model. ``trains.py NOTES elastic|plain|torchft [BUILD [cuda]]``
+"""A worker for the benchmarks that trains a small model.
 
-``elastic`` keeps its state in memory, as does ``torchft``; ``plain`` saves every 50 steps, and a new process loads
-that. Building the model takes BUILD seconds. Each step is noted. Times are those of the monotonic clock, which all
-processes of a machine share. With ``cuda`` all processes use the first GPU, with NCCL.
+``trains.py NOTES elastic|sharded|plain|torchft [BUILD [cuda]]``
+
+``elastic`` keeps its state in memory, as does ``torchft``. ``sharded`` divides it with FSDP2, and takes a snapshot in
+each step. ``plain`` saves every 50 steps, and a new process loads that. Building the model takes BUILD seconds. Each
+step is noted. Times are those of the monotonic clock, which all processes of a machine share. With ``cuda`` all
+processes use the first GPU, with NCCL.
 """
 
 import json
@@ -16,9 +19,10 @@ from typing import IO, Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from hpcelastic.training import Elastic, GlobalBatches
+from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, resumable
 
 _LAST = 1_000_000
 _PAUSE = 0.02
@@ -28,16 +32,25 @@ _SAVE_EVERY = 50
 
 
 def main(notes: str, mode: str, build: str = "0", device: str = "cpu") -> None:
+    train = resumable(_train) if mode == "sharded" else _train
+    train(notes, mode, build, device)
+
+
+def _train(notes: str, mode: str, build: str, device: str) -> None:
     if device == "cuda":
         torch.cuda.set_device(0)
         os.environ["NCCL_HOSTID"] = str(os.getpid())  # NCCL refuses two ranks of one host on the same GPU
     data = torch.utils.data.TensorDataset(torch.randn(600, 8, device=device), torch.randn(600, 1, device=device))
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(device)
+    if mode == "sharded":
+        dist.init_process_group()
+        fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters())
     time.sleep(float(build))
-    with open(os.path.join(notes, f"{os.getpid()}.jsonl"), "w", buffering=1) as file:
-        if mode == "elastic":
-            elastic = Elastic(model=model, optimizer=optimizer, batches=GlobalBatches(len(data), 60))
+    with open(os.path.join(notes, f"{os.getpid()}.jsonl"), "a", buffering=1) as file:
+        if mode in ("elastic", "sharded"):
+            kept = {"checkpoints": Checkpoints(), "snapshot": 1} if mode == "sharded" else {}
+            elastic = Elastic(model=model, optimizer=optimizer, batches=GlobalBatches(len(data), 60), **kept)
             elastic.run(_train_elastic, data, file)
         elif mode == "torchft":
             _train_torchft(model, optimizer, data, file)
@@ -46,7 +59,7 @@ def main(notes: str, mode: str, build: str = "0", device: str = "cpu") -> None:
 
 
 def _train_elastic(elastic: Elastic, data: Any, file: IO[str]) -> None:
-    model = DistributedDataParallel(elastic.model)
+    model = elastic.model if isinstance(elastic.model, FSDPModule) else DistributedDataParallel(elastic.model)
     for step, (x, y) in elastic.steps(data, last=_LAST):
         elastic.optimizer.zero_grad()
         elastic.scale_loss(torch.nn.functional.mse_loss(model(x), y, reduction="sum")).backward()

@@ -228,10 +228,11 @@ def test_the_cost_of_a_poll_in_each_step() -> None:
 
 @pytest.mark.slow
 def test_the_cost_of_saves() -> None:
-    results = through_json(keep.measure, keep.Parameters(mib=8, steps=2, repeat=1))
+    results = through_json(keep.measure, keep.Parameters(mib=8, steps=2, repeat=1, settle=0.5))
     assert all(len(values) == 1 and values[0] > 0 for values in results["seconds"].values())
-    (table,) = keep.tables(results)
-    assert len(table.rows) == 7
+    (lost,) = results["lost"]
+    assert lost["seconds"] > 0 and lost["repeated"] >= 0 and lost["stayed"] == 2
+    assert [len(table.rows) for table in keep.tables(results)] == [8, 1]
 
 
 def test_the_owner_of_a_port() -> None:

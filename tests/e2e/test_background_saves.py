@@ -1,15 +1,17 @@
 """A script saves in the background, and its agent publishes the checkpoints."""
 
 import os
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.training.seals import find_damage
-from tests.cli.shell import TIMEOUT, Shell, shell_in
+from tests.cli.shell import TIMEOUT, Shell, eventually, shell_in
+from tests.e2e import sites
 
 SAVES = """
 import os, sys, time
@@ -175,3 +177,56 @@ for step in range(1, 3):
         output = run(shell, code)
     assert f"MiB are free in the memory limit of {cgroup}" in output and "it needs 400 MiB" in output
     assert (tmp_path / "runs/r/checkpoints/round-0001.step-00000002.pt").stat().st_size > 400 << 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mounted", "fault", "complaint"),
+    [
+        pytest.param(sites.mounted_disk, sites.full, "No space left on device", id="full"),
+        pytest.param(sites.mounted_share, sites.over_quota, "Disk quota exceeded", id="over quota"),
+    ],
+)
+def test_a_save_waits_for_space(
+    tmp_path: Path,
+    mounted: Callable[[Path], AbstractContextManager[Any]],
+    fault: Callable[[Any], AbstractContextManager[None]],
+    complaint: str,
+) -> None:
+    """The training continues meanwhile, and the save is tried again until the filesystem of the checkpoints has space.
+
+    The file that could not be written leaves nothing behind.
+    """
+    if reason := sites.why_unavailable():
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(reason)
+    code = """
+checkpoints = Checkpoints(Path(sys.argv[1]))
+checkpoints.save(1, {**state, "step": 1}, wait=False)
+assert checkpoints.flush(60)
+Path("first").touch()
+while not Path("struck").exists():
+    time.sleep(0.01)
+checkpoints.save(2, {**state, "step": 2}, wait=False)
+for step in range(50):
+    time.sleep(0.01)
+Path("trained").touch()
+assert checkpoints.flush(60)
+"""
+    with ExitStack() as stack:
+        site = stack.enter_context(mounted(tmp_path))
+        shell = stack.enter_context(shell_in(tmp_path, site.prefix))
+        shell.write({"train.py": SAVES + code})
+        agent = shell.agent("--node-name", "n1", "--nnodes=1", "train.py", str(site.root / "checkpoints"))
+        eventually((tmp_path / "first").exists)
+        with fault(site):
+            (tmp_path / "struck").touch()
+            eventually((tmp_path / "trained").exists)
+            assert [path.name for path in (site.seen / "checkpoints").glob("*.pt")] == ["round-0001.step-00000001.pt"]
+        _, stderr = agent.communicate(timeout=TIMEOUT)
+        assert agent.returncode == 0, stderr
+        fence, *files = sorted((site.seen / "checkpoints").iterdir())
+        assert fence.name.startswith(".publishing-")
+        assert [path.name for path in files] == [f"round-0001.step-0000000{step}.pt" for step in (1, 2)]
+        assert [find_damage(path) for path in files] == [None, None]
+    assert stderr.count(complaint) == 1
+    assert [event["step"] for event in events(shell, "checkpoint saved")] == [1, 2]
