@@ -46,8 +46,8 @@ WORKER, NODE = "a worker is killed", "a node is killed"
 @dataclass(frozen=True)
 class Parameters:
     repeat: int = 5
-    settle: float = 4.0
-    """Seconds between the first step of all ranks and the fault."""
+    settle: float = 10.0
+    """Seconds between the first step of all ranks and the fault, in which fork servers learn the imports."""
 
     builds: tuple[float, ...] = (0.0, 5.0)
     """Seconds that the script needs to build its model."""

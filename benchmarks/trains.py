@@ -19,7 +19,6 @@ from typing import IO, Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from hpcelastic.training import Checkpoints, Elastic, GlobalBatches, resumable
@@ -43,6 +42,8 @@ def _train(notes: str, mode: str, build: str, device: str) -> None:
     data = torch.utils.data.TensorDataset(torch.randn(600, 8, device=device), torch.randn(600, 1, device=device))
     model = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).to(device)
     if mode == "sharded":
+        from torch.distributed.fsdp import fully_shard  # takes longer than all else, and the others do not need it
+
         dist.init_process_group()
         fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -51,15 +52,15 @@ def _train(notes: str, mode: str, build: str, device: str) -> None:
         if mode in ("elastic", "sharded"):
             kept = {"checkpoints": Checkpoints(), "snapshot": 1} if mode == "sharded" else {}
             elastic = Elastic(model=model, optimizer=optimizer, batches=GlobalBatches(len(data), 60), **kept)
-            elastic.run(_train_elastic, data, file)
+            elastic.run(_train_elastic, data, file, mode == "sharded")
         elif mode == "torchft":
             _train_torchft(model, optimizer, data, file)
         else:
             _train_plain(model, optimizer, data, file, os.path.join(notes, "checkpoint.pt"))
 
 
-def _train_elastic(elastic: Elastic, data: Any, file: IO[str]) -> None:
-    model = elastic.model if isinstance(elastic.model, FSDPModule) else DistributedDataParallel(elastic.model)
+def _train_elastic(elastic: Elastic, data: Any, file: IO[str], sharded: bool) -> None:
+    model = elastic.model if sharded else DistributedDataParallel(elastic.model)
     for step, (x, y) in elastic.steps(data, last=_LAST):
         elastic.optimizer.zero_grad()
         elastic.scale_loss(torch.nn.functional.mse_loss(model(x), y, reduction="sum")).backward()

@@ -92,6 +92,9 @@ class ForkServer:
         self.loading = True
         """True while the first server imports the workers' modules, for a minute at most."""
 
+        self.times_learned = 0
+        """How often a replacement has taken over, which has imported more of the workers' modules."""
+
         self._loading_timer = threading.Timer(_PRELOAD_TIMEOUT, self._end_loading)
         self._loading_timer.daemon = True
         self._loading_timer.start()
@@ -256,6 +259,7 @@ class ForkServer:
     def _replace_server(self, pid: int) -> None:
         """Let the server end. Its replacement ``pid``, which has imported more modules, serves from now on."""
         assert self._server is not None
+        self.times_learned += 1
         control, old = self._server.control, self._server.process
         self._server = _Server(SpawnedProcess(pid, self._awaited_pids), control)
         self._guard.spare(pid)

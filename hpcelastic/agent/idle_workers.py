@@ -22,7 +22,10 @@ from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
 
 _HOLD = 0.3
-"""Seconds for which a node that has lost workers does not ask for a place, if workers usually start faster."""
+"""Seconds for which a node that has lost workers does not ask for a place, if the last worker started faster."""
+
+_TRIAL_HOLD = 0.15
+"""Such seconds if the last worker started slower, and the fork server has learned imports since."""
 
 
 class IdleWorkers:
@@ -40,8 +43,15 @@ class IdleWorkers:
         self.hold_ends: float | None = None
         """The time until which the node does not ask for a place; None if it does not hold back."""
 
-        self._starts_fast = False
-        """Whether the last worker that was started in a round was ready to train within `_HOLD`."""
+        self._hold = 0.0
+        """Seconds for which the node holds back after the next loss of a worker, unless the fork server has learned
+        imports since the last start."""
+
+        self._started_at = 0.0
+        """The time of the last early start."""
+
+        self._learned = 0
+        """The number of times that the fork server had learned imports before the last start."""
 
     @property
     def count(self) -> int:
@@ -66,7 +76,8 @@ class IdleWorkers:
         present = self._waiting | self._early.starting
         missing = [local_rank for local_rank in self._local_ranks if local_rank not in present]
         if missing and allowed and self._early.allowed and not self._session.state_machine.leaving:
-            self.hold_ends = boottime() + _HOLD if self._starts_fast else None
+            hold = self._hold or (_TRIAL_HOLD if self._times_learned() > self._learned else 0.0)
+            self.hold_ends = boottime() + hold if hold else None
             self._start_early(part, missing)
         self._set_offer()
 
@@ -130,7 +141,7 @@ class IdleWorkers:
     def allow(self, early_start: bool, seconds: float) -> None:
         """A worker was ready to train ``seconds`` after the start of its round. The script allows an early start, or
         does not."""
-        self._starts_fast = seconds <= _HOLD
+        self._note_start(seconds)
         before = self._early.allowed
         self._early.allow(early_start)
         if self._early.allowed != before:
@@ -148,11 +159,21 @@ class IdleWorkers:
     def receive(self, pid: int, message: Message) -> None:
         """Handle a message of such a worker."""
         if isinstance(message, Parked):
+            self._note_start(boottime() - self._started_at)
             self._early.note_parked(pid)
+
+    def _note_start(self, seconds: float) -> None:
+        """Note how long a worker has taken until it was ready to train."""
+        self._hold = _HOLD if seconds <= _HOLD else 0.0
+
+    def _times_learned(self) -> int:
+        server = self._launch.resources.fork_server
+        return 0 if server is None else server.times_learned
 
     def _start_early(self, estimate: Assignment, local_ranks: Sequence[int]) -> None:
         for local_rank in local_ranks:
             self._launch.control_page.revoke(local_rank)  # a worker that was killed has not done it itself
+        self._started_at, self._learned = boottime(), self._times_learned()
         self._early.start(estimate, local_ranks, self._launch.environ)
         ranks = f"local rank{'s' * (len(local_ranks) > 1)} {format_ranges(local_ranks)}"
         self._session.report(f"starting {ranks}; the others do not wait for {ranks}")

@@ -2,8 +2,8 @@
 
 A worker records the names of modules in memory that it shares with its fork server. The fork server does not import
 them itself, because an import may make it unsafe to fork. It tries them in a fork of its own, which replaces it if all
-is well: see `fork_server_main`. Only modules of the standard library and of installed packages are repeated. The user's
-own modules may change between two rounds.
+is well: see `fork_server_main`. Only modules of the standard library, of installed packages and of hpcelastic are
+repeated. The user's own modules may change between two rounds.
 
 This file imports no module of this package, because the fork server loads it by its path.
 """
@@ -54,6 +54,9 @@ VARIABLES = frozenset({
 
 _CHANGE = "$"
 """Begins the record of a changed environment variable: ``$NAME=VALUE``, or ``$NAME`` if it was removed."""
+
+_OWN_PACKAGE = os.path.basename(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+"""The package of this file, which may be in a checkout."""
 
 PREFIXES = ("HPCELASTIC_", "TORCHELASTIC_")
 """Begin the names of other variables of a worker, which differ between workers if an agent does not have them."""
@@ -216,28 +219,29 @@ class ImportLearner:
     def repeat_imports(self, reason_not_to_fork: Callable[[], str | None]) -> str | None:
         """Import the modules. Return the package after whose import no fork can be trusted; None if there is none.
 
-        ``reason_not_to_fork`` is called after each import. A package that reads a variable of a worker is not trusted
-        either, because it would have the value of another worker. A missing module is skipped. No module is imported
-        that the worker imported after its script had changed the environment.
+        ``reason_not_to_fork`` is called after each import. A fork is tried after consecutive imports of one package,
+        because it takes longer than most imports. A package that reads a variable of a worker is not trusted either,
+        because it would have the value of another worker. A missing module is skipped. No module is imported that the
+        worker imported after its script had changed the environment.
         """
         threads = _thread_count()
         self._tried.update(name for name in self._names if not name.startswith(_CHANGE))
         with _variables_read() as read:
-            for name in self._names:
+            for name, next_name in zip(self._names, [*self._names[1:], ""], strict=True):
                 if name.startswith(_CHANGE):
                     if not _is_in_effect(name):
                         break
                     continue
-                if name in sys.modules:
-                    continue
+                package = name.partition(".")[0]
                 try:
                     importlib.import_module(name)
                 except ImportError:
                     pass  # the worker has continued without it
                 except (Exception, SystemExit):
-                    return name.partition(".")[0]
-                if read or _fork_is_unsafe(threads, reason_not_to_fork):
-                    return name.partition(".")[0]
+                    return package
+                last = next_name.partition(".")[0] != package
+                if read or reason_not_to_fork() or (last and _fork_is_unsafe(threads, reason_not_to_fork)):
+                    return package
         return None
 
     def report_unsafe(self, package: str) -> None:
@@ -262,8 +266,8 @@ def _is_in_effect(change: str) -> bool:
 
 
 def is_installed(package: str) -> bool:
-    """Return whether a package belongs to the standard library, or was installed by an installer."""
-    if package in sys.builtin_module_names or package in sys.stdlib_module_names:
+    """Return whether a package belongs to the standard library, was installed by an installer, or is hpcelastic."""
+    if package == _OWN_PACKAGE or package in sys.builtin_module_names or package in sys.stdlib_module_names:
         return True
     try:
         spec = importlib.machinery.PathFinder.find_spec(package)

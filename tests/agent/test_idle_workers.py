@@ -110,7 +110,10 @@ class Node:
 
 def node(multiple: int = 1) -> Node:
     session = Session(multiple)
-    launch: Any = SimpleNamespace(make_group=Group, control_page=ControlPage.make(WORKERS), environ={})
+    resources = SimpleNamespace(fork_server=SimpleNamespace(times_learned=0))
+    launch: Any = SimpleNamespace(
+        make_group=Group, control_page=ControlPage.make(WORKERS), environ={}, resources=resources
+    )
     return Node(session, launch, IdleWorkers(session, Loop(), launch))  # type: ignore[arg-type]  # as good as a session
 
 
@@ -121,10 +124,14 @@ def parked(*local_ranks: int) -> Any:
     return group
 
 
-def lost_one(multiple: int = 1, seconds: float = 9.0) -> Node:
-    """Return a node that has lost the worker with local rank 2, after ``seconds`` that a worker needs to start."""
+def lost_one(multiple: int = 1, seconds: float = 9.0, times_learned: int = 0) -> Node:
+    """Return a node that has lost the worker with local rank 2, after ``seconds`` that a worker needs to start.
+
+    Since then, the fork server has learned imports ``times_learned`` times.
+    """
     made = node(multiple)
     made.idle.allow(early_start=True, seconds=seconds)
+    made.launch.resources.fork_server.times_learned = times_learned
     made.session.published.clear()
     made.idle.keep(parked(0, 1, 3))
     made.idle.replace_lost(PART, allowed=True)
@@ -147,6 +154,26 @@ def test_a_node_whose_workers_start_fast_holds_for_a_moment() -> None:
     assert made.session.state_machine.holds
     made.waits(2)
     assert (made.idle.hold_ends, made.session.state_machine.holds, made.offer) == (None, False, (4, 0))
+
+
+def test_a_node_whose_fork_server_has_learned_imports_holds_for_a_shorter_moment() -> None:
+    made = lost_one(times_learned=1)
+    assert made.idle.hold_ends is not None and made.idle.hold_ends <= boottime() + idle_workers._TRIAL_HOLD
+    made.waits(2)
+    assert (made.idle.hold_ends, made.offer) == (None, (4, 0))
+
+
+@pytest.mark.parametrize(("started_before", "holds"), [(0.1, True), (5.0, False)], ids=["fast", "slow"])
+def test_the_next_hold_depends_on_the_last_early_start(
+    monkeypatch: pytest.MonkeyPatch, started_before: float, holds: bool
+) -> None:
+    made, now = lost_one(times_learned=1), boottime()
+    monkeypatch.setattr(idle_workers, "boottime", lambda: now + started_before)
+    made.waits(2)
+    made.idle.hand_over(replace(PART, round=2))
+    made.idle.keep(parked(0, 1, 3))
+    made.idle.replace_lost(replace(PART, round=2), allowed=True)
+    assert (made.idle.hold_ends is not None) == holds
 
 
 def test_the_hold_ends_without_the_worker() -> None:

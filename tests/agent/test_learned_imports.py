@@ -244,7 +244,14 @@ def test_the_record_keeps_names_in_order_and_loses_those_beyond_its_size(monkeyp
 
 @pytest.mark.parametrize(
     ("package", "installed"),
-    [("json", True), ("sys", True), ("pytest", True), ("tests", False), ("no_such_package", False)],
+    [
+        ("json", True),
+        ("sys", True),
+        ("pytest", True),
+        ("hpcelastic", True),
+        ("tests", False),
+        ("no_such_package", False),
+    ],
 )
 def test_modules_of_the_user_are_not_installed(package: str, installed: bool) -> None:
     assert is_installed(package) is installed
