@@ -50,7 +50,7 @@ class Parameters:
     """Seconds between the first step of all ranks and the fault, in which fork servers learn the imports."""
 
     builds: tuple[float, ...] = (0.0, 5.0)
-    """Seconds that the script needs to build its model."""
+    """Seconds that the script needs to build its model. Other launchers run with the first value only."""
 
     sides: tuple[str, ...] = ()
     """Names of launchers; all with replicated state if empty."""
@@ -75,11 +75,16 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
     for _ in range(parameters.repeat):
         for build in parameters.builds:
             for case in parameters.cases:
-                for side in (name for name in chosen if name not in missing):
+                for side in (name for name in chosen if name not in missing and _is_compared(name, build, parameters)):
                     found = {"side": side, "case": case, "build": build, **fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
     return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults, **_boundary(parameters)}
+
+
+def _is_compared(side: str, build: float, parameters: Parameters) -> bool:
+    """Return whether a launcher runs a script that needs so many seconds to build its model."""
+    return _SIDES[side][0] is Ours or build == parameters.builds[0]
 
 
 def _boundary(parameters: Parameters) -> dict[str, list[float]]:
@@ -175,7 +180,8 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         rows = []
         for case in results["parameters"]["cases"]:
             chosen = [one for one in results["faults"] if (one["case"], one["build"]) == (case, build)]
-            times = {side: [one["seconds"] for one in chosen if one["side"] == side] for side in sides}
+            present = [side for side in sides if any(one["side"] == side for one in chosen)]
+            times = {side: [one["seconds"] for one in chosen if one["side"] == side] for side in present}
             for side, found in times.items():
                 others = [one["others"] for one in chosen if one["side"] == side]
                 repeated = [one["repeated"] for one in chosen if one["side"] == side and one["repeated"] is not None]
