@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.notes import FirstStep, first_steps, new_world
 from benchmarks.phases import MEANING, PHASES, lengths
 from benchmarks.processes import send
-from benchmarks.report import Table, median, ratio, significant, spread
+from benchmarks.report import Table, attempts_note, is_hopeless, median, ratio, significant, spread
 from benchmarks.sides import Workload, sides
 from hpcelastic.protocol.events import LoggedEvent
 
@@ -31,6 +31,9 @@ class Parameters:
     repeat: int = 3
     timeout: float = 90.0
     """Seconds after which the recovery counts as failed."""
+
+    attempts: int = 2
+    """Repetitions of a scenario with a launcher if training does not continue in any of them."""
 
     scenarios: tuple[str, ...] = ()
     """All if empty."""
@@ -128,10 +131,12 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
     for reason in left_out:
         say(reason)
     chosen = {name: one for name, one in SCENARIOS.items() if not parameters.scenarios or name in parameters.scenarios}
-    runs = []
+    runs: list[dict[str, Any]] = []
     for name, scenario in chosen.items():
         for _ in range(parameters.repeat):
             for side, make in racing.items():
+                if is_hopeless(seconds({"runs": runs}, name, side), parameters.attempts):
+                    continue
                 run = {"scenario": name, "side": side, **_measured(scenario, make, parameters.timeout)}
                 say(f"{name}: {side}: {spread([run['seconds']])} s")
                 runs.append(run)
@@ -183,7 +188,8 @@ def _race(results: Mapping[str, Any], scenarios: list[str], names: list[str]) ->
     parameters, own = results["parameters"], results["settings"]
     changed = "; ".join(f"{name}: {_flat(settings)}" for name, settings in own.items())
     note = (
-        f"Seconds; median (least–greatest) of {parameters['repeat']}. *never*: not within {parameters['timeout']:g} s. "
+        f"Seconds; median (least–greatest) of {parameters['repeat']}. *never*: not within {parameters['timeout']:g} s"
+        f"{attempts_note(parameters)}. "
         "Ratio: hpcelastic / the other launcher. All launchers have their default settings"
         f"{', except hpcelastic in these scenarios: ' + changed if changed else ''}."
     )

@@ -1,8 +1,9 @@
 """Results as medians, ratios and tables. Pure functions."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 Seconds = float | None
 """None if it did not happen before the time-out."""
@@ -40,6 +41,17 @@ def ratio(ours: Iterable[Seconds], theirs: Iterable[Seconds]) -> str:
     if a is None or b is None or b == 0:
         return "-"
     return significant(a / b)
+
+
+def is_hopeless(values: Sequence[Seconds], attempts: int) -> bool:
+    """Return whether a measurement is not repeated, because it took too long in so many first ``attempts``."""
+    return len(values) >= attempts and all(value is None for value in values)
+
+
+def attempts_note(parameters: Mapping[str, Any]) -> str:
+    """Return what a table says about `is_hopeless`; empty for results from before there was such a limit."""
+    attempts = parameters.get("attempts")
+    return f"; after {attempts} such results there is no further repetition with this launcher" if attempts else ""
 
 
 def spread(values: Sequence[Seconds]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks.notes import until
 from benchmarks.processes import send
-from benchmarks.report import Table, ratio, spread
+from benchmarks.report import Table, attempts_note, is_hopeless, ratio, spread
 from benchmarks.sides import FT_LAUNCHER, TORCHFT, FtLauncher, Ours, TorchFt, Torchrun, Workload, why_not
 
 SCRIPT = Path(__file__).with_name("trains.py")
@@ -52,6 +52,9 @@ class Parameters:
     builds: tuple[float, ...] = (0.0, 5.0)
     """Seconds that the script needs to build its model. Other launchers run with the first value only."""
 
+    attempts: int = 2
+    """Repetitions of a scenario with a launcher if training does not continue in any of them."""
+
     sides: tuple[str, ...] = ()
     """Names of launchers; all with replicated state if empty."""
 
@@ -68,7 +71,8 @@ QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,), boundaries=200)
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all launchers that are available in turn."""
-    faults, chosen = [], parameters.sides or tuple(name for name in _SIDES if name != SHARDED)
+    faults: list[dict[str, Any]] = []
+    chosen = parameters.sides or tuple(name for name in _SIDES if name != SHARDED)
     missing = {name: why for name in chosen if name in _PEERS and (why := why_not(_PEERS[name]))}
     for why in missing.values():
         say(why)
@@ -76,10 +80,18 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
         for build in parameters.builds:
             for case in parameters.cases:
                 for side in (name for name in chosen if name not in missing and _is_compared(name, build, parameters)):
+                    if is_hopeless(
+                        [one["seconds"] for one in faults if _key(one) == (side, case, build)], parameters.attempts
+                    ):
+                        continue
                     found = {"side": side, "case": case, "build": build, **fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
     return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults, **_boundary(parameters)}
+
+
+def _key(found: Mapping[str, Any]) -> tuple[str, str, float]:
+    return found["side"], found["case"], found["build"]
 
 
 def _is_compared(side: str, build: float, parameters: Parameters) -> bool:
@@ -189,7 +201,8 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
                 rows.append((case, side, spread(others), spread(found), ratio(times[sides[0]], found), most))
         note = (
             f"Seconds from the fault until the ranks that were not lost, or those in their place, have stepped, and "
-            f"until all ranks have stepped; median (least–greatest) of {results['parameters']['repeat']}. The script "
+            f"until all ranks have stepped; median (least–greatest) of {results['parameters']['repeat']}. *never*: not "
+            f"within {_TIMEOUT:g} s{attempts_note(results['parameters'])}. The script "
             f"takes {build:g} s to build its model. {' '.join(f'{why}.' for why in results.get('missing', ()))}".strip()
         )
         head = ("fault", "side", "others step", "all step", f"{sides[0]} / this side", "repeated steps, at most")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.report import Table, markdown, median, plain, ratio, significant, size, spliced, spread
+from benchmarks.report import Table, is_hopeless, markdown, median, plain, ratio, significant, size, spliced, spread
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,10 @@ def test_only_the_section_is_replaced() -> None:
 def test_a_page_without_the_section_is_refused() -> None:
     with pytest.raises(ValueError, match="no place for two"):
         spliced("text\n", "two", "new\n")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"), [([], False), ([None], False), ([None, None], True), ([None, 1.0, None], False)]
+)
+def test_what_takes_too_long_is_tried_twice(values: list[float | None], expected: bool) -> None:
+    assert is_hopeless(values, 2) == expected
