@@ -17,7 +17,8 @@ from pathlib import Path
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
-from hpcelastic.agent.agent import Agent, AgentSpec
+from hpcelastic.agent.agent import Agent
+from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.environment import ROLE
 from hpcelastic.agent.member import NodeIdentity, count_gpus, dead_incarnations, new_member, overcommit_warnings
 from hpcelastic.agent.node_name_lock import node_name_lock, numbered_identities

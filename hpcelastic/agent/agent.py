@@ -8,17 +8,16 @@ concerns the run, and the supervisor what concerns the workers.
 import contextlib
 import select
 import signal
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.admission import EXIT_UNFIT
+from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.batch_system import (
     STOP_SIGNALS,
     USER_SIGNALS,
     WARNING_SIGNALS,
-    BatchSystem,
     NoBatchSystem,
     PendingCapacity,
 )
@@ -33,16 +32,15 @@ from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.round_store import RoundStore
-from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Observe, Session, SessionSpec
-from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.snapshots import snapshots_of
+from hpcelastic.agent.stacks import StackRecorder
 from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import open_pipe
 from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
-from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
@@ -57,42 +55,11 @@ from hpcelastic.protocol.node import (
     StartWorkers,
     StopWorkers,
 )
-from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
-from hpcelastic.storage.paths import RunPaths
 
 Message: TypeAlias = Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | int
 """A message from another thread to the main thread. A number is the number of a signal."""
-
-
-@dataclass(frozen=True)
-class AgentSpec:
-    """The arguments of an agent."""
-
-    paths: RunPaths
-    backend: Backend
-    run_id: str
-    settings: Settings
-    agent: AgentSettings
-    member: Member
-    state: State
-    """The state in which the agent found the run."""
-
-    environ: Mapping[str, str]
-    processors: Sequence[Collection[int]] = ()
-    """The processors of each worker, by local rank; see `WorkerResources`."""
-
-    batch_system: BatchSystem | None = None
-    """The batch system that explains signals; None if only a person sends them."""
-
-    observe: Observe | None = None
-
-    restart: int = 0
-    """How often in a row the agent was started again on this node because it had died."""
-
-    died: str = ""
-    """The cause of death of the previous agent; empty where ``restart`` is 0."""
 
 
 class Agent:
@@ -160,6 +127,8 @@ class Agent:
         self._timers = self._make_timers(stack)
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
+        self._stacks = StackRecorder(spec.paths, spec.member.node, control_page, session.log, spec.state.stacks)
+        stack.callback(self._stacks.close)
         self._snapshots = snapshots_of(session, self._loop, control_page, spec.agent.network, self._report)
         run = RunFacts(
             spec.paths,
@@ -173,6 +142,7 @@ class Agent:
             self._timers.path,
             channels.name,
             self._snapshots.name,
+            self._stacks.variables,
         )
         fork_server = self._fork_server = self._start_fork_server(stack, run)
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
@@ -232,6 +202,7 @@ class Agent:
         state = observation.state
         self._snapshots.observe(state)
         self._incident_recorder.observe(state)
+        self._stacks.observe(state, supervisor.workers)
         self._batch_system.observe(state, observation.first)
         prepared = self._fork_server is None or not self._fork_server.loading
         self._session.state_machine = self._machine.with_prepared(prepared)

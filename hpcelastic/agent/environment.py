@@ -53,6 +53,9 @@ class RunFacts:
     snapshot_channel: str = ""
     """Name of the socket at which the agent accepts snapshots of its workers; empty if it accepts none."""
 
+    stacks: tuple[str, ...] = ()
+    """How each worker writes its stacks, by local rank; see `StackMemory.variable`. Empty if none does."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -94,6 +97,7 @@ def worker_environment(
         **({TIMER_FILE: run.timer_file} if run.timer_file else {}),
         **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
         **({"HPCELASTIC_SNAPSHOT_CHANNEL": run.snapshot_channel} if run.snapshot_channel else {}),
+        **({"HPCELASTIC_STACKS": run.stacks[local_rank]} if run.stacks else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ

@@ -10,6 +10,7 @@ from hpcelastic.agent.binding import format_ranges
 from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failures import describe_exit, end_of_worker
+from hpcelastic.agent.fork_server import ForkServer
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.session import Session
@@ -28,6 +29,42 @@ _TRIAL_HOLD = 0.15
 """Such seconds if the last worker started slower, and the fork server has learned imports since."""
 
 
+class StartTimes:
+    """How long workers take until they are ready to train, and for how long a node therefore holds back for one."""
+
+    def __init__(self, fork_server: ForkServer | None) -> None:
+        self._fork_server = fork_server
+        self._fast = False
+        """Whether the last worker was ready within `_HOLD`."""
+
+        self._began = 0.0
+        """The time of the last early start."""
+
+        self._learned = 0
+        """How often the fork server had learned imports before the last early start."""
+
+    def note(self, seconds: float) -> None:
+        """A worker was ready after so many seconds."""
+        self._fast = seconds <= _HOLD
+
+    def begin(self) -> None:
+        """An early start begins."""
+        self._began, self._learned = boottime(), self._times_learned()
+
+    def end(self) -> None:
+        """A worker that started early is ready."""
+        self.note(boottime() - self._began)
+
+    def hold(self) -> float:
+        """Return the seconds for which a node that has lost workers holds back; 0 if it does not."""
+        if self._fast:
+            return _HOLD
+        return _TRIAL_HOLD if self._times_learned() > self._learned else 0.0
+
+    def _times_learned(self) -> int:
+        return 0 if self._fork_server is None else self._fork_server.times_learned
+
+
 class IdleWorkers:
     """The workers of this node that wait for a round, or start without a place in one."""
 
@@ -43,15 +80,7 @@ class IdleWorkers:
         self.hold_ends: float | None = None
         """The time until which the node does not ask for a place; None if it does not hold back."""
 
-        self._hold = 0.0
-        """Seconds for which the node holds back after the next loss of a worker, unless the fork server has learned
-        imports since the last start."""
-
-        self._started_at = 0.0
-        """The time of the last early start."""
-
-        self._learned = 0
-        """The number of times that the fork server had learned imports before the last start."""
+        self._starts = StartTimes(launch.resources.fork_server)
 
     @property
     def count(self) -> int:
@@ -76,7 +105,7 @@ class IdleWorkers:
         present = self._waiting | self._early.starting
         missing = [local_rank for local_rank in self._local_ranks if local_rank not in present]
         if missing and allowed and self._early.allowed and not self._session.state_machine.leaving:
-            hold = self._hold or (_TRIAL_HOLD if self._times_learned() > self._learned else 0.0)
+            hold = self._starts.hold()
             self.hold_ends = boottime() + hold if hold else None
             self._start_early(part, missing)
         self._set_offer()
@@ -141,7 +170,7 @@ class IdleWorkers:
     def allow(self, early_start: bool, seconds: float) -> None:
         """A worker was ready to train ``seconds`` after the start of its round. The script allows an early start, or
         does not."""
-        self._note_start(seconds)
+        self._starts.note(seconds)
         before = self._early.allowed
         self._early.allow(early_start)
         if self._early.allowed != before:
@@ -159,21 +188,13 @@ class IdleWorkers:
     def receive(self, pid: int, message: Message) -> None:
         """Handle a message of such a worker."""
         if isinstance(message, Parked):
-            self._note_start(boottime() - self._started_at)
+            self._starts.end()
             self._early.note_parked(pid)
-
-    def _note_start(self, seconds: float) -> None:
-        """Note how long a worker has taken until it was ready to train."""
-        self._hold = _HOLD if seconds <= _HOLD else 0.0
-
-    def _times_learned(self) -> int:
-        server = self._launch.resources.fork_server
-        return 0 if server is None else server.times_learned
 
     def _start_early(self, estimate: Assignment, local_ranks: Sequence[int]) -> None:
         for local_rank in local_ranks:
             self._launch.control_page.revoke(local_rank)  # a worker that was killed has not done it itself
-        self._started_at, self._learned = boottime(), self._times_learned()
+        self._starts.begin()
         self._early.start(estimate, local_ranks, self._launch.environ)
         ranks = f"local rank{'s' * (len(local_ranks) > 1)} {format_ranges(local_ranks)}"
         self._session.report(f"starting {ranks}; the others do not wait for {ranks}")

@@ -13,6 +13,7 @@ from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
+from hpcelastic.agent.stacks import WorkersOfRound
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.errors import HpcElasticError
@@ -106,6 +107,11 @@ class Supervisor:
     def polls(self) -> bool:
         """Return whether the workers poll for requests to stop."""
         return self._group is not None and self._control_page.polled(self._group.part.round)
+
+    def workers(self) -> WorkersOfRound:
+        """Return the workers of this node that are in a round."""
+        group = self._group
+        return WorkersOfRound(0) if group is None else WorkersOfRound(group.part.round, [*group.running.values()])
 
     def request_stop(self, request: RequestStop) -> None:
         """Request that the workers stop at the end of a step."""

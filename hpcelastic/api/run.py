@@ -19,6 +19,7 @@ from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
 from hpcelastic.api.prepare import whoami
 from hpcelastic.api.registry import holds_run, locate
+from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
 from hpcelastic.backends.connect import RunReader
@@ -200,6 +201,13 @@ class Run:
         SLURM. Raises SlurmError.
         """
         return steering.scale(self._reader, nodes)
+
+    def stacks(self, timeout: float = 10.0) -> dict[str, str]:
+        """Return the stacks of the workers of the running round as text, by node. The round continues.
+
+        Raises ConfigError if no round runs, and StoreError if a node does not answer within ``timeout`` seconds.
+        """
+        return stacks(self._reader, timeout)
 
     def cancel(self) -> RunStatus:
         """End the run permanently: its workers, agents and SLURM jobs. Raises SlurmError if SLURM does not answer."""

@@ -129,6 +129,13 @@ def checkpoint(state: State) -> Decision:
     return _commit(checked(Mover.STEER, state, _ended(state, Cause.CHECKPOINT, "a checkpoint was requested", grace)))
 
 
+def request_stacks(state: State) -> Decision:
+    """Request that all agents write the stacks of their workers. The running round continues."""
+    if state.phase is not Phase.RUNNING:
+        return Decision(None, describe(state))
+    return _steer(state, replace(state, stacks=state.stacks + 1))
+
+
 def _steer(state: State, wanted: State) -> Decision:
     if state.phase.final:
         return Decision(None, describe(state))

@@ -275,6 +275,20 @@ class StoreFailed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StacksWritten:
+    """The agent has written the stacks of its workers, because a user has requested them."""
+
+    kind: ClassVar[str] = "stacks written"
+    request: int
+    """The number of the request in the run."""
+
+    round: int
+    """The round of the workers; 0 if none was in a round."""
+
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved:
     """The agent has published a snapshot, which a worker saved in the background or which was in memory at the end."""
 
@@ -354,6 +368,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     WorkerInterrupted,
     StopRequested,
     WorkersPoll,
+    StacksWritten,
     Fenced,
     StoreServed,
     StoreLost,

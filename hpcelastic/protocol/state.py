@@ -242,6 +242,9 @@ class State:
     failures: tuple[Failure, ...] = ()
     """Failure reports of the last round that a worker's failure ended; the root cause first."""
 
+    stacks: int = 0
+    """How often the stacks of all workers were requested. Agents write them when the number grows."""
+
     reason: str = "the run was created"
     """The reason for this version of the register, for people."""
 

@@ -114,6 +114,10 @@ class RunPaths:
         """The exception of a worker, in the format of torch's ``@record``."""
         return self.round_logs(round) / f"rank-{rank:05d}.error.json"
 
+    def stacks(self, request: int, node: str) -> Path:
+        """The stacks of one node's workers, which a user has requested."""
+        return self.root / "stacks" / f"{request:04d}" / f"{safe_name(node)}.txt"
+
     @property
     def facts(self) -> Path:
         """The key-value store of the whole run, for the user's script."""

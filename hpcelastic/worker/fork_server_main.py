@@ -21,6 +21,7 @@ fresh interpreter before the first line of the script. Only the last lines of th
 
 import builtins
 import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.machinery
@@ -202,12 +203,21 @@ def _become_worker(
         sys.path[:0] = import_path_start(arguments)
         set_command_line(arguments)
     set_process_title(arguments)
+    _register_stacks(environ.get("HPCELASTIC_STACKS", ""))
     _reseed()
     importlib.invalidate_caches()
     for signum in (*_IGNORED_SIGNALS, signal.SIGCHLD):
         default = signal.default_int_handler if signum is signal.SIGINT else signal.SIG_DFL
         signal.signal(signum, signal.SIG_IGN if signum.name in command["ignored"] else default)
     return arguments
+
+
+def _register_stacks(variable: str) -> None:
+    """Write the stacks of all threads to memory of the agent at a signal; see `hpcelastic.ipc.stack_memory`."""
+    signum, _, path = variable.partition(":")
+    if path:
+        with contextlib.suppress(OSError):  # the agent has ended
+            faulthandler.register(int(signum), os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
 
 
 def _reseed() -> None:

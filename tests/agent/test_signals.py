@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic.agent.agent import Agent, AgentSpec
+from hpcelastic.agent.agent import Agent
+from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.batch_system import STOP_SIGNALS, NoBatchSystem
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings, WorkerSettings
 from hpcelastic.agent.signals import signal_handlers

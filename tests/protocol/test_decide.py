@@ -8,7 +8,18 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.assignment import Assignment, assignment, prospect
-from hpcelastic.protocol.decide import Decision, checkpoint, close, decide, drain, fail, reopen, retire, scale
+from hpcelastic.protocol.decide import (
+    Decision,
+    checkpoint,
+    close,
+    decide,
+    drain,
+    fail,
+    reopen,
+    request_stacks,
+    retire,
+    scale,
+)
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Notice, Participant, Phase, Seen, State, View, name_of
 from tests.protocol.builders import (
@@ -332,7 +343,18 @@ def test_a_requested_checkpoint_ends_a_round_with_a_grace_period() -> None:
     assert checkpoint(requested).next is None
 
 
-@pytest.mark.parametrize("request_of", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint])
+def test_a_request_for_stacks_changes_nothing_else() -> None:
+    state = running("ab")
+    requested = request_stacks(state).next
+    assert requested == replace(state, stacks=1)
+    assert decide(requested, view(runs("a", 1), runs("b", 1))).next is None
+    joining = checkpoint(state).next
+    assert joining is not None and request_stacks(joining).next is None
+
+
+@pytest.mark.parametrize(
+    "request_of", [partial(scale, nodes=2), partial(drain, nodes=["a"]), checkpoint, request_stacks]
+)
 def test_a_run_that_has_ended_refuses_requests(request_of: Callable[[State], Decision]) -> None:
     assert request_of(running("ab", phase=Phase.CLOSED)).next is None
 

@@ -39,6 +39,11 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         {"round": 2, "step": 500, "path": "/c/a.pt", "bytes": 2000, "seconds": 0.5},
     ),
     (
+        events.StacksWritten(request=1, round=2, path="/s/0001/a.txt"),
+        "stacks written",
+        {"request": 1, "round": 2, "path": "/s/0001/a.txt"},
+    ),
+    (
         events.CheckpointFailed(round=2, step=500, error="no space"),
         "checkpoint failed",
         {"round": 2, "step": 500, "error": "no space"},

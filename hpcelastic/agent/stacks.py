@@ -1,0 +1,166 @@
+"""The stacks of a node's workers, written to the run's directory when a user requests them.
+
+A request is a number in the run's state, so all agents see it, also those that were not notified. Each agent signals
+its workers, collects their stacks from memory, and writes one file. This takes place in a thread of its own: the run's
+directory may be what the workers wait for.
+"""
+
+import contextlib
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import hpcelastic.worker
+from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.worker import Worker
+from hpcelastic.errors import StoreError
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.stack_memory import SIGNAL, StackMemory
+from hpcelastic.protocol.events import Event, StacksWritten
+from hpcelastic.protocol.state import State, name_of
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import RunPaths
+
+_ANSWER_TIMEOUT = 1.0
+"""Seconds in which a worker writes its stacks, if it can."""
+
+_SETTLED = 0.05
+"""Seconds without further output after which the stacks of a worker are complete."""
+
+FORK_SERVER = f'"{hpcelastic.worker.__path__[0]}/fork_server_main.py"'
+"""The name of the program of the fork server, as stacks show it."""
+
+_STATES = {
+    "D": "blocked in the kernel",
+    "R": "running",
+    "S": "waiting",
+    "T": "stopped by a signal",
+    "t": "stopped by a debugger",
+    "Z": "ended",
+}
+"""States of a process; see proc_pid_stat(5)."""
+
+
+@dataclass(frozen=True)
+class WorkersOfRound:
+    """The workers of a node that are in a round, and have not ended."""
+
+    round: int
+    workers: Sequence[Worker] = ()
+
+
+class StackRecorder:
+    """Writes the stacks of this node's workers. ``seen`` is the number of requests before the agent started."""
+
+    def __init__(
+        self, paths: RunPaths, node: str, control_page: ControlPage, log: Callable[[Event], None], seen: int
+    ) -> None:
+        self._paths, self._name, self._control_page, self._log, self._seen = (
+            paths,
+            name_of(node),
+            control_page,
+            log,
+            seen,
+        )
+        self._memories = [StackMemory() for _ in range(control_page.seats)]
+        self._one_at_a_time = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The value of the environment variable ``HPCELASTIC_STACKS`` of each worker, by local rank."""
+        return tuple(memory.variable for memory in self._memories)
+
+    def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
+        """Write the stacks if the state has a new request. Returns at once."""
+        if state.stacks > self._seen:
+            self._seen = state.stacks
+            arguments = (state.stacks, workers())
+            self._thread = threading.Thread(target=self._record, args=arguments, name="stacks", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Release the memory, after a request that is in progress."""
+        if self._thread is not None:
+            self._thread.join(_ANSWER_TIMEOUT + 1.0)
+        with self._one_at_a_time:
+            for memory in self._memories:
+                memory.close()
+            self._memories = []
+
+    def _record(self, request: int, found: WorkersOfRound) -> None:
+        path = self._paths.stacks(request, self._name)
+        with self._one_at_a_time, contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+            if self._memories:
+                text = self._text(found)
+                files.make_directory(path.parent)
+                files.publish(path, text.encode())
+                self._log(StacksWritten(request=request, round=found.round, path=str(path)))
+
+    def _text(self, found: WorkersOfRound) -> str:
+        asked = [(worker, self._ask(worker)) for worker in sorted(found.workers, key=lambda each: each.rank)]
+        deadline = time.monotonic() + _ANSWER_TIMEOUT
+        parts = [self._describe(found.round, worker, reason, deadline) for worker, reason in asked]
+        return "\n".join(parts) or "no worker of this node is in a round, or they are starting\n"
+
+    def _ask(self, worker: Worker) -> str:
+        """Signal a worker. Return the reason why it does not write its stacks; empty if it may."""
+        self._memories[worker.local_rank].clear()
+        if not _catches(worker.process.pid):
+            return "it does not write stacks, because it was not forked from the fork server, or is starting"
+        try:
+            signal.pidfd_send_signal(worker.pidfd, SIGNAL)
+        except OSError as error:  # it has ended, and was reaped
+            return error.strerror or str(error)
+        return ""
+
+    def _describe(self, round: int, worker: Worker, reason: str, deadline: float) -> str:
+        stacks = "" if reason else _of_user(self._await(self._memories[worker.local_rank], deadline))
+        if not stacks:
+            stacks = f"no stacks: {reason or 'it has not reacted to the signal'}\n"
+        pid = worker.process.pid
+        mark = self._control_page.marks(worker.local_rank).newest(round)
+        last = ""
+        if mark is not None:
+            age = max(0.0, boottime() - mark.time / 1e9)
+            last = f", last mark: {mark.kind.name.lower()} {mark.value}, {age:.1f} s ago"
+        return f"rank {worker.rank}, local rank {worker.local_rank}, process {pid} ({_state(pid)}){last}\n{stacks}"
+
+    def _await(self, memory: StackMemory, deadline: float) -> str:
+        """Return what the worker has written once nothing is added to it any more."""
+        text, since = memory.read(), time.monotonic()
+        while time.monotonic() < deadline if not text else time.monotonic() < since + _SETTLED:
+            time.sleep(_SETTLED / 5)
+            if (newer := memory.read()) != text:
+                text, since = newer, time.monotonic()
+        return text
+
+
+def _of_user(stacks: str) -> str:
+    """Return the stacks without the frame that runs the script in a fork of the fork server."""
+    return "".join(line for line in stacks.splitlines(keepends=True) if FORK_SERVER not in line)
+
+
+def _catches(pid: int) -> bool:
+    """Return whether a process has a handler for `SIGNAL`; see SigCgt in proc_pid_status(5)."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return False
+
+
+def _state(pid: int) -> str:
+    """Return the state of a process, and what it waits for in the kernel as far as this is known."""
+    try:
+        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "ended"
+    text = _STATES.get(letter, letter)
+    if letter == "D":
+        with contextlib.suppress(OSError):
+            text += f" in {Path(f'/proc/{pid}/wchan').read_text() or 'an unknown function'}"
+    return text

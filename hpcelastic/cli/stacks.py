@@ -1,0 +1,25 @@
+"""``hpcelastic stacks``: show what the workers of a run do now."""
+
+import argparse
+import json
+import sys
+
+from hpcelastic.api.stacks import stacks
+from hpcelastic.cli.find import add_run, find_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run(parser, optional=True)
+    parser.add_argument("--json", action="store_true", help="print one object with the text of each node")
+    parser.add_argument(
+        "--timeout", type=float, default=10.0, metavar="S", help="seconds to wait for all nodes (default: %(default)g)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    found = stacks(find_run(args).reader, args.timeout, lambda line: print(line, file=sys.stderr))
+    if args.json:
+        print(json.dumps(found, indent=1))
+    else:
+        print("\n".join(f"{node}:\n\n{text}" for node, text in found.items()), end="")
+    return 0
