@@ -58,16 +58,10 @@ class StackRecorder:
     def __init__(
         self, paths: RunPaths, node: str, control_page: ControlPage, log: Callable[[Event], None], seen: int
     ) -> None:
-        self._paths, self._name, self._control_page, self._log, self._seen = (
-            paths,
-            name_of(node),
-            control_page,
-            log,
-            seen,
-        )
+        self._paths, self._name, self._control_page = paths, name_of(node), control_page
+        self._log, self._seen = log, seen
         self._memories = [StackMemory() for _ in range(control_page.seats)]
         self._one_at_a_time = threading.Lock()
-        self._thread: threading.Thread | None = None
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -77,33 +71,33 @@ class StackRecorder:
     def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
         """Write the stacks if the state has a new request. Returns at once."""
         if state.stacks > self._seen:
-            self._seen = state.stacks
-            arguments = (state.stacks, workers())
-            self._thread = threading.Thread(target=self._record, args=arguments, name="stacks", daemon=True)
-            self._thread.start()
+            self._seen, found = state.stacks, workers()
+            # Workers are signalled here, because the caller's thread also reaps them: their descriptors are valid.
+            asked = [(worker, self._ask(worker)) for worker in sorted(found.workers, key=lambda each: each.rank)]
+            arguments = (state.stacks, found.round, asked)
+            threading.Thread(target=self._record, args=arguments, name="stacks", daemon=True).start()
 
     def close(self) -> None:
-        """Release the memory, after a request that is in progress."""
-        if self._thread is not None:
-            self._thread.join(_ANSWER_TIMEOUT + 1.0)
+        """Release the memory, once no stacks are collected any more."""
         with self._one_at_a_time:
             for memory in self._memories:
                 memory.close()
             self._memories = []
 
-    def _record(self, request: int, found: WorkersOfRound) -> None:
+    def _record(self, request: int, round: int, asked: Sequence[tuple[Worker, str]]) -> None:
+        with self._one_at_a_time:  # not while a file is written: the run's directory may hang
+            text = self._text(round, asked) if self._memories else None
+        if text is None:
+            return
         path = self._paths.stacks(request, self._name)
-        with self._one_at_a_time, contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
-            if self._memories:
-                text = self._text(found)
-                files.make_directory(path.parent)
-                files.publish(path, text.encode())
-                self._log(StacksWritten(request=request, round=found.round, path=str(path)))
+        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+            files.make_directory(path.parent)
+            files.publish(path, text.encode())
+            self._log(StacksWritten(request=request, round=round, path=str(path)))
 
-    def _text(self, found: WorkersOfRound) -> str:
-        asked = [(worker, self._ask(worker)) for worker in sorted(found.workers, key=lambda each: each.rank)]
+    def _text(self, round: int, asked: Sequence[tuple[Worker, str]]) -> str:
         deadline = time.monotonic() + _ANSWER_TIMEOUT
-        parts = [self._describe(found.round, worker, reason, deadline) for worker, reason in asked]
+        parts = [self._describe(round, worker, reason, deadline) for worker, reason in asked]
         return "\n".join(parts) or "no worker of this node is in a round, or they are starting\n"
 
     def _ask(self, worker: Worker) -> str:
