@@ -252,7 +252,9 @@ def test_the_disk_has_what_no_memory_has(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(1, 50))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=[pytest.mark.weekly, pytest.mark.timeout(900)]) for seed in range(1, 50))]
+)
 def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
     """Workers and nodes are killed, and nodes join, in any step."""
     run = Run(shell, TRAINS, 3, "--max-restarts=100", script_arguments=("4", "50", "0", "0"))

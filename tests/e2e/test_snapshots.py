@@ -105,7 +105,9 @@ def test_two_nodes_are_lost_at_once(shell: Shell, victims: tuple[int, int], lost
     check_result(shell, EVERY_STEP)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.weekly) for seed in range(1, 50))])
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=[pytest.mark.weekly, pytest.mark.timeout(900)]) for seed in range(1, 50))]
+)
 def test_random_faults_do_not_change_the_result(shell: Shell, seed: int) -> None:
     """Workers and nodes are killed, and nodes join, in any step. Each process holds a part of the state."""
     run = Run(shell, EVERY_STEP, 3, "--max-restarts=100", script_arguments=("4", "50", "0", "0"))
