@@ -26,6 +26,8 @@ STEP_STATE = 128
 """MiB of the state in the training steps."""
 
 SAVE_EVERY = 10
+_BLOCKS = 4
+"""Number of blocks of training steps of each kind in each repetition."""
 
 
 def main(notes: str, mib: str, repeat: str, steps: str) -> None:
@@ -82,11 +84,14 @@ def standstill(mib: int, repeat: int) -> dict[str, list[float]]:
 
 
 def training(steps: int, repeat: int) -> dict[str, list[float]]:
-    """Measure steps with saves in the background and with snapshots as often as is best, in turn with steps without."""
+    """Measure steps with saves in the background and with snapshots as often as is best, in turn with steps without.
+
+    They take turns in blocks of steps, so that a machine that becomes slower for some seconds affects all alike.
+    """
     state, checkpoints = state_of(STEP_STATE), Checkpoints("steps", keep=1)
     matrix = torch.rand(512, 512)
     each = min(timed(lambda: torch.mm(matrix, matrix)) for _ in range(50))
-    products = max(1, round(STEP / each))
+    products, block = max(1, round(STEP / each)), max(1, steps // _BLOCKS)
 
     saved, taken = itertools.count(), itertools.count(1)
 
@@ -94,26 +99,31 @@ def training(steps: int, repeat: int) -> dict[str, list[float]]:
     snapshots.begin_round(context(), 0)
 
     def train(save_every: int, with_snapshots: bool = False) -> float:
-        """Return the seconds of a step."""
+        """Return the seconds of a block of steps."""
         began = time.perf_counter()
-        for step in range(steps):
-            held = Held(context().round, next(taken))
-            if with_snapshots and snapshots.is_due(held.step):
-                snapshots.take(held, lambda: state)
+        for step in range(block):
+            if with_snapshots:
+                held = Held(context().round, next(taken))
+                if snapshots.is_due(held.step):
+                    snapshots.take(held, lambda: state)
             for _ in range(products):
                 torch.mm(matrix, matrix)
             if save_every and step % save_every == 0:
                 checkpoints.save(next(saved), state, wait=False)
-        return (time.perf_counter() - began) / steps
+        return time.perf_counter() - began
 
     train(SAVE_EVERY)  # the first saves allocate the memory
     train(0, with_snapshots=True)
     found: dict[str, list[float]] = {"steps": [], "steps with saves": [], "steps with snapshots": []}
     for _ in range(repeat):
-        checkpoints.flush()
-        found["steps"].append(train(0))
-        found["steps with saves"].append(train(SAVE_EVERY))
-        found["steps with snapshots"].append(train(0, with_snapshots=True))
+        seconds = dict.fromkeys(found, 0.0)
+        for _ in range(_BLOCKS):
+            seconds["steps with saves"] += train(SAVE_EVERY)
+            checkpoints.flush()
+            seconds["steps"] += train(0)
+            seconds["steps with snapshots"] += train(0, with_snapshots=True)
+        for name, total in seconds.items():
+            found[name].append(total / (block * _BLOCKS))
     return found
 
 
