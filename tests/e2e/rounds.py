@@ -24,7 +24,7 @@ class Run:
             (f"--nproc-per-node={workers}", "--max-restarts=3", *flags, "train.py", *script_arguments),
         )
         self.agents = [self.start(f"n{i}", f"--nnodes=1:{nodes}") for i in range(nodes)]
-        self.await_round(1, nodes * workers)
+        self.await_workers(nodes * workers, after=0)  # on a busy machine a node may come too late for the first round
 
     def start(self, name: str, nodes: str) -> Any:
         agent = self._shell.agent("--node-name", name, nodes, *self._flags)
@@ -47,8 +47,9 @@ class Run:
         return {int(path.name.split(".")[1]): path.read_text() for path in found}
 
     def newest_round(self) -> int:
-        """Return the newest round in which a worker has begun to train."""
-        return max(int(path.name.split(".")[0]) for path in (self._shell.directory / "notes").glob("*.up"))
+        """Return the newest round in which a worker has begun to train; 0 if there is none."""
+        notes = (self._shell.directory / "notes").glob("*.up")
+        return max((int(path.name.split(".")[0]) for path in notes), default=0)
 
     def await_round(self, round: int, workers: int) -> dict[int, int]:
         """Wait until ``workers`` workers of the round have met. Return their process ids."""
