@@ -37,7 +37,7 @@ COMMANDS = {
     "scale": Command("change the number of nodes of a run", timeout=120.0),
     "drain": Command("remove a node from a run", timeout=60.0),
     "checkpoint": Command("let a run save a checkpoint now and continue", timeout=60.0),
-    "stacks": Command("show what the workers of a run do now", timeout=120.0),
+    "stacks": Command("show what the workers of a run do now", timeout=threading.TIMEOUT_MAX),
     "forgive": Command("allow nodes again after incidents", timeout=60.0),
     "config": Command("check a job file and show the resolved configuration"),
     "doctor": Command("check nodes, and the filesystem of a directory"),
