@@ -22,7 +22,7 @@ from hpcelastic.agent.guard_main import MARKER, kill_marked_processes
 from hpcelastic.agent.spawn_request import UNUSABLE, SpawnedProcess, SpawnRequest
 from hpcelastic.ipc.descriptors import send_fds
 
-_PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py"))
+PROGRAM = str(Path(hpcelastic.worker.__file__).with_name("fork_server_main.py"))
 
 _MAX_RESTARTS = 3
 """How often a fork server that died is replaced."""
@@ -235,7 +235,7 @@ class ForkServer:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         settings = self._settings
         learn, preload = str(int(settings.learn_imports)), ",".join(settings.preload)
-        program = [sys.executable, "-u", _PROGRAM, str(theirs.fileno()), learn, preload, *settings.args]
+        program = [sys.executable, "-u", PROGRAM, str(theirs.fileno()), learn, preload, *settings.args]
         ignore_signals = shell_prefix(("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2"))
         with theirs:
             try:

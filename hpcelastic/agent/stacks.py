@@ -1,8 +1,8 @@
 """The stacks of a node's workers, written to the run's directory when a user requests them.
 
 A request is a number in the run's state, so all agents see it, also those that were not notified. Each agent signals
-its workers, collects their stacks from memory, and writes one file. This takes place in a thread of its own: the run's
-directory may be what the workers wait for.
+its workers. A thread then collects their stacks from memory and writes one file, because the run's directory may be
+what the workers wait for.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import hpcelastic.worker
+from hpcelastic.agent.fork_server import PROGRAM
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.worker import Worker
 from hpcelastic.errors import StoreError
@@ -29,9 +29,6 @@ _ANSWER_TIMEOUT = 1.0
 
 _SETTLED = 0.05
 """Seconds without further output after which the stacks of a worker are complete."""
-
-FORK_SERVER = f'"{hpcelastic.worker.__path__[0]}/fork_server_main.py"'
-"""The name of the program of the fork server, as stacks show it."""
 
 _STATES = {
     "D": "blocked in the kernel",
@@ -135,7 +132,7 @@ class StackRecorder:
 
 def _of_user(stacks: str) -> str:
     """Return the stacks without the frame that runs the script in a fork of the fork server."""
-    return "".join(line for line in stacks.splitlines(keepends=True) if FORK_SERVER not in line)
+    return "".join(line for line in stacks.splitlines(keepends=True) if f'"{PROGRAM}"' not in line)
 
 
 def _catches(pid: int) -> bool:

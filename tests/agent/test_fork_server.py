@@ -390,7 +390,7 @@ def test_an_unusable_fork_server(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, reason: str
 ) -> None:
     if "DEVICE" in module:
-        monkeypatch.setattr(fork_server, "_PROGRAM", str(tmp_path / "fork_server_main.py"))
+        monkeypatch.setattr(fork_server, "PROGRAM", str(tmp_path / "fork_server_main.py"))
         program = Path(workers.__file__).parents[1] / "worker" / "fork_server_main.py"
         shutil.copy(program.with_name("learned_imports.py"), tmp_path)
         text = program.read_text()
