@@ -35,6 +35,10 @@ class Expected:
     lag: float = 0.0
     """Minimum lag in seconds that it must find."""
 
+    attempts: int = 1
+    """Number of examinations, of which one must have these findings. A watcher measures a lag too short if it learns of
+    a change late, which a filesystem with several anomalies can cause."""
+
 
 EXPECTED = {
     "ext4": Expected({"mount": WARNING, "nodes": WARNING}),
@@ -54,7 +58,7 @@ EXPECTED = {
     "FUSE, no hard links": Expected({"links": HANDLED}),
     "FUSE, errors": Expected({}),
     "FUSE, late listings": Expected({}, lag=0.5),
-    "FUSE, combined": Expected({"replaced content": HANDLED, "names polled by open": HANDLED}, lag=3.0),
+    "FUSE, combined": Expected({"replaced content": HANDLED, "names polled by open": HANDLED}, lag=3.0, attempts=3),
     "NFSv3": Expected({"names polled by open": HANDLED}),
     "NFSv3 nolock": Expected({"names polled by open": HANDLED}),
     "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times depend on the load
@@ -70,11 +74,16 @@ QUICK = ("ext4", "FUSE, local locks", "FUSE, stale caches", "NFSv4.2")
 def test_doctor_finds_the_anomalies_of_a_filesystem(shared: Shared) -> None:
     if shared.source.name not in EXPECTED:
         pytest.fail(f"say in EXPECTED what doctor should find on {shared.source.name}")
-    expected, verdict = EXPECTED[shared.source.name], examined(shared.mounts, shared.folder)
-    found = {finding.check: finding for finding in verdict.findings}
-    assert verdict.safe, verdict.reason
-    assert verdict.nodes == len(shared.mounts.clients)
-    assert {check: found[check].severity for check in expected.severities} == expected.severities, found
+    expected = EXPECTED[shared.source.name]
+    for _ in range(expected.attempts):
+        verdict = examined(shared.mounts, shared.folder)
+        found = {finding.check: finding for finding in verdict.findings}
+        assert verdict.safe, verdict.reason
+        assert verdict.nodes == len(shared.mounts.clients)
+        severities = {check: found[check].severity for check in expected.severities}
+        if severities == expected.severities:
+            break
+    assert severities == expected.severities, found
     assert found["exclusive creation"].severity is Severity.OK, found["exclusive creation"]
     assert verdict.lag >= expected.lag
 

@@ -64,6 +64,7 @@ def test_only_the_preempted_element_of_a_pool_is_requeued(fresh_cluster: FreshCl
     cluster = fresh_cluster(nodes=2, extra_conf=CONF)
     with Stage(cluster, Setting("pool", "1..2", SELDOM, slurm={"partition": "graceful"})) as stage:
         stage.until_world(2)
+        stage.until_step(3)  # before its first should_stop(), a worker is ended by SIGTERM
         fields = {job: cluster.job(job) for job in cluster.jobs()}
         taken = next(
             job for job, agents_output in fields.items() if agents_output["JobId"] == agents_output["ArrayJobId"]

@@ -79,15 +79,15 @@ def test_a_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cost", [0.001, 0.05, 0.2, 3.0])
-def test_snapshots_take_at_most_one_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+def test_snapshots_stop_the_training_for_at_most_a_two_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
     training = Training(monkeypatch).begin()
     training.cost = cost
     assert training.run(1)[:1] == [] and training.run(1) == [1], "never before the first step, and soon after it"
     training.spent, began = 0.0, training.now
     taken = training.run(2000)
     assert taken
-    assert training.spent <= 0.01 * (training.now - began) + cost
-    interval = max(1, round(cost / 0.01 / STEP_TIME))
+    assert training.spent <= 0.005 * (training.now - began) + cost
+    interval = max(1, round(cost / 0.005 / STEP_TIME))
     distances = [later - earlier for earlier, later in zip([1, *taken], taken, strict=False)]
     assert all(interval <= distance <= interval + 2 for distance in distances), "they are not rarer than that"
 
