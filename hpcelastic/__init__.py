@@ -9,12 +9,13 @@ from hpcelastic.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hpcelastic.api import Run, Runs, RunStatus, executor, submit, sweep
-    from hpcelastic.errors import ConfigError, HpcElasticError, RunFailed, SlurmError, StoreError
+    from hpcelastic.errors import ConfigError, CrashLoop, HpcElasticError, RunFailed, SlurmError, StoreError
     from hpcelastic.pytorch import RunStore
 
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "CrashLoop",
     "HpcElasticError",
     "Run",
     "RunFailed",
@@ -33,7 +34,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         **dict.fromkeys(("Run", "RunStatus", "Runs", "executor", "submit", "sweep"), ".api"),
-        **dict.fromkeys(("ConfigError", "HpcElasticError", "RunFailed", "SlurmError", "StoreError"), ".errors"),
+        **dict.fromkeys(("ConfigError", "CrashLoop", "HpcElasticError", "RunFailed"), ".errors"),
+        **dict.fromkeys(("SlurmError", "StoreError"), ".errors"),
     },
 )
 

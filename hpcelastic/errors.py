@@ -51,5 +51,11 @@ class RunFailed(HpcElasticError):
         self.node = node
 
 
+class CrashLoop(RunFailed):
+    """The run has ended because the same error has occurred in the same step repeatedly: a new attempt cannot help."""
+
+    exit_code = 4
+
+
 class SlurmError(HpcElasticError):
     """A SLURM command failed, or SLURM does not answer."""

@@ -27,6 +27,7 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.hangs import HangExaminer
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.launch import Launch
@@ -36,14 +37,16 @@ from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.snapshots import snapshots_of
-from hpcelastic.agent.stacks import StackRecorder
+from hpcelastic.agent.stacks import StackCollector, StackRecorder
 from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import open_pipe
+from hpcelastic.agent.watchdog import Watchdog
 from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
-from hpcelastic.errors import HpcElasticError, RunFailed
+from hpcelastic.errors import CrashLoop, HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.protocol.budget import is_crash_loop
 from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
 from hpcelastic.protocol.node import (
     Action,
@@ -127,8 +130,12 @@ class Agent:
         self._timers = self._make_timers(stack)
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
-        self._stacks = StackRecorder(spec.paths, spec.member.node, control_page, session.log, spec.state.stacks)
-        stack.callback(self._stacks.close)
+        collector, self._watchdog = StackCollector(control_page.seats), Watchdog(spec.agent.hangs, control_page)
+        stack.callback(collector.close)
+        stack.callback(self._watchdog.close)
+        self._stacks = StackRecorder(
+            spec.paths, spec.member.node, control_page, collector, session.log, spec.state.stacks
+        )
         self._snapshots = snapshots_of(session, self._loop, control_page, spec.agent.network, self._report)
         run = RunFacts(
             spec.paths,
@@ -142,14 +149,19 @@ class Agent:
             self._timers.path,
             channels.name,
             self._snapshots.name,
-            self._stacks.variables,
+            collector.variables,
+            self._watchdog.variables,
         )
         fork_server = self._fork_server = self._start_fork_server(stack, run)
         resources = WorkerResources(session.guard, fork_server, session.inherited, spec.processors, channels)
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
         launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
-        return Supervisor(session, self._loop, launch, self._store, self._worker_failed)
+        supervisor = Supervisor(session, self._loop, launch, self._store, self._worker_failed)
+        self._hangs = HangExaminer(
+            session, spec.agent.hangs, collector, self._watchdog, control_page, supervisor.end_hung
+        )
+        return supervisor
 
     def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
         workers = self._spec.agent.workers
@@ -175,6 +187,7 @@ class Agent:
         if self._machine.seconds_to_stop(boottime()) == 0.0:
             session.apply(self._machine.stop_timed_out())
         supervisor.expire(boottime())
+        self._hangs.check(supervisor.workers())
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -216,6 +229,7 @@ class Agent:
         if stays and self.notice is not None:
             self._announce_leaving(self.notice)
         supervisor.finish_early_stop()
+        self._hangs.observe(state, supervisor.workers)
 
     def _signalled(self, signum: int, supervisor: Supervisor) -> None:
         name = signal.Signals(signum).name
@@ -290,7 +304,8 @@ class Agent:
     def _finish(self, state: State) -> None:
         self._session.log(RunEnded(phase=state.phase, reason=state.reason))
         if state.phase is not Phase.SUCCEEDED:
-            raise RunFailed(f"the run has {state.phase.value}: {state.reason}", state.failures)
+            error = CrashLoop if state.phase is Phase.FAILED and is_crash_loop(state) else RunFailed
+            raise error(f"the run has {state.phase.value}: {state.reason}", state.failures)
         self._report(f"the run has succeeded: {state.reason}")
         self._exit_code = 0
 
@@ -367,5 +382,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
+        due += [self._watchdog.seconds_left()]
         due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

@@ -13,6 +13,7 @@ from hpcelastic.agent.guard_main import LOCAL_RANK, MARKER
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import name_of
 from hpcelastic.storage.paths import RunPaths
+from hpcelastic.worker.collective_watch import VARIABLE as COLLECTIVES
 
 ROLE = "default"
 """Role of workers without a role of their own."""
@@ -56,6 +57,9 @@ class RunFacts:
     stacks: tuple[str, ...] = ()
     """How each worker writes its stacks, by local rank; see `StackMemory.variable`. Empty if none does."""
 
+    collectives: tuple[str, ...] = ()
+    """The memory for the numbers of each worker's collectives, by local rank. Empty if nothing reads them."""
+
 
 def worker_environment(
     base: Mapping[str, str], part: Assignment, local_rank: int, run: RunFacts, extra: Mapping[str, str]
@@ -98,6 +102,7 @@ def worker_environment(
         **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
         **({"HPCELASTIC_SNAPSHOT_CHANNEL": run.snapshot_channel} if run.snapshot_channel else {}),
         **({"HPCELASTIC_STACKS": run.stacks[local_rank]} if run.stacks else {}),
+        **({COLLECTIVES: run.collectives[local_rank]} if run.collectives else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}
     return {**environ, **_single_gpu(environ, local_rank)} if run.virtual_local_rank else environ

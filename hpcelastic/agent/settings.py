@@ -1,5 +1,6 @@
 """Settings of the agent: the program of its workers, and how it starts, stops and logs them."""
 
+import math
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -170,6 +171,40 @@ def _covers(streams: Streams | RankStreams, local_rank: int, stream: str) -> boo
 
 
 @dataclass(frozen=True)
+class HangSettings:
+    """The detection of rounds that make no progress, and what follows."""
+
+    action: Literal["auto", "ignore", "report", "restart", "exclude"] = "auto"
+    """What follows when a hang is detected: nothing, because hangs are not looked for (``ignore``); a report; a new
+    round, in which the processes that the others wait for are replaced (``restart``); the same without the nodes of
+    these processes (``exclude``). ``auto`` restarts if the script calls ``should_stop()`` in each step, and reports
+    otherwise."""
+
+    factor: float = 5.0
+    """The limit of a step, as a multiple of the longest of the last 100 steps."""
+
+    min_limit: float = 10.0
+    """The smallest limit of a step, in seconds."""
+
+    first_step: float = 1800.0
+    """The limit of the first step of a process in a round, which often includes a compilation, in seconds."""
+
+    phase: float = 3600.0
+    """The limit of a phase that the script announces with ``phase()``, and of a save, in seconds."""
+
+    without_marks: float = 300.0
+    """The limit without a step, in seconds: before the first one, and for scripts that do not call ``should_stop()``.
+    Only a round in which no rank makes progress is then a hang."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.factor) and self.factor >= 1):
+            raise ValueError(f"hangs.factor is {self.factor}; it must be a number, 1 or more")
+        for name in ("min_limit", "first_step", "phase", "without_marks"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise ValueError(f"hangs.{name} is {getattr(self, name)}; it must be a number of seconds, more than 0")
+
+
+@dataclass(frozen=True)
 class AgentSettings:
     """All settings of an agent except those of the rendezvous."""
 
@@ -181,5 +216,6 @@ class AgentSettings:
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+    hangs: HangSettings = field(default_factory=HangSettings)
     store_port: int = 0
     """Port of the store in every round, the workers' MASTER_PORT. 0 selects a free port in each round."""

@@ -1,4 +1,4 @@
-"""The stacks of a node's workers, written to the run's directory when a user requests them.
+"""The stacks of a node's workers: how they are collected, and the file that a user's request leaves.
 
 A request is a number in the run's state, so all agents see it, also those that were not notified. Each agent signals
 its workers. A thread then collects their stacks from memory and writes one file, because the run's directory may be
@@ -6,10 +6,11 @@ what the workers wait for.
 """
 
 import contextlib
+import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,30 +50,43 @@ class WorkersOfRound:
     workers: Sequence[Worker] = ()
 
 
-class StackRecorder:
-    """Writes the stacks of this node's workers. ``seen`` is the number of requests before the agent started."""
+@dataclass(frozen=True)
+class WorkerStacks:
+    """The stacks of a worker, or the ``reason`` why they are unknown."""
 
-    def __init__(
-        self, paths: RunPaths, node: str, control_page: ControlPage, log: Callable[[Event], None], seen: int
-    ) -> None:
-        self._paths, self._name, self._control_page = paths, name_of(node), control_page
-        self._log, self._seen = log, seen
-        self._memories = [StackMemory() for _ in range(control_page.seats)]
+    text: str
+    reason: str = ""
+
+    @property
+    def main(self) -> tuple[str, ...]:
+        """The stack of the main thread, the innermost frame first, as ``FILE:LINE in FUNCTION``."""
+        last = self.text.rpartition("hread 0x")[2]  # the main thread is the oldest, which comes last
+        frames = (line.strip() for line in last.splitlines() if line.startswith('  File "'))
+        return tuple(_short_frame(frame) for frame in frames)
+
+
+@contextlib.contextmanager
+def held(workers: Sequence[Worker]) -> Iterator[Mapping[Worker, int]]:
+    """Provide a descriptor of each worker that stays valid while its agent reaps it."""
+    pidfds = {worker: os.dup(worker.pidfd) for worker in sorted(workers, key=lambda each: each.rank)}
+    try:
+        yield pidfds
+    finally:
+        for pidfd in pidfds.values():
+            os.close(pidfd)
+
+
+class StackCollector:
+    """Collects the stacks of the workers at ``seats`` seats of this node."""
+
+    def __init__(self, seats: int) -> None:
+        self._memories = [StackMemory() for _ in range(seats)]
         self._one_at_a_time = threading.Lock()
 
     @property
     def variables(self) -> tuple[str, ...]:
         """The value of the environment variable ``HPCELASTIC_STACKS`` of each worker, by local rank."""
         return tuple(memory.variable for memory in self._memories)
-
-    def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
-        """Write the stacks if the state has a new request. Returns at once."""
-        if state.stacks > self._seen:
-            self._seen, found = state.stacks, workers()
-            # Workers are signalled here, because the caller's thread also reaps them: their descriptors are valid.
-            asked = [(worker, self._ask(worker)) for worker in sorted(found.workers, key=lambda each: each.rank)]
-            arguments = (state.stacks, found.round, asked)
-            threading.Thread(target=self._record, args=arguments, name="stacks", daemon=True).start()
 
     def close(self) -> None:
         """Release the memory, once no stacks are collected any more."""
@@ -81,44 +95,29 @@ class StackRecorder:
                 memory.close()
             self._memories = []
 
-    def _record(self, request: int, round: int, asked: Sequence[tuple[Worker, str]]) -> None:
-        with self._one_at_a_time:  # not while a file is written: the run's directory may hang
-            text = self._text(round, asked) if self._memories else None
-        if text is None:
-            return
-        path = self._paths.stacks(request, self._name)
-        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
-            files.make_directory(path.parent)
-            files.publish(path, text.encode())
-            self._log(StacksWritten(request=request, round=round, path=str(path)))
+    def collect(self, pidfds: Mapping[Worker, int]) -> dict[Worker, WorkerStacks]:
+        """Return the stacks of the workers now. It takes as long as `_ANSWER_TIMEOUT`. See `held`."""
+        with self._one_at_a_time:
+            if not self._memories:
+                return {worker: WorkerStacks("", "the agent ends") for worker in pidfds}
+            reasons = {worker: self._ask(worker, pidfd) for worker, pidfd in pidfds.items()}
+            deadline = time.monotonic() + _ANSWER_TIMEOUT
+            return {worker: self._answer(worker, reason, deadline) for worker, reason in reasons.items()}
 
-    def _text(self, round: int, asked: Sequence[tuple[Worker, str]]) -> str:
-        deadline = time.monotonic() + _ANSWER_TIMEOUT
-        parts = [self._describe(round, worker, reason, deadline) for worker, reason in asked]
-        return "\n".join(parts) or "no worker of this node is in a round, or they are starting\n"
-
-    def _ask(self, worker: Worker) -> str:
+    def _ask(self, worker: Worker, pidfd: int) -> str:
         """Signal a worker. Return the reason why it does not write its stacks; empty if it may."""
         self._memories[worker.local_rank].clear()
         if not _catches(worker.process.pid):
             return "it does not write stacks, because it was not forked from the fork server, or is starting"
         try:
-            signal.pidfd_send_signal(worker.pidfd, SIGNAL)
+            signal.pidfd_send_signal(pidfd, SIGNAL)
         except OSError as error:  # it has ended, and was reaped
             return error.strerror or str(error)
         return ""
 
-    def _describe(self, round: int, worker: Worker, reason: str, deadline: float) -> str:
-        stacks = "" if reason else _of_user(self._await(self._memories[worker.local_rank], deadline))
-        if not stacks:
-            stacks = f"no stacks: {reason or 'it has not reacted to the signal'}\n"
-        pid = worker.process.pid
-        mark = self._control_page.marks(worker.local_rank).newest(round)
-        last = ""
-        if mark is not None:
-            age = max(0.0, boottime() - mark.time / 1e9)
-            last = f", last mark: {mark.kind.name.lower()} {mark.value}, {age:.1f} s ago"
-        return f"rank {worker.rank}, local rank {worker.local_rank}, process {pid} ({_state(pid)}){last}\n{stacks}"
+    def _answer(self, worker: Worker, reason: str, deadline: float) -> WorkerStacks:
+        text = "" if reason else _of_user(self._await(self._memories[worker.local_rank], deadline))
+        return WorkerStacks(text, "" if text else reason or "it has not reacted to the signal")
 
     def _await(self, memory: StackMemory, deadline: float) -> str:
         """Return what the worker has written once nothing is added to it any more."""
@@ -130,9 +129,88 @@ class StackRecorder:
         return text
 
 
+class StackRecorder:
+    """Writes the stacks of this node's workers to the run's directory when a user requests them.
+
+    ``seen`` is the number of requests before the agent started.
+    """
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        node: str,
+        control_page: ControlPage,
+        collector: StackCollector,
+        log: Callable[[Event], None],
+        seen: int,
+    ) -> None:
+        self._paths, self._name, self._control_page = paths, name_of(node), control_page
+        self._collector, self._log, self._seen = collector, log, seen
+
+    def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
+        """Write the stacks if the state has a new request. Returns at once."""
+        if state.stacks > self._seen:
+            self._seen, found = state.stacks, workers()
+            stack = contextlib.ExitStack()
+            pidfds = stack.enter_context(held(found.workers))  # here, because the caller's thread reaps the workers
+            arguments = (state.stacks, found.round, pidfds, stack)
+            threading.Thread(target=self._record, args=arguments, name="stacks", daemon=True).start()
+
+    def _record(self, request: int, round: int, pidfds: Mapping[Worker, int], stack: contextlib.ExitStack) -> None:
+        with stack:
+            text = describe_stacks(self._collector.collect(pidfds), round, self._control_page)
+        path = self._paths.stacks(request, self._name)
+        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+            files.make_directory(path.parent)
+            files.publish(path, text.encode())
+            self._log(StacksWritten(request=request, round=round, path=str(path)))
+
+
+def describe_stacks(collected: Mapping[Worker, WorkerStacks], round: int, control_page: ControlPage) -> str:
+    """Return the text for a file with the stacks of the workers of ``round``."""
+    parts = [_describe(round, worker, stacks, control_page) for worker, stacks in collected.items()]
+    return "\n".join(parts) or "no worker of this node is in a round, or they are starting\n"
+
+
+def _describe(round: int, worker: Worker, stacks: WorkerStacks, control_page: ControlPage) -> str:
+    text = stacks.text or f"no stacks: {stacks.reason}\n"
+    pid = worker.process.pid
+    mark = control_page.marks(worker.local_rank).newest(round)
+    last = ""
+    if mark is not None:
+        age = max(0.0, boottime() - mark.time / 1e9)
+        last = f", last mark: {mark.kind.name.lower()} {mark.value}, {age:.1f} s ago"
+    return f"rank {worker.rank}, local rank {worker.local_rank}, process {pid} ({state_of(pid)}){last}\n{text}"
+
+
+def state_of(pid: int) -> str:
+    """Return the state of a process, and what it waits for in the kernel as far as this is known."""
+    letter = state_letter(pid)
+    text = _STATES.get(letter, letter)
+    if letter == "D":
+        with contextlib.suppress(OSError):
+            text += f" in {Path(f'/proc/{pid}/wchan').read_text() or 'an unknown function'}"
+    return text
+
+
+def state_letter(pid: int) -> str:
+    """Return the state of a process as in proc_pid_stat(5); Z if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "Z"
+
+
 def _of_user(stacks: str) -> str:
     """Return the stacks without the frame that runs the script in a fork of the fork server."""
     return "".join(line for line in stacks.splitlines(keepends=True) if f'"{PROGRAM}"' not in line)
+
+
+def _short_frame(frame: str) -> str:
+    """Return ``FILE:LINE in FUNCTION`` for a line of `faulthandler`."""
+    file, _, rest = frame.removeprefix('File "').partition('", line ')
+    line, _, function = rest.partition(" in ")
+    return f"{file}:{line} in {function}"
 
 
 def _catches(pid: int) -> bool:
@@ -142,16 +220,3 @@ def _catches(pid: int) -> bool:
             if line.startswith("SigCgt:"):
                 return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
     return False
-
-
-def _state(pid: int) -> str:
-    """Return the state of a process, and what it waits for in the kernel as far as this is known."""
-    try:
-        letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "ended"
-    text = _STATES.get(letter, letter)
-    if letter == "D":
-        with contextlib.suppress(OSError):
-            text += f" in {Path(f'/proc/{pid}/wchan').read_text() or 'an unknown function'}"
-    return text

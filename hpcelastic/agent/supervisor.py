@@ -1,19 +1,22 @@
 """The supervisor of a node's workers: starts the group of a round, watches it, and parks or stops it."""
 
+import select
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from hpcelastic.agent.binding import binding, format_ranges
+from hpcelastic.agent.binding import format_ranges
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failures import describe_exit, describe_failure, end_of_worker, within
-from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.guard_main import boottime, kill_group
 from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.stacks import WorkersOfRound
+from hpcelastic.agent.started import workers_started
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.errors import HpcElasticError
@@ -25,11 +28,13 @@ from hpcelastic.protocol.events import (
     WorkerInterrupted,
     WorkersParked,
     WorkersPoll,
-    WorkersStarted,
     WorkersStopped,
 )
 from hpcelastic.protocol.node import RequestStop
-from hpcelastic.protocol.state import Failure
+from hpcelastic.protocol.state import Failure, Hang
+
+_END_DELAY = 0.2
+"""Seconds in which a killed worker ends, unless it is blocked in the kernel."""
 
 _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
@@ -65,6 +70,9 @@ class Supervisor:
 
         self._blame: Blame | None = None
         """The first failure of a collective in this round."""
+
+        self._hung: dict[int, str] = {}
+        """The verdicts on workers that are killed because they hang, by process id."""
 
         self._stopping: WorkerGroup | None = None
         self._stopped_early = False
@@ -184,6 +192,26 @@ class Supervisor:
         if self._group is not None:
             self._group.send(signum)
 
+    def end_hung(self, hang: Hang) -> None:
+        """End a round that hangs: kill the workers of this node that the others wait for.
+
+        If they are unknown, no process is killed: the round ends like one with a failed collective.
+        """
+        group = self._group
+        if group is None or group.part.round != hang.round:
+            return
+        workers = [worker for worker in group.running.values() if not hang.ranks or worker.rank in hang.ranks]
+        if workers and not hang.ranks:
+            self._end_by(self._failure(group, workers[0], 1, hang.verdict, collective=True))
+            return
+        for worker in workers:
+            self._hung[worker.process.pid] = hang.verdict
+            kill_group(worker.process.pid, signal.SIGKILL)
+        ended, _, _ = select.select([worker.pidfd for worker in workers], [], [], _END_DELAY)
+        if workers and not ended:  # blocked in the kernel: the others must not wait for its end
+            message = describe_exit(-signal.SIGKILL) + self._remark(workers[0])
+            self._end_by(self._failure(group, workers[0], -signal.SIGKILL, message))
+
     def kill_stopping(self, signum: int) -> None:
         """Send ``signum`` to the workers of a group that is being stopped; may be called in a signal handler."""
         if self._stopping is not None:
@@ -255,11 +283,11 @@ class Supervisor:
     def _interrupted(self, part: Assignment, rank: int, error: str) -> None:
         """A collective of a worker has failed. This is probably the effect of a failure on another node."""
         self._session.log(WorkerInterrupted(round=part.round, rank=rank, error=error))
-        if self._blame is not None:
+        group = self._group
+        worker = None if group is None else next((w for w in group.running.values() if w.rank == rank), None)
+        if self._blame is not None or group is None or worker is None:
             return
-        local_rank = part.local_ranks[rank - part.first_rank]
-        now = time.time()
-        failure = Failure(part.round, self._launch.run.node, rank, local_rank, 1, error, timestamp=now, collective=True)
+        failure = self._failure(group, worker, 1, error, collective=True)
         times = self._session.spec.settings.rendezvous
         timeout = times.lease + times.margin
         self._session.report(
@@ -277,22 +305,17 @@ class Supervisor:
         if self.idle.hold_ends is not None and now >= self.idle.hold_ends:
             self.idle.end_hold()
         if self._blame is not None and now >= self._blame.at:  # no cause of the failed collective has become known
-            self._report_failure(self._blame.failure)
-            self._session.apply(self._session.state_machine.worker_failed(self._blame.failure))
+            self._end_by(self._blame.failure)
+
+    def _end_by(self, failure: Failure) -> None:
+        """End the round by a failure of a worker that has not ended."""
+        self._report_failure(failure)
+        self._session.apply(self._session.state_machine.worker_failed(failure))
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
-        remark = self._launch.timers.describe_expired(worker)
-        failure = Failure(
-            round=group.part.round,
-            node=self._launch.run.node,
-            rank=worker.rank,
-            local_rank=worker.local_rank,
-            exit_code=exit_code,
-            message=describe_exit(exit_code) + remark,
-            log=str(worker.log or ""),
-            timestamp=time.time(),
-        )
+        remark = self._remark(worker)
+        failure = self._failure(group, worker, exit_code, describe_exit(exit_code) + remark, log=str(worker.log or ""))
 
         def describe() -> Failure:
             message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
@@ -303,6 +326,36 @@ class Supervisor:
         self._session.apply(self._session.state_machine.worker_failed(described or failure))
         if described is not None:
             self._failed(described)
+
+    def _failure(
+        self,
+        group: WorkerGroup,
+        worker: Worker,
+        exit_code: int,
+        message: str,
+        *,
+        log: str = "",
+        collective: bool = False,
+    ) -> Failure:
+        step = self._control_page.marks(worker.local_rank).steps(group.part.round)
+        return Failure(
+            round=group.part.round,
+            node=self._launch.run.node,
+            rank=worker.rank,
+            local_rank=worker.local_rank,
+            exit_code=exit_code,
+            message=message,
+            log=log,
+            timestamp=time.time(),
+            collective=collective,
+            step=-1 if step is None else step,
+        )
+
+    def _remark(self, worker: Worker) -> str:
+        """Return why the agent has killed a worker; empty if it has not."""
+        verdict = self._hung.pop(worker.process.pid, "")
+        hung = f", because it hung: {verdict}" if verdict else ""
+        return self._launch.timers.describe_expired(worker) + hung
 
     def failure_described(self, failure: Failure) -> None:
         """Publish the description of a failure that was published without it."""
@@ -332,25 +385,7 @@ class Supervisor:
     def _log_started(self, group: WorkerGroup) -> None:
         if group.spawn_requests:
             return  # not all workers run yet
-        part, processors = group.part, self._launch.resources.processors
-        inherited = binding(self._launch.environ)
-        self._session.log(
-            WorkersStarted(
-                round=part.round,
-                world_size=part.world_size,
-                group_rank=part.group_rank,
-                group_world_size=part.group_world_size,
-                role_rank=part.role_first_rank,
-                role_world_size=part.role_world_size,
-                pids=dict(group.pids),
-                cpus=inherited["cpus"],
-                gpus=inherited.get("gpus"),
-                bound=";".join(format_ranges(cpus) for cpus in processors) if any(processors) else None,
-                master_addr=part.master_addr,
-                master_port=part.master_port,
-                resumed=tuple(sorted(group.resumed)) or None,
-            )
-        )
+        self._session.log(workers_started(group, self._launch))
 
     def _watch_spawn_request(self, line: int) -> None:
         self._loop.watch(line, lambda: self._worker_spawned(line))

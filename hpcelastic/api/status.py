@@ -12,6 +12,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
 from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.budget import is_crash_loop
 from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import Lease
@@ -71,6 +72,12 @@ class RunStatus:
     scaled: int = 0
     """Maximum number of nodes of a round after ``scale``; 0 if the run was not scaled."""
 
+    crash_loop: bool = False
+    """True if the run has ended because the same error occurred in the same step repeatedly."""
+
+    hang: str = ""
+    """The newest verdict on a round that made no progress, and what followed; empty if there is none."""
+
     incidents: Mapping[str, NodeVerdict] = field(default_factory=dict)
     """Incidents by node, and whether they exclude the node."""
 
@@ -117,9 +124,18 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         jobs=tuple(jobs_of(paths)),
         drained=state.drained,
         scaled=state.target,
+        crash_loop=state.phase is Phase.FAILED and is_crash_loop(state),
+        hang=_hang(state),
         incidents=incidents(paths),
         copied=isinstance(backend, LastStateBackend),
     )
+
+
+def _hang(state: State) -> str:
+    hang = state.hang
+    if hang is None or hang.action in ("", "none"):
+        return ""
+    return f"round {hang.round}: {hang.verdict} ({hang.action})"
 
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:

@@ -10,6 +10,7 @@ from hpcelastic.protocol.events import (
     AgentStarted,
     CheckpointFailed,
     Fenced,
+    HangExamined,
     LoggedEvent,
     StateChanged,
     UnknownEvent,
@@ -63,6 +64,8 @@ def _describe(logged: LoggedEvent) -> str:
         case WorkerEnded(rank=rank, exit_code=exit_code, mark=mark) as ended if exit_code != 0:
             last = f", {ended.mark_age:.1f} s after its last mark: {mark} {ended.mark_value}" if mark else ""
             return f"{node}: rank {rank} ended with {exit_code}{last}"
+        case HangExamined(round=round, text=text, action=action) if action != "none":
+            return f"{node}: no progress in round {round}: {text} ({action})"
         case CheckpointFailed(step=step, error=error):
             return f"{node}: the checkpoint of step {step} is not saved: {error}"
         case UnknownEvent(name=name, fields=fields):

@@ -14,12 +14,13 @@ from pathlib import Path
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.session import Observe
-from hpcelastic.agent.settings import AgentSettings
+from hpcelastic.agent.settings import AgentSettings, HangSettings
 from hpcelastic.bootstrap import Task, local_identity, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
 from hpcelastic.cli.parser import RenamedFlag
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name
+from hpcelastic.config.hangs import read_hangs
 from hpcelastic.config.job import NODES, node_range
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
@@ -78,6 +79,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--master-port", "--master_port", type=int, metavar="PORT", help=argparse.SUPPRESS)
     what = "settings of the rendezvous in seconds: join_timeout, last_call, lease, margin, poll, checkpoint_grace"
     line.add_argument("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=what)
+    what = "detection of hangs, such as action=report or action=ignore; the keys are those of hangs in a job file"
+    line.add_argument("--hangs", default="", metavar="K=V,...", help=what)
     what = "a run on this node only, in a new temporary directory; ignores the --rdzv-* options"
     line.add_argument("--standalone", action="store_true", help=what)
     torchrun.add_options(parser)
@@ -178,9 +181,11 @@ def _from_flags(args: argparse.Namespace) -> Task:
     try:
         backend, endpoint = server
         conf = _conf(args.rdzv_conf, backend, endpoint)
-        settings = Settings(_nodes(args.nnodes), conf.settings, RestartSettings(args.max_restarts))
+        restarts = RestartSettings(args.max_restarts, refill_interval=0, refill_steps=0, identical=0)  # as torchrun
+        settings = Settings(_nodes(args.nnodes), conf.settings, restarts)
         port = 0 if backend == STATIC else args.master_port or 0  # static: --master-port is the port of the rendezvous
-        agent = AgentSettings(entrypoint, torchrun.workers(args), torchrun.logs(args), store_port=port)
+        workers, logs = torchrun.workers(args), torchrun.logs(args)
+        agent = AgentSettings(entrypoint, workers, logs, hangs=_hangs(args.hangs), store_port=port)
     except ValueError as error:
         raise ConfigError(torchrun.with_flag_names(str(error))) from error
     if directory is None:
@@ -316,6 +321,13 @@ def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
     for line in conf.warnings:
         print(f"hpcelastic agent: --rdzv-conf: {line}", file=sys.stderr)
     return conf
+
+
+def _hangs(text: str) -> HangSettings:
+    try:
+        return read_hangs(text)
+    except ValueError as error:
+        raise ConfigError(f"--hangs: {str(error).replace('hangs.', '', 1)}") from error
 
 
 def _default_id(nodes: NodeRange) -> str:

@@ -17,7 +17,7 @@ from hpcelastic.api.registry import record_run
 from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.job import add_job, add_resume, warning_printer
-from hpcelastic.errors import ConfigError, StoreError
+from hpcelastic.errors import ConfigError, CrashLoop, StoreError
 from hpcelastic.storage.bounded import bounded
 
 _POLL_INTERVAL = 0.25
@@ -84,6 +84,9 @@ def _status(started: Run) -> RunStatus | None:
 def _report_result(status: RunStatus) -> int:
     for i, failure in enumerate(status.failures if status.phase == "failed" else ()):
         print(describe(failure, full=i == 0), file=sys.stderr)
+    if status.crash_loop:
+        print(f"hpcelastic run: {status.reason}", file=sys.stderr)
+        return CrashLoop.exit_code
     return 0 if status.phase == "succeeded" else 1
 
 

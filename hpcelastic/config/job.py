@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from hpcelastic.agent.settings import AgentSettings, Entrypoint, LogSettings, WorkerSettings
+from hpcelastic.agent.settings import AgentSettings, Entrypoint, HangSettings, LogSettings, WorkerSettings
 from hpcelastic.config.slurm import SlurmSettings, check_time
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
@@ -78,6 +78,7 @@ class JobConfig:
     logs: LogSettings = field(default_factory=LogSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
+    hangs: HangSettings = field(default_factory=HangSettings)
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for every worker."""
@@ -106,7 +107,9 @@ class JobConfig:
     @property
     def agent_settings(self) -> AgentSettings:
         """The settings of an agent, without those of the rendezvous."""
-        return AgentSettings(self.entrypoint, self.workers, self.logs, self.environment, self.network, self.health)
+        return AgentSettings(
+            self.entrypoint, self.workers, self.logs, self.environment, self.network, self.health, self.hangs
+        )
 
 
 def default_name(path: str | PurePath, now: datetime) -> str:

@@ -19,10 +19,11 @@ CAPACITY = 1024
 _MARK = struct.Struct("qqqqqq")
 """Number, time, round, kind and value of the mark, and the exclusive or of the five."""
 
-_COUNT = struct.Struct("q")
-"""The number of marks ever written, at the start of a ring."""
+_HEADER = struct.Struct("qqqq")
+"""At the start of a ring: the number of marks ever written; the newest round, the value of its newest mark of a step,
+and the number of steps that the worker had made before the first one."""
 
-RING_SIZE = _COUNT.size + CAPACITY * _MARK.size
+RING_SIZE = _HEADER.size + CAPACITY * _MARK.size
 """Bytes of a ring."""
 
 
@@ -36,7 +37,7 @@ class MarkKind(IntEnum):
     """The worker has saved its state. The value is the number of steps that the state contains."""
 
     RESTORED = 3
-    """The worker has loaded a state. The value is the number of steps that the state contains."""
+    """The worker continues from a state. The value is the number of steps that the state contains."""
 
     STOPPING = 4
     """The worker has read a request to stop. The value is that of `STEP`."""
@@ -52,6 +53,28 @@ class MarkKind(IntEnum):
 
     GROUP = 8
     """The worker has created a process group. The value is the round."""
+
+    SAVING = 9
+    """The worker has begun to save its state. The value is 0."""
+
+    COMPILING = 10
+    """The worker has begun to compile. The value is the time limit in seconds; 0 for the default."""
+
+    EVALUATING = 11
+    """The worker has begun to evaluate. The value is that of `COMPILING`."""
+
+    PHASE = 12
+    """The worker has begun a phase of another kind. The value is that of `COMPILING`."""
+
+    PHASE_ENDED = 13
+    """The worker has ended the newest phase that had not ended. The value is 0."""
+
+    DONE = 14
+    """The worker has no further step to make. The value is the number of steps that are complete."""
+
+
+PHASES = (MarkKind.SAVING, MarkKind.COMPILING, MarkKind.EVALUATING, MarkKind.PHASE)
+"""The marks that begin a phase, in which the worker makes no steps."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +100,24 @@ class MarkRing:
 
     def write(self, round: int, kind: MarkKind, value: int) -> None:
         """Add a mark."""
-        number = self._count + 1
+        number, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
+        number += 1
+        if newest != round:
+            steps = before = 0
+        if kind is MarkKind.STEP:
+            steps = value
+        elif kind is MarkKind.RESTORED:
+            before = value - steps
         now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         check = number ^ now ^ round ^ kind ^ value
         _MARK.pack_into(self._memory, self._place(number), number, now, round, kind, value, check)
-        _COUNT.pack_into(self._memory, self._offset, number)  # last, so that a counted mark is complete
+        # Last, so that a counted mark is complete.
+        _HEADER.pack_into(self._memory, self._offset, number, round, steps, before)
 
-    def read(self, after: int = 0) -> list[Mark]:
-        """Return the marks with numbers above ``after`` that the ring still has, the oldest first."""
+    def read(self, after: int = 0, at_most: int = CAPACITY) -> list[Mark]:
+        """Return the newest marks with numbers above ``after``, ``at_most`` so many, the oldest first."""
         count = self._count
-        found = (self._read(number) for number in range(max(after, count - CAPACITY) + 1, count + 1))
+        found = (self._read(number) for number in range(max(after, count - at_most) + 1, count + 1))
         return [mark for mark in found if mark is not None]
 
     def newest(self, round: int) -> Mark | None:
@@ -103,13 +134,18 @@ class MarkRing:
         marks = [mark for mark in self.read() if mark.round == round]
         return any(mark.kind is MarkKind.SAVED or (mark.kind is MarkKind.STEP and mark.value > 1) for mark in marks)
 
+    def steps(self, round: int) -> int | None:
+        """Return the number of steps that the training had begun, in this round and before; None if it is unknown."""
+        _, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
+        return before + steps if newest == round and steps else None
+
     @property
     def _count(self) -> int:
-        count: int = _COUNT.unpack_from(self._memory, self._offset)[0]
+        count: int = _HEADER.unpack_from(self._memory, self._offset)[0]
         return count
 
     def _place(self, number: int) -> int:
-        return self._offset + _COUNT.size + number % CAPACITY * _MARK.size
+        return self._offset + _HEADER.size + number % CAPACITY * _MARK.size
 
     def _read(self, number: int) -> Mark | None:
         written, when, round, kind, value, check = _MARK.unpack_from(self._memory, self._place(number))

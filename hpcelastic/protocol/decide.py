@@ -25,6 +25,7 @@ changes of size no longer end the round. If anything else ends it, the run has f
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
+from hpcelastic.protocol.budget import reason_to_give_up, refilled
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View, name_of, participant
@@ -98,7 +99,8 @@ def reopen(state: State, settings: Settings) -> State:
     The state keeps the members of its last round: if one of them is still alive, the next round waits for it.
     """
     cause = Cause.LEAVE if state.round else None
-    reopened = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0, spent={})
+    reopened = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0)
+    reopened = replace(reopened, spent={}, refilled=0, charge=None)
     reopened = replace(reopened, standbys=(), failures=(), reason="the run was reopened")
     return checked(Mover.REOPEN, state, reopened)
 
@@ -263,8 +265,9 @@ def _joining(state: State, view: View) -> Decision:
     if unproved:
         return Decision(None, f"waiting for a heartbeat from {_names(unproved)}")
     state = _charge(state, view)
-    if state.restarts > state.settings.restarts.max:
-        return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_exhausted(state)))
+    spent = reason_to_give_up(state)
+    if spent is not None:
+        return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=spent))
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
     ready, nodes = _ready(state, view), state.settings.nodes
@@ -318,16 +321,12 @@ def _charge(state: State, view: View) -> State:
     cause = state.cause
     if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):
         cause = Cause.NODE
-    spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     failures = _failures(state, view) or state.failures
+    if cause is Cause.WORKER:
+        saved = max((seen.member.progress for seen in view.nodes.values() if seen.member), default=-1)
+        state = refilled(state, failures[0] if failures else None, saved)
+    spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     return replace(state, cause=None, grace=0.0, spent=spent, failures=failures if cause is Cause.WORKER else ())
-
-
-def _exhausted(state: State) -> str:
-    budget = state.settings.restarts.max
-    first = state.failures[0] if state.failures else None
-    what = f"rank {first.rank} failed on {name_of(first.node)}: {first.message}" if first else "a worker failed"
-    return f"{what} (restarts.max is {budget}, all spent)" if budget else f"{what} (restarts.max is 0)"
 
 
 def _unfinished(state: State, finished: Collection[str]) -> str:

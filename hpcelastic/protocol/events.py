@@ -141,8 +141,7 @@ class WorkerEnded:
     """The exit status, or minus the number of the signal that ended the worker."""
 
     mark: str | None = None
-    """The last progress mark of the worker in the round: ``step``, ``saved``, ``restored`` or ``stopping``. None if the
-    worker has written none."""
+    """The last progress mark of the worker in the round, such as ``step`` or ``saved``. None if it has written none."""
 
     mark_value: int | None = None
     """The number of the step of the mark; see `hpcelastic.ipc.marks.MarkKind`."""
@@ -289,6 +288,34 @@ class StacksWritten:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HangExamined:
+    """The agent has examined a round that makes no progress: it has compared the reports of all agents."""
+
+    kind: ClassVar[str] = "hang examined"
+    round: int
+    number: int
+    """The number of the examination in the run."""
+
+    verdict: str
+    """The kind of the hang, such as ``behind``; see `hpcelastic.health.hangs.HangKind`."""
+
+    ranks: tuple[int, ...]
+    """The ranks that the others wait for. Empty if they are unknown."""
+
+    certain: bool
+    """Whether the reports prove the verdict."""
+
+    text: str
+    """The verdict in one line."""
+
+    action: str
+    """What follows: ``none``, ``report``, ``restart`` or ``exclude``."""
+
+    path: str
+    """The directory with the reports and the stacks of all ranks."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved:
     """The agent has published a snapshot, which a worker saved in the background or which was in memory at the end."""
 
@@ -369,6 +396,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     StopRequested,
     WorkersPoll,
     StacksWritten,
+    HangExamined,
     Fenced,
     StoreServed,
     StoreLost,

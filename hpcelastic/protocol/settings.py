@@ -187,11 +187,30 @@ class RestartSettings:
     """The restart budget of a run."""
 
     max: int = 3
-    """Maximum number of rounds of a run that may end by a worker's failure. Lost and leaving nodes do not count."""
+    """Number of rounds of a run that may end by a worker's failure: the restart budget. Lost and leaving nodes do not
+    count."""
+
+    refill_interval: float = 86400.0
+    """Seconds after which one restart is refilled, up to ``max``; 0 to refill none. So a long run does not end by
+    failures that are rare."""
+
+    refill_steps: int = 1000
+    """Number of saved steps after the last failure for which one restart is refilled, up to ``max``; 0 to refill
+    none."""
+
+    identical: int = 2
+    """How often in a row the same error may occur at the same place in the same step until the run ends, because a
+    restart cannot help; 0 for any number."""
 
     def __post_init__(self) -> None:
         if self.max < 0:
             raise ValueError(f"restarts.max is {self.max}; it must be 0 or more")
+        if not (math.isfinite(self.refill_interval) and self.refill_interval >= 0):
+            raise ValueError(f"restarts.refill_interval is {self.refill_interval}; it must be 0 seconds or more")
+        if self.refill_steps < 0:
+            raise ValueError(f"restarts.refill_steps is {self.refill_steps}; it must be 0 or more")
+        if self.identical < 0 or self.identical == 1:
+            raise ValueError(f"restarts.identical is {self.identical}; it must be 2 or more, or 0 for any number")
 
 
 @dataclass(frozen=True)

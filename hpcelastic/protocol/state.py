@@ -84,6 +84,9 @@ class Failure:
     collective: bool = False
     """True if the worker lives, one of its collectives has failed, and no cause of that was found."""
 
+    step: int = -1
+    """The number of training steps that the worker had begun, in all rounds; -1 if it is unknown."""
+
 
 RequeueReason: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
 
@@ -202,6 +205,48 @@ def participant(member: Member, *, with_starting: bool = False) -> Participant:
 
 
 @dataclass(frozen=True)
+class Charge:
+    """The time from which the restart budget is refilled: that of the last failure, or of the last refill after it."""
+
+    time: float
+    """Seconds since the epoch, on the clock of the node that has reported a failure."""
+
+    progress: int
+    """The highest step that workers had reported as saved at the last failure; -1 if they had reported none."""
+
+    failure: str = ""
+    """What the last failure has in common with a repetition of it; empty if a new attempt may help."""
+
+    repeats: int = 1
+    """How often in a row this failure has occurred."""
+
+
+HangAction: TypeAlias = Literal["", "none", "report", "restart", "exclude"]
+
+
+@dataclass(frozen=True)
+class Hang:
+    """An examination of a round that makes no progress; see `hpcelastic.protocol.hangs`."""
+
+    number: int
+    """Examinations of a run are numbered from 1."""
+
+    round: int
+    examiner: str
+    """The node that collects the reports of all nodes, and concludes the examination."""
+
+    verdict: str = ""
+    """The result in one line. Empty as long as the examination is not concluded."""
+
+    ranks: tuple[int, ...] = ()
+    """The ranks that the others wait for. Empty if they are unknown."""
+
+    action: HangAction = ""
+    """What the agents do: nothing because it is no hang, report it, or end the round, without the ranks' nodes from
+    then on or with them. Empty as long as the examination is not concluded."""
+
+
+@dataclass(frozen=True)
 class State:
     """The state that all agents of a run have agreed on: the content of one version of the register.
 
@@ -239,11 +284,20 @@ class State:
     spent: Mapping[str, int] = field(default_factory=dict)
     """Number of rounds that ended by each cause, in the whole run."""
 
+    refilled: int = 0
+    """Number of restarts that were refilled in the restart budget."""
+
+    charge: Charge | None = None
+    """The time from which the restart budget is refilled; None before the first failure."""
+
     failures: tuple[Failure, ...] = ()
     """Failure reports of the last round that a worker's failure ended; the root cause first."""
 
     stacks: int = 0
     """How often the stacks of all workers were requested. Agents write them when the number grows."""
+
+    hang: Hang | None = None
+    """The newest examination of a round that makes no progress."""
 
     reason: str = "the run was created"
     """The reason for this version of the register, for people."""
@@ -251,7 +305,7 @@ class State:
     @property
     def restarts(self) -> int:
         """The spent part of the restart budget."""
-        return self.spent.get(Cause.WORKER.value, 0)
+        return self.spent.get(Cause.WORKER.value, 0) - self.refilled
 
     @property
     def max_nodes(self) -> int:

@@ -50,7 +50,12 @@ RUN_EDGES = (
     RunEdge(Mover.CLOSE, Phase.RUNNING, Phase.CLOSED, "closed by the user"),
     RunEdge(Mover.FAIL, Phase.RUNNING, Phase.FAILED, "an agent of torchrun ends before its workers have succeeded"),
     RunEdge(Mover.STEER, Phase.JOINING, Phase.JOINING, "scaled or drained by the user"),
-    RunEdge(Mover.STEER, Phase.RUNNING, Phase.RUNNING, "scaled or drained by the user, or stacks are requested"),
+    RunEdge(
+        Mover.STEER,
+        Phase.RUNNING,
+        Phase.RUNNING,
+        "scaled or drained by the user, stacks are requested, or a hang is examined",
+    ),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is requested"),
     *(RunEdge(Mover.REOPEN, phase, Phase.JOINING, "reopened by the user") for phase in Phase),
 )

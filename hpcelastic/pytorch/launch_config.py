@@ -186,7 +186,8 @@ def check_fields(given: Any, known: Collection[str], needed: Collection[str] = (
 
 def _settings(config: LaunchConfig, rendezvous: RendezvousSettings) -> Settings:
     try:
-        return Settings(NodeRange(config.min_nodes, config.max_nodes), rendezvous, RestartSettings(config.max_restarts))
+        restarts = RestartSettings(config.max_restarts, refill_interval=0, refill_steps=0, identical=0)  # as torch
+        return Settings(NodeRange(config.min_nodes, config.max_nodes), rendezvous, restarts)
     except ValueError as error:
         raise ConfigError(f"LaunchConfig: {error}") from error
 

@@ -4,6 +4,7 @@
 that a filesystem that hangs blocks only that thread: it renews the lease, and it polls as seldom as possible.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -109,6 +110,8 @@ class Rendezvous:
         """Nodes that the batch system has started and that have not been seen; None if it was not asked."""
 
         self._quorum_since: float | None = None
+        self._changes: deque[Callable[[State], Decision]] = deque()
+        """Changes of the state that this node still has to commit."""
 
     def step(self, member: Member) -> Observation:
         """Publish ``member`` in our lease, then advance the run as far as possible.
@@ -152,6 +155,14 @@ class Rendezvous:
         self._expected = expected
         self._expedite(newer=True)
 
+    def change(self, change: Callable[[State], Decision]) -> None:
+        """Commit the result of ``change`` on the newest state, from the next turn on until that succeeds.
+
+        ``change`` decides nothing if the change is made already, or not needed any more.
+        """
+        self._changes.append(change)
+        self._schedule.record_notification(newer=True)
+
     def receive(self, news: News) -> None:
         """Take account of news from the network."""
         match news:
@@ -185,7 +196,7 @@ class Rendezvous:
     def _poll(self, read: bool) -> Observation:
         """Read the newest version. Decide what follows if the leases are ``read``, or have to be."""
         began = self._clock()
-        version, state = self._read()
+        version, state = self._make_changes()
         read = read or self._must_read(state)
         reason, short, busy = describe(state), False, None
         while read:
@@ -203,6 +214,18 @@ class Rendezvous:
             s.member.early_start and s.member.role == ours.role for s in self._seen.values() if s.member and ours
         )
         return Observation(version.number, state, reason, lease_from, settled, first, short, last, early, waits)
+
+    def _make_changes(self) -> tuple[Version, State]:
+        """Commit the changes of this node, and return the newest version."""
+        version, state = self._read()
+        while self._changes:
+            wanted = self._changes[0](state).next
+            if wanted is None:
+                self._changes.popleft()
+            elif not self._commit(version, wanted):
+                break
+            version, state = self._read()
+        return version, state
 
     def _must_read(self, state: State) -> bool:
         """Return whether this node has to read the leases, because no other node may do so."""
@@ -244,6 +267,8 @@ class Rendezvous:
         self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
             self._schedule.read_within(seconds + _EXPIRY_DELAY)
+        if self._changes:
+            self._schedule.read_within(self._times.poll)
         self._notify_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
             self._request_renewals()

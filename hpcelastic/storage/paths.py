@@ -118,6 +118,14 @@ class RunPaths:
         """The stacks of one node's workers, which a user has requested."""
         return self.root / "stacks" / f"{request:04d}" / f"{safe_name(node)}.txt"
 
+    def hang(self, round: int, number: int) -> Path:
+        """The directory with the reports of all nodes on a round that makes no progress, and the verdict."""
+        return self.root / "hangs" / f"round-{round:04d}" / f"{number:02d}"
+
+    def hang_report(self, round: int, number: int, node: str, kind: str) -> Path:
+        """The report of one node; ``kind`` is ``json`` for the facts and ``txt`` for the stacks."""
+        return self.hang(round, number) / f"{safe_name(node)}.{kind}"
+
     @property
     def facts(self) -> Path:
         """The key-value store of the whole run, for the user's script."""

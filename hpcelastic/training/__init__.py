@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .batches import GlobalBatches
     from .checkpoints import Checkpoint, Checkpoints
     from .elastic import Elastic
+    from .phases import phase
     from .rounds import resumable
     from .sharded_batches import SequentialShards, ShardedBatches, ShardedDataset
     from .stop import ignore_sigterm, on_stop, report_progress, should_stop, time_left, why_stop
@@ -35,6 +36,7 @@ __all__ = [
     "context",
     "ignore_sigterm",
     "on_stop",
+    "phase",
     "publish",
     "report_progress",
     "resumable",
@@ -56,6 +58,7 @@ __getattr__, __dir__ = lazy_names(
         "ShardedDataset": ".sharded_batches",
         "ignore_sigterm": ".stop",
         "on_stop": ".stop",
+        "phase": ".phases",
         "report_progress": ".stop",
         "resumable": ".rounds",
         "should_stop": ".stop",

@@ -16,6 +16,7 @@ from .control_page import mark
 from .fence import Fence, current_fence
 from .file_checkpoints import Loaded, load_best, load_newest
 from .memory_checkpoints import MemoryCheckpoints
+from .phases import marked_phase
 from .process_groups import gather_objects, place_in_group
 from .recovery import Held
 from .retention import CheckpointName, Retention
@@ -129,13 +130,14 @@ class Checkpoints:
         a newer round has saved or loaded here, which makes this worker a zombie.
         """
         name = CheckpointName(self.round, step, self.retention.metric_of(metrics))
-        if is_sharded(state):
-            return self._save_sharded(name, state, wait)
-        if wait:
-            self._publish(name, state)
-        else:
-            self._publish_later(name, state)
-        return self.directory / str(name)
+        with marked_phase(MarkKind.SAVING):
+            if is_sharded(state):
+                return self._save_sharded(name, state, wait)
+            if wait:
+                self._publish(name, state)
+            else:
+                self._publish_later(name, state)
+            return self.directory / str(name)
 
     def _save_sharded(self, name: CheckpointName, state: dict[str, Any], wait: bool) -> Path:
         """Save this rank's part. All ranks do the same: if one cannot begin or does not succeed, none does."""

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hpcelastic.errors import ConfigError
+from hpcelastic.ipc.marks import MarkKind
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
 from .context import context
+from .control_page import mark
 from .learning_rates import scale_learning_rates
 from .loading import Batches, Loading
 from .periodic_saves import PeriodicSaves
@@ -154,6 +156,7 @@ class Elastic:
         shares = self._data.shares(data, self.step, last, self._worker)
         self._small.find_buffers(self._parts.values())
         self._commit(self.step, self.samples)
+        mark(MarkKind.RESTORED, self.step)
         while self.step < last:
             if should_stop():
                 self._keep_for_next_round()
@@ -166,6 +169,7 @@ class Elastic:
             if self._saves.is_due(self.step, self.metrics):
                 self._save(wait=False)
         self._save()
+        mark(MarkKind.DONE, self.step)
 
     @property
     def samples(self) -> int:

@@ -12,10 +12,12 @@ except ImportError as error:
     raise ImportError("hpcelastic.training.lightning needs a package: pip install lightning") from error
 
 from hpcelastic.errors import ConfigError
+from hpcelastic.ipc.marks import MarkKind
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
 from .context import context
+from .control_page import mark
 from .loading import Loading
 from .random_numbers import gather_random_states, restore_random_state
 from .shards import is_sharded
@@ -90,6 +92,15 @@ class CheckpointCallback(Callback):
             self._save(trainer, wait=stopping)
         if stopping:
             sys.exit()  # trainer.should_stop would end this epoch as if it were complete
+
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        mark(MarkKind.EVALUATING, 0)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        mark(MarkKind.PHASE_ENDED, 0)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        mark(MarkKind.DONE, self._step)
 
     def _save(self, trainer: Trainer, *, wait: bool) -> None:
         # The public save_checkpoint hands the same dictionary to the strategy, which may write a directory instead.

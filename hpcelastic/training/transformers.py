@@ -19,9 +19,11 @@ except ImportError as error:
     ) from error
 
 from hpcelastic.errors import ConfigError
+from hpcelastic.ipc.marks import MarkKind
 
 from .checkpoints import Checkpoints
 from .context import context
+from .control_page import mark
 from .process_groups import gather_objects
 from .random_numbers import gather_random_states, restore_random_state
 from .stop import should_stop
@@ -97,6 +99,11 @@ class CheckpointCallback(TrainerCallback):
         if should_stop():
             self._save(wait=True)
             control.should_training_stop = True
+        elif control.should_evaluate:
+            mark(MarkKind.EVALUATING, 0)  # until the next step
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        mark(MarkKind.DONE, state.global_step)
 
     def _save(self, *, wait: bool) -> None:
         self._is_due = False

@@ -267,7 +267,8 @@ def await_spawn_request() -> list[str]:
         signal.signal(signum, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    learner = _import_learner() if sys.argv[2] == "1" else None
+    learner = _load_file("learned_imports").ImportLearner(_fork_child_of_agent) if sys.argv[2] == "1" else None
+    collective_watch = _load_file("collective_watch")
     names, arguments, initial = sys.argv[3].split(","), sys.argv[4:], _initial_environment()
     sys.path[: len(import_path_start(arguments))] = import_path_start(arguments)  # it began with our own directory
     set_command_line(arguments)
@@ -288,6 +289,7 @@ def await_spawn_request() -> list[str]:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # signals are delivered later
         if not _is_cancelled(connection) and _fork_worker(control, connection, learner):
             arguments = _become_worker(*_receive_spawn_command(connection), initial, output, learner)
+            collective_watch.start()
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             return arguments
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -331,14 +333,14 @@ def _receive_request(control: socket.socket) -> socket.socket | None:
     return socket.socket(fileno=fds[0]) if fds else None
 
 
-def _import_learner() -> Any:
-    """Return an `ImportLearner`, whose module no worker can find in ``sys.modules``."""
-    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "learned_imports.py")
-    spec = importlib.util.spec_from_file_location("_hpcelastic_learned_imports", path)
+def _load_file(name: str) -> Any:
+    """Return a module of this directory, which no worker can find in ``sys.modules``."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"_hpcelastic_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.ImportLearner(_fork_child_of_agent)
+    return module
 
 
 # Running the script

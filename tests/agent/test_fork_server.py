@@ -392,7 +392,8 @@ def test_an_unusable_fork_server(
     if "DEVICE" in module:
         monkeypatch.setattr(fork_server, "PROGRAM", str(tmp_path / "fork_server_main.py"))
         program = Path(workers.__file__).parents[1] / "worker" / "fork_server_main.py"
-        shutil.copy(program.with_name("learned_imports.py"), tmp_path)
+        for name in ("learned_imports.py", "collective_watch.py"):
+            shutil.copy(program.with_name(name), tmp_path)
         text = program.read_text()
         (tmp_path / "fork_server_main.py").write_text(text.replace('"/dev/nvidia"', repr(str(tmp_path / "nvidia"))))
         (tmp_path / "nvidia0").touch()

@@ -1,5 +1,6 @@
 """The history of a run as text."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hpcelastic.protocol.events import (
     CheckpointSaved,
     Event,
     Fenced,
+    HangExamined,
     RunEnded,
     StateChanged,
     UnknownEvent,
@@ -34,6 +36,11 @@ WORKERS = WorkersStarted(
     role_world_size=12,
     pids={10: 7, 9: 8},
     cpus="0",
+)
+
+
+HANG = HangExamined(
+    round=2, number=2, verdict="behind", ranks=(3,), certain=True, text="rank 3 on n1 hangs", action="restart", path="/"
 )
 
 
@@ -66,6 +73,14 @@ WORKERS = WorkersStarted(
             ],
             ["n1: the checkpoint of step 5 is not saved: no space"],
             id="checkpoints",
+        ),
+        pytest.param(
+            [
+                replace(HANG, number=1, verdict="progress", text="rank 3 still works", action="none"),
+                HANG,
+            ],
+            ["n1: no progress in round 2: rank 3 on n1 hangs (restart)"],
+            id="a hang",
         ),
         pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(

@@ -9,7 +9,7 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Phase
+from hpcelastic.protocol.state import Hang, HangAction, Phase
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
@@ -29,3 +29,17 @@ def test_the_exit_status_shows_a_run_without_success(
     Register(paths.register, "test").commit(1, encode(replace(state, phase=phase)))
     assert main(["status", str(paths.root)]) == status
     assert f"phase      {phase.value}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("action", "shown"), [("restart", True), ("report", True), ("none", False), ("", False)])
+def test_a_hang_is_shown_with_what_followed(
+    action: HangAction, shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases):
+        directory.mkdir(parents=True)
+    state = open_run(FileBackend(paths), "r", Settings(), "test")
+    hang = Hang(1, 2, "a@1", "rank 3 on n1 hangs", (3,), action)
+    Register(paths.register, "test").commit(1, encode(replace(state, phase=Phase.RUNNING, round=2, hang=hang)))
+    assert main(["status", str(paths.root)]) == 0
+    assert (f"hang       round 2: rank 3 on n1 hangs ({action})" in capsys.readouterr().out) == shown

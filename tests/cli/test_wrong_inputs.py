@@ -179,6 +179,10 @@ AGENTS = [
     Wrong(
         "agent-conf-key", f"{AGENT} --rdzv-conf wait=3 train.py", "--rdzv-conf: 'wait' is not a known key … last_call"
     ),
+    Wrong("agent-hangs-key", f"{AGENT} --hangs limit=3 train.py", "--hangs: 'limit' is not a known key … min_limit"),
+    Wrong("agent-hangs-action", f"{AGENT} --hangs action=kill train.py", "--hangs: action is 'kill'; write … exclude"),
+    Wrong("agent-hangs-number", f"{AGENT} --hangs factor=often train.py", "--hangs: factor is 'often', … number"),
+    Wrong("agent-hangs-value", f"{AGENT} --hangs factor=0.5 train.py", "--hangs: factor is 0.5; … 1 or more"),
     Wrong("agent-conf-value", f"{AGENT} --rdzv-conf lease=nan train.py", "--rdzv-conf: lease is 'nan' … lease=5"),
     Wrong("agent-restarts", f"{AGENT} --max-restarts some train.py", "--max-restarts … 'some'"),
     Wrong("agent-redirects", f"{AGENT} --redirects all train.py", "--redirects is 'all'; write none, out, err or both"),

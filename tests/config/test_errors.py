@@ -9,7 +9,9 @@ from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 
 RUNS = "entrypoint: {script: train.py}\n"
-ALL_KEYS = "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, environment, exporters, slurm"
+ALL_KEYS = (
+    "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, hangs, environment, exporters, slurm"
+)
 
 FILES = {
     # the text of the file
@@ -123,7 +125,10 @@ FILES = {
         "match_out, match_err, directory",
     ),
     # types
-    "group is a number": (RUNS + "restarts: 3\n", "job.yaml:2: restarts: is 3; write its keys below it: max"),
+    "group is a number": (
+        RUNS + "restarts: 3\n",
+        "job.yaml:2: restarts: is 3; write its keys below it: max, refill_interval, refill_steps, identical",
+    ),
     "group is text": (
         "entrypoint: train.py\n",
         "job.yaml:1: entrypoint: is the text 'train.py'; write its keys below it: script, module, function, "

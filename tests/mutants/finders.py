@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.mutants.tables import failing_row
-from tests.protocol.under_test import ASSIGNMENT, DECIDE, NODE, RANKING, Patch, load
+from tests.protocol.under_test import ASSIGNMENT, BUDGET, DECIDE, EXAMINATION, HANGS, NODE, RANKING, Patch, load
 from tests.simulation.faults import PROFILES, scenario
 from tests.simulation.shrink import violation_of
 
@@ -16,6 +16,9 @@ TABLES = {
     ASSIGNMENT: "tests.protocol.test_decide",
     RANKING: "tests.protocol.test_ranking",
     NODE: "tests.protocol.test_node",
+    BUDGET: "tests.protocol.test_budget",
+    EXAMINATION: "tests.protocol.test_hangs",
+    HANGS: "tests.health.test_hangs",
 }
 """The test module with the tables for each module."""
 

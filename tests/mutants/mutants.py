@@ -2,6 +2,7 @@
 
 from tests.protocol.under_test import (
     ASSIGNMENT,
+    BUDGET,
     DECIDE,
     LEASE_KEEPER,
     LEASES,
@@ -153,10 +154,8 @@ MUTANTS = {
     "a loss spends a restart": Patch(
         DECIDE, 'return Cause.NODE, f"{p.name} was lost"', 'return Cause.WORKER, f"{p.name} was lost"'
     ),
-    "the budget is smaller by one": Patch(
-        DECIDE, "state.restarts > state.settings.restarts.max", "state.restarts >= state.settings.restarts.max"
-    ),
-    "the budget is ignored": Patch(DECIDE, "if state.restarts > state.settings.restarts.max:", "if False:"),
+    "the budget is smaller by one": Patch(BUDGET, "if state.restarts > budget:", "if state.restarts >= budget:"),
+    "the budget is ignored": Patch(BUDGET, "if state.restarts > budget:", "if False:"),
     "a failure spends two restarts": Patch(
         DECIDE,
         "return replace(state, cause=None, grace=0.0, spent=spent,",

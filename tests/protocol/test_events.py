@@ -107,6 +107,22 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         {"round": 1, "rank": 3, "error": "Connection closed by peer"},
     ),
     (events.WorkersPoll(round=1), "workers poll", {"round": 1}),
+    (
+        events.HangExamined(
+            round=2, number=1, verdict="behind", ranks=(3,), certain=True, text="rank 3", action="restart", path="/r"
+        ),
+        "hang examined",
+        {
+            "round": 2,
+            "number": 1,
+            "verdict": "behind",
+            "ranks": [3],
+            "certain": True,
+            "text": "rank 3",
+            "action": "restart",
+            "path": "/r",
+        },
+    ),
     (events.Fenced(round=1), "fenced", {"round": 1}),
     (events.StoreServed(round=1, port=29500, pid=7), "store served", {"round": 1, "port": 29500, "pid": 7}),
     (events.StoreLost(round=1, exit_code=1), "store lost", {"round": 1, "exit_code": 1}),

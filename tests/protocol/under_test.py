@@ -12,6 +12,8 @@ from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
 RANKING = "hpcelastic.protocol.ranking"
+BUDGET, EXAMINATION = "hpcelastic.protocol.budget", "hpcelastic.protocol.hangs"
+HANGS = "hpcelastic.health.hangs"
 LEADERS, POLLING = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
 LIVENESS = "hpcelastic.protocol.liveness"
 FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"

@@ -60,7 +60,7 @@ def test_the_handler_of_the_plug_in_tells_everything_about_the_run(launches: lis
     task, nodes = launch.task, NodeRange(2, 3)
     assert (task.paths, task.run_id, task.settings.nodes) == (handler.spec.paths, "r", nodes)
     assert task.settings.rendezvous == handler.spec.settings.rendezvous
-    assert task.settings.restarts == RestartSettings(4)
+    assert task.settings.restarts == RestartSettings(4, refill_interval=0, refill_steps=0, identical=0)
     assert task.agent.network == NetworkSettings("lo", notifications=False)
     assert (launch.identity.address, launch.temporary) == ("127.0.0.1", False)
 

@@ -12,9 +12,10 @@ import pytest
 
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError, StoreError, VisibilityError
-from hpcelastic.protocol.decide import drain
+from hpcelastic.protocol.decide import Decision, drain, request_stacks
+from hpcelastic.protocol.hangs import examine
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
+from hpcelastic.protocol.state import Cause, Hang, NodeState, Phase, Seen, State
 from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run, steer_run
 from hpcelastic.storage import files, leases
 from hpcelastic.storage.leases import read_leases
@@ -762,3 +763,42 @@ def test_a_node_that_has_just_regained_its_lease_forms_no_round(tmp_path: Path) 
     assert a.step().state.phase is Phase.JOINING
     wait(world, MARGIN + 0.1, a, b)
     assert a.step().state.phase is Phase.RUNNING
+
+
+# Changes that a node requests
+
+
+def test_a_change_is_committed_in_the_next_turn(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    for node in (b, a):
+        name = node.member.node
+        node.rendezvous.change(lambda state, name=name: examine(state, 1, name, "no progress", 0))  # type: ignore[misc]
+    versions = len(history(world))
+    assert a.step().state.hang == Hang(1, 1, a.member.node)
+    assert b.step().state.hang == Hang(1, 1, a.member.node), "of two requests one is granted"
+    assert len(history(world)) == versions + 1
+    assert a.step().state.phase is Phase.RUNNING
+
+
+def test_a_change_that_loses_a_race_is_decided_anew(tmp_path: Path) -> None:
+    world, a, _ = running_pair(tmp_path)
+    races = iter([True, True])
+
+    def change(state: State) -> Decision:
+        if next(races, False):  # another node commits between the read and the commit
+            steer_run(world.backend, "user", lambda state: request_stacks(state))
+        return examine(state, 1, a.member.node, "no progress", 0)
+
+    a.rendezvous.change(change)
+    state = a.step().state
+    assert (state.hang, state.stacks) == (Hang(1, 1, a.member.node), 2)
+
+
+def test_a_node_that_has_just_regained_its_lease_changes_nothing_yet(tmp_path: Path) -> None:
+    world, a, b = running_pair(tmp_path)
+    wait(world, LEASE + 0.1, b)
+    a.step()  # regains its lease
+    a.rendezvous.change(lambda state: examine(state, 1, a.member.node, "no progress", 0))
+    assert a.step().state.hang is None
+    wait(world, MARGIN + HEARTBEAT, a, b)  # its next renewal is later than the margin
+    assert a.step().state.hang == Hang(1, 1, a.member.node)

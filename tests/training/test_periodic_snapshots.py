@@ -79,7 +79,9 @@ def test_a_number_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cost", [0.001, 0.05, 0.2, 3.0])
-def test_snapshots_stop_the_training_for_at_most_a_two_hundredth_of_the_time(monkeypatch: pytest.MonkeyPatch, cost: float) -> None:
+def test_snapshots_stop_the_training_for_half_a_percent_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, cost: float
+) -> None:
     training = Training(monkeypatch).begin()
     training.cost = cost
     assert training.run(1)[:1] == [] and training.run(1) == [1], "never before the first step, and soon after it"

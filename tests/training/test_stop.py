@@ -173,4 +173,9 @@ def test_a_checkpoint_counts_as_progress(control_page: ControlPage, tmp_path: Pa
     subprocess.run([sys.executable, "-c", code], env=environment(control_page), cwd=tmp_path, check=True)
     assert control_page.progress() == 40
     marks = control_page.marks(0).read()
-    assert [(mark.kind, mark.value) for mark in marks] == [(MarkKind.SAVED, 40), (MarkKind.RESTORED, 40)]
+    assert [(mark.kind, mark.value) for mark in marks] == [
+        (MarkKind.SAVING, 0),
+        (MarkKind.SAVED, 40),
+        (MarkKind.PHASE_ENDED, 0),
+        (MarkKind.RESTORED, 40),
+    ]

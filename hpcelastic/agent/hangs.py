@@ -1,0 +1,332 @@
+"""The part of an agent in the examination of a round that makes no progress; see `hpcelastic.protocol.hangs`."""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from hpcelastic.agent.session import Session
+from hpcelastic.agent.settings import HangSettings
+from hpcelastic.agent.stacks import (
+    StackCollector,
+    WorkersOfRound,
+    WorkerStacks,
+    describe_stacks,
+    held,
+    state_letter,
+    state_of,
+)
+from hpcelastic.agent.watchdog import Overdue, Watchdog
+from hpcelastic.agent.worker import Worker
+from hpcelastic.errors import StoreError
+from hpcelastic.health.hangs import GroupReport, HangKind, HangVerdict, RankReport, judge
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.events import HangExamined, StoreFailed
+from hpcelastic.protocol.hangs import conclude, examine
+from hpcelastic.protocol.state import Hang, HangAction, Participant, Phase, State, name_of
+from hpcelastic.storage import files
+
+_SAMPLES, _SAMPLE_INTERVAL = 3, 0.15
+"""Number of stacks of each worker that are compared, and the seconds between them."""
+
+_REPORT_TIMEOUT = 5.0
+"""Seconds in which the examiner waits for the reports of all nodes."""
+
+_EXAMINATION_TIMEOUT = 15.0
+"""Seconds after which an examination that is not concluded is repeated, because its examiner cannot."""
+
+_RECORD_TIMEOUT = 1.0
+"""Seconds in which workers copy their flight records, after their stacks were sampled."""
+
+_POLL_INTERVAL = 0.02
+
+_TOLERANCE = 0.9
+"""A worker that others wait for counts as overdue after this part of its limit, because agents check at intervals."""
+
+_BUSY = 0.1
+"""The part of a processor that a rank uses at least, with the processes of its data loader, while it works. It is small
+because the machine may be busy, and because a rank that waits uses almost nothing."""
+
+_COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/", "/triton/")
+"""Directories of code that compiles. Nobody announces a compilation that a new shape of the data causes."""
+
+
+class HangExaminer:
+    """Requests examinations, reports on this node's workers, and concludes the examinations that it has requested.
+
+    ``seen`` is the newest examination before the agent started. ``end_round`` is called with a hang of the running
+    round whose action ends it, if this node has workers among its ranks, or has examined it.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: HangSettings,
+        collector: StackCollector,
+        watchdog: Watchdog,
+        control_page: ControlPage,
+        end_round: Callable[[Hang], None],
+    ) -> None:
+        self._session, self._settings, self._collector = session, settings, collector
+        self._watchdog, self._control_page, self._end_round = watchdog, control_page, end_round
+        hang = session.spec.state.hang
+        self._seen = self._concluded = 0 if hang is None else hang.number
+        """The newest examination that this agent has reported to, and the newest whose conclusion it has seen."""
+
+        self._overdue: Overdue | None = None
+        """The reason for this agent's newest request."""
+
+        self._next_request, self._delay = 0.0, self._first_delay
+        self._reported = False
+        """Whether the lack of progress that lasts was reported."""
+
+    @property
+    def _first_delay(self) -> float:
+        return self._settings.min_limit / 2
+
+    # In the agent's thread
+
+    def check(self, found: WorkersOfRound) -> None:
+        """Request an examination if a worker of this node makes no progress."""
+        if self._watchdog.seconds_left() not in (0.0, None):
+            return
+        overdue = self._watchdog.check(found)
+        now = time.monotonic()
+        if overdue is None:
+            if all(not self._watchdog.progress(worker).is_overdue for worker in found.workers):
+                self._reported, self._delay = False, self._first_delay
+            return
+        if self._reported or now < self._next_request:
+            return
+        self._overdue = overdue
+        self._next_request, self._delay = now + self._delay, min(2 * self._delay, self._settings.without_marks)
+        member, seen = self._session.member, self._seen
+        why = f"{member.name}: rank {overdue.rank} has made no progress for {overdue.still:.0f} s"
+        self._session.call_rendezvous(
+            lambda rendezvous: rendezvous.change(lambda state: examine(state, overdue.round, member.node, why, seen))
+        )
+
+    def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
+        """Take part in the newest examination. Returns at once."""
+        hang = state.hang
+        if hang is None or (hang.number <= self._seen and (not hang.action or hang.number <= self._concluded)):
+            return
+        found = workers()
+        if found.round == hang.round:
+            if hang.action:
+                self._conclude(hang, found)
+            elif state.phase is Phase.RUNNING:
+                self._begin_report(hang, state.participants, found)
+        self._seen = hang.number
+        if hang.action:
+            self._concluded = hang.number
+
+    def _begin_report(self, hang: Hang, participants: Sequence[Participant], found: WorkersOfRound) -> None:
+        self._next_request = time.monotonic() + _EXAMINATION_TIMEOUT
+        stack = contextlib.ExitStack()
+        pidfds = stack.enter_context(held(found.workers))  # here, because this thread reaps the workers
+        first = [self._first_report(worker) for worker in pidfds]
+        self._watchdog.request_records(pidfds, hang.number)
+        arguments = (hang, participants, pidfds, first, stack)
+        threading.Thread(target=self._report, args=arguments, name="hang", daemon=True).start()
+
+    def _conclude(self, hang: Hang, found: WorkersOfRound) -> None:
+        self._next_request = time.monotonic() + self._delay
+        self._reported |= hang.action == "report"
+        ours = hang.examiner == self._session.member.node
+        if ours and hang.action != "none":
+            self._session.report(f"no progress in round {hang.round}: {hang.verdict}{_consequence(hang)}")
+        here = {worker.rank for worker in found.workers}
+        if hang.action in ("restart", "exclude") and (here & {*hang.ranks} or (ours and not hang.ranks)):
+            self._end_round(hang)
+
+    def _first_report(self, worker: Worker) -> RankReport:
+        """Return what is known of a worker without its stacks."""
+        progress, pid = self._watchdog.progress(worker), worker.process.pid
+        limit, letter = progress.limit, state_letter(pid)
+        return RankReport(
+            worker.rank,
+            self._session.member.name,
+            state_of(pid),
+            stopped=letter == "T",
+            blocked=letter == "D",
+            groups=tuple(GroupReport(*count) for count in self._watchdog.collectives(worker)),
+            works=limit is None or progress.still < _TOLERANCE * limit or letter == "t",  # a user debugs it
+            still=progress.still,
+        )
+
+    # In threads of their own
+
+    def _report(
+        self,
+        hang: Hang,
+        participants: Sequence[Participant],
+        pidfds: Mapping[Worker, int],
+        first: Sequence[RankReport],
+        stack: contextlib.ExitStack,
+    ) -> None:
+        """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
+        with stack:
+            reports, text = self._sample(hang.round, pidfds, first)
+        try:
+            name = name_of(self._session.member.node)
+            files.make_directory(self._session.spec.paths.hang(hang.round, hang.number))
+            for kind, data in (("txt", text.encode()), ("json", files.to_json(encode_reports(reports)))):
+                files.publish(self._session.spec.paths.hang_report(hang.round, hang.number, name, kind), data)
+            if hang.examiner == self._session.member.node:
+                self._examine(participants, hang)
+            self._write_records(hang, pidfds)
+        except StoreError as error:
+            self._session.log(StoreFailed(error=str(error)))
+
+    def _sample(
+        self, round: int, pidfds: Mapping[Worker, int], first: Sequence[RankReport]
+    ) -> tuple[list[RankReport], str]:
+        """Return the complete reports, and the text for a file with the stacks."""
+        began, before = time.monotonic(), [_usage(worker.process.pid) for worker in pidfds]
+        samples = [self._collector.collect(pidfds)]
+        while len(samples) < _SAMPLES:
+            time.sleep(_SAMPLE_INTERVAL)
+            samples.append(self._collector.collect(pidfds))
+        after, seconds = [_usage(worker.process.pid) for worker in pidfds], time.monotonic() - began
+        reports = []
+        for worker, report, old, new in zip(pidfds, first, before, after, strict=True):
+            busy = new.seconds - old.seconds >= _BUSY * seconds
+            reports.append(self._complete(report, [each[worker] for each in samples], busy, new.children))
+        return reports, describe_stacks(samples[-1], round, self._control_page)
+
+    def _write_records(self, hang: Hang, workers: Iterable[Worker]) -> None:
+        """Write the flight records of the workers that answer in time."""
+        deadline, records = time.monotonic() + _RECORD_TIMEOUT, dict[Worker, bytes | None]()
+        with contextlib.suppress(OSError):  # the agent ends
+            while None in (records := {w: self._watchdog.record(w, hang.number) for w in workers}).values():
+                if time.monotonic() >= deadline:
+                    break
+                time.sleep(_POLL_INTERVAL)
+        for worker, record in records.items():
+            if record:
+                name = f"flight-record-{worker.rank:05d}"
+                path = self._session.spec.paths.hang_report(hang.round, hang.number, name, "json")
+                files.publish(path, record)
+
+    def _complete(self, report: RankReport, stacks: Sequence[WorkerStacks], busy: bool, children: int) -> RankReport:
+        frames = stacks[-1].main
+        moves = len({each.main for each in stacks}) > 1
+        busy &= report.still < self._settings.without_marks  # later, it is taken for a loop without an end
+        compiles = report.still < self._settings.phase and any(part in frame for frame in frames for part in _COMPILERS)
+        return replace(report, frames=frames, works=report.works or moves or busy or compiles, children=children)
+
+    def _examine(self, participants: Sequence[Participant], hang: Hang) -> None:
+        reports, missing = self._await_reports(participants, hang)
+        has_steps = self._overdue is not None and self._overdue.has_steps
+        verdict = judge(reports, missing)
+        if not has_steps and any(report.works for report in reports):
+            working = next(report for report in reports if report.works)
+            verdict = HangVerdict(HangKind.PROGRESS, (working.rank,), False, f"rank {working.rank} still works")
+        action = self._action(verdict, has_steps)
+        directory = self._session.spec.paths.hang(hang.round, hang.number)
+        files.publish(directory / "verdict.txt", f"{verdict.kind.value}: {verdict.text}\n".encode())
+        self._session.log(
+            HangExamined(
+                round=hang.round,
+                number=hang.number,
+                verdict=verdict.kind.value,
+                ranks=verdict.ranks,
+                certain=verdict.certain,
+                text=verdict.text,
+                action=action,
+                path=str(directory),
+            )
+        )
+        self._session.call_rendezvous(
+            lambda rendezvous: rendezvous.change(
+                lambda state: conclude(state, hang.number, verdict.text, verdict.ranks, action)
+            )
+        )
+
+    def _await_reports(self, participants: Sequence[Participant], hang: Hang) -> tuple[list[RankReport], list[str]]:
+        """Return the reports of all ranks, and the nodes that have not reported in time."""
+        paths, found = self._session.spec.paths, list[RankReport]()
+        missing = [participant.name for participant in participants]
+        deadline = time.monotonic() + _REPORT_TIMEOUT
+        while missing and time.monotonic() < deadline:
+            present = {*files.names(paths.hang(hang.round, hang.number))}
+            for name in list(missing):
+                path = paths.hang_report(hang.round, hang.number, name, "json")
+                if path.name in present and (reports := _read_reports(path)) is not None:
+                    found += reports
+                    missing.remove(name)
+            if missing:
+                time.sleep(_POLL_INTERVAL)
+        return found, missing
+
+    def _action(self, verdict: HangVerdict, has_steps: bool) -> HangAction:
+        if verdict.kind is HangKind.PROGRESS:
+            return "none"
+        action = self._settings.action
+        if action == "auto":
+            return "restart" if has_steps else "report"
+        return "none" if action == "ignore" else action
+
+
+def encode_reports(reports: Sequence[RankReport]) -> list[object]:
+    """Return the JSON form of the reports of one node."""
+    return [encode(report) for report in reports]
+
+
+def _read_reports(path: Path) -> list[RankReport] | None:
+    """Return the reports of a node; None if they cannot be read yet."""
+    try:
+        data = files.read_json(path)
+        return None if data is None else [decode(RankReport, report) for report in data]
+    except DecodeError:
+        return []  # of another version
+
+
+def _consequence(hang: Hang) -> str:
+    match hang.action:
+        case "restart":
+            return "; the round ends, and these processes are replaced" if hang.ranks else "; the round ends"
+        case "exclude":
+            return "; the round ends, and continues without these nodes"
+        case _:
+            return "; the round continues (hangs.action)"
+
+
+class _Usage(NamedTuple):
+    """What a process and all processes below it have used."""
+
+    seconds: float
+    """Processor time."""
+
+    children: int
+    """Number of processes below it that have not ended."""
+
+
+def _usage(pid: int) -> _Usage:
+    ticks = children = 0
+    for each in (pid, *_descendants(pid)):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(fields[11]) + int(fields[12])  # proc_pid_stat(5): utime, stime
+            children += each != pid and fields[0] != "Z"
+    return _Usage(ticks / os.sysconf("SC_CLK_TCK"), children)
+
+
+def _descendants(pid: int) -> list[int]:
+    children = _children(pid)
+    return children + [each for child in children for each in _descendants(child)]
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found

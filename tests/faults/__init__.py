@@ -1,0 +1,1 @@
+"""Faults in real runs, and the verdicts on them."""
