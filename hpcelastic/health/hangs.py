@@ -124,8 +124,12 @@ def _by_counts(by_rank: dict[int, RankReport]) -> HangVerdict | None:
     if not awaited:
         return None
     first = {other for others in awaited.values() for other in others} - awaited.keys()
+    outside = [rank for rank in sorted(first) if not _in_collective(by_rank[rank])]
+    if outside:
+        return _verdict(HangKind.BEHIND, by_rank, outside, certain=True)
     if first:
-        return _verdict(HangKind.BEHIND, by_rank, sorted(first), certain=True)
+        places = "; ".join(_place(by_rank[rank]) for rank in sorted({*first, *awaited})[:4])
+        return HangVerdict(HangKind.MISMATCH, (), False, f"the ranks wait in different collectives: {places}")
     # Each rank is ahead of another one. A rank whose stack shows that it waits for no other rank has only begun a
     # collective in advance.
     idle = {rank for rank in awaited if by_rank[rank].frames and not waits(by_rank[rank])}
@@ -198,7 +202,11 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/lib/python3", "/hpcelastic
 
 def waits(report: RankReport) -> bool:
     """Return whether the stack shows that the rank waits for other ranks."""
-    return any(file in frame for frame in report.frames for file in _WAITS) or _in_backward(report)
+    return _in_collective(report) or _in_backward(report)
+
+
+def _in_collective(report: RankReport) -> bool:
+    return any(file in frame for frame in report.frames for file in _WAITS)
 
 
 def _in_backward(report: RankReport) -> bool:
