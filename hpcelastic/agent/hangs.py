@@ -32,7 +32,8 @@ from hpcelastic.protocol.state import Hang, HangAction, Participant, Phase, Stat
 from hpcelastic.storage import files
 
 _SAMPLES, _SAMPLE_INTERVAL = 3, 0.15
-"""Number of stacks of each worker that are compared, and the seconds between them."""
+"""Number of stacks of each worker that are compared, and the seconds between them. In all they take longer than a
+worker needs to copy the numbers of its collectives."""
 
 _REPORT_TIMEOUT = 5.0
 """Seconds in which the examiner waits for the reports of all nodes."""
@@ -155,10 +156,17 @@ class HangExaminer:
             state_of(pid),
             stopped=letter == "T",
             blocked=letter == "D",
-            groups=tuple(GroupReport(*count) for count in self._watchdog.collectives(worker)),
+            groups=self._groups(worker),
             works=limit is None or progress.still < _TOLERANCE * limit or letter == "t",  # a user debugs it
             still=progress.still,
         )
+
+    def _groups(self, worker: Worker) -> tuple[GroupReport, ...]:
+        return tuple(GroupReport(*count) for count in self._watchdog.collectives(worker))
+
+    def _newest_mark(self, round: int, worker: Worker) -> int:
+        mark = self._control_page.marks(worker.local_rank).newest(round)
+        return 0 if mark is None else mark.number
 
     # In threads of their own
 
@@ -189,13 +197,17 @@ class HangExaminer:
     ) -> tuple[list[RankReport], str]:
         """Return the complete reports, and the text for a file with the stacks."""
         began, before = time.monotonic(), [_usage(worker.process.pid) for worker in pidfds]
+        marks = [self._newest_mark(round, worker) for worker in pidfds]
         samples = [self._collector.collect(pidfds)]
         while len(samples) < _SAMPLES:
             time.sleep(_SAMPLE_INTERVAL)
             samples.append(self._collector.collect(pidfds))
         after, seconds = [_usage(worker.process.pid) for worker in pidfds], time.monotonic() - began
         reports = []
-        for worker, report, old, new in zip(pidfds, first, before, after, strict=True):
+        for worker, report, old, new, mark in zip(pidfds, first, before, after, marks, strict=True):
+            groups = self._groups(worker)
+            progressed = groups != report.groups or self._newest_mark(round, worker) != mark
+            report = replace(report, groups=groups, progressed=progressed)
             busy = new.seconds - old.seconds >= _BUSY * seconds
             reports.append(self._complete(report, [each[worker] for each in samples], busy, new.children))
         return reports, describe_stacks(samples[-1], round, self._control_page)

@@ -77,6 +77,9 @@ class RankReport:
     works: bool = False
     """Whether the rank works although it makes no progress; see `HangKind.PROGRESS`."""
 
+    progressed: bool = False
+    """Whether the rank has made progress during the examination."""
+
     still: float = 0.0
     """Seconds for which its agent has seen no progress of the rank."""
 
@@ -102,12 +105,16 @@ class HangVerdict:
 def judge(reports: Sequence[RankReport], missing: Sequence[str] = ()) -> HangVerdict:
     """Return the verdict on the ranks of a round. ``missing`` are nodes that have not reported."""
     by_rank = {report.rank: report for report in sorted(reports, key=lambda report: report.rank)}
+    progressed = [rank for rank, report in by_rank.items() if report.progressed]
+    if progressed:
+        return HangVerdict(HangKind.PROGRESS, tuple(progressed), True, f"{_ranks(progressed)} made progress meanwhile")
     stopped = [rank for rank, report in by_rank.items() if report.stopped]
     if stopped:
         return _verdict(HangKind.STOPPED, by_rank, stopped, certain=True)
     verdict = _by_counts(by_rank) or _by_stacks(by_rank)
-    if verdict.ranks and all(by_rank[rank].works for rank in verdict.ranks):
-        return HangVerdict(HangKind.PROGRESS, verdict.ranks, False, f"{verdict.text}, and still works")
+    working = [rank for rank in by_rank if by_rank[rank].works]
+    if {*verdict.ranks} <= {*working} if verdict.ranks else working:
+        return HangVerdict(HangKind.PROGRESS, verdict.ranks, False, f"{verdict.text}; {_ranks(working)} still works")
     if missing:
         names = ", ".join(missing)
         text = f"{verdict.text}; {names} {'has' if len(missing) == 1 else 'have'} not reported"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-INTERVAL = 0.5
+INTERVAL = 0.2
 """Seconds between two copies."""
 
 MAX_GROUPS = 64

@@ -84,9 +84,9 @@ def test_a_random_hang_is_named_rightly(shell: Shell, seed: int) -> None:
     run.await_workers(nodes * workers)
     (event,) = [event for event in run.events("hang examined") if event["action"] != "none"]
     assert event["round"] == 1
-    # Either of two ranks may be wrong; and rank 0 does not wait in its broadcast.
+    # Either of two ranks may be wrong; and rank 0 need not wait in its broadcast.
     if case.verdict == "mismatch" and (nodes * workers == 2 or culprit == 0):
-        assert (event["verdict"], event["ranks"], event["certain"]) == ("mismatch", [], False), event
+        assert event["verdict"] == "mismatch" and event["ranks"] in ([], [culprit]), event
     else:
         assert (event["verdict"], event["ranks"]) == (case.verdict, [] if case.unnamed else [culprit]), event
     run.finish()

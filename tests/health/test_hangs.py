@@ -123,9 +123,22 @@ def test_a_rank_that_is_blocked_in_the_kernel_is_named_with_its_state() -> None:
 def test_a_rank_that_works_hangs_not() -> None:
     reports = [rank(0, ALL_REDUCE, group(7)), replace(rank(1, READ, group(6)), works=True)]
     verdict = judge(reports)
-    assert (verdict.kind, verdict.ranks) == (HangKind.PROGRESS, (1,)) and verdict.text.endswith(", and still works")
+    assert (verdict.kind, verdict.ranks) == (HangKind.PROGRESS, (1,)) and verdict.text.endswith("; rank 1 still works")
     waiting = judge([replace(reports[0], works=True), replace(reports[1], works=False)])
     assert waiting.kind is HangKind.BEHIND  # whether a rank that waits uses the processor does not matter
+
+
+def test_a_round_of_which_any_rank_progresses_hangs_not() -> None:
+    reports = [replace(rank(0, ALL_REDUCE, group(7)), progressed=True), rank(1, READ, group(6))]
+    verdict = judge(reports)
+    assert (verdict.kind, verdict.ranks) == (HangKind.PROGRESS, (0,))
+    assert verdict.text == "rank 0 made progress meanwhile"
+
+
+def test_if_no_rank_is_to_blame_none_may_work() -> None:
+    reports = [rank(i, ALL_REDUCE, group(7)) for i in range(3)]
+    assert judge(reports).kind is HangKind.CONNECTION
+    assert judge([*reports[:2], replace(reports[2], works=True)]).kind is HangKind.PROGRESS
 
 
 def test_a_data_loader_whose_processes_are_gone() -> None:

@@ -22,7 +22,7 @@ TABLES = {
 }
 """The test module with the tables for each module."""
 
-HISTORIES = 400
+HISTORIES = 2000
 """Maximum number of simulated histories for one mutant."""
 
 _ROOT = Path(__file__).parents[2]

@@ -7,7 +7,8 @@ _CHAIN = "first = {other for others in awaited.values() for other in others} - a
 MUTANTS = {
     "a rank that waits itself is named": Patch(HANGS, _CHAIN, _CHAIN.removesuffix(" - awaited.keys()")),
     "a rank that is ahead counts as behind": Patch(HANGS, "if theirs < count}", "if theirs > count}"),
-    "a rank that works is ended": Patch(HANGS, "if verdict.ranks and all(", "if False and all("),
+    "a rank that works is ended": Patch(HANGS, "if {*verdict.ranks} <= {*working} if", "if False if"),
+    "a rank that progresses is ended": Patch(HANGS, "    if progressed:\n", "    if False:\n"),
     "a stopped rank is not noticed": Patch(HANGS, "    if stopped:\n", "    if False:\n"),
     "the ranks of the common collective are named": Patch(HANGS, "names[rank] != common", "names[rank] == common"),
     "a node that has not reported makes no difference": Patch(HANGS, "    if missing:\n", "    if False:\n"),
