@@ -17,7 +17,7 @@ def test_no_step_is_lost_with_a_worker_or_a_node(fresh_cluster: Callable[..., Sl
         others = {note.pid for note in stage.newest() if note.rank != 1}
         stage.kill_worker(rank=1)
         round = stage.until_world(3, after_round=round)  # perhaps after a round of two
-        assert others < {note.pid for note in stage.newest()}
+        assert others <= {note.pid for note in stage.newest()}  # the third may not have made a step yet
         cluster.kill_node(stage.node_of(rank=2))
         stage.until_world(2, after_round=round)
         assert stage.verdict().steps_lost <= 2  # a step that not all ranks had done
