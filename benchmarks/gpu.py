@@ -51,7 +51,7 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
             runs.append(run)
     resumed = None
     if workers and parameters.backend == "nccl":
-        together = resume.Parameters(parameters.repeat, builds=(0.0,), sides=_KEEPING, device="cuda")
+        together = resume.Parameters(parameters.repeat, builds=(0.0,), sides=_KEEPING, examples=(), device="cuda")
         resumed = resume.measure(together, say)
     return {"parameters": asdict(parameters), "workers": workers, "runs": runs, "resumed": resumed}
 

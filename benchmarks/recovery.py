@@ -29,7 +29,7 @@ _SETTLE = 2.0
 @dataclass(frozen=True)
 class Parameters:
     repeat: int = 3
-    timeout: float = 90.0
+    timeout: float = 60.0
     """Seconds after which the recovery counts as failed."""
 
     attempts: int = 2

@@ -13,22 +13,27 @@ import signal
 import tempfile
 import time
 import timeit
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from benchmarks.machine import CHECKOUT
 from benchmarks.notes import until
 from benchmarks.processes import send
 from benchmarks.report import Table, attempts_note, is_hopeless, ratio, spread
 from benchmarks.sides import FT_LAUNCHER, TORCHFT, FtLauncher, Ours, TorchFt, Torchrun, Workload, why_not
 
-SCRIPT = Path(__file__).with_name("trains.py")
+SCRIPT, EXAMPLE = (Path(__file__).with_name(name) for name in ("trains.py", "example.py"))
 NODES = 3
 _TIMEOUT = 60.0
 """Seconds after which a training counts as one that does not continue, as is often the case with torchrun."""
 
 SHARDED = "hpcelastic, Elastic with FSDP2"
+EXAMPLES = ("examples/digits/train_elastic.py", "examples/digits/train.py")
+"""Scripts that are measured unchanged. They import scikit-learn."""
+
 _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
     "hpcelastic, Elastic": (Ours, "elastic"),
     SHARDED: (Ours, "sharded"),
@@ -36,7 +41,10 @@ _SIDES: Mapping[str, tuple[Callable[[Workload], Any], str]] = {
     "torchrun": (Torchrun, "plain"),
     "ft_launcher": (FtLauncher, "plain"),
     "torchft": (TorchFt, "torchft"),
+    **{name: (Ours, name) for name in EXAMPLES},
 }
+"""Each launcher, with a mode of the script trains.py or an example."""
+
 _PEERS = {"ft_launcher": FT_LAUNCHER, "torchft": TORCHFT}
 """Launchers that may not be available."""
 
@@ -58,6 +66,7 @@ class Parameters:
     sides: tuple[str, ...] = ()
     """Names of launchers; all with replicated state if empty."""
 
+    examples: tuple[str, ...] = EXAMPLES
     cases: tuple[str, ...] = (WORKER, NODE)
     boundaries: int = 2000
     """Boundaries that are timed at once."""
@@ -72,7 +81,7 @@ QUICK = Parameters(repeat=1, settle=2.0, builds=(0.0,), boundaries=200)
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Measure all launchers that are available in turn."""
     faults: list[dict[str, Any]] = []
-    chosen = parameters.sides or tuple(name for name in _SIDES if name != SHARDED)
+    chosen = parameters.sides or tuple(name for name in _SIDES if name not in (SHARDED, *EXAMPLES))
     missing = {name: why for name in chosen if name in _PEERS and (why := why_not(_PEERS[name]))}
     for why in missing.values():
         say(why)
@@ -87,7 +96,13 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
                     found = {"side": side, "case": case, "build": build, **fault(side, case, build, parameters)}
                     faults.append(found)
                     say(f"{side}, {case}, {build:g} s to build: {found}")
-    return {"parameters": asdict(parameters), "missing": [*missing.values()], "faults": faults, **_boundary(parameters)}
+    examples = []
+    for _ in range(parameters.repeat):
+        for name, case in product(parameters.examples, parameters.cases):
+            examples.append({"side": name, "case": case, "build": 0.0, **fault(name, case, 0.0, parameters)})
+            say(f"{name}, {case}: {examples[-1]}")
+    found = {"missing": [*missing.values()], "faults": faults, "examples": examples}
+    return {"parameters": asdict(parameters), **found, **_boundary(parameters)}
 
 
 def _key(found: Mapping[str, Any]) -> tuple[str, str, float]:
@@ -126,8 +141,10 @@ def fault(name: str, case: str, build: float, parameters: Parameters) -> dict[st
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
         make, mode = _SIDES[name]
         settings = {"rendezvous": {"last_call": 2.0}, "restarts": {"max": 3}}
-        arguments = (mode, f"{build:g}", parameters.device)
-        workload = Workload(Path(directory), SCRIPT, f"2..{NODES}", script_args=arguments, settings=settings)
+        script, arguments = SCRIPT, (mode, f"{build:g}", parameters.device)
+        if name in EXAMPLES:
+            script, arguments = EXAMPLE, (str(CHECKOUT / name), "--epochs", "100000", "--step-time", "0.02")
+        workload = Workload(Path(directory), script, f"2..{NODES}", script_args=arguments, settings=settings)
         side = make(workload)
         side.start_all(NODES)
         try:
@@ -186,30 +203,41 @@ def _notes(directory: Path) -> list[dict[str, Any]]:
 
 
 def tables(results: Mapping[str, Any]) -> list[Table]:
-    sides = list(dict.fromkeys(one["side"] for one in results["faults"]))
+    parameters, never = results["parameters"], f"*never*: not within {_TIMEOUT:g} s"
+    what = (
+        "Seconds from the fault until the ranks that were not lost, or those in their place, have stepped, and until "
+        f"all ranks have stepped; median (least–greatest) of {parameters['repeat']}."
+    )
     made = []
-    for build in results["parameters"]["builds"]:
-        rows = []
-        for case in results["parameters"]["cases"]:
-            chosen = [one for one in results["faults"] if (one["case"], one["build"]) == (case, build)]
-            present = [side for side in sides if any(one["side"] == side for one in chosen)]
-            times = {side: [one["seconds"] for one in chosen if one["side"] == side] for side in present}
-            for side, found in times.items():
-                others = [one["others"] for one in chosen if one["side"] == side]
-                repeated = [one["repeated"] for one in chosen if one["side"] == side and one["repeated"] is not None]
-                most = str(max(repeated)) if repeated else "-"
-                rows.append((case, side, spread(others), spread(found), ratio(times[sides[0]], found), most))
-        note = (
-            f"Seconds from the fault until the ranks that were not lost, or those in their place, have stepped, and "
-            f"until all ranks have stepped; median (least–greatest) of {results['parameters']['repeat']}. *never*: not "
-            f"within {_TIMEOUT:g} s{attempts_note(results['parameters'])}. The script "
-            f"takes {build:g} s to build its model. {' '.join(f'{why}.' for why in results.get('missing', ()))}".strip()
-        )
-        head = ("fault", "side", "others step", "all step", f"{sides[0]} / this side", "repeated steps, at most")
-        made.append(Table(f"The next step after a fault, {build:g} s to build the model", head, tuple(rows), note))
+    for build in parameters["builds"]:
+        chosen = [one for one in results["faults"] if one["build"] == build]
+        builds = f"The script takes {build:g} s to build its model."
+        missing = [f"{why}." for why in results.get("missing", ())]
+        note = " ".join([what, f"{never}{attempts_note(parameters)}.", builds, *missing])
+        made.append(_faults(f"The next step after a fault, {build:g} s to build the model", chosen, note))
+    if examples := results.get("examples"):
+        note = f"{what} The scripts are unchanged. They import torch and scikit-learn, and save every 20 steps."
+        made.append(_faults("The next step of an example after a fault", examples, note))
     row = (spread(results["boundary"]), spread(results["numpy"]))
     note = (
-        f"Microseconds; median (least–greatest) of {results['parameters']['repeat']}. A model with three buffers, "
-        "without the vote about a stop. A script that does not import numpy saves the second part."
+        f"Microseconds; median (least–greatest) of {parameters['repeat']}. A model with three buffers, without the "
+        "vote about a stop. A script that does not import numpy saves the second part."
     )
     return [*made, Table("The boundary of a step", ("boundary", "of which numpy's generator"), (row,), note)]
+
+
+def _faults(title: str, faults: Sequence[Mapping[str, Any]], note: str) -> Table:
+    """Return a table with a row for each case and side, compared with the first side."""
+    first, rows = faults[0]["side"], []
+    for case in dict.fromkeys(one["case"] for one in faults):
+        sides = dict.fromkeys(one["side"] for one in faults if one["case"] == case)
+        found = {side: [one for one in faults if (one["case"], one["side"]) == (case, side)] for side in sides}
+        times = {side: [one["seconds"] for one in chosen] for side, chosen in found.items()}
+        for side, chosen in found.items():
+            others = spread([one["others"] for one in chosen])
+            repeated = max(
+                (str(one["repeated"]) for one in chosen if one["repeated"] is not None), key=int, default="-"
+            )
+            rows.append((case, side, others, spread(times[side]), ratio(times[first], times[side]), repeated))
+    head = ("fault", "side", "others step", "all step", f"{first} / this side", "repeated steps, at most")
+    return Table(title, head, tuple(rows), note)

@@ -46,7 +46,7 @@ from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.errors import CrashLoop, HpcElasticError, RunFailed
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.ipc.control_page import ControlPage
-from hpcelastic.protocol.budget import is_crash_loop
+from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
 from hpcelastic.protocol.node import (
     Action,
@@ -304,7 +304,7 @@ class Agent:
     def _finish(self, state: State) -> None:
         self._session.log(RunEnded(phase=state.phase, reason=state.reason))
         if state.phase is not Phase.SUCCEEDED:
-            error = CrashLoop if state.phase is Phase.FAILED and is_crash_loop(state) else RunFailed
+            error = CrashLoop if has_crash_loop(state) else RunFailed
             raise error(f"the run has {state.phase.value}: {state.reason}", state.failures)
         self._report(f"the run has succeeded: {state.reason}")
         self._exit_code = 0

@@ -94,8 +94,6 @@ class HangExaminer:
 
     def check(self, found: WorkersOfRound) -> None:
         """Request an examination if a worker of this node makes no progress."""
-        if self._watchdog.seconds_left() not in (0.0, None):
-            return
         overdue = self._watchdog.check(found)
         now = time.monotonic()
         if overdue is None:
@@ -311,7 +309,7 @@ def _consequence(hang: Hang) -> str:
 
 
 class _Usage(NamedTuple):
-    """What a process and all processes below it have used."""
+    """The use of resources by a process and all processes below it."""
 
     seconds: float
     """Processor time."""

@@ -175,9 +175,9 @@ class HangSettings:
     """The detection of rounds that make no progress, and what follows."""
 
     action: Literal["auto", "ignore", "report", "restart", "exclude"] = "auto"
-    """What follows when a hang is detected: nothing, because hangs are not looked for (``ignore``); a report; a new
-    round, in which the processes that the others wait for are replaced (``restart``); the same without the nodes of
-    these processes (``exclude``). ``auto`` restarts if the script calls ``should_stop()`` in each step, and reports
+    """The action after a hang. ``ignore``: the agents do not look for hangs. ``report``: they report it. ``restart``: a
+    new round begins, in which the processes that the others wait for are replaced. ``exclude``: the same, without the
+    nodes of these processes. ``auto`` restarts if the script calls ``should_stop()`` in each step, and reports
     otherwise."""
 
     factor: float = 5.0

@@ -5,7 +5,7 @@ from typing import NoReturn
 from hpcelastic import values
 from hpcelastic.agent.report import describe
 from hpcelastic.errors import CrashLoop, RunFailed
-from hpcelastic.protocol.budget import is_crash_loop
+from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.state import Failure, Phase, State, name_of
 from hpcelastic.storage.paths import RunPaths
 
@@ -15,7 +15,7 @@ def raise_failure(paths: RunPaths, state: State) -> NoReturn:
     message = f"{paths.root.name} has {state.phase.value}: {state.reason}"
     if state.phase is not Phase.FAILED or not state.failures:
         raise RunFailed(message, state.failures)
-    root, kind = state.failures[0], CrashLoop if is_crash_loop(state) else RunFailed
+    root, kind = state.failures[0], CrashLoop if has_crash_loop(state) else RunFailed
     cause, why_not = _original_exception(paths, root)
     message = "\n".join(part for part in (message, describe(root, full=True), why_not) if part)
     raise kind(message, state.failures, rank=root.rank, node=name_of(root.node)) from cause

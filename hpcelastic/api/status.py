@@ -12,7 +12,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
 from hpcelastic.protocol.assignment import assignment
-from hpcelastic.protocol.budget import is_crash_loop
+from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import Lease
@@ -124,7 +124,7 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         jobs=tuple(jobs_of(paths)),
         drained=state.drained,
         scaled=state.target,
-        crash_loop=state.phase is Phase.FAILED and is_crash_loop(state),
+        crash_loop=has_crash_loop(state),
         hang=_hang(state),
         incidents=incidents(paths),
         copied=isinstance(backend, LastStateBackend),

@@ -313,9 +313,8 @@ def _nodes(text: str) -> NodeRange:
 
 def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
     """Parse --rdzv-conf, and print its warnings. Raises ConfigError."""
-    pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
     try:
-        conf = read_conf({name.strip(): value for name, _, value in pairs}, backend, endpoint)
+        conf = read_conf(_pairs(text), backend, endpoint)
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf: {error}") from error
     for line in conf.warnings:
@@ -323,9 +322,15 @@ def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
     return conf
 
 
+def _pairs(text: str) -> dict[str, str]:
+    """Return the values in ``KEY=VALUE,...``."""
+    pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
+    return {name.strip(): value for name, _, value in pairs}
+
+
 def _hangs(text: str) -> HangSettings:
     try:
-        return read_hangs(text)
+        return read_hangs(_pairs(text))
     except ValueError as error:
         raise ConfigError(f"--hangs: {str(error).replace('hangs.', '', 1)}") from error
 

@@ -1,22 +1,22 @@
 """Read ``--hangs`` of `hpcelastic agent`. Pure."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from hpcelastic.agent.settings import HangSettings
 
 
-def read_hangs(text: str) -> HangSettings:
-    """Return the settings in ``KEY=VALUE,...``; raises ValueError for an unknown key and for an invalid value.
+def read_hangs(pairs: Mapping[str, str]) -> HangSettings:
+    """Return the settings with these values; raises ValueError for an unknown key and for an invalid value.
 
     Examples:
-        >>> read_hangs("action=report,min_limit=60").min_limit
+        >>> read_hangs({"action": "report", "min_limit": "60"}).min_limit
         60.0
     """
     given: dict[str, Any] = {}
     actions = get_args(get_type_hints(HangSettings)["action"])
-    for name, _, value in (pair.partition("=") for pair in filter(None, text.split(","))):
-        name = name.strip()
+    for name, value in pairs.items():
         if name not in (known := [field.name for field in fields(HangSettings)]):
             raise ValueError(f"{name!r} is not a known key; the keys are {', '.join(known)}")
         if name == "action":

@@ -55,7 +55,7 @@ class GroupReport:
 
 @dataclass(frozen=True)
 class RankReport:
-    """What an agent knows of a worker when progress has stopped."""
+    """The knowledge of an agent about a worker that makes no progress."""
 
     rank: int
     node: str

@@ -9,7 +9,7 @@ A crash loop is the same error at the same place in the same step, several times
 import re
 from dataclasses import replace
 
-from hpcelastic.protocol.state import Charge, Failure, State, name_of
+from hpcelastic.protocol.state import Charge, Failure, Phase, State, name_of
 
 
 def refilled(state: State, failure: Failure | None, progress: int) -> State:
@@ -37,7 +37,12 @@ def refilled(state: State, failure: Failure | None, progress: int) -> State:
     return replace(state, refilled=state.refilled + units, charge=charge)
 
 
-def is_crash_loop(state: State) -> bool:
+def has_crash_loop(state: State) -> bool:
+    """Return whether the run has failed because of a crash loop."""
+    return state.phase is Phase.FAILED and _is_crash_loop(state)
+
+
+def _is_crash_loop(state: State) -> bool:
     """Return whether the last failures were the same so often that a restart cannot help."""
     limit = state.settings.restarts.identical
     return bool(limit) and state.charge is not None and state.charge.repeats >= limit
@@ -47,7 +52,7 @@ def reason_to_give_up(state: State) -> str | None:
     """Return why no round can follow: the budget is spent, or a restart cannot help. None if one can."""
     budget, first = state.settings.restarts.max, state.failures[0] if state.failures else None
     what = f"rank {first.rank} failed on {name_of(first.node)}: {first.message}" if first else "a worker failed"
-    if state.charge is not None and is_crash_loop(state) and first is not None:
+    if state.charge is not None and _is_crash_loop(state) and first is not None:
         same = f"the same error in the same step, {state.charge.repeats} times in a row (restarts.identical)"
         return f"{what}; {same}: a restart cannot help"
     if state.restarts > budget:

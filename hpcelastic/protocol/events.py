@@ -309,7 +309,7 @@ class HangExamined:
     """The verdict in one line."""
 
     action: str
-    """What follows: ``none``, ``report``, ``restart`` or ``exclude``."""
+    """The action of the agents: ``none``, ``report``, ``restart`` or ``exclude``."""
 
     path: str
     """The directory with the reports and the stacks of all ranks."""

@@ -215,7 +215,7 @@ class Charge:
     """The highest step that workers had reported as saved at the last failure; -1 if they had reported none."""
 
     failure: str = ""
-    """What the last failure has in common with a repetition of it; empty if a new attempt may help."""
+    """The part of the last failure that a repetition has in common with it; empty if a new attempt may help."""
 
     repeats: int = 1
     """How often in a row this failure has occurred."""
@@ -242,8 +242,9 @@ class Hang:
     """The ranks that the others wait for. Empty if they are unknown."""
 
     action: HangAction = ""
-    """What the agents do: nothing because it is no hang, report it, or end the round, without the ranks' nodes from
-    then on or with them. Empty as long as the examination is not concluded."""
+    """The action of the agents. ``none``: it is no hang. ``report``: they report it. ``restart``: they end the round.
+    ``exclude``: they end the round, and the nodes of the ranks stay out from then on. Empty as long as the examination
+    is not concluded."""
 
 
 @dataclass(frozen=True)

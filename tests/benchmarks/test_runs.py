@@ -165,12 +165,20 @@ def test_the_cost_of_an_agent(side: str, parts: set[str]) -> None:
 def test_the_next_step_after_a_fault(side: str, stayed: int) -> None:
     if side == "torchft" and (reason := why_not(TORCHFT)):
         pytest.skip(reason)
-    parameters = resume.Parameters(repeat=1, settle=0.5, builds=(0.0,), sides=(side,))
+    parameters = resume.Parameters(repeat=1, settle=0.5, builds=(0.0,), sides=(side,), examples=())
     results = through_json(resume.measure, parameters)
     assert [one["stayed"] for one in results["faults"]] == [stayed, stayed]
     assert all(one["seconds"] > 0 for one in results["faults"])
     assert not stayed or [one["repeated"] for one in results["faults"]] == [0, 0]
     assert [len(table.rows) for table in resume.tables(results)] == [2, 1]
+
+
+@pytest.mark.parametrize(("script", "stayed"), [(resume.EXAMPLES[0], 2), (resume.EXAMPLES[1], 0)])
+@pytest.mark.nightly
+def test_the_next_step_of_an_example(script: str, stayed: int) -> None:
+    found = resume.fault(script, resume.NODE, 0.0, resume.Parameters(settle=0.5))
+    assert found["stayed"] == stayed
+    assert found["seconds"] > 0
 
 
 @pytest.mark.parametrize(

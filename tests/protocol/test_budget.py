@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from hpcelastic.protocol.budget import identity, is_crash_loop, reason_to_give_up, refilled
+from hpcelastic.protocol.budget import has_crash_loop, identity, reason_to_give_up, refilled
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Failure, State
+from hpcelastic.protocol.state import Cause, Failure, Phase, State
 
 DAY = 86400.0
 
@@ -107,14 +107,14 @@ def failed(*failures: Failure, identical: int = 2) -> State:
     for number, failure in enumerate(failures, 1):
         state = refilled(state, failure, -1)
         state = replace(state, spent={Cause.WORKER.value: number}, failures=(failure,))
-    return state
+    return replace(state, phase=Phase.JOINING if reason_to_give_up(state) is None else Phase.FAILED)
 
 
 def test_the_same_error_in_the_same_step_is_a_crash_loop() -> None:
     assert identity(ERROR) == "step 150, /home/me/data.py:88: ValueError: bad sample (exit status 1)"
-    assert not is_crash_loop(failed(ERROR)) and reason_to_give_up(failed(ERROR)) is None
+    assert not has_crash_loop(failed(ERROR)) and reason_to_give_up(failed(ERROR)) is None
     state = failed(ERROR, replace(ERROR, rank=0, node="b@1", timestamp=1.7e9 + 60))  # on whatever rank
-    assert is_crash_loop(state)
+    assert has_crash_loop(state)
     assert reason_to_give_up(state) == (
         "rank 0 failed on b: ValueError: bad sample (exit status 1); the same error in the same step, 2 times in a row "
         "(restarts.identical): a restart cannot help"
@@ -130,9 +130,9 @@ def test_the_same_error_in_the_same_step_is_a_crash_loop() -> None:
     ],
 )
 def test_another_failure_is_no_repetition(other: Failure) -> None:
-    assert not is_crash_loop(failed(ERROR, other))
-    assert not is_crash_loop(failed(ERROR, other, ERROR))
-    assert is_crash_loop(failed(ERROR, other, ERROR, ERROR))
+    assert not has_crash_loop(failed(ERROR, other))
+    assert not has_crash_loop(failed(ERROR, other, ERROR))
+    assert has_crash_loop(failed(ERROR, other, ERROR, ERROR))
 
 
 @pytest.mark.parametrize(
@@ -146,13 +146,13 @@ def test_another_failure_is_no_repetition(other: Failure) -> None:
     ],
 )
 def test_a_failure_that_a_restart_may_cure_is_no_crash_loop(failure: Failure) -> None:
-    assert not is_crash_loop(failed(failure, failure, failure))
+    assert not has_crash_loop(failed(failure, failure, failure))
 
 
 def test_the_number_of_repetitions_is_a_setting() -> None:
-    assert not is_crash_loop(failed(ERROR, ERROR, identical=3))
-    assert is_crash_loop(failed(ERROR, ERROR, ERROR, identical=3))
-    assert not is_crash_loop(failed(*[ERROR] * 9, identical=0))
+    assert not has_crash_loop(failed(ERROR, ERROR, identical=3))
+    assert has_crash_loop(failed(ERROR, ERROR, ERROR, identical=3))
+    assert not has_crash_loop(failed(*[ERROR] * 9, identical=0))
 
 
 @pytest.mark.parametrize(
