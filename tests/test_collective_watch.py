@@ -10,7 +10,16 @@ from typing import Any
 import pytest
 
 from hpcelastic.worker import collective_watch
-from hpcelastic.worker.collective_watch import MAX_GROUPS, CollectiveWatch, GroupCount, read, write
+from hpcelastic.worker.collective_watch import (
+    MAX_GROUPS,
+    CollectiveWatch,
+    GroupCount,
+    Sampler,
+    Samples,
+    read,
+    read_samples,
+    write,
+)
 
 COUNTS = [GroupCount("0", "default_pg", 8, 4711), GroupCount("17", "mesh_tp", 2, 3)]
 
@@ -73,7 +82,7 @@ def test_the_thread_starts_with_the_first_group_and_copies_the_newest_numbers(
         return group
 
     c10d = SimpleNamespace(_new_process_group_helper=create, _world=SimpleNamespace(pg_map=groups))
-    CollectiveWatch(os.dup(memory), c10d)
+    watch = CollectiveWatch(os.dup(memory), c10d)
     threads = threading.active_count()
     assert read(memory, 3) == ()
     made = c10d._new_process_group_helper(Group("0", 5))
@@ -85,6 +94,59 @@ def test_the_thread_starts_with_the_first_group_and_copies_the_newest_numbers(
     eventually(lambda: [count.name for count in read(memory, 3)] == ["0", "2"])
     groups.clear()  # the groups are destroyed
     eventually(lambda: read(memory, 3) == ())
+    watch._end()  # as at the end of the process, in which the thread must not call torch any more
+    assert threading.active_count() == threads
+
+
+def test_samples_are_those_of_the_round(memory: int) -> None:
+    assert read_samples(memory, 3) == Samples()
+    write(memory, 3, COUNTS, Samples(12.5, 250, 3.25))
+    assert read_samples(memory, 3) == Samples(12.5, 250, 3.25) and read(memory, 3) == tuple(COUNTS)
+    assert read_samples(memory, 4) == Samples()
+
+
+def sleep_in(file: str, seconds: float) -> None:
+    """Sleep in a function that seems to be in ``file``, below a function of this file."""
+    code = compile("def wait(sleep):\n    sleep()\n", file, "exec")
+    scope: dict[str, Any] = {}
+    exec(code, scope)
+    scope["wait"](lambda: time.sleep(seconds))
+
+
+def spin(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("act", "waits"),
+    [
+        pytest.param(lambda: sleep_in("/x/torch/distributed/distributed_c10d.py", 0.3), True, id="in a collective"),
+        pytest.param(lambda: sleep_in("/x/hpcelastic/training/stop.py", 0.3), True, id="in the vote about a stop"),
+        pytest.param(lambda: time.sleep(0.3), False, id="in the user's code"),
+        pytest.param(lambda: sleep_in("/x/torch/autograd/graph.py", 0.3), False, id="in a hook of the backward pass"),
+        pytest.param(lambda: spin(0.3), False, id="at work"),
+    ],
+)
+def test_the_sampler_tells_waiting_from_work(act: Callable[[], None], waits: bool) -> None:
+    samples, done = Samples(), threading.Event()
+
+    def sample() -> None:
+        nonlocal samples
+        sampler = Sampler()
+        while not done.is_set():
+            sampler.wait(done)
+            sampler.sample()
+        samples = sampler.samples
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    act()
+    done.set()
+    thread.join()
+    assert samples.number >= 1 and samples.seconds > 0
+    assert samples.waited > 0.5 * samples.seconds if waits else samples.waited == 0
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -38,6 +38,7 @@ from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.snapshots import snapshots_of
 from hpcelastic.agent.stacks import StackCollector, StackRecorder
+from hpcelastic.agent.stragglers import StragglerWatch
 from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import open_pipe
 from hpcelastic.agent.watchdog import Watchdog
@@ -131,6 +132,7 @@ class Agent:
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
         collector, self._watchdog = StackCollector(control_page.seats), Watchdog(spec.agent.hangs, control_page)
+        self._stragglers = StragglerWatch(session, spec.agent.stragglers, self._watchdog)
         stack.callback(collector.close)
         stack.callback(self._watchdog.close)
         self._stacks = StackRecorder(
@@ -188,6 +190,7 @@ class Agent:
             session.apply(self._machine.stop_timed_out())
         supervisor.expire(boottime())
         self._hangs.check(supervisor.workers())
+        self._stragglers.check(supervisor.workers())
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -230,6 +233,7 @@ class Agent:
             self._announce_leaving(self.notice)
         supervisor.finish_early_stop()
         self._hangs.observe(state, supervisor.workers)
+        self._stragglers.observe(state)
 
     def _signalled(self, signum: int, supervisor: Supervisor) -> None:
         name = signal.Signals(signum).name
@@ -382,6 +386,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        due += [self._watchdog.seconds_left()]
+        due += [self._watchdog.seconds_left(), self._stragglers.seconds_left()]
         due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

@@ -50,6 +50,11 @@ class WorkerProgress:
         return self._steps > 0
 
     @property
+    def steps(self) -> int | None:
+        """The number of the newest step; None before the first, and in a phase."""
+        return None if self._phases or not self.has_steps else self._steps
+
+    @property
     def limit(self) -> float | None:
         """Seconds for which the worker may make no progress; None if nothing is expected of it."""
         settings = self._settings

@@ -205,6 +205,27 @@ class HangSettings:
 
 
 @dataclass(frozen=True)
+class StragglerSettings:
+    """The search for stragglers: ranks that the others wait for in each step."""
+
+    action: Literal["ignore", "report", "exclude"] = "report"
+    """The action after a straggler was found. ``ignore``: agents do not look for stragglers. ``report``: they report
+    it. ``exclude``: its node is drained if another node stands by."""
+
+    threshold: float = 1.2
+    """A rank is a straggler if it works longer than the median rank in each step, by this factor."""
+
+    steps: int = 50
+    """The number of steps over which ranks are compared. They take two renewals of the lease at least."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.threshold) and self.threshold >= 1.05):
+            raise ValueError(f"stragglers.threshold is {self.threshold}; it must be a factor, 1.05 or more")
+        if self.steps < 1:
+            raise ValueError(f"stragglers.steps is {self.steps}; it must be 1 or more")
+
+
+@dataclass(frozen=True)
 class AgentSettings:
     """All settings of an agent except those of the rendezvous."""
 
@@ -217,5 +238,6 @@ class AgentSettings:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     hangs: HangSettings = field(default_factory=HangSettings)
+    stragglers: StragglerSettings = field(default_factory=StragglerSettings)
     store_port: int = 0
     """Port of the store in every round, the workers' MASTER_PORT. 0 selects a free port in each round."""

@@ -15,7 +15,7 @@ from hpcelastic.agent.stacks import WorkersOfRound
 from hpcelastic.agent.worker import Worker
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.worker import collective_watch
-from hpcelastic.worker.collective_watch import GroupCount
+from hpcelastic.worker.collective_watch import GroupCount, Samples
 
 _CHECKS = 40
 """Number of checks within the shortest limit."""
@@ -75,6 +75,10 @@ class Watchdog:
     def collectives(self, worker: Worker) -> tuple[GroupCount, ...]:
         """Return the numbers of collectives that a worker of the round has begun."""
         return collective_watch.read(self._counts[worker.local_rank], self._round)
+
+    def samples(self, worker: Worker) -> Samples:
+        """Return the samples of a worker of the round."""
+        return collective_watch.read_samples(self._counts[worker.local_rank], self._round)
 
     def request_records(self, workers: Iterable[Worker], number: int) -> None:
         """Request the flight records of workers that have process groups."""

@@ -78,6 +78,9 @@ class RunStatus:
     hang: str = ""
     """The newest verdict on a round that made no progress, and what followed; empty if there is none."""
 
+    stragglers: str = ""
+    """The ranks that the others wait for in each step of the running round, in one line; empty if there are none."""
+
     incidents: Mapping[str, NodeVerdict] = field(default_factory=dict)
     """Incidents by node, and whether they exclude the node."""
 
@@ -126,6 +129,7 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         scaled=state.target,
         crash_loop=has_crash_loop(state),
         hang=_hang(state),
+        stragglers=_stragglers(state),
         incidents=incidents(paths),
         copied=isinstance(backend, LastStateBackend),
     )
@@ -136,6 +140,11 @@ def _hang(state: State) -> str:
     if hang is None or hang.action in ("", "none"):
         return ""
     return f"round {hang.round}: {hang.verdict} ({hang.action})"
+
+
+def _stragglers(state: State) -> str:
+    slow = state.slow
+    return slow.text if slow is not None and slow.round == state.round and state.phase is Phase.RUNNING else ""
 
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:

@@ -13,6 +13,7 @@ from hpcelastic.protocol.events import (
     HangExamined,
     LoggedEvent,
     StateChanged,
+    StragglersFound,
     UnknownEvent,
     WorkerEnded,
     WorkersStarted,
@@ -66,6 +67,8 @@ def _describe(logged: LoggedEvent) -> str:
             return f"{node}: rank {rank} ended with {exit_code}{last}"
         case HangExamined(round=round, text=text, action=action) if action != "none":
             return f"{node}: no progress in round {round}: {text} ({action})"
+        case StragglersFound(round=round, text=text):
+            return f"{node}: round {round}: {text or 'no rank is slow any more'}"
         case CheckpointFailed(step=step, error=error):
             return f"{node}: the checkpoint of step {step} is not saved: {error}"
         case UnknownEvent(name=name, fields=fields):

@@ -10,18 +10,19 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.session import Observe
-from hpcelastic.agent.settings import AgentSettings, HangSettings
+from hpcelastic.agent.settings import AgentSettings, HangSettings, StragglerSettings
 from hpcelastic.bootstrap import Task, local_identity, run_node_agent, task_of_run
 from hpcelastic.cli import torchrun
 from hpcelastic.cli.error_file import record_cause
 from hpcelastic.cli.parser import RenamedFlag
 from hpcelastic.config.endpoint import bare_name_error, is_bare_name
-from hpcelastic.config.hangs import read_hangs
 from hpcelastic.config.job import NODES, node_range
+from hpcelastic.config.pairs import read_settings, split_pairs
 from hpcelastic.config.rdzv_conf import RdzvConf, read_conf
 from hpcelastic.config.slurm import check_time
 from hpcelastic.errors import ConfigError, HpcElasticError
@@ -36,6 +37,8 @@ from hpcelastic.protocol.settings import (
 from hpcelastic.slurm.environment import outside_of_steps, slurm_task
 from hpcelastic.slurm.restart import FIRST, Restart, start_agent
 from hpcelastic.storage.paths import RunPaths
+
+T = TypeVar("T")
 
 C10D = "c10d"
 
@@ -81,6 +84,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     line.add_argument("--rdzv-conf", "--rdzv_conf", default="", metavar="K=V,...", help=what)
     what = "detection of hangs, such as action=report or action=ignore; the keys are those of hangs in a job file"
     line.add_argument("--hangs", default="", metavar="K=V,...", help=what)
+    what = "search for stragglers, such as action=exclude; the keys are those of stragglers in a job file"
+    line.add_argument("--stragglers", default="", metavar="K=V,...", help=what)
     what = "a run on this node only, in a new temporary directory; ignores the --rdzv-* options"
     line.add_argument("--standalone", action="store_true", help=what)
     torchrun.add_options(parser)
@@ -185,7 +190,9 @@ def _from_flags(args: argparse.Namespace) -> Task:
         settings = Settings(_nodes(args.nnodes), conf.settings, restarts)
         port = 0 if backend == STATIC else args.master_port or 0  # static: --master-port is the port of the rendezvous
         workers, logs = torchrun.workers(args), torchrun.logs(args)
-        agent = AgentSettings(entrypoint, workers, logs, hangs=_hangs(args.hangs), store_port=port)
+        hangs = _settings(HangSettings, "--hangs", args.hangs)
+        stragglers = _settings(StragglerSettings, "--stragglers", args.stragglers)
+        agent = AgentSettings(entrypoint, workers, logs, hangs=hangs, stragglers=stragglers, store_port=port)
     except ValueError as error:
         raise ConfigError(torchrun.with_flag_names(str(error))) from error
     if directory is None:
@@ -314,7 +321,7 @@ def _nodes(text: str) -> NodeRange:
 def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
     """Parse --rdzv-conf, and print its warnings. Raises ConfigError."""
     try:
-        conf = read_conf(_pairs(text), backend, endpoint)
+        conf = read_conf(split_pairs(text), backend, endpoint)
     except ValueError as error:
         raise ConfigError(f"--rdzv-conf: {error}") from error
     for line in conf.warnings:
@@ -322,17 +329,12 @@ def _conf(text: str, backend: str, endpoint: str) -> RdzvConf:
     return conf
 
 
-def _pairs(text: str) -> dict[str, str]:
-    """Return the values in ``KEY=VALUE,...``."""
-    pairs = (pair.partition("=") for pair in filter(None, text.split(",")))
-    return {name.strip(): value for name, _, value in pairs}
-
-
-def _hangs(text: str) -> HangSettings:
+def _settings(kind: type[T], flag: str, text: str) -> T:
+    """Return the settings ``kind`` that ``flag`` has; raises ConfigError."""
     try:
-        return read_hangs(_pairs(text))
+        return read_settings(kind, split_pairs(text))
     except ValueError as error:
-        raise ConfigError(f"--hangs: {str(error).replace('hangs.', '', 1)}") from error
+        raise ConfigError(f"{flag}: {str(error).removeprefix(flag[2:] + '.')}") from error
 
 
 def _default_id(nodes: NodeRange) -> str:

@@ -43,6 +43,8 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         rows.append(f"drained    {', '.join(status.drained)}")
     if status.hang:
         rows.append(f"hang       {status.hang}")
+    if status.stragglers:
+        rows.append(f"slow       {status.stragglers}")
     for i, (name, verdict) in enumerate(status.incidents.items()):
         verdict_text = f"excluded for {format_duration(verdict.back_in)}" if verdict.out else "admitted"
         rows.append(f"{'incidents' if i == 0 else '':10} {name:16} {verdict_text:10}  {'; '.join(verdict.reasons)}")

@@ -11,7 +11,14 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any, ClassVar
 
-from hpcelastic.agent.settings import AgentSettings, Entrypoint, HangSettings, LogSettings, WorkerSettings
+from hpcelastic.agent.settings import (
+    AgentSettings,
+    Entrypoint,
+    HangSettings,
+    LogSettings,
+    StragglerSettings,
+    WorkerSettings,
+)
 from hpcelastic.config.slurm import SlurmSettings, check_time
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
@@ -79,6 +86,7 @@ class JobConfig:
     network: NetworkSettings = field(default_factory=NetworkSettings)
     health: HealthSettings = field(default_factory=HealthSettings)
     hangs: HangSettings = field(default_factory=HangSettings)
+    stragglers: StragglerSettings = field(default_factory=StragglerSettings)
 
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables for every worker."""
@@ -108,7 +116,14 @@ class JobConfig:
     def agent_settings(self) -> AgentSettings:
         """The settings of an agent, without those of the rendezvous."""
         return AgentSettings(
-            self.entrypoint, self.workers, self.logs, self.environment, self.network, self.health, self.hangs
+            self.entrypoint,
+            self.workers,
+            self.logs,
+            self.environment,
+            self.network,
+            self.health,
+            self.hangs,
+            self.stragglers,
         )
 
 

@@ -55,6 +55,7 @@ ALIASES = {
     "hang_timeout": "hangs.min_limit",
     "watchdog": "hangs",
     "heartbeat_timeout": "hangs.min_limit",
+    "straggler_detection": "stragglers.action",
     "healthcheck": "health.check",
     "nic": "network.interface",
     "ifname": "network.interface",

@@ -316,6 +316,20 @@ class HangExamined:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StragglersFound:
+    """The agent of rank 0 has compared the ranks of the round, and their stragglers have changed."""
+
+    kind: ClassVar[str] = "stragglers found"
+
+    round: int
+    ranks: tuple[int, ...]
+    """The ranks that the others wait for in each step. Empty if there are none any more."""
+
+    text: str
+    """The finding in one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointSaved:
     """The agent has published a snapshot, which a worker saved in the background or which was in memory at the end."""
 
@@ -397,6 +411,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     WorkersPoll,
     StacksWritten,
     HangExamined,
+    StragglersFound,
     Fenced,
     StoreServed,
     StoreLost,

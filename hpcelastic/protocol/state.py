@@ -248,6 +248,16 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Slow:
+    """The stragglers of a round; see `hpcelastic.health.stragglers`."""
+
+    round: int
+    ranks: tuple[int, ...] = ()
+    text: str = ""
+    """The finding in one line; empty if no rank is slow any more."""
+
+
+@dataclass(frozen=True)
 class State:
     """The state that all agents of a run have agreed on: the content of one version of the register.
 
@@ -299,6 +309,9 @@ class State:
 
     hang: Hang | None = None
     """The newest examination of a round that makes no progress."""
+
+    slow: Slow | None = None
+    """The newest finding about stragglers; None if none were found yet."""
 
     reason: str = "the run was created"
     """The reason for this version of the register, for people."""

@@ -54,7 +54,7 @@ RUN_EDGES = (
         Mover.STEER,
         Phase.RUNNING,
         Phase.RUNNING,
-        "scaled or drained by the user, stacks are requested, or a hang is examined",
+        "scaled or drained by the user, stacks are requested, a hang is examined, or stragglers are found",
     ),
     RunEdge(Mover.STEER, Phase.RUNNING, Phase.JOINING, "a checkpoint is requested"),
     *(RunEdge(Mover.REOPEN, phase, Phase.JOINING, "reopened by the user") for phase in Phase),

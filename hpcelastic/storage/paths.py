@@ -127,6 +127,15 @@ class RunPaths:
         return self.hang(round, number) / f"{safe_name(node)}.{kind}"
 
     @property
+    def work_fractions(self) -> Path:
+        """The parts of their time in which workers work, one file for each node."""
+        return self.root / "work-fractions"
+
+    def work_fraction(self, node: str, number: int) -> Path:
+        """The work fractions of the workers of one node; ``number`` grows with each replacement."""
+        return self.work_fractions / f"{safe_name(node)}.{number:06d}.json"
+
+    @property
     def facts(self) -> Path:
         """The key-value store of the whole run, for the user's script."""
         return self.root / "facts"

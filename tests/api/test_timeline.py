@@ -18,6 +18,7 @@ from hpcelastic.protocol.events import (
     HangExamined,
     RunEnded,
     StateChanged,
+    StragglersFound,
     UnknownEvent,
     WorkerEnded,
     WorkersStarted,
@@ -81,6 +82,11 @@ HANG = HangExamined(
             ],
             ["n1: no progress in round 2: rank 3 on n1 hangs (restart)"],
             id="a hang",
+        ),
+        pytest.param(
+            [StragglersFound(round=2, ranks=(3,), text="rank 3 is slow"), StragglersFound(round=2, ranks=(), text="")],
+            ["n1: round 2: rank 3 is slow", "n1: round 2: no rank is slow any more"],
+            id="stragglers",
         ),
         pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(

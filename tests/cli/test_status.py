@@ -9,7 +9,7 @@ from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Hang, HangAction, Phase
+from hpcelastic.protocol.state import Hang, HangAction, Phase, Slow
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
@@ -43,3 +43,19 @@ def test_a_hang_is_shown_with_what_followed(
     Register(paths.register, "test").commit(1, encode(replace(state, phase=Phase.RUNNING, round=2, hang=hang)))
     assert main(["status", str(paths.root)]) == 0
     assert (f"hang       round 2: rank 3 on n1 hangs ({action})" in capsys.readouterr().out) == shown
+
+
+@pytest.mark.parametrize(
+    ("round", "phase", "shown"), [(2, Phase.RUNNING, True), (1, Phase.RUNNING, False), (2, Phase.JOINING, False)]
+)
+def test_stragglers_of_the_running_round_are_shown(
+    round: int, phase: Phase, shown: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases):
+        directory.mkdir(parents=True)
+    state = open_run(FileBackend(paths), "r", Settings(), "test")
+    slow = Slow(round, (3,), "rank 3 on n1 is slow")
+    Register(paths.register, "test").commit(1, encode(replace(state, phase=phase, round=2, slow=slow)))
+    assert main(["status", str(paths.root)]) == 0
+    assert ("slow       rank 3 on n1 is slow" in capsys.readouterr().out) == shown

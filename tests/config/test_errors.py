@@ -10,7 +10,8 @@ from hpcelastic.errors import ConfigError
 
 RUNS = "entrypoint: {script: train.py}\n"
 ALL_KEYS = (
-    "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, hangs, environment, exporters, slurm"
+    "run, entrypoint, nodes, workers, rendezvous, restarts, logs, network, health, hangs, stragglers, environment, "
+    "exporters, slurm"
 )
 
 FILES = {

@@ -123,6 +123,11 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
             "path": "/r",
         },
     ),
+    (
+        events.StragglersFound(round=2, ranks=(3,), text="rank 3 is slow"),
+        "stragglers found",
+        {"round": 2, "ranks": [3], "text": "rank 3 is slow"},
+    ),
     (events.Fenced(round=1), "fenced", {"round": 1}),
     (events.StoreServed(round=1, port=29500, pid=7), "store served", {"round": 1, "port": 29500, "pid": 7}),
     (events.StoreLost(round=1, exit_code=1), "store lost", {"round": 1, "exit_code": 1}),

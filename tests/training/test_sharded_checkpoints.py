@@ -13,7 +13,7 @@ from hpcelastic.training import Checkpoints
 pytestmark = pytest.mark.slow
 
 BEGIN = """
-import sys, torch
+import atexit, sys, time, torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from hpcelastic.errors import StoreError
 from hpcelastic.training import Checkpoints
 
+atexit.register(time.sleep, 0.05)  # torch's threads release the last tensors, which the end of Python would abort
 store, rank, ranks, directory = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks)
 

@@ -1,0 +1,218 @@
+"""The part of an agent in the search for stragglers; see `hpcelastic.health.stragglers`.
+
+Each agent publishes the work fractions of its workers in a file, which it replaces when one of them changes. The agent
+of rank 0 compares those of all ranks.
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpcelastic.agent.session import Session
+from hpcelastic.agent.settings import StragglerSettings
+from hpcelastic.agent.stacks import WorkersOfRound
+from hpcelastic.agent.watchdog import Watchdog
+from hpcelastic.agent.worker import Worker
+from hpcelastic.errors import StoreError
+from hpcelastic.health.stragglers import WorkFraction, stragglers
+from hpcelastic.protocol.codec import DecodeError, decode, encode
+from hpcelastic.protocol.events import StragglersFound
+from hpcelastic.protocol.settings import RENEWALS
+from hpcelastic.protocol.state import Phase, Slow, State
+from hpcelastic.protocol.stragglers import record_stragglers
+from hpcelastic.storage import files
+from hpcelastic.storage.paths import safe_name
+from hpcelastic.worker.collective_watch import Samples
+
+_RENEWALS = 2
+"""The shortest time over which a work fraction is taken, in renewals of the lease."""
+
+_CHECKS = 4
+"""Number of checks within this time."""
+
+_CHANGE = 0.04
+"""A work fraction is published again once it has changed by so much."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """The time and the steps of a worker, as they were at ``time``."""
+
+    time: float
+    steps: int | None
+    """None if the worker writes no marks."""
+
+    samples: Samples
+
+
+@dataclass(frozen=True)
+class _NodeFractions:
+    """The content of a file: the work fractions of one node's workers in one round."""
+
+    round: int
+    fractions: tuple[WorkFraction, ...]
+
+
+class FractionMeter:
+    """Measures the work fraction of a worker in a round, over the newest ``seconds``, and at least ``steps`` steps."""
+
+    def __init__(self, seconds: float, steps: int) -> None:
+        self._seconds, self._steps = seconds, steps
+        self._records: deque[_Record] = deque()
+
+    def reset(self) -> None:
+        """Forget what was observed."""
+        self._records.clear()
+
+    def observe(self, now: float, steps: int | None, samples: Samples) -> tuple[float, int] | None:
+        """Take account of newer numbers. Return the work fraction and the number of its samples; None at first."""
+        newest, records = _Record(now, steps, samples), self._records
+        if records and (samples.number < records[-1].samples.number or (steps is None) != (records[-1].steps is None)):
+            records.clear()
+        records.append(newest)
+        while len(records) > 2 and self._suffices(records[1], newest):
+            records.popleft()
+        first = records[0].samples
+        number, seconds = samples.number - first.number, samples.seconds - first.seconds
+        if not self._suffices(records[0], newest) or number <= 0 or seconds <= 0:
+            return None
+        return 1 - (samples.waited - first.waited) / seconds, number
+
+    def _suffices(self, old: _Record, new: _Record) -> bool:
+        enough = old.steps is None or new.steps is None or new.steps - old.steps >= self._steps
+        return enough and new.time - old.time >= self._seconds
+
+
+class StragglerWatch:
+    """Publishes the work fractions of this node's workers. If it has rank 0, it compares those of all ranks."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: StragglerSettings,
+        watchdog: Watchdog,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._session, self._settings, self._watchdog, self._clock = session, settings, watchdog, clock
+        self._seconds = _RENEWALS * session.spec.settings.rendezvous.lease / RENEWALS
+        self._state: State | None = None
+        """The newest state; None unless a round of this node runs."""
+
+        self._workers: dict[int, FractionMeter] = {}
+        """The fractions of the workers of the round, by rank."""
+
+        self._next = 0.0
+        self._thread: threading.Thread | None = None
+        self._published = _NodeFractions(0, ())
+        self._number = 0
+        """Number of the files that were published; the number of the newest one."""
+
+        self._read: dict[str, _NodeFractions] = {}
+        """The content of the files of the members of the round, by name."""
+
+        self._slow = Slow(0)
+        """The stragglers that this agent has found last."""
+
+    # In the agent's thread
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the next check; None if there is nothing to watch."""
+        return None if self._state is None else max(0.0, self._next - self._clock())
+
+    def observe(self, state: State) -> None:
+        """Take account of the newest state of the run."""
+        before = self._state
+        here = any(participant.node == self._session.member.node for participant in state.participants)
+        runs = self._settings.action != "ignore" and state.phase is Phase.RUNNING and here
+        self._state = state if runs and sum(p.local_world_size for p in state.participants) > 1 else None
+        if self._state is not None and (before is None or before.round != state.round):
+            self._workers = {}
+            self._next = self._clock() + self._seconds / _CHECKS
+
+    def check(self, found: WorkersOfRound) -> None:
+        """Publish and compare fractions if that is due. Returns at once."""
+        state, now = self._state, self._clock()
+        if state is None or now < self._next:
+            return
+        self._next = now + self._seconds / _CHECKS
+        if found.round != state.round:
+            return  # they are starting
+        fractions = tuple(fraction for worker in found.workers if (fraction := self._fraction(worker, now)) is not None)
+        if self._thread is None or not self._thread.is_alive():
+            arguments = (state, _NodeFractions(state.round, fractions))
+            self._thread = threading.Thread(target=self._exchange, args=arguments, name="stragglers", daemon=True)
+            self._thread.start()
+
+    def _fraction(self, worker: Worker, now: float) -> WorkFraction | None:
+        observed = self._workers.setdefault(worker.rank, FractionMeter(self._seconds, self._settings.steps))
+        progress = self._watchdog.progress(worker)
+        if progress.has_steps and progress.steps is None:  # in a phase, it does not make steps
+            observed.reset()
+            return None
+        found = observed.observe(now, progress.steps, self._watchdog.samples(worker))
+        return None if found is None else WorkFraction(worker.rank, self._session.member.name, *found)
+
+    # In a thread of its own, because the filesystem may hang
+
+    def _exchange(self, state: State, ours: _NodeFractions) -> None:
+        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+            self._publish(ours)
+            if state.participants[0].node == self._session.member.node:
+                self._compare(state)
+
+    def _publish(self, ours: _NodeFractions) -> None:
+        """Replace the file of this node if a fraction has changed."""
+        if not _differ(self._published, ours):
+            return
+        paths, node, self._number = self._session.spec.paths, self._session.member.node, self._number + 1
+        files.make_directory(paths.work_fractions)
+        files.publish(paths.work_fraction(node, self._number), files.to_json(encode(ours)), durable=False)
+        self._published = ours
+        if self._number > 1:
+            files.remove(paths.work_fraction(node, self._number - 1))
+
+    def _compare(self, state: State) -> None:
+        fractions = self._read_fractions(state)
+        if 2 * len(fractions) < sum(participant.local_world_size for participant in state.participants):
+            return  # the median would not be that of the round
+        known = self._slow.ranks if self._slow.round == state.round else ()
+        found = stragglers(fractions, self._settings.threshold, known)
+        ranks = tuple(sorted(each.rank for each in found))
+        if ranks == known:
+            return
+        self._slow = slow = Slow(state.round, ranks, "; ".join(each.text for each in found[:3]))
+        exclude = self._settings.action == "exclude"
+        self._session.log(StragglersFound(round=slow.round, ranks=slow.ranks, text=slow.text))
+        if {*ranks} - {*known}:
+            self._session.report(f"round {slow.round}: {slow.text}")
+        self._session.call_rendezvous(
+            lambda rendezvous: rendezvous.change(lambda newest: record_stragglers(newest, slow, exclude=exclude))
+        )
+
+    def _read_fractions(self, state: State) -> list[WorkFraction]:
+        """Return the published fractions of the ranks of the round. A file is read once, because it never changes."""
+        directory, newest = self._session.spec.paths.work_fractions, dict[str, str]()
+        members = {safe_name(participant.node) for participant in state.participants}
+        for name in sorted(files.names(directory)):
+            node = name.removesuffix(".json").rpartition(".")[0]
+            if node in members:
+                newest[node] = name  # of two files of a node the later one
+        self._read = {name: self._read[name] for name in newest.values() if name in self._read}
+        for name in newest.values():
+            if name not in self._read and (data := files.read_json(directory / name)) is not None:
+                with contextlib.suppress(DecodeError):  # of another version
+                    self._read[name] = decode(_NodeFractions, data)
+        return [fraction for each in self._read.values() if each.round == state.round for fraction in each.fractions]
+
+
+def _differ(old: _NodeFractions, new: _NodeFractions) -> bool:
+    """Return whether other agents need the new fractions."""
+    before, after = ({fraction.rank: fraction.worked for fraction in each.fractions} for each in (old, new))
+    if old.round != new.round:
+        return bool(after)
+    if before.keys() != after.keys():
+        return True
+    return any(abs(before[rank] - worked) >= _CHANGE for rank, worked in after.items())
