@@ -33,6 +33,10 @@ _RENEWALS = 2
 _CHECKS = 4
 """Number of checks within this time."""
 
+_LASTING = 2
+"""A node is excluded once its rank has been a straggler for so many times that time, because one that evaluates or
+saves is slow for a while."""
+
 _CHANGE = 0.04
 """A work fraction is published again once it has changed by so much."""
 
@@ -116,6 +120,12 @@ class StragglerWatch:
         self._slow = Slow(0)
         """The stragglers that this agent has found last."""
 
+        self._since: dict[int, float] = {}
+        """The time since which each of them is one."""
+
+        self._reported: set[int] = set()
+        """The ranks of the round that people were told of."""
+
     # In the agent's thread
 
     def seconds_left(self) -> float | None:
@@ -178,19 +188,26 @@ class StragglerWatch:
         fractions = self._read_fractions(state)
         if 2 * len(fractions) < sum(participant.local_world_size for participant in state.participants):
             return  # the median would not be that of the round
-        known = self._slow.ranks if self._slow.round == state.round else ()
-        found = stragglers(fractions, self._settings.threshold, known)
-        ranks = tuple(sorted(each.rank for each in found))
-        if ranks == known:
-            return
-        self._slow = slow = Slow(state.round, ranks, "; ".join(each.text for each in found[:3]))
-        exclude = self._settings.action == "exclude"
-        self._session.log(StragglersFound(round=slow.round, ranks=slow.ranks, text=slow.text))
-        if {*ranks} - {*known}:
-            self._session.report(f"round {slow.round}: {slow.text}")
-        self._session.call_rendezvous(
-            lambda rendezvous: rendezvous.change(lambda newest: record_stragglers(newest, slow, exclude=exclude))
-        )
+        if self._slow.round != state.round:
+            self._slow, self._since, self._reported = Slow(state.round), {}, set()
+        found = stragglers(fractions, self._settings.threshold, self._slow.ranks)
+        ranks, now = tuple(sorted(each.rank for each in found)), self._clock()
+        self._since = {rank: self._since.get(rank, now) for rank in ranks}
+        changed = ranks != self._slow.ranks
+        if changed:
+            self._slow = Slow(state.round, ranks, "; ".join(each.text for each in found[:3]))
+            self._session.log(StragglersFound(round=state.round, ranks=ranks, text=self._slow.text))
+            if {*ranks} - self._reported:
+                self._reported |= {*ranks}
+                self._session.report(f"round {state.round}: {self._slow.text}")
+        slow, exclude = self._slow, list[int]()
+        if self._settings.action == "exclude":
+            exclude = [rank for rank, since in self._since.items() if now - since >= _LASTING * self._seconds]
+            self._since.update(dict.fromkeys(exclude, now))  # tried again after a while, when a node may stand by
+        if changed or exclude:
+            self._session.call_rendezvous(
+                lambda rendezvous: rendezvous.change(lambda newest: record_stragglers(newest, slow, exclude))
+            )
 
     def _read_fractions(self, state: State) -> list[WorkFraction]:
         """Return the published fractions of the ranks of the round. A file is read once, because it never changes."""

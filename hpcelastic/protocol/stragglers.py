@@ -4,6 +4,7 @@ Pure. The agent of rank 0 compares the ranks of the round; see `hpcelastic.healt
 so that every observer of the run sees it. It may exclude the nodes of the stragglers if other nodes stand by.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
@@ -12,19 +13,19 @@ from hpcelastic.protocol.state import Phase, Slow, State
 from hpcelastic.protocol.transitions import Mover, checked
 
 
-def record_stragglers(state: State, slow: Slow, *, exclude: bool) -> Decision:
-    """Record ``slow``. Nothing changes if its round has ended, or it is recorded already.
+def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -> Decision:
+    """Record ``slow``. Nothing changes if its round has ended, or all is recorded already.
 
-    With ``exclude``, the nodes of its ranks are drained if as many nodes stand by, and enough others stay.
+    The nodes of the ranks in ``exclude`` are drained if as many nodes stand by, and others stay.
     """
-    if state.phase is not Phase.RUNNING or state.round != slow.round or state.slow == slow:
+    names = {participant.name for participant in participants_of(state, exclude)}
+    if len(names) > len(state.standbys) or len(names) == len(state.participants):
+        names = set()
+    drained = tuple(sorted({*state.drained, *names}))
+    if state.phase is not Phase.RUNNING or state.round != slow.round or (state.slow, state.drained) == (slow, drained):
         return Decision(None, describe(state))
-    names = {participant.name for participant in participants_of(state, slow.ranks)}
-    left = len(state.participants) - len(names)
-    replaced = exclude and len(names) <= len(state.standbys) and left > 0
-    drained = tuple(sorted({*state.drained, *names})) if replaced else state.drained
     reason = slow.text or "no rank is slow any more"
-    if replaced and names:
+    if names:
         reason += f"; {', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} replaced"
     wanted = replace(state, slow=slow, drained=drained, reason=reason)
     return Decision(checked(Mover.STEER, state, wanted), reason)

@@ -134,6 +134,16 @@ def test_the_agent_of_rank_0_names_the_slow_rank_once(nodes: list[Node], tmp_pat
     assert len([*(tmp_path / "work-fractions").iterdir()]) == 2  # one file of each node
 
 
+@pytest.mark.parametrize("nodes", ["exclude"], indirect=True)
+def test_a_node_is_excluded_once_it_was_slow_for_long(nodes: list[Node]) -> None:
+    first = nodes[0]
+    first.state = replace(first.state, standbys=("n2@1",))
+    run_for(nodes, 12, 0.6, 0.97)
+    assert [state.drained for state in first.changes] == [()]
+    run_for(nodes, 12, 0.6, 0.97)
+    assert [state.drained for state in first.changes] == [(), ("n1",)]
+
+
 def test_a_rank_that_is_fast_again_is_withdrawn(nodes: list[Node]) -> None:
     run_for(nodes, 20, 0.6, 0.97)
     run_for(nodes, 20, 0.97, 0.97)

@@ -41,7 +41,7 @@ def main():
     ddp = DistributedDataParallel(model)
     while not (MARKS and should_stop()):
         slow = here.rank == CULPRIT and Path("slow").exists()
-        seconds = 0.08 if slow else 0.04
+        seconds = 0.12 if slow else 0.04
         if WORK == "backward":
             ddp(Slow.apply(torch.randn(5, 10, requires_grad=True), seconds)).sum().backward()
         else:
@@ -68,9 +68,10 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
         yield made
 
 
-def start(shell: Shell, work: str, marks: str, *flags: str, nodes: int = 3) -> Run:
+def start(shell: Shell, work: str, marks: str, settings: str = "", nodes: int = 3) -> Run:
     arguments = ("2", work, marks)
-    return Run(shell, SCRIPT, nodes, "--rdzv-conf", TIMES, *flags, workers=1, script_arguments=arguments)
+    flags = ("--rdzv-conf", TIMES, "--stragglers", f"threshold=1.5,{settings}")  # 3 times: the machine may be busy
+    return Run(shell, SCRIPT, nodes, *flags, script_arguments=arguments)
 
 
 def status(shell: Shell) -> str:
@@ -91,7 +92,7 @@ def test_a_slow_rank_is_named_and_withdrawn(shell: Shell, work: str, marks: str)
     (event,) = found(run)
     assert (event["ranks"], event["round"], event["node"]) == ([2], 1, "n0"), event
     assert event["text"].startswith("rank 2 on n2 is ")
-    assert f"slow       {event['text']}" in status(shell)
+    eventually(lambda: f"slow       {event['text']}" in status(shell))
     (shell.directory / "slow").unlink()
     eventually(lambda: len(found(run)) > 1)
     assert found(run)[1]["ranks"] == []
@@ -101,14 +102,14 @@ def test_a_slow_rank_is_named_and_withdrawn(shell: Shell, work: str, marks: str)
 
 @pytest.mark.slow
 def test_the_node_of_a_straggler_is_replaced_on_request(shell: Shell) -> None:
-    run = start(shell, "forward", "marks", "--stragglers", "action=exclude")
+    run = start(shell, "forward", "marks", "action=exclude")
     run.agents.append(run.start("n3", "--nnodes=1:3"))
     eventually(lambda: len([*(shell.directory / "runs/r/rendezvous/nodes").glob("n3*")]))
     os.kill(run.pids(1)[0], signal.SIGKILL)  # the next round knows that the node stands by
     round = run.await_workers(3)
     (shell.directory / "slow").touch()
     round = run.await_workers(3, after=round)
-    assert [event["ranks"] for event in found(run)][:1] == [[2]]
+    assert [2] in [event["ranks"] for event in found(run)]
     started = [event for event in run.events("workers started") if event["round"] == round]
     assert {event["node"] for event in started} == {"n0", "n1", "n3"}
     run.agents.pop(2).communicate(timeout=60)

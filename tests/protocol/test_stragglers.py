@@ -20,21 +20,24 @@ SLOW = Slow(4, (3,), "rank 3 on b is slow")
 
 
 def test_a_finding_is_recorded_once() -> None:
-    state = record_stragglers(STATE, SLOW, exclude=False).next
+    state = record_stragglers(STATE, SLOW).next
     assert state == replace(STATE, slow=SLOW, reason=SLOW.text)
-    assert state is not None and record_stragglers(state, SLOW, exclude=False).next is None
-    state = record_stragglers(state, Slow(4), exclude=False).next
+    assert state is not None and record_stragglers(state, SLOW).next is None
+    state = record_stragglers(state, Slow(4)).next
     assert state is not None and state.reason == "no rank is slow any more"
 
 
 @pytest.mark.parametrize("state", [replace(STATE, round=5), replace(STATE, phase=Phase.JOINING)])
 def test_a_finding_of_another_round_changes_nothing(state: State) -> None:
-    assert record_stragglers(state, SLOW, exclude=True).next is None
+    assert record_stragglers(state, SLOW, [3]).next is None
 
 
 def test_the_node_is_drained_if_another_one_stands_by() -> None:
-    state = record_stragglers(STATE, SLOW, exclude=True).next
+    known = record_stragglers(STATE, SLOW).next
+    assert known is not None
+    state = record_stragglers(known, SLOW, [3]).next
     assert state is not None and state.drained == ("b",) and state.reason == "rank 3 on b is slow; b is replaced"
+    assert record_stragglers(state, SLOW, [3]).next is None
 
 
 @pytest.mark.parametrize(
@@ -43,5 +46,5 @@ def test_the_node_is_drained_if_another_one_stands_by() -> None:
     ids=["no node stands by", "too few stand by", "none would be left"],
 )
 def test_otherwise_the_finding_is_only_recorded(standbys: tuple[str, ...], ranks: tuple[int, ...]) -> None:
-    state = record_stragglers(replace(STATE, standbys=standbys), replace(SLOW, ranks=ranks), exclude=True).next
+    state = record_stragglers(replace(STATE, standbys=standbys), replace(SLOW, ranks=ranks), ranks).next
     assert state is not None and state.slow is not None and not state.drained
