@@ -57,5 +57,9 @@ class CrashLoop(RunFailed):
     exit_code = 4
 
 
+class PoisonedState(HpcElasticError):
+    """The state of a training is not usable: a loss is not finite or has risen suddenly, or replicas differ."""
+
+
 class SlurmError(HpcElasticError):
     """A SLURM command failed, or SLURM does not answer."""

@@ -5,12 +5,14 @@ torch/distributed/elastic/agent/server/local_elastic_agent.py and the page "torc
 documentation.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.agent.guard_main import LOCAL_RANK, MARKER
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.state import name_of
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.worker.collective_watch import VARIABLE as COLLECTIVES
@@ -20,6 +22,9 @@ ROLE = "default"
 
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 """The environment variable with the path of the pipe for `hpcelastic.agent.file_timers`."""
+
+ROLLBACK = "HPCELASTIC_ROLLBACK"
+"""The environment variable with the newest return to an older state, as JSON."""
 
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that torchrun handles by default."""
@@ -102,6 +107,7 @@ def worker_environment(
         **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
         **({"HPCELASTIC_SNAPSHOT_CHANNEL": run.snapshot_channel} if run.snapshot_channel else {}),
         **({"HPCELASTIC_STACKS": run.stacks[local_rank]} if run.stacks else {}),
+        **({ROLLBACK: json.dumps(encode(part.rollback))} if part.rollback else {}),
         **({COLLECTIVES: run.collectives[local_rank]} if run.collectives else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}

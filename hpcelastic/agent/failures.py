@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from hpcelastic.agent.guard_main import boottime
+from hpcelastic.agent.worker import Worker
 from hpcelastic.errors import StoreError
-from hpcelastic.ipc.marks import Mark
+from hpcelastic.ipc.marks import Mark, MarkRing
 from hpcelastic.protocol.events import WorkerEnded
+from hpcelastic.protocol.findings import RollbackDemand
+from hpcelastic.protocol.state import Failure
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
 
@@ -103,6 +106,22 @@ def _read_tail(log: Path) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-_MAX_LINES:])
+
+
+def failure_of(worker: Worker, round: int, exit_code: int, marks: MarkRing) -> Failure:
+    """Return the report of the failure of a worker in ``round``, without its node and its message."""
+    demand = marks.rollback(round)
+    return Failure(
+        round=round,
+        node="",
+        rank=worker.rank,
+        local_rank=worker.local_rank,
+        exit_code=exit_code,
+        message="",
+        timestamp=time.time(),
+        step=marks.steps(round) or -1,
+        rollback=None if demand is None else RollbackDemand(*demand),
+    )
 
 
 def end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:

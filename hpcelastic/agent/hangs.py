@@ -27,8 +27,9 @@ from hpcelastic.health.hangs import GroupReport, HangKind, HangVerdict, RankRepo
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import HangExamined, StoreFailed
+from hpcelastic.protocol.findings import Hang, HangAction
 from hpcelastic.protocol.hangs import conclude, examine
-from hpcelastic.protocol.state import Hang, HangAction, Participant, Phase, State, name_of
+from hpcelastic.protocol.state import Participant, Phase, State, name_of
 from hpcelastic.storage import files
 
 _SAMPLES, _SAMPLE_INTERVAL = 3, 0.15

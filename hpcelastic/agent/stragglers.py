@@ -20,8 +20,9 @@ from hpcelastic.errors import StoreError
 from hpcelastic.health.stragglers import WorkFraction, stragglers
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import StragglersFound
+from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.settings import RENEWALS
-from hpcelastic.protocol.state import Phase, Slow, State
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.protocol.stragglers import record_stragglers
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import safe_name

@@ -2,14 +2,13 @@
 
 import select
 import signal
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from hpcelastic.agent.binding import format_ranges
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit, describe_failure, end_of_worker, within
+from hpcelastic.agent.failures import describe_exit, describe_failure, end_of_worker, failure_of, within
 from hpcelastic.agent.guard_main import boottime, kill_group
 from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
@@ -30,8 +29,9 @@ from hpcelastic.protocol.events import (
     WorkersPoll,
     WorkersStopped,
 )
+from hpcelastic.protocol.findings import Hang
 from hpcelastic.protocol.node import RequestStop
-from hpcelastic.protocol.state import Failure, Hang
+from hpcelastic.protocol.state import Failure
 
 _END_DELAY = 0.2
 """Seconds in which a killed worker ends, unless it is blocked in the kernel."""
@@ -337,19 +337,8 @@ class Supervisor:
         log: str = "",
         collective: bool = False,
     ) -> Failure:
-        step = self._control_page.marks(worker.local_rank).steps(group.part.round)
-        return Failure(
-            round=group.part.round,
-            node=self._launch.run.node,
-            rank=worker.rank,
-            local_rank=worker.local_rank,
-            exit_code=exit_code,
-            message=message,
-            log=log,
-            timestamp=time.time(),
-            collective=collective,
-            step=-1 if step is None else step,
-        )
+        failure = failure_of(worker, group.part.round, exit_code, self._control_page.marks(worker.local_rank))
+        return replace(failure, node=self._launch.run.node, message=message, log=log, collective=collective)
 
     def _remark(self, worker: Worker) -> str:
         """Return why the agent has killed a worker; empty if it has not."""

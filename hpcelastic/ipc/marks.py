@@ -72,6 +72,13 @@ class MarkKind(IntEnum):
     DONE = 14
     """The worker has no further step to make. The value is the number of steps that are complete."""
 
+    POISONED = 15
+    """The worker has found its state to be poisoned. The value is the number of steps that are complete. `ROLLBACK`
+    follows."""
+
+    ROLLBACK = 16
+    """The worker demands that training returns to an older state. The value is the number of steps in that state."""
+
 
 PHASES = (MarkKind.SAVING, MarkKind.COMPILING, MarkKind.EVALUATING, MarkKind.PHASE)
 """The marks that begin a phase, in which the worker makes no steps."""
@@ -138,6 +145,13 @@ class MarkRing:
         """Return the number of steps that the training had begun, in this round and before; None if it is unknown."""
         _, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
         return before + steps if newest == round and steps else None
+
+    def rollback(self, round: int) -> tuple[int, int] | None:
+        """Return the values of `MarkKind.POISONED` and `MarkKind.ROLLBACK` if these are the newest marks of a round."""
+        marks = [mark for mark in self.read(at_most=2) if mark.round == round]
+        if [mark.kind for mark in marks] != [MarkKind.POISONED, MarkKind.ROLLBACK]:
+            return None
+        return marks[0].value, marks[1].value
 
     @property
     def _count(self) -> int:

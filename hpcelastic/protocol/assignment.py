@@ -6,6 +6,7 @@ Pure.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hpcelastic.protocol.findings import Rollback
 from hpcelastic.protocol.state import Member, Phase, State
 
 
@@ -38,6 +39,9 @@ class Assignment:
 
     collective_failed: bool = False
     """Whether the last round ended because a collective failed without a known cause; see `Failure.collective`."""
+
+    rollback: Rollback | None = None
+    """The newest return of the training to an older state, which excludes states."""
 
     @property
     def local_ranks(self) -> Sequence[int]:
@@ -73,6 +77,7 @@ def prospect(state: State, member: Member, workers: int) -> Assignment:
         role_first_rank=of_role,
         role_world_size=of_role + workers,
         early=True,
+        rollback=state.rollback,
     )
 
 
@@ -99,4 +104,5 @@ def assignment(state: State, node: str) -> Assignment | None:
         role_first_rank=sum(role_sizes[:group_rank]),
         role_world_size=sum(role_sizes),
         collective_failed=any(f.collective and f.round == state.round - 1 for f in state.failures),
+        rollback=state.rollback,
     )

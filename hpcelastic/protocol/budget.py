@@ -9,7 +9,9 @@ A crash loop is the same error at the same place in the same step, several times
 import re
 from dataclasses import replace
 
-from hpcelastic.protocol.state import Charge, Failure, Phase, State, name_of
+from hpcelastic.protocol.findings import Charge
+from hpcelastic.protocol.rollback import reason_to_end
+from hpcelastic.protocol.state import Failure, Phase, State, name_of
 
 
 def refilled(state: State, failure: Failure | None, progress: int) -> State:
@@ -39,7 +41,7 @@ def refilled(state: State, failure: Failure | None, progress: int) -> State:
 
 def has_crash_loop(state: State) -> bool:
     """Return whether the run has failed because of a crash loop."""
-    return state.phase is Phase.FAILED and _is_crash_loop(state)
+    return state.phase is Phase.FAILED and (_is_crash_loop(state) or reason_to_end(state) is not None)
 
 
 def _is_crash_loop(state: State) -> bool:
@@ -50,6 +52,9 @@ def _is_crash_loop(state: State) -> bool:
 
 def reason_to_give_up(state: State) -> str | None:
     """Return why no round can follow: the budget is spent, or a restart cannot help. None if one can."""
+    poisoned = reason_to_end(state)
+    if poisoned is not None:
+        return poisoned
     budget, first = state.settings.restarts.max, state.failures[0] if state.failures else None
     what = f"rank {first.rank} failed on {name_of(first.node)}: {first.message}" if first else "a worker failed"
     if state.charge is not None and _is_crash_loop(state) and first is not None:
@@ -63,11 +68,11 @@ def reason_to_give_up(state: State) -> str | None:
 def identity(failure: Failure) -> str:
     """Return what a failure has in common with a repetition of it: the step, the place and the message.
 
-    It is empty if these are unknown, or a new attempt may help: if a signal has ended the worker, or another rank or
-    the operating system has caused the error.
+    It is empty if these are unknown, or a new attempt may help: if a signal has ended the worker, if another rank or
+    the operating system has caused the error, or if training returns to an older state.
     """
     places = _PLACE.findall(failure.traceback)
-    if failure.step < 0 or not places or failure.collective or _OF_SYSTEM.search(failure.message):
+    if failure.step < 0 or failure.rollback or not places or failure.collective or _OF_SYSTEM.search(failure.message):
         return ""
     return f"step {failure.step}, {':'.join(places[-1])}: {failure.message}"
 

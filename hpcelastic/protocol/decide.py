@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.budget import reason_to_give_up, refilled
 from hpcelastic.protocol.ranking import ranked
+from hpcelastic.protocol.rollback import rolled_back
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View, name_of, participant
 from hpcelastic.protocol.transitions import Mover, checked
@@ -100,7 +101,8 @@ def reopen(state: State, settings: Settings) -> State:
     """
     cause = Cause.LEAVE if state.round else None
     reopened = replace(state, settings=settings, phase=Phase.JOINING, cause=cause, grace=0.0, target=0)
-    reopened = replace(reopened, spent={}, refilled=0, charge=None)
+    rollback = replace(state.rollback, number=0) if state.rollback else None
+    reopened = replace(reopened, spent={}, refilled=0, charge=None, rollback=rollback)
     reopened = replace(reopened, standbys=(), failures=(), reason="the run was reopened")
     return checked(Mover.REOPEN, state, reopened)
 
@@ -325,6 +327,8 @@ def _charge(state: State, view: View) -> State:
     if cause is Cause.WORKER:
         saved = max((seen.member.progress for seen in view.nodes.values() if seen.member), default=-1)
         state = refilled(state, failures[0] if failures else None, saved)
+        there = [seen for seen in view.nodes.values() if seen.alive and seen.member and not seen.member.leaving]
+        state = rolled_back(state, next((failure for failure in failures if failure.rollback), None), len(there))
     spent = {**state.spent, cause.value: state.spent.get(cause.value, 0) + 1}
     return replace(state, cause=None, grace=0.0, spent=spent, failures=failures if cause is Cause.WORKER else ())
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
-from hpcelastic.protocol.state import Hang, HangAction, Participant, Phase, State
+from hpcelastic.protocol.findings import Hang, HangAction
+from hpcelastic.protocol.state import Participant, Phase, State
 from hpcelastic.protocol.transitions import Mover, checked
 
 

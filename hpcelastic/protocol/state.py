@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Literal, TypeAlias
 
 from hpcelastic.protocol.codec import renamed
+from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
 from hpcelastic.protocol.settings import Settings
 
 
@@ -86,6 +87,9 @@ class Failure:
 
     step: int = -1
     """The number of training steps that the worker had begun, in all rounds; -1 if it is unknown."""
+
+    rollback: RollbackDemand | None = None
+    """Set if the worker has found its state to be poisoned."""
 
 
 RequeueReason: TypeAlias = Literal["", "preemption", "limit", "shortage", "unknown", "never"]
@@ -205,59 +209,6 @@ def participant(member: Member, *, with_starting: bool = False) -> Participant:
 
 
 @dataclass(frozen=True)
-class Charge:
-    """The time from which the restart budget is refilled: that of the last failure, or of the last refill after it."""
-
-    time: float
-    """Seconds since the epoch, on the clock of the node that has reported a failure."""
-
-    progress: int
-    """The highest step that workers had reported as saved at the last failure; -1 if they had reported none."""
-
-    failure: str = ""
-    """The part of the last failure that a repetition has in common with it; empty if a new attempt may help."""
-
-    repeats: int = 1
-    """How often in a row this failure has occurred."""
-
-
-HangAction: TypeAlias = Literal["", "none", "report", "restart", "exclude"]
-
-
-@dataclass(frozen=True)
-class Hang:
-    """An examination of a round that makes no progress; see `hpcelastic.protocol.hangs`."""
-
-    number: int
-    """Examinations of a run are numbered from 1."""
-
-    round: int
-    examiner: str
-    """The node that collects the reports of all nodes, and concludes the examination."""
-
-    verdict: str = ""
-    """The result in one line. Empty as long as the examination is not concluded."""
-
-    ranks: tuple[int, ...] = ()
-    """The ranks that the others wait for. Empty if they are unknown."""
-
-    action: HangAction = ""
-    """The action of the agents. ``none``: it is no hang. ``report``: they report it. ``restart``: they end the round.
-    ``exclude``: they end the round, and the nodes of the ranks stay out from then on. Empty as long as the examination
-    is not concluded."""
-
-
-@dataclass(frozen=True)
-class Slow:
-    """The stragglers of a round; see `hpcelastic.health.stragglers`."""
-
-    round: int
-    ranks: tuple[int, ...] = ()
-    text: str = ""
-    """The finding in one line; empty if no rank is slow any more."""
-
-
-@dataclass(frozen=True)
 class State:
     """The state that all agents of a run have agreed on: the content of one version of the register.
 
@@ -309,6 +260,9 @@ class State:
 
     hang: Hang | None = None
     """The newest examination of a round that makes no progress."""
+
+    rollback: Rollback | None = None
+    """The newest return of the training to an older state."""
 
     slow: Slow | None = None
     """The newest finding about stragglers; None if none were found yet."""

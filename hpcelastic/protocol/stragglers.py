@@ -8,8 +8,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
+from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.hangs import participants_of
-from hpcelastic.protocol.state import Phase, Slow, State
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.protocol.transitions import Mover, checked
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .batches import GlobalBatches
     from .checkpoints import Checkpoint, Checkpoints
     from .elastic import Elastic
+    from .loss_check import LossCheck
     from .phases import phase
     from .rounds import resumable
     from .sharded_batches import SequentialShards, ShardedBatches, ShardedDataset
@@ -29,6 +30,7 @@ __all__ = [
     "Context",
     "Elastic",
     "GlobalBatches",
+    "LossCheck",
     "SequentialShards",
     "ShardedBatches",
     "ShardedDataset",
@@ -53,6 +55,7 @@ __getattr__, __dir__ = lazy_names(
         "Checkpoints": ".checkpoints",
         "Elastic": ".elastic",
         "GlobalBatches": ".batches",
+        "LossCheck": ".loss_check",
         "SequentialShards": ".sharded_batches",
         "ShardedBatches": ".sharded_batches",
         "ShardedDataset": ".sharded_batches",

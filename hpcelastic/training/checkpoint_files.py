@@ -25,6 +25,7 @@ from hpcelastic.storage.files import sync_directory
 from .fence import Fence
 from .publish import publication, publication_error
 from .retention import CheckpointName, Retention
+from .rollback import permitted_names
 from .seals import GONE_ERRORS, has_seal
 
 log = logging.getLogger(__name__)
@@ -47,6 +48,10 @@ class CheckpointFiles:
         They are found by listing: NFS and MooseFS may cache for half a minute that a name was absent.
         """
         return _complete(self._list())
+
+    def permitted(self) -> list[CheckpointName]:
+        """Return those from which training may continue, in the same order. Only workers call this."""
+        return permitted_names(self.names())
 
     def _list(self) -> set[CheckpointName]:
         """Return the names of all files."""

@@ -20,6 +20,7 @@ from .phases import marked_phase
 from .process_groups import gather_objects, place_in_group
 from .recovery import Held
 from .retention import CheckpointName, Retention
+from .rollback import sparing
 from .shards import is_sharded, part_of
 from .slots import Slot
 from .snapshot_channel import SnapshotChannel, snapshot_channel
@@ -165,7 +166,7 @@ class Checkpoints:
         return self.directory / str(name)
 
     def _publish(self, name: CheckpointName, state: dict[str, Any]) -> None:
-        self._files().publish(name, self.retention, lambda draft: write_state(state, draft))
+        self.files().publish(name, sparing(self.retention), lambda draft: write_state(state, draft))
         self._lost = False
         report_progress(name.step)
 
@@ -229,7 +230,9 @@ class Checkpoints:
         assert channel is not None and not isinstance(prepared, str)
         name = CheckpointName(self.round, step, parts=len(refusals) if sharded else 0, part=part)
         with unsupported_state():
-            return channel.save(*prepared, self.directory, name, self.retention, publish=False, copy=True) is None
+            return (
+                channel.save(*prepared, self.directory, name, sparing(self.retention), publish=False, copy=True) is None
+            )
 
     def is_kept(self, timeout: float = 0.0) -> bool:
         """Wait up to ``timeout`` seconds until the newest snapshot is sealed, and copied if that is possible.
@@ -247,7 +250,7 @@ class Checkpoints:
             return str(prepared)
         with unsupported_state():
             copy = bool(name.parts)
-            return channel.save(*prepared, self.directory, name, self.retention, publish=True, copy=copy)
+            return channel.save(*prepared, self.directory, name, sparing(self.retention), publish=True, copy=copy)
 
     def _channel(self) -> SnapshotChannel | None:
         """Return the channel to the agent; None outside a run."""
@@ -321,7 +324,7 @@ class Checkpoints:
         """Return the newest file, as rank 0 sees it, if ``memory`` has a checkpoint. No older round is excluded."""
         if not memory.complete:
             return None
-        names = self._files().names() if place_in_group()[0] == 0 else []
+        names = self.files().permitted() if place_in_group()[0] == 0 else []
         return next(iter(gather_objects(names[:1])[0]), None)
 
     def _candidates(self, best: bool) -> list[CheckpointName]:
@@ -332,12 +335,12 @@ class Checkpoints:
         gather_objects(None)  # all ranks have waited
         names: list[CheckpointName] = []
         if place_in_group()[0] == 0:
-            files = self._files()
+            files = self.files()
             files.claim()
-            names = self.retention.ranked(files.names()) if best else files.names()
+            names = self.retention.ranked(files.permitted()) if best else files.permitted()
         return gather_objects(names)[0]
 
-    def _files(self) -> CheckpointFiles:
+    def files(self) -> CheckpointFiles:
         """Return the files of this directory, as this worker's round sees them now.
 
         The caller may have set the round, even outside a run. Round 0 has no fence.

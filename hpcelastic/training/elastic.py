@@ -24,9 +24,11 @@ from .loading import Batches, Loading
 from .periodic_saves import PeriodicSaves
 from .process_groups import gather_objects, has_process_group
 from .recovery import Held, choose
+from .rollback import permitted_state
 from .rounds import Seat, take_seat
 from .shards import is_sharded_model
 from .small_state import SmallState
+from .state_checks import StateChecks
 from .stop import must_save, on_agents_interface, should_stop
 from .transfer import receive_state, send_state
 
@@ -59,6 +61,10 @@ class Elastic:
     ``metrics`` is for the metrics of the current step, and empty at its beginning. If ``train`` sets the metric there
     that ``Checkpoints(best=...)`` names, the state after the step is saved with it.
 
+    ``spike`` is the factor for `check`: a loss that is greater than this many times the median of the last 100 is bad.
+    With ``check_replicas`` the ranks compare their parameters every so many steps. A rank whose parameters differ from
+    those of most ranks ends, and a new process takes its place.
+
     ``loader`` has arguments for the DataLoader of `steps`, such as ``{"num_workers": 4}``.
 
     Examples:
@@ -89,12 +95,15 @@ class Elastic:
         save_every: int | Literal["auto"] = 0,
         snapshot: int | Literal["auto"] = "auto",
         state: dict[str, Any] | None = None,
+        spike: float | None = None,
+        check_replicas: int = 0,
         loader: dict[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        self.model, self.optimizer, self.batches = model, optimizer, batches
+        self.model, self.optimizer = model, optimizer
         self.checkpoints = checkpoints
         self._saves = PeriodicSaves(checkpoints, save_every, snapshot, is_sharded_model(model))
+        self._checks = StateChecks(checkpoints, spike, check_replicas)
         self.state = {} if state is None else state
         self.metrics: dict[str, float] = {}
         self.step = 0
@@ -161,6 +170,8 @@ class Elastic:
             if should_stop():
                 self._keep_for_next_round()
                 return
+            if not self._saves.sharded:
+                self._checks.replicas(self.model, self.step)
             if self._held is not None and self._saves.snapshots.is_due(self.step):
                 self._saves.snapshots.take(self._held, self._state_dict)
             self.metrics = {}
@@ -170,6 +181,11 @@ class Elastic:
                 self._save(wait=False)
         self._save()
         mark(MarkKind.DONE, self.step)
+
+    @property
+    def batches(self) -> Batches:
+        """The samples of each step."""
+        return self._data.batches
 
     @property
     def samples(self) -> int:
@@ -183,6 +199,15 @@ class Elastic:
         number of ranks. The loss of each piece of `parts` is scaled in the same way.
         """
         return loss * (self._worker.world_size / self._batch_size())
+
+    def check(self, loss: "float | torch.Tensor") -> None:
+        """Raise `PoisonedState` if a loss of the current step is not finite, or more than ``spike`` times the median.
+
+        Call it before ``optimizer.step()``. All ranks then return to an older state: that of the newest checkpoint, and
+        if the loss is bad in the same step again, that of the one before. If this does not help, the node of the rank
+        is drained, and at last the run ends. To read the loss, the CPU waits for the GPU.
+        """
+        self._checks.loss(loss, self.step)
 
     def parts(self, batch: Any, ddp: Any = None) -> Iterator[Any]:
         """Yield pieces of this rank's share with at most ``max_per_rank`` samples each, to accumulate gradients.
@@ -239,7 +264,7 @@ class Elastic:
 
     def _recover(self) -> None:
         """Continue from the newest whole state that any rank, or the disk, has."""
-        held, rank = gather_objects(self._held), self._worker.rank
+        held, rank = gather_objects(permitted_state(self._held)), self._worker.rank
         # A state of the last round is not older than any on disk, which need not be asked then.
         recent = any(state is not None and state.round == self._worker.round - 1 for state in held)
         choice = choose(held, None if recent or self.checkpoints is None else self.checkpoints.newest())

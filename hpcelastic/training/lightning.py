@@ -19,6 +19,7 @@ from .checkpoints import Checkpoints
 from .context import context
 from .control_page import mark
 from .loading import Loading
+from .loss_check import LossCheck
 from .random_numbers import gather_random_states, restore_random_state
 from .shards import is_sharded
 from .stop import should_stop
@@ -37,10 +38,15 @@ class CheckpointCallback(Callback):
 
     The strategy is that for one device, ``DDPStrategy``, or ``ModelParallelStrategy`` with a model that is sharded by
     FSDP2, of which every rank saves its part. Raises ``ConfigError`` for other strategies.
+
+    With ``check_loss``, each loss is checked before the backward pass; see `LossCheck`, which has ``spike``.
     """
 
-    def __init__(self, checkpoints: Checkpoints, *, save_every: int) -> None:
+    def __init__(
+        self, checkpoints: Checkpoints, *, save_every: int, check_loss: bool = False, spike: float | None = None
+    ) -> None:
         self._checkpoints, self._save_every = checkpoints, save_every
+        self._check = LossCheck(checkpoints, spike=spike) if check_loss else None
         self._step = 0
         """The number of steps in the last call of `on_train_batch_end`. It may be called several times in a step."""
 
@@ -92,6 +98,10 @@ class CheckpointCallback(Callback):
             self._save(trainer, wait=stopping)
         if stopping:
             sys.exit()  # trainer.should_stop would end this epoch as if it were complete
+
+    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
+        if self._check is not None:
+            self._check(loss, trainer.global_step)
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         mark(MarkKind.EVALUATING, 0)

@@ -20,6 +20,7 @@ from .memory import mapped
 from .process_groups import gather_objects, place_in_group
 from .recovery import Choice, Held
 from .retention import CheckpointName
+from .rollback import permitted_names
 from .seals import is_whole
 from .shards import Merge, require_like
 from .snapshot_channel import SnapshotChannel
@@ -83,7 +84,11 @@ class MemoryCheckpoints:
         self._channel, self._directory = channel, directory
         mine = None if channel is None else channel.kept(directory)
         self._node = "" if mine is None else mine.node
-        self.complete, self.incomplete = complete_checkpoints(gather_objects(mine))
+        complete, incomplete = complete_checkpoints(gather_objects(mine))
+        self._any = bool(complete or incomplete)
+        permitted = {*permitted_names([found.name for found in complete])}
+        self.complete = [found for found in complete if found.name in permitted]
+        self.incomplete = permitted_names(incomplete)
         self.failed: Failed | None = None
         """The last part that a rank could not read in `load`; None if all ranks have read all parts."""
 
@@ -125,7 +130,7 @@ class MemoryCheckpoints:
 
     def keep_only(self, name: CheckpointName | None) -> None:
         """Let the agents drop all snapshots but those of a checkpoint, from which training continues."""
-        if self.complete or self.incomplete:
+        if self._any:
             gather_objects(None)  # all ranks have read what they need
             if self._channel is not None:
                 self._channel.keep_only(self._directory, name)

@@ -8,7 +8,7 @@ rule from a listing of the directory.
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -79,6 +79,12 @@ class Retention:
     mode: str = "min"
     """``min`` if the smallest value of the metric is the best, ``max`` if the greatest is."""
 
+    poisoned_round: int = 0
+    """Checkpoints of this round and of earlier ones that have more steps than ``poisoned_after`` are poisoned. They all
+    stay, as evidence, and beside the others. 0 if there are none."""
+
+    poisoned_after: int = 0
+
     def __post_init__(self) -> None:
         if self.keep < 1:
             raise ValueError(f"keep is {self.keep}; at least 1 checkpoint must stay")
@@ -86,6 +92,10 @@ class Retention:
             raise ValueError(f"keep_every is {self.keep_every}; it must be 0 or more steps")
         if self.mode not in ("min", "max"):
             raise ValueError(f"mode is {self.mode!r}; it must be 'min' or 'max'")
+
+    def sparing(self, round: int, step: int) -> "Retention":
+        """Return the same rule, which spares what ``round`` and earlier ones have saved after ``step`` steps."""
+        return replace(self, poisoned_round=round, poisoned_after=step)
 
     def metric_of(self, metrics: Mapping[str, float] | None) -> str:
         """Return the metric for the name of a checkpoint. It is empty if the value is NaN or infinite.
@@ -116,9 +126,11 @@ class Retention:
         """
         # An earlier save of the same step is replaced, although its name has another metric.
         known = sorted([saved, *(name for name in names if name[:2] != saved[:2])], reverse=True)
+        poisoned = {name for name in known if name.round <= self.poisoned_round and name.step > self.poisoned_after}
+        known = [name for name in known if name not in poisoned]
         every = {name for name in known if self.keep_every and name.step % self.keep_every == 0}
         best = next((name for name in self.ranked(known) if is_whole(name)), saved)
-        return {saved, best, *known[: self.keep], *every}
+        return {saved, best, *known[: self.keep], *every, *poisoned}
 
 
 def _quoted(metric: str) -> str:

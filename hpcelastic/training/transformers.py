@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,6 +25,7 @@ from hpcelastic.ipc.marks import MarkKind
 from .checkpoints import Checkpoints
 from .context import context
 from .control_page import mark
+from .loss_check import LossCheck
 from .process_groups import gather_objects
 from .random_numbers import gather_random_states, restore_random_state
 from .stop import should_stop
@@ -44,12 +46,25 @@ class CheckpointCallback(TrainerCallback):
 
     The ``Trainer`` resumes with the batch that follows. The same batches follow for another number of ranks if it
     divides the batch, and ``gradient_accumulation_steps`` keeps the batch constant over all ranks.
+
+    With ``check_loss``, each loss and gradient norm that the ``Trainer`` logs is checked; see `LossCheck`, which has
+    ``spike``. It logs every ``logging_steps``, and replaces a loss that is not finite unless ``logging_nan_inf_filter``
+    is False.
     """
 
-    def __init__(self, trainer: Trainer, checkpoints: Checkpoints, *, save_every: int) -> None:
+    def __init__(
+        self,
+        trainer: Trainer,
+        checkpoints: Checkpoints,
+        *,
+        save_every: int,
+        check_loss: bool = False,
+        spike: float | None = None,
+    ) -> None:
         if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
             raise ConfigError("Transformers saves the state of FSDP and DeepSpeed in a format of its own; let it save")
         self._trainer, self._checkpoints, self._save_every = trainer, checkpoints, save_every
+        self._check = LossCheck(checkpoints, spike=spike) if check_loss else None
         self._is_due = False
         self._random: list[dict[str, Any]] | None = None
         """The random states of all ranks in the checkpoint; None once this rank has continued with its own."""
@@ -101,6 +116,13 @@ class CheckpointCallback(TrainerCallback):
             control.should_training_stop = True
         elif control.should_evaluate:
             mark(MarkKind.EVALUATING, 0)  # until the next step
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
+    ) -> None:
+        if self._check is not None and logs and "loss" in logs:
+            norm = logs.get("grad_norm", 0.0)
+            self._check(logs["loss"] if math.isfinite(norm) else norm, state.global_step)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         mark(MarkKind.DONE, state.global_step)

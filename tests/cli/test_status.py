@@ -8,8 +8,9 @@ import pytest
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.findings import Hang, HangAction, Slow
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Hang, HangAction, Phase, Slow
+from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register

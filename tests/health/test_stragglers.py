@@ -1,10 +1,6 @@
 """Which ranks count as stragglers, by the fractions of their time in which they work."""
 
-import random
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hpcelastic.health.stragglers import WorkFraction, stragglers
 
@@ -46,26 +42,3 @@ def test_the_text_names_rank_node_and_numbers() -> None:
         "rank 3 on n3 is 1.40 times slower than the median rank: it works 98% of the time, the median rank 70%, "
         "and waits for others in the rest"
     )
-
-
-def sampled(chance: random.Random, own: list[float], samples: int = 130) -> list[WorkFraction]:
-    """Return the estimates for ranks that work so long in a step, which takes the time of the slowest."""
-    step = max(own) * 1.02
-    estimates = [sum(chance.random() < each / step for _ in range(samples)) / samples for each in own]
-    return fractions(*estimates, samples=samples)
-
-
-@given(seed=st.integers(0, 2**32), ranks=st.integers(2, 64))
-def test_equal_ranks_are_never_stragglers(seed: int, ranks: int) -> None:
-    chance = random.Random(seed)
-    own = [chance.uniform(0.97, 1.03) for _ in range(ranks)]
-    assert not stragglers(sampled(chance, own), 1.2)
-
-
-@given(seed=st.integers(0, 2**32), ranks=st.integers(3, 64), factor=st.floats(1.6, 4.0))
-def test_a_slow_rank_is_found(seed: int, ranks: int, factor: float) -> None:
-    chance = random.Random(seed)
-    own = [chance.uniform(0.97, 1.03) for _ in range(ranks)]
-    slow = chance.randrange(ranks)
-    own[slow] *= factor
-    assert [each.rank for each in stragglers(sampled(chance, own), 1.2)][:1] == [slow]

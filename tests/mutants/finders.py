@@ -7,7 +7,19 @@ import sys
 from pathlib import Path
 
 from tests.mutants.tables import failing_row
-from tests.protocol.under_test import ASSIGNMENT, BUDGET, DECIDE, EXAMINATION, HANGS, NODE, RANKING, Patch, load
+from tests.protocol.under_test import (
+    ASSIGNMENT,
+    BUDGET,
+    DECIDE,
+    EXAMINATION,
+    HANGS,
+    NODE,
+    RANKING,
+    ROLLBACK,
+    STRAGGLERS,
+    Patch,
+    load,
+)
 from tests.simulation.faults import PROFILES, scenario
 from tests.simulation.shrink import violation_of
 
@@ -19,6 +31,8 @@ TABLES = {
     BUDGET: "tests.protocol.test_budget",
     EXAMINATION: "tests.protocol.test_hangs",
     HANGS: "tests.health.test_hangs",
+    ROLLBACK: "tests.protocol.test_rollback",
+    STRAGGLERS: "tests.health.test_stragglers",
 }
 """The test module with the tables for each module."""
 

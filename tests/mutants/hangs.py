@@ -1,6 +1,9 @@
-"""Possible faults of the verdict on a hang, of its examination, and of the restart budget. Tables find them."""
+"""Possible faults of what is pure in the supervision of progress: verdicts, examinations, budgets, returns.
 
-from tests.protocol.under_test import BUDGET, EXAMINATION, HANGS, Patch
+Tables find them.
+"""
+
+from tests.protocol.under_test import BUDGET, EXAMINATION, HANGS, ROLLBACK, STRAGGLERS, Patch
 
 _CHAIN = "first = {other for others in awaited.values() for other in others} - awaited.keys()"
 
@@ -32,5 +35,23 @@ MUTANTS = {
     "repetitions are counted over other failures": Patch(
         BUDGET, "last.repeats + 1 if what and what == last.failure else 1", "last.repeats + 1"
     ),
+    "a poisoned state is a crash loop": Patch(BUDGET, " or failure.rollback or", " or"),
+    "returns to an older state are not counted": Patch(ROLLBACK, "last.number + 1 if", "1 if"),
+    "returns because of other steps are counted": Patch(
+        ROLLBACK, "last.failed_step == demand.failed_step", "last.failed_step >= 0"
+    ),
+    "a return excludes no round": Patch(ROLLBACK, "Rollback(failure.round, demand.step", "Rollback(0, demand.step"),
+    "the node of a poisoned state stays": Patch(ROLLBACK, "if number == ATTEMPTS and", "if False and"),
+    "a node is drained that the run needs": Patch(ROLLBACK, "nodes > state.settings.nodes.min:", "nodes > 0:"),
+    "returns never end": Patch(ROLLBACK, "rollback.number <= ATTEMPTS", "True"),
+    "another failure ends the returns": Patch(
+        ROLLBACK, " or not any(failure.rollback for failure in state.failures):", ":"
+    ),
+    "a difference within the error of the samples is a straggler": Patch(
+        STRAGGLERS, "_STANDARD_ERRORS * fraction.standard_error", "0.0"
+    ),
+    "a straggler vanishes by chance": Patch(STRAGGLERS, "_HYSTERESIS if", "1.0 if"),
+    "each rank above the median is a straggler": Patch(STRAGGLERS, "> factor * median:", "> median:"),
+    "of two ranks none is slow": Patch(STRAGGLERS, "[(len(fractions) - 1) // 2]", "[len(fractions) // 2]"),
     "steps before the last failure count": Patch(BUDGET, "max(0, progress - last.progress)", "max(0, progress)"),
 }

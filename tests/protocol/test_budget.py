@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from hpcelastic.protocol.budget import has_crash_loop, identity, reason_to_give_up, refilled
+from hpcelastic.protocol.findings import RollbackDemand
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Failure, Phase, State
 
@@ -141,6 +142,7 @@ def test_another_failure_is_no_repetition(other: Failure) -> None:
         pytest.param(replace(ERROR, step=-1), id="the step is unknown"),
         pytest.param(replace(ERROR, traceback="", exit_code=-9, message="killed by SIGKILL"), id="a signal"),
         pytest.param(replace(ERROR, collective=True), id="the failure of a collective"),
+        pytest.param(replace(ERROR, rollback=RollbackDemand(149, 100)), id="training returns to an older state"),
         pytest.param(replace(ERROR, message="OSError: [Errno 28] No space left"), id="the operating system"),
         pytest.param(replace(ERROR, message="RuntimeError: [gloo] Connection closed by peer"), id="a peer"),
     ],

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from hpcelastic.protocol.findings import Hang
 from hpcelastic.protocol.hangs import conclude, examine, participants_of
 from hpcelastic.protocol.settings import NodeRange, Settings
-from hpcelastic.protocol.state import Hang, Participant, Phase, State
+from hpcelastic.protocol.state import Participant, Phase, State
 
 STATE = State(
     "r",

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.settings import NodeRange, Settings
-from hpcelastic.protocol.state import Participant, Phase, Slow, State
+from hpcelastic.protocol.state import Participant, Phase, State
 from hpcelastic.protocol.stragglers import record_stragglers
 
 STATE = State(

@@ -14,6 +14,7 @@ DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignme
 RANKING = "hpcelastic.protocol.ranking"
 BUDGET, EXAMINATION = "hpcelastic.protocol.budget", "hpcelastic.protocol.hangs"
 HANGS = "hpcelastic.health.hangs"
+ROLLBACK, STRAGGLERS = "hpcelastic.protocol.rollback", "hpcelastic.health.stragglers"
 LEADERS, POLLING = "hpcelastic.protocol.leaders", "hpcelastic.protocol.polling"
 LIVENESS = "hpcelastic.protocol.liveness"
 FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
@@ -44,6 +45,7 @@ CHANNEL, TRANSFER = "hpcelastic.network.channel", "hpcelastic.network.transfer"
 
 _AS_THEY_ARE = {
     "hpcelastic.errors",
+    "hpcelastic.protocol.findings",
     "hpcelastic.protocol.peers",
     "hpcelastic.protocol.settings",
     "hpcelastic.protocol.state",

@@ -13,9 +13,10 @@ import pytest
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError, StoreError, VisibilityError
 from hpcelastic.protocol.decide import Decision, drain, request_stacks
+from hpcelastic.protocol.findings import Hang
 from hpcelastic.protocol.hangs import examine
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
-from hpcelastic.protocol.state import Cause, Hang, NodeState, Phase, Seen, State
+from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
 from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run, steer_run
 from hpcelastic.storage import files, leases
 from hpcelastic.storage.leases import read_leases

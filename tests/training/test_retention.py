@@ -109,3 +109,13 @@ def test_wrong_rules_are_refused(arguments: dict[str, object], message: str) -> 
     with pytest.raises(ValueError) as error:
         Retention(**arguments)  # type: ignore[arg-type]  # some have another type
     assert str(error.value) == message
+
+
+def test_poisoned_checkpoints_stay_and_leave_the_others_their_places() -> None:
+    names = {named(round, step, value) for round, step, value in [(1, 10, 1), (1, 20, 1), (1, 30, 0), (1, 40, 1)]}
+    rule, saved = Retention(keep=2, best="loss"), named(2, 25, 2)
+    assert {name.step for name in rule.staying(names, saved, lambda name: True)} == {25, 40, 30}
+    sparing = rule.sparing(1, 20)
+    assert {name.step for name in sparing.staying(names, saved, lambda name: True)} == {25, 20, 30, 40}
+    later = {*names, saved, named(2, 35, 2)}
+    assert {name.step for name in sparing.staying(later, named(2, 45, 3), lambda name: True)} == {45, 35, 20, 30, 40}

@@ -1,0 +1,63 @@
+"""Checks of the loss: a state that is poisoned must not be saved, and training returns to an older one."""
+
+import math
+import statistics
+from collections import deque
+from typing import TYPE_CHECKING
+
+from .checkpoints import Checkpoints
+from .rollback import demand_rollback
+
+if TYPE_CHECKING:
+    import torch
+
+_HISTORY, _ENOUGH = 100, 20
+"""Number of the newest losses with which a loss is compared, and the smallest number of them."""
+
+
+class LossCheck:
+    """Checks each loss of this rank: it must be finite, and at most ``spike`` times the median of the last 100.
+
+    With ``spike=None`` only losses that are not finite are found. If a loss is bad, `PoisonedState` is raised. This
+    process then ends, and all ranks continue from a state that is older than the newest one, as the agents decide: from
+    the newest checkpoint; if the loss is bad in the same step again, from the checkpoint before that; then without the
+    node of this rank. After that, the run ends.
+
+    To read the loss, the CPU waits for the GPU.
+
+    Examples:
+        >>> check = LossCheck(Checkpoints(), spike=10.0)
+        >>> for step, loss in enumerate([2.5, 2.4, float("nan")]):
+        ...     check(loss, step)
+        Traceback (most recent call last):
+            ...
+        hpcelastic.errors.PoisonedState: the loss is nan after 2 steps; there is no checkpoint to return to
+    """
+
+    def __init__(self, checkpoints: Checkpoints | None, *, spike: float | None = None) -> None:
+        if spike is not None and not spike > 1:
+            raise ValueError(f"spike is {spike}; it must be a factor of more than 1, or None")
+        self._checkpoints, self._spike = checkpoints, spike
+        self._losses: deque[float] = deque(maxlen=_HISTORY)
+
+    def __call__(self, loss: "float | torch.Tensor", step: int) -> None:
+        """Check ``loss``. ``step`` is the number of steps that were complete before it was computed."""
+        value = float(loss if isinstance(loss, float) else loss.detach())
+        problem = self._problem(value)
+        if not problem:
+            self._losses.append(abs(value))
+            return
+        demand_rollback(
+            f"the loss is {problem}", step, [] if self._checkpoints is None else self._checkpoints.files().permitted()
+        )
+
+    def _problem(self, value: float) -> str:
+        """Describe what is wrong with a loss; empty if nothing is."""
+        if not math.isfinite(value):
+            return str(value)
+        if self._spike is None or len(self._losses) < _ENOUGH:
+            return ""
+        median = statistics.median(self._losses)
+        if abs(value) <= self._spike * median:
+            return ""
+        return f"{value:.4g}, more than {self._spike:g} times {median:.4g}, the median of the last {len(self._losses)},"

@@ -1,0 +1,25 @@
+"""The checks of a training with `Elastic` that find a poisoned state."""
+
+from typing import TYPE_CHECKING
+
+from .checkpoints import Checkpoints
+from .loss_check import LossCheck
+from .replicas import check_replicas
+
+if TYPE_CHECKING:
+    import torch
+
+
+class StateChecks:
+    """Checks losses, and every ``every`` steps the replicas; 0 for never."""
+
+    def __init__(self, checkpoints: Checkpoints | None, spike: float | None, every: int) -> None:
+        if every < 0:
+            raise ValueError(f"check_replicas is {every}; it must be 0 or more steps")
+        self.loss = LossCheck(checkpoints, spike=spike)
+        self._checkpoints, self._every = checkpoints, every
+
+    def replicas(self, model: "torch.nn.Module", step: int) -> None:
+        """Compare the replicas if that is due after ``step`` steps. Collective."""
+        if self._every and step % self._every == 0:
+            check_replicas(model, step, self._checkpoints)
