@@ -103,7 +103,12 @@ def undisturbed(shell: Shell, code: str, last: int) -> object:
     directory = shell.directory / "alone"
     (directory / "notes").mkdir(parents=True)
     (directory / "train.py").write_text(code)
-    subprocess.run([sys.executable, "train.py", "0", "0", "0", f"{last}"], cwd=directory, env=shell.environ, check=True)
+    # The end of Python would abort a thread of torch that still releases the last tensors.
+    wait = (
+        "import atexit, runpy, time; atexit.register(time.sleep, 0.1); runpy.run_path('train.py', run_name='__main__')"
+    )
+    arguments = [sys.executable, "-c", wait, "0", "0", "0", f"{last}"]
+    subprocess.run(arguments, cwd=directory, env=shell.environ, check=True)
     return json.loads((directory / "result.json").read_text())
 
 
