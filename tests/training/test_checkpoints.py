@@ -154,7 +154,7 @@ class TestKeeping:
     def test_a_missing_file_is_no_error(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         checkpoints = Checkpoints(tmp_path, keep=1, round=1)
         checkpoints.save(1, state(1))
-        names = checkpoints._files().names()
+        names = checkpoints.files().names()
         monkeypatch.setattr(CheckpointFiles, "names", lambda files: [CheckpointName(1, 2), *names])
         os.unlink(tmp_path / str(names[0]))
         checkpoints.save(2, state(2))
@@ -327,7 +327,7 @@ class TestDamage:
     ) -> None:
         checkpoints = Checkpoints(tmp_path, round=1)
         checkpoints.save(1, state(1))
-        names = checkpoints._files().names()
+        names = checkpoints.files().names()
         monkeypatch.setattr(CheckpointFiles, "names", lambda files: [CheckpointName(1, 2), *names])
         assert number(checkpoints) == 1
 
