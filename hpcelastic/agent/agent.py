@@ -189,8 +189,9 @@ class Agent:
         if self._machine.seconds_to_stop(boottime()) == 0.0:
             session.apply(self._machine.stop_timed_out())
         supervisor.expire(boottime())
-        self._hangs.check(supervisor.workers())
-        self._stragglers.check(supervisor.workers())
+        workers = supervisor.workers()
+        self._hangs.check(workers)
+        self._stragglers.check(workers)
         if self._machine.left and self._exit_code is None:
             self._exit_code = self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:

@@ -23,9 +23,6 @@ ROLE = "default"
 TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
 """The environment variable with the path of the pipe for `hpcelastic.agent.file_timers`."""
 
-ROLLBACK = "HPCELASTIC_ROLLBACK"
-"""The environment variable with the newest return to an older state, as JSON."""
-
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """Signals that torchrun handles by default."""
 
@@ -107,7 +104,7 @@ def worker_environment(
         **({"HPCELASTIC_WORKER_CHANNEL": run.worker_channel} if run.worker_channel else {}),
         **({"HPCELASTIC_SNAPSHOT_CHANNEL": run.snapshot_channel} if run.snapshot_channel else {}),
         **({"HPCELASTIC_STACKS": run.stacks[local_rank]} if run.stacks else {}),
-        **({ROLLBACK: json.dumps(encode(part.rollback))} if part.rollback else {}),
+        **({"HPCELASTIC_ROLLBACK": json.dumps(encode(part.rollback))} if part.rollback else {}),
         **({COLLECTIVES: run.collectives[local_rank]} if run.collectives else {}),
     }
     environ = {**base, **_omp_threads(base, part.local_world_size), **torchrun, **ours, **extra}

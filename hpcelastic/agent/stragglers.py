@@ -152,8 +152,11 @@ class StragglerWatch:
         if found.round != state.round:
             return  # they are starting
         fractions = tuple(fraction for worker in found.workers if (fraction := self._fraction(worker, now)) is not None)
-        if self._thread is None or not self._thread.is_alive():
-            arguments = (state, _NodeFractions(state.round, fractions))
+        ours = _NodeFractions(state.round, fractions)
+        if self._thread is not None and self._thread.is_alive():
+            return
+        if self._compares(state) or _differ(self._published, ours):
+            arguments = (state, ours)
             self._thread = threading.Thread(target=self._exchange, args=arguments, name="stragglers", daemon=True)
             self._thread.start()
 
@@ -166,12 +169,16 @@ class StragglerWatch:
         found = observed.observe(now, progress.steps, self._watchdog.samples(worker))
         return None if found is None else WorkFraction(worker.rank, self._session.member.name, *found)
 
+    def _compares(self, state: State) -> bool:
+        """Return whether this node has rank 0."""
+        return state.participants[0].node == self._session.member.node
+
     # In a thread of its own, because the filesystem may hang
 
     def _exchange(self, state: State, ours: _NodeFractions) -> None:
         with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
             self._publish(ours)
-            if state.participants[0].node == self._session.member.node:
+            if self._compares(state):
                 self._compare(state)
 
     def _publish(self, ours: _NodeFractions) -> None:

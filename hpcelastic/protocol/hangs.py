@@ -22,7 +22,7 @@ def examine(state: State, round: int, examiner: str, why: str, seen: int) -> Dec
     number = 0 if state.hang is None else state.hang.number
     if state.phase is not Phase.RUNNING or state.round != round or number != seen:
         return Decision(None, describe(state))
-    return _steer(state, replace(state, hang=Hang(number + 1, round, examiner), reason=why))
+    return steer(state, replace(state, hang=Hang(number + 1, round, examiner), reason=why))
 
 
 def conclude(state: State, number: int, verdict: str, ranks: Iterable[int], action: HangAction) -> Decision:
@@ -39,7 +39,7 @@ def conclude(state: State, number: int, verdict: str, ranks: Iterable[int], acti
     concluded = replace(hang, verdict=verdict, ranks=tuple(ranks), action=action)
     drained = {*state.drained, *names} if action == "exclude" else state.drained
     reason = f"no hang: {verdict}" if action == "none" else verdict
-    return _steer(state, replace(state, hang=concluded, drained=tuple(sorted(drained)), reason=reason))
+    return steer(state, replace(state, hang=concluded, drained=tuple(sorted(drained)), reason=reason))
 
 
 def participants_of(state: State, ranks: Iterable[int]) -> list[Participant]:
@@ -53,5 +53,6 @@ def participants_of(state: State, ranks: Iterable[int]) -> list[Participant]:
     return found
 
 
-def _steer(state: State, wanted: State) -> Decision:
+def steer(state: State, wanted: State) -> Decision:
+    """Return the decision to make ``wanted`` the next state, in which the round continues."""
     return Decision(checked(Mover.STEER, state, wanted), wanted.reason)

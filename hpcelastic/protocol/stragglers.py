@@ -9,9 +9,8 @@ from dataclasses import replace
 
 from hpcelastic.protocol.decide import Decision, describe
 from hpcelastic.protocol.findings import Slow
-from hpcelastic.protocol.hangs import participants_of
+from hpcelastic.protocol.hangs import participants_of, steer
 from hpcelastic.protocol.state import Phase, State
-from hpcelastic.protocol.transitions import Mover, checked
 
 
 def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -> Decision:
@@ -28,5 +27,4 @@ def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -
     reason = slow.text or "no rank is slow any more"
     if names:
         reason += f"; {', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} replaced"
-    wanted = replace(state, slow=slow, drained=drained, reason=reason)
-    return Decision(checked(Mover.STEER, state, wanted), reason)
+    return steer(state, replace(state, slow=slow, drained=drained, reason=reason))

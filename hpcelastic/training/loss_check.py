@@ -3,10 +3,14 @@
 import math
 import statistics
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
+
+from hpcelastic.errors import PoisonedState
+from hpcelastic.ipc.marks import MarkKind
 
 from .checkpoints import Checkpoints
-from .rollback import demand_rollback
+from .control_page import mark
+from .rollback import current_rollback
 
 if TYPE_CHECKING:
     import torch
@@ -47,9 +51,7 @@ class LossCheck:
         if not problem:
             self._losses.append(abs(value))
             return
-        demand_rollback(
-            f"the loss is {problem}", step, [] if self._checkpoints is None else self._checkpoints.files().permitted()
-        )
+        demand_rollback(f"the loss is {problem}", step, self._checkpoints)
 
     def _problem(self, value: float) -> str:
         """Describe what is wrong with a loss; empty if nothing is."""
@@ -61,3 +63,21 @@ class LossCheck:
         if abs(value) <= self._spike * median:
             return ""
         return f"{value:.4g}, more than {self._spike:g} times {median:.4g}, the median of the last {len(self._losses)},"
+
+
+def demand_rollback(problem: str, step: int, checkpoints: Checkpoints | None) -> NoReturn:
+    """Raise `PoisonedState`, and let training return to an older state if ``checkpoints`` has one on disk.
+
+    ``step`` is the number of complete steps at which ``problem`` was found.
+    """
+    names = [] if checkpoints is None else checkpoints.files().permitted()
+    steps = [name.step for name in names if name.step <= step]
+    target, last = next(iter(steps), None), current_rollback()
+    if last is not None and last.failed_step == step:  # that checkpoint did not help, so the one before it may
+        target = next((each for each in steps if each < last.step), last.step)
+    consequence = "there is no checkpoint to return to"
+    if target is not None:
+        mark(MarkKind.POISONED, step)
+        mark(MarkKind.ROLLBACK, target)
+        consequence = f"training returns to the checkpoint of step {target}"
+    raise PoisonedState(f"{problem} after {step} step{'s' * (step != 1)}; {consequence}")

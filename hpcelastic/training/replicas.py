@@ -7,8 +7,8 @@ from hpcelastic.errors import PoisonedState
 
 from .checkpoints import Checkpoints
 from .context import context
+from .loss_check import demand_rollback
 from .process_groups import gather_objects
-from .rollback import demand_rollback
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ def check_replicas(model: "torch.nn.Module", step: int, checkpoints: Checkpoints
         which = f"rank {ranks} has" if len(differing) == 1 else f"ranks {ranks} have"
         raise PoisonedState(f"{which} other parameters than the other {len(sums) - len(differing)} after {step} steps")
     problem = f"the parameters of the {len(sums)} ranks differ, and none are those of most ranks,"
-    demand_rollback(problem, step, [] if checkpoints is None else checkpoints.files().permitted())
+    demand_rollback(problem, step, checkpoints)
 
 
 def differing_ranks(sums: Sequence[int]) -> list[int]:

@@ -1,16 +1,12 @@
-"""The return of a training to an older state, and the states from which it must not continue any more."""
+"""The states from which a training must not continue after it has returned to an older one."""
 
 import json
 import os
 from collections.abc import Iterable
-from typing import NoReturn
 
-from hpcelastic.errors import PoisonedState
-from hpcelastic.ipc.marks import MarkKind
 from hpcelastic.protocol.codec import decode
 from hpcelastic.protocol.findings import Rollback
 
-from .control_page import mark
 from .recovery import Held
 from .retention import CheckpointName, Retention
 
@@ -43,20 +39,3 @@ def permitted_state(held: Held | None) -> Held | None:
     """
     rollback = current_rollback()
     return held if held is not None and (rollback is None or held.round > rollback.round) else None
-
-
-def demand_rollback(problem: str, step: int, names: Iterable[CheckpointName]) -> NoReturn:
-    """Raise `PoisonedState`, and let training return to an older state. ``names`` are the checkpoints, newest first.
-
-    ``step`` is the number of complete steps at which ``problem`` was found.
-    """
-    steps = [name.step for name in names if name.step <= step]
-    target, last = next(iter(steps), None), current_rollback()
-    if last is not None and last.failed_step == step:  # that checkpoint did not help, so the one before it may
-        target = next((each for each in steps if each < last.step), last.step)
-    consequence = "there is no checkpoint to return to"
-    if target is not None:
-        mark(MarkKind.POISONED, step)
-        mark(MarkKind.ROLLBACK, target)
-        consequence = f"training returns to the checkpoint of step {target}"
-    raise PoisonedState(f"{problem} after {step} step{'s' * (step != 1)}; {consequence}")

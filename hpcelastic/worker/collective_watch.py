@@ -237,11 +237,15 @@ class CollectiveWatch:
     def _run(self) -> None:
         sampler = Sampler()
         while not self._ends:
+            samples = not _uses_gpu()
             if self._wake.is_set() or time.monotonic() >= self._copied + INTERVAL:
                 self._wake.clear()
-                self._copy(NO_SAMPLES if _uses_gpu() else sampler.samples)
-            sampler.wait(self._wake)
-            sampler.sample()
+                self._copy(sampler.samples if samples else NO_SAMPLES)
+            if samples:
+                sampler.wait(self._wake)
+                sampler.sample()
+            else:
+                self._wake.wait(INTERVAL)
             if self._wake.is_set():
                 time.sleep(INTERVAL / 10)  # so that many new groups cause few copies
 

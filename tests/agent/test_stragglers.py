@@ -1,4 +1,4 @@
-"""The fraction of a worker over time, and the files in which agents publish fractions."""
+"""The work fraction of a worker over time, and the files in which agents publish work fractions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,7 +28,7 @@ def samples(time: float, waited: float) -> Samples:
     return Samples(time, round(20 * time), waited)
 
 
-def test_the_share_is_that_of_the_newest_time_and_steps() -> None:
+def test_the_work_fraction_is_that_of_the_newest_time_and_steps() -> None:
     fraction = FractionMeter(seconds=6.0, steps=50)
     assert fraction.observe(0.0, 0, samples(0, 0)) is None
     assert fraction.observe(5.0, 100, samples(5, 1)) is None  # too early
