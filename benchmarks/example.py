@@ -26,7 +26,7 @@ def main(notes: str, script: str, *arguments: str) -> None:
 
         register_optimizer_step_post_hook(note)
         sys.argv = [script, *arguments]
-        sys.path[0] = os.path.dirname(script)
+        sys.path.append(os.path.dirname(script))  # a fork server does not learn imports after a change of other entries
         runpy.run_path(script, run_name="__main__")
 
 
