@@ -6,6 +6,7 @@ import os
 import queue
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,23 @@ from tests.agent.processes import TIMEOUT
 
 KEY = bytes(range(32))
 _KINDS = {kind.__name__: kind for kind in (PeerHeard, PeerRefused, Notification, PeerLinkLost, PeerSilent)}
+
+
+@contextlib.contextmanager
+def held(peer: Peer) -> Iterator[None]:
+    """Hold the port of a dead agent without listening. Otherwise a process of another test may listen there soon.
+
+    While connections of the dead agent are being closed, no process gets the port, this one included.
+    """
+    family = socket.AF_INET6 if ":" in peer.address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        for _ in range(50):
+            with contextlib.suppress(OSError):
+                holder.bind((peer.address, peer.port))
+                break
+            time.sleep(0.001)
+        yield
 
 
 class Inbox:

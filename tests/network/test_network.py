@@ -15,7 +15,7 @@ from hpcelastic.network.notifications import NOTIFICATION_INTERVAL
 from hpcelastic.protocol.peers import linked
 from tests.agent.processes import TIMEOUT, eventually
 from tests.filesystems.availability import require
-from tests.network.agents import KEY, Local, Remote, local, remote
+from tests.network.agents import KEY, Local, Remote, held, local, remote
 from tests.network.namespaces import two_machines, why_no_namespaces
 
 
@@ -182,7 +182,8 @@ def test_refusals_of_a_killed_agent_are_reported_while_it_is_watched(pair: tuple
     here, there = pair
     there.signal(signal.SIGKILL)
     assert here.inbox.take() == PeerLinkLost("there@1")
-    assert here.inbox.await_(PeerRefused("there@1"), times=3)
+    with held(there.peer):
+        assert here.inbox.await_(PeerRefused("there@1"), times=3)
     assert set(here.inbox.all) == {PeerLinkLost("there@1"), PeerRefused("there@1")}
     here.network.watch([here.peer], 0)
     assert eventually(lambda: not here.network._links._neighbours)
@@ -198,7 +199,8 @@ def test_no_refusal_is_reported_while_a_process_of_the_agent_is_alive(pair: tupl
     assert here.inbox.await_(PeerSilent("there@1"), times=4)
     assert PeerRefused("there@1") not in here.inbox.all
     os.kill(child, signal.SIGKILL)
-    assert here.inbox.await_(PeerRefused("there@1"), times=2)
+    with held(there.peer):
+        assert here.inbox.await_(PeerRefused("there@1"), times=2)
 
 
 def test_a_stopped_agent_is_silent_until_it_continues(pair: tuple[Local, Remote]) -> None:
@@ -229,7 +231,8 @@ def test_refusals_of_an_agent_killed_while_stopped_are_reported(pair: tuple[Loca
     there.signal(signal.SIGSTOP)
     assert here.inbox.await_(PeerLinkLost("there@1"))
     there.signal(signal.SIGKILL)
-    assert here.inbox.await_(PeerRefused("there@1"))
+    with held(there.peer):
+        assert here.inbox.await_(PeerRefused("there@1"))
 
 
 def test_an_agent_that_leaves_in_order_is_not_reported(pair: tuple[Local, Remote]) -> None:
