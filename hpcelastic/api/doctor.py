@@ -6,24 +6,27 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.doctor import across, probe, visibility
 from hpcelastic.doctor.across import Depth
+from hpcelastic.doctor.benchmark import MeasurerProcess, NodeSpeed, measure_speeds
 from hpcelastic.doctor.coordination import Coordination, Members
 from hpcelastic.doctor.measurements import Measurements
 from hpcelastic.doctor.node_report import LocalNode, NodeReport, collect_node_reports, report_local_node
 from hpcelastic.doctor.nodes import judge_nodes
 from hpcelastic.doctor.rules import judge
+from hpcelastic.doctor.speeds import Baseline, judge_speeds
 from hpcelastic.doctor.verdict import Conclusion, FilesystemReport, Severity
 from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
-from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import Hang, bounded
 from hpcelastic.storage.errnos import retry
-from hpcelastic.storage.paths import doctor_verdict
+from hpcelastic.storage.paths import benchmark_baseline, doctor_verdict
+from hpcelastic.worker.node_benchmark import COMMAND
 
 QUICK = Depth(probe.QUICK, names=15, limits=visibility.QUICK)
 FULL = Depth(probe.FULL, names=50, limits=visibility.FULL)
@@ -53,6 +56,9 @@ class Diagnosis:
     nodes: tuple[Conclusion, ...] = ()
     """Findings on the nodes themselves."""
 
+    speeds: tuple[NodeSpeed, ...] = ()
+    """The measurements of the benchmark; empty without one."""
+
     @property
     def fit(self) -> bool:
         """True if runs can work in this directory, on these nodes."""
@@ -60,10 +66,17 @@ class Diagnosis:
 
 
 def examine(
-    directory: Path, members: Members, here: LocalNode, depth: Depth, report: Callable[[str], None]
+    directory: Path,
+    members: Members,
+    here: LocalNode,
+    depth: Depth,
+    report: Callable[[str], None],
+    *,
+    benchmark: bool = False,
 ) -> Diagnosis | None:
     """Measure and judge the filesystem of ``directory``, and the nodes. Returns None for all members but the first.
 
+    With ``benchmark``, also the speed of the nodes and of the connections between them is measured.
     ``report`` receives lines about the progress. Raises ConfigError if there is no such directory. Raises StoreError if
     it does not work or does not answer, or if other members do not appear. Temporary files are removed at the end.
     """
@@ -74,7 +87,9 @@ def examine(
     try:
         with files.as_store_error(directory):
             found = bounded(
-                lambda: _measure(directory, coordination, here, depth, report), _EXAMINATION_TIMEOUT, str(directory)
+                lambda: _measure(directory, coordination, here, depth, report, benchmark),
+                _EXAMINATION_TIMEOUT,
+                str(directory),
             )
     except BaseException as error:
         reason = str(error) or type(error).__name__
@@ -86,8 +101,23 @@ def examine(
             probe.remove_tree(coordination.root, 10.0)
     if found is None:
         return None
-    measured, node_reports = found
-    return Diagnosis(measured, judge(measured), judge_nodes(node_reports))
+    measured, node_reports, speeds = found
+    findings = judge_nodes(node_reports)
+    if speeds:
+        findings += _judge_speeds(directory, speeds)
+    return Diagnosis(measured, judge(measured), findings, tuple(speeds))
+
+
+def _judge_speeds(directory: Path, speeds: Sequence[NodeSpeed]) -> tuple[Conclusion, ...]:
+    """Return the findings of a benchmark, and keep its medians if they are the best so far."""
+    path = benchmark_baseline(directory)
+    try:
+        baseline = decode(Baseline, files.read_json(path) or encode(Baseline()))
+    except DecodeError:
+        baseline = Baseline()  # of another version
+    judged = judge_speeds(speeds, baseline)
+    files.publish(path, files.to_json(encode(baseline.with_medians(judged.medians))))
+    return judged.findings
 
 
 def save_verdict(directory: Path, verdict: FilesystemReport) -> Path:
@@ -98,12 +128,41 @@ def save_verdict(directory: Path, verdict: FilesystemReport) -> Path:
 
 
 def _measure(
-    directory: Path, coordination: Coordination, here: LocalNode, depth: Depth, report: Callable[[str], None]
-) -> tuple[Measurements, tuple[NodeReport, ...]] | None:
+    directory: Path,
+    coordination: Coordination,
+    here: LocalNode,
+    depth: Depth,
+    report: Callable[[str], None],
+    benchmark: bool,
+) -> tuple[Measurements, tuple[NodeReport, ...], list[NodeSpeed]] | None:
+    with contextlib.ExitStack() as stack:
+        measurer = None
+        if benchmark:  # it imports torch meanwhile
+            environ = {**here.environ, "GLOO_SOCKET_IFNAME": here.interface}
+            measurer = MeasurerProcess(COMMAND, environ)
+            stack.callback(measurer.close)
+        return _measure_all(directory, coordination, here, depth, report, measurer)
+
+
+def _measure_all(
+    directory: Path,
+    coordination: Coordination,
+    here: LocalNode,
+    depth: Depth,
+    report: Callable[[str], None],
+    measurer: MeasurerProcess | None,
+) -> tuple[Measurements, tuple[NodeReport, ...], list[NodeSpeed]] | None:
     host, members = os.uname().nodename.partition(".")[0], coordination.members
+
+    def speeds() -> list[NodeSpeed] | None:
+        if measurer is None:
+            return []
+        return measure_speeds(coordination, host, here.address, directory, measurer, report)
+
     if members.count == 1:
         report("measurements of this node")
-        return Measurements((probe.measure_node(directory, host, depth.effort),)), report_local_node(here)
+        measured = Measurements((probe.measure_node(directory, host, depth.effort),))
+        return measured, report_local_node(here), speeds() or []
     coordination.open()
     report(f"waiting for {members.count} members")
     coordination.publish("here")
@@ -113,8 +172,13 @@ def _measure(
     node = probe.measure_node(directory, f"{host}:{members.rank}", depth.effort)
     if node.hangs:
         raise Hang(f"{directory}: does not answer on {host}; check that the filesystem is mounted and its server runs")
-    measured = across.measure_together(coordination, node, depth, report)
-    return None if measured is None or node_reports is None else (measured, node_reports)
+    measured_together = across.measure_together(coordination, node, depth, report)
+    found = speeds()
+    return (
+        None
+        if measured_together is None or node_reports is None or found is None
+        else (measured_together, node_reports, found)
+    )
 
 
 def check_id(text: str) -> str:

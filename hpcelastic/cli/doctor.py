@@ -36,6 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dir", required=True, metavar="DIR", help="the directory in which runs are, or will be")
     parser.add_argument("--quick", action="store_true", help="wait 3 s for late changes instead of 35 s")
     parser.add_argument(
+        "--benchmark",
+        action="store_true",
+        help="also measure the speed of the nodes and of the connections between them",
+    )
+    parser.add_argument(
         "--interface", metavar="NAME", help="as network.interface: a name such as ib0, or a network such as 10.1.0.0/16"
     )
     parser.add_argument("--json", action="store_true", help="print all measurements and the verdict as JSON")
@@ -55,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, members: Members) -> int:
     directory = Path(os.path.abspath(Path(args.dir).expanduser()))
     depth, progress = QUICK if args.quick else FULL, _report_progress if members.rank == 0 else _ignore_progress
-    diagnosis = examine(directory, members, _local_node(args.interface), depth, progress)
+    here = _local_node(args.interface)
+    diagnosis = examine(directory, members, here, depth, progress, benchmark=args.benchmark)
     if diagnosis is None:
         return 0
     lines = [_json(diagnosis)] if args.json else [*report(directory, diagnosis.verdict), *node_report(diagnosis)]

@@ -200,6 +200,11 @@ def doctor_verdict(directory: Path) -> Path:
     return directory / ".hpcelastic-filesystem.json"
 
 
+def benchmark_baseline(directory: Path) -> Path:
+    """Return the path of the best medians that benchmarks of nodes have measured for the runs in ``directory``."""
+    return directory / ".hpcelastic-benchmark.json"
+
+
 def run_registry(state: Path) -> Path:
     """Return the directory that lists the user's runs, in the user's state directory ``state``."""
     return state / "hpcelastic" / "runs"

@@ -1,0 +1,188 @@
+"""Rules that turn the measurements of a benchmark into findings. Pure.
+
+Each node is compared with the median of its allocation, and the median with the best one that the cluster has shown
+before. A connection has two ends. The fewest nodes are blamed that explain all slow connections; a connection that is
+the only slow one of its node is blamed itself.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpcelastic.doctor.benchmark import NodeSpeed, PairSpeed
+from hpcelastic.doctor.verdict import Conclusion, Severity
+from hpcelastic.health.cuts import Cuts
+
+_SLOW = 0.8
+"""The part of the median below which a node computes slowly."""
+
+_SLOW_PAIR = 0.6
+"""The part of the median bandwidth below which a connection is slow."""
+
+_LATE_FACTOR, _LATE_SECONDS = 3.0, 0.0005
+"""A connection is slow if its latency is more than so many times the median and so many seconds more."""
+
+_SLOW_FILES = 0.25
+"""The part of the median below which the filesystem is slow on a node. It is shared, so it varies more."""
+
+_SLOW_ALL = 0.8
+"""The part of the best median of earlier benchmarks below which the whole allocation is slow."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The best medians that benchmarks in a directory have measured, by the name of the quantity."""
+
+    best: Mapping[str, float] = field(default_factory=dict)
+
+    def with_medians(self, medians: Mapping[str, float]) -> "Baseline":
+        """Return the baseline after a benchmark with these medians."""
+        names = sorted({*self.best, *medians})
+        return Baseline({name: max(self.best.get(name, 0.0), medians.get(name, 0.0)) for name in names})
+
+
+@dataclass(frozen=True)
+class SpeedReport:
+    """The findings of a benchmark."""
+
+    findings: tuple[Conclusion, ...]
+    slow: Mapping[str, str]
+    """The slow nodes, and what is slow."""
+
+    medians: Mapping[str, float]
+    """The medians of the allocation, in operations or bytes a second."""
+
+
+def judge_speeds(speeds: Sequence[NodeSpeed], baseline: Baseline) -> SpeedReport:
+    """Return the findings on the nodes, which are in the order of their ranks."""
+    slow: dict[str, str] = {}
+    findings: list[Conclusion] = []
+    medians: dict[str, float] = {}
+    for name, unit, least, pick in _QUANTITIES:
+        values = {speed.node: value for speed in speeds if (value := pick(speed)) is not None}
+        if not values:
+            continue
+        median = medians[name] = statistics.median(values.values())
+        found = {node: value for node, value in values.items() if value < least * median}
+        for node, value in found.items():
+            slow.setdefault(node, f"{name} {value / median:.0%} of the median")
+            findings.append(_slow_node(name, f"{node}: {_scaled(value, unit)}, {value / median:.0%} of the median"))
+        if not found:
+            findings.append(Conclusion(name, Severity.OK, _spread([*values.values()], unit)))
+    findings += _pairs(speeds, slow, medians)
+    findings += _errors(speeds, slow)
+    findings += _compared(medians, baseline)
+    return SpeedReport(tuple(findings), slow, medians)
+
+
+def _slowest_device(pick: Callable[..., float]) -> Callable[[NodeSpeed], float | None]:
+    return lambda speed: min(map(pick, speed.devices), default=None)
+
+
+_QUANTITIES: tuple[tuple[str, str, float, Callable[[NodeSpeed], float | None]], ...] = (
+    ("computation", "FLOP/s", _SLOW, _slowest_device(lambda device: device.flops)),
+    ("memory bandwidth", "B/s", _SLOW, _slowest_device(lambda device: device.memory)),
+    ("filesystem speed", "B/s", _SLOW_FILES, lambda speed: speed.filesystem or None),
+)
+
+
+def _slow_node(name: str, seen: str) -> Conclusion:
+    meaning = "each step of a run waits for its slowest rank"
+    remedy = "exclude the node from jobs; check its clock rates, its power and other users' processes"
+    return Conclusion(name, Severity.BAD, seen, meaning, remedy)
+
+
+def _pairs(speeds: Sequence[NodeSpeed], slow: dict[str, str], medians: dict[str, float]) -> Iterator[Conclusion]:
+    """Judge the connections. Each is measured by both of its nodes, and the worse measurement counts."""
+    nodes = [speed.node for speed in speeds]
+    measured = [(rank, pair) for rank, speed in enumerate(speeds) for pair in speed.pairs]
+    good = [pair for _, pair in measured if not pair.error]
+    if not measured:
+        return
+    bad: dict[tuple[int, int], str] = {}
+    if good:
+        # Of each node its best connection, because a slow node slows down half of all connections of four nodes.
+        latency = -_median_of_best(speeds, lambda pair: -pair.latency)
+        medians["network bandwidth"] = bandwidth = _median_of_best(speeds, lambda pair: pair.bandwidth)
+        with_gpus = any(pair.gather is not None for pair in good)
+        gather = _median_of_best(speeds, lambda pair: pair.gather or 0.0) if with_gpus else None
+        if gather is not None:
+            medians["GPU network bandwidth"] = gather
+        for rank, pair in measured:
+            if why := _why_slow(pair, latency, bandwidth, gather):
+                bad.setdefault((min(rank, pair.other), max(rank, pair.other)), why)
+        if not bad:
+            result = f"{len(measured) // 2} connections: {_spread([pair.bandwidth for pair in good], 'B/s')}, "
+            yield Conclusion("network", Severity.OK, result + f"latency {latency * 1e6:.0f} us")
+    else:
+        bad = {(min(rank, pair.other), max(rank, pair.other)): pair.error for rank, pair in measured}
+    unreached = {nodes[one]: [nodes[other] for first, other in bad if first == one] for one, _ in bad}
+    blamed = {*Cuts(nodes, unreached).fewest()}
+    counts = {node: sum(node in (nodes[one], nodes[other]) for one, other in bad) for node in blamed}
+    remedy = "check the cable, the port and the firmware of the network; exclude the node until then"
+    for node in (node for node in nodes if counts.get(node, 0) > 1):
+        why = next(why for pair, why in bad.items() if node in (nodes[pair[0]], nodes[pair[1]]))
+        slow.setdefault(node, f"network: {why}")
+        meaning = "all its measured connections are slow, and those of its partners to others are not"
+        yield Conclusion("network", Severity.BAD, f"{node}: {why}", meaning, remedy)
+    for (one, other), why in bad.items():
+        if max(counts.get(nodes[one], 0), counts.get(nodes[other], 0)) == 1 or len(nodes) == 2:
+            meaning = "the other connections of both nodes are not slow" if len(nodes) > 2 else ""
+            seen = f"between {nodes[one]} and {nodes[other]}: {why}"
+            yield Conclusion("network", Severity.WARNING, seen, meaning, "check the switches between the two nodes")
+
+
+def _median_of_best(speeds: Sequence[NodeSpeed], pick: Callable[[PairSpeed], float]) -> float:
+    """Return the median of the best measurement of each node."""
+    best = [max(pick(pair) for pair in speed.pairs if not pair.error) for speed in speeds if _measured(speed)]
+    return statistics.median(best)
+
+
+def _measured(speed: NodeSpeed) -> bool:
+    return any(not pair.error for pair in speed.pairs)
+
+
+def _why_slow(pair: PairSpeed, latency: float, bandwidth: float, gather: float | None) -> str:
+    """Return why a connection is slow; empty if it is not."""
+    if pair.error:
+        return pair.error
+    if pair.bandwidth < _SLOW_PAIR * bandwidth:
+        return f"bandwidth {_scaled(pair.bandwidth, 'B/s')}, {pair.bandwidth / bandwidth:.0%} of the median"
+    if pair.gather is not None and gather is not None and pair.gather < _SLOW_PAIR * gather:
+        return f"bandwidth between GPUs {_scaled(pair.gather, 'B/s')}, {pair.gather / gather:.0%} of the median"
+    if pair.latency > max(_LATE_FACTOR * latency, latency + _LATE_SECONDS):
+        return f"latency {pair.latency * 1e6:.0f} us, {pair.latency / latency:.1f} times the median"
+    return ""
+
+
+def _errors(speeds: Sequence[NodeSpeed], slow: dict[str, str]) -> Iterator[Conclusion]:
+    for speed in speeds:
+        if speed.error:
+            slow.setdefault(speed.node, f"it could not be measured: {speed.error}")
+            remedy = "run the benchmark on this node alone for its output: hpcelastic doctor --benchmark --dir DIR"
+            yield Conclusion(
+                "benchmark", Severity.BAD, f"{speed.node} could not be measured: {speed.error}", "", remedy
+            )
+
+
+def _compared(medians: Mapping[str, float], baseline: Baseline) -> Iterator[Conclusion]:
+    """Compare the allocation with the best one before. Then also a whole allocation that is slow is found."""
+    for name, median in medians.items():
+        best = baseline.best.get(name, 0.0)
+        if median < _SLOW_ALL * best:
+            seen = f"the median of {name} is {median / best:.0%} of the best benchmark in this directory"
+            meaning = "all nodes of this allocation are slow, or it has nodes of another kind"
+            yield Conclusion("baseline", Severity.WARNING, seen, meaning, "compare with other nodes: sbatch --exclude")
+
+
+def _spread(values: Sequence[float], unit: str) -> str:
+    least, median, greatest = min(values), statistics.median(values), max(values)
+    return f"{_scaled(median, unit)} ({_scaled(least, unit)} to {_scaled(greatest, unit)})"
+
+
+def _scaled(value: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T"):
+        if value < 1000:
+            return f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    return f"{value:.3g} P{unit}"

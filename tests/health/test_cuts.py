@@ -1,0 +1,70 @@
+"""Cuts in the network: the fewest nodes without which no pair is cut."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcelastic.health.cuts import Cuts
+from hpcelastic.health.hangs import HangKind, HangVerdict, NodeReport, RankReport, cut_between
+
+NODES = [f"n{number}" for number in range(1, 8)]
+
+
+@pytest.mark.parametrize(
+    ("unreached", "expected"),
+    [
+        ({}, ()),
+        ({"n1": ["n1"]}, ()),
+        ({"n1": ["n2"]}, ("n2",)),
+        ({"n2": ["n1"], "n1": ["n2"]}, ("n2",)),
+        ({"n1": ["n2"], "n3": ["n4"]}, ("n2", "n4")),
+        ({"n1": ["n2", "n3", "n4"]}, ("n1",)),
+        ({"n2": ["n1"], "n3": ["n1"], "n4": ["n1", "n5"]}, ("n1", "n4")),
+        ({"n1": ["n2", "n3"], "n2": ["n3"]}, ("n2", "n3")),
+        ({"n1": ["elsewhere"]}, ()),
+    ],
+)
+def test_the_fewest_nodes(unreached: dict[str, list[str]], expected: tuple[str, ...]) -> None:
+    assert Cuts(NODES, unreached).fewest() == expected
+
+
+@given(st.sets(st.sampled_from([*combinations(NODES, 2)])))
+def test_no_fewer_nodes_are_enough(pairs: set[tuple[str, str]]) -> None:
+    cuts = Cuts(NODES, {node: [other for one, other in pairs if one == node] for node in NODES})
+    chosen = cuts.fewest()
+    assert all({*pair} & {*chosen} for pair in pairs)
+    smaller = combinations(NODES, max(0, len(chosen) - 1))
+    assert not chosen or not any(all({*pair} & {*few} for pair in pairs) for few in smaller)
+
+
+def test_two_halves_of_a_large_round_that_do_not_reach_each_other() -> None:
+    nodes = [f"n{number}" for number in range(200)]
+    cuts = Cuts(nodes, dict.fromkeys(nodes[:120], nodes[120:]))
+    assert cuts.fewest() == tuple(nodes[120:])
+    text = "the connection between n0 and n120, n0 and n121, n0 and n122, n0 and n123, and 9596 more pairs is cut"
+    assert cuts.describe().startswith(text)
+
+
+def node(name: str, first: int, *unreached: str) -> NodeReport:
+    return NodeReport(name, (RankReport(first, name), RankReport(first + 1, name)), unreached)
+
+
+ALL_WAIT = HangVerdict(HangKind.CONNECTION, (), False, "all wait")
+
+
+def test_the_verdict_names_the_cut_and_the_ranks_of_the_fewest_nodes() -> None:
+    found = cut_between([node("a", 0), node("b", 2, "c"), node("c", 4, "b")], ALL_WAIT)
+    assert (found.kind, found.ranks, found.certain) == (HangKind.CUT, (4, 5), True)
+    assert found.text == "the connection between b and c is cut, while all nodes reach the run's directory"
+
+
+@pytest.mark.parametrize("kind", [HangKind.BEHIND, HangKind.STOPPED, HangKind.PROGRESS])
+def test_a_rank_that_is_to_blame_precedes_a_cut(kind: HangKind) -> None:
+    verdict = HangVerdict(kind, (1,), True, "rank 1")
+    assert cut_between([node("a", 0, "b"), node("b", 2)], verdict) == verdict
+
+
+def test_without_a_cut_the_verdict_stays() -> None:
+    assert cut_between([node("a", 0), node("b", 2)], ALL_WAIT) == ALL_WAIT
