@@ -25,6 +25,7 @@ NAMES = (
     "torch_store",
     "stopping",
     "keep",
+    "watching",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"

@@ -22,8 +22,9 @@ from hpcelastic.protocol.events import LoggedEvent
 SCRIPT = Path(__file__).with_name("steps.py")
 NODES = 3
 
-_SETTLE = 2.0
-"""Seconds of training before the fault."""
+_SETTLE, _LONG_SETTLE = 2.0, 30.0
+"""Seconds of training before the fault. In the second time the agents of hpcelastic have measured their filesystem, and
+have chosen the duration of their leases."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,14 @@ def _cold_start(side: Any, notes: Path) -> Fault:
     return Fault(since, NODES)
 
 
-def _start_training(side: Any, notes: Path, nodes: int = NODES) -> list[FirstStep]:
-    """Start all nodes, wait until they train, and return the first steps."""
+def _start_training(side: Any, notes: Path, nodes: int = NODES, settle: float = _SETTLE) -> list[FirstStep]:
+    """Start all nodes, wait until they have trained for ``settle`` seconds, and return the first steps."""
     since = time.monotonic()
     side.start_all(nodes)
     steps = new_world(notes, nodes, since, 120.0)
     if steps is None:
         raise RuntimeError("training did not start within 120 s")
-    time.sleep(_SETTLE)
+    time.sleep(settle)
     return steps
 
 
@@ -90,11 +91,11 @@ def _kill_worker(side: Any, notes: Path) -> Fault:
     return Fault(since, NODES)
 
 
-def _signal_node(signum: int, first: bool) -> Callable[[Any, Path], Fault]:
+def _signal_node(signum: int, first: bool, settle: float = _SETTLE) -> Callable[[Any, Path], Fault]:
     """Return a fault that signals every process of a node: the host of torch's rendezvous, or the last other node."""
 
     def act(side: Any, notes: Path) -> Fault:
-        _start_training(side, notes)
+        _start_training(side, notes, settle=settle)
         host = side.first()
         victim = host if first else max(index for index in range(NODES) if index != host)
         everyone = side.processes(victim)
@@ -117,9 +118,7 @@ SCENARIOS = {
     "SIGKILL of a worker": Scenario(_kill_worker),
     "SIGKILL of the last node": Scenario(_signal_node(signal.SIGKILL, first=False)),
     "SIGKILL of the first node": Scenario(_signal_node(signal.SIGKILL, first=True)),
-    "silent node (SIGSTOP)": Scenario(
-        _signal_node(signal.SIGSTOP, first=False), {"rendezvous": {"lease": 4.0, "margin": 1.0}}
-    ),
+    "silent node (SIGSTOP)": Scenario(_signal_node(signal.SIGSTOP, first=False, settle=_LONG_SETTLE)),
     "a node joins": Scenario(_join),
     "a node joins, torch's store not shared": Scenario(_join, environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}),
 }

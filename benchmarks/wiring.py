@@ -13,7 +13,8 @@ from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.node import NodeStateMachine, Publish, ReservePort, StartWorkers, Transition
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, State
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
@@ -62,8 +63,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
     def follow(observation: Observation) -> None:
         transition = None
         while transition is None or transition.actions:
-            state, lease_from = observation.state, observation.lease_from
-            transition = machine.observe(state, lease_from, boottime(), settled=observation.settled)
+            transition = machine.observe(observation.state, observation.lease, boottime(), settled=observation.settled)
             perform(transition)
 
     def perform(transition: Transition) -> None:
@@ -92,9 +92,9 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
         job_nodes=nodes,
         notification_port=network.port,
     )
-    machine = NodeStateMachine(member, settings(nodes).rendezvous.lease)
+    machine = NodeStateMachine(member)
     rendezvous = Rendezvous(backend, node, settings(nodes), boottime, NetworkNotifier(network))
-    thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda lease_from: None)
+    thread = RendezvousThread(rendezvous, member, settings(nodes).rendezvous.poll, deliver, lambda: None)
     perform(machine.begin(state))
     thread.start()
     network.start()

@@ -53,6 +53,7 @@ from hpcelastic.slurm.server import server_of
 from hpcelastic.slurm.signal_resolution import Policy
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths, safe_name
+from hpcelastic.worker.node_benchmark import COMMAND
 
 
 @dataclass(frozen=True)
@@ -261,11 +262,12 @@ class _NodeRun:
 
     def _admit(self, slurm: SlurmTask | None) -> int | None:
         """Check the node. Return the exit status of a node that is not admitted; None if it is."""
-        task, entered = self.task, self.entered
+        task, entered, health = self.task, self.entered, self.task.agent.health
         movable = task.slurm.requeue and can_relocate(slurm)
+        benchmark = COMMAND if health.benchmark and self.restart == FIRST else ()
         status = admit(
             AdmissionRequest(
-                task.paths, entered.backend, entered.member, task.settings, task.agent.health, os.environ, movable
+                task.paths, entered.backend, entered.member, task.settings, health, os.environ, benchmark, movable
             ),
             entered.report,
         )

@@ -4,7 +4,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.agent.signals import Handler, signal_handlers
@@ -47,6 +47,9 @@ class AdmissionRequest:
     settings: Settings
     health: HealthSettings
     environ: Mapping[str, str]
+    benchmark: Sequence[str] = ()
+    """The command that measures a node, if the nodes of the job are measured before they join."""
+
     movable: bool = False
     """Whether the program that started the agent can start it on another node instead."""
 
@@ -58,13 +61,25 @@ def admit(request: AdmissionRequest, report: Callable[[str], None]) -> int | Non
     until the run has had no round for so long that it seems to need the node. A movable agent waits only while no round
     runs.
     """
-    if request.health.check and (problems := _check(request, report)):
+    problems = _check(request, report) if request.health.check else ""
+    if not problems and request.benchmark and (slow := _measure(request, report)):
+        problems = f"slow: {slow}"
+        report(f"this node is slow: {slow}")
+    if problems:
         _publish_absence(request, Incident(request.member.machine, IncidentKind.CHECK, problems, time.time()))
         report(f"this node does not join (status {EXIT_UNFIT}); once it is repaired: {_forgive_command(request)}")
         return EXIT_UNFIT
     if request.health.exclude and (verdict := _exclusion(request)):
         return _wait_until_admitted(request, verdict, report)
     return None
+
+
+def _measure(request: AdmissionRequest, report: Callable[[str], None]) -> str:
+    """Return why this node is slow; empty if it is not."""
+    from hpcelastic.agent.preflight import Preflight  # here, because most agents do not measure
+
+    min_nodes = request.settings.nodes.min
+    return Preflight(request.paths, request.member, min_nodes, request.benchmark, request.environ, report).slow()
 
 
 def _check(request: AdmissionRequest, report: Callable[[str], None]) -> str:

@@ -24,10 +24,12 @@ from hpcelastic.agent.batch_system import (
 from hpcelastic.agent.commands import can_be_forked, worker_arguments
 from hpcelastic.agent.environment import RunFacts, common_environment
 from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.faulty_node import FaultyNode
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.hangs import HangExaminer
+from hpcelastic.agent.hardware_watch import HardwareWatch, sources_of
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.launch import Launch
@@ -45,7 +47,7 @@ from hpcelastic.agent.watchdog import Watchdog
 from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.errors import CrashLoop, HpcElasticError, RunFailed
-from hpcelastic.health.incidents import IncidentKind
+from hpcelastic.health.hardware import HardwareFinding
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.budget import has_crash_loop
 from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
@@ -60,9 +62,12 @@ from hpcelastic.protocol.node import (
     StopWorkers,
 )
 from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 
-Message: TypeAlias = Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | int
+Message: TypeAlias = (
+    Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | HardwareFinding | int
+)
 """A message from another thread to the main thread. A number is the number of a signal."""
 
 
@@ -78,6 +83,7 @@ class Agent:
         self._session = Session(session, self._inbox, self._perform, report, self._renewed)
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
         self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, member, enabled=spec.agent.health.exclude)
+        self._faulty = FaultyNode(self._session, self._incident_recorder, report)
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
         self._supervisor: Supervisor | None = None
         self._exit_code: int | None = None
@@ -116,6 +122,9 @@ class Agent:
             self._supervisor = self._make_supervisor(stack, control_page)
             self._session.start(self._spec.member.local_world_size)
             self._batch_system.start(self._inbox.deliver)
+            seconds, environ = self._spec.agent.health.watch_interval, self._spec.environ
+            hardware = HardwareWatch(sources_of(environ), seconds, self._inbox.deliver, self._report)
+            stack.callback(hardware.close)
             stack.callback(self._batch_system.stop)
             stack.callback(self._depart)
             stack.callback(self._supervisor.stop, "the agent ends")
@@ -159,10 +168,11 @@ class Agent:
         environ = common_environment(spec.environ, 1, run, spec.agent.environment)
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
         launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
-        supervisor = Supervisor(session, self._loop, launch, self._store, self._worker_failed)
+        supervisor = Supervisor(session, self._loop, launch, self._store, self._faulty.worker_failed)
         self._hangs = HangExaminer(
             session, spec.agent.hangs, collector, self._watchdog, control_page, supervisor.end_hung
         )
+        supervisor.interrupted = self._hangs.collective_failed
         return supervisor
 
     def _make_timers(self, stack: contextlib.ExitStack) -> FileTimers:
@@ -193,7 +203,7 @@ class Agent:
         self._hangs.check(workers)
         self._stragglers.check(workers)
         if self._machine.left and self._exit_code is None:
-            self._exit_code = self._leaving_code
+            self._exit_code = EXIT_UNFIT if self._faulty.leaves else self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
             if session.timeouts.failing or not self._batch_system.expects_nodes():
                 raise session.timed_out()
@@ -211,6 +221,8 @@ class Agent:
             self._capacity_changed(message)
         elif isinstance(message, Failure):
             supervisor.failure_described(message)
+        elif isinstance(message, HardwareFinding):
+            self._faulty.found(message, supervisor.polls())
         else:
             self._session.store_failed(message)
 
@@ -257,13 +269,6 @@ class Agent:
             notice = self._batch_system.shortage_notice()
             if notice is not None:
                 self._leave(notice)
-
-    def _worker_failed(self, failure: Failure) -> None:
-        cause = self._incident_recorder.record_failure(failure)
-        if cause is IncidentKind.HARDWARE and self._incident_recorder.enough_others(self._spec.settings.nodes.min):
-            self._report("this machine is faulty: this node leaves, the others continue")
-            self._leaving_code = EXIT_UNFIT
-            self._session.leave(Notice(f"broken: {failure.message}", 0.0), polls=False)
 
     def _guard_reported(self) -> None:
         self._loop.unwatch(self._session.guard)
@@ -387,6 +392,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        due += [self._watchdog.seconds_left(), self._stragglers.seconds_left()]
+        due += [self._hangs.seconds_left(), self._stragglers.seconds_left()]
         due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from hpcelastic.agent.reachability import unreached
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.settings import HangSettings
 from hpcelastic.agent.stacks import (
@@ -23,7 +24,15 @@ from hpcelastic.agent.stacks import (
 from hpcelastic.agent.watchdog import Overdue, Watchdog
 from hpcelastic.agent.worker import Worker
 from hpcelastic.errors import StoreError
-from hpcelastic.health.hangs import GroupReport, HangKind, HangVerdict, RankReport, judge
+from hpcelastic.health.hangs import (
+    GroupReport,
+    HangKind,
+    HangVerdict,
+    NodeReport,
+    RankReport,
+    cut_between,
+    judge,
+)
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import HangExamined, StoreFailed
@@ -46,6 +55,9 @@ _RECORD_TIMEOUT = 1.0
 """Seconds in which workers copy their flight records, after their stacks were sampled."""
 
 _POLL_INTERVAL = 0.02
+
+_CAUSE_DELAY = 1.0
+"""Seconds after a failed collective in which its cause usually ends the round."""
 
 _TOLERANCE = 0.9
 """A worker that others wait for counts as overdue after this part of its limit, because agents check at intervals."""
@@ -81,7 +93,10 @@ class HangExaminer:
         """The newest examination that this agent has reported to, and the newest whose conclusion it has seen."""
 
         self._overdue: Overdue | None = None
-        """The reason for this agent's newest request."""
+        """The reason for this agent's newest request; None if it was a collective that has failed."""
+
+        self._failed: tuple[int, float] | None = None
+        """A round in which a collective has failed, and the time at which the network is examined."""
 
         self._next_request, self._delay = 0.0, self._first_delay
         self._reported = False
@@ -97,6 +112,11 @@ class HangExaminer:
         """Request an examination if a worker of this node makes no progress."""
         overdue = self._watchdog.check(found)
         now = time.monotonic()
+        if self._failed is not None and now >= self._failed[1]:
+            round, self._failed, self._overdue = self._failed[0], None, None
+            if found.round == round:
+                self._request(round, "a collective has failed, and no process has ended")
+            return
         if overdue is None:
             if all(not self._watchdog.progress(worker).is_overdue for worker in found.workers):
                 self._reported, self._delay = False, self._first_delay
@@ -105,10 +125,22 @@ class HangExaminer:
             return
         self._overdue = overdue
         self._next_request, self._delay = now + self._delay, min(2 * self._delay, self._settings.without_marks)
-        member, seen = self._session.member, self._seen
-        why = f"{member.name}: rank {overdue.rank} has made no progress for {overdue.still:.0f} s"
+        self._request(overdue.round, f"rank {overdue.rank} has made no progress for {overdue.still:.0f} s")
+
+    def collective_failed(self, round: int) -> None:
+        """A collective of a worker of this node has failed. If the round does not end soon, the network is examined."""
+        if self._settings.action != "ignore":
+            self._failed = round, time.monotonic() + _CAUSE_DELAY
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the next check; None if nothing is due."""
+        due = [self._watchdog.seconds_left(), None if self._failed is None else self._failed[1] - time.monotonic()]
+        return min((max(0.0, seconds) for seconds in due if seconds is not None), default=None)
+
+    def _request(self, round: int, why: str) -> None:
+        member, seen, reason = self._session.member, self._seen, f"{self._session.member.name}: {why}"
         self._session.call_rendezvous(
-            lambda rendezvous: rendezvous.change(lambda state: examine(state, overdue.round, member.node, why, seen))
+            lambda rendezvous: rendezvous.change(lambda state: examine(state, round, member.node, reason, seen))
         )
 
     def observe(self, state: State, workers: Callable[[], WorkersOfRound]) -> None:
@@ -178,12 +210,18 @@ class HangExaminer:
         stack: contextlib.ExitStack,
     ) -> None:
         """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
+        member, lost = self._session.member, list[str]()
+        peers = [peer for peer in participants if peer.node != member.node]
+        test = threading.Thread(target=lambda: lost.extend(unreached(peers, member.address)), daemon=True)
+        test.start()
         with stack:
             reports, text = self._sample(hang.round, pidfds, first)
+        test.join()
+        name = name_of(member.node)
+        report = NodeReport(name, tuple(reports), tuple(lost))
         try:
-            name = name_of(self._session.member.node)
             files.make_directory(self._session.spec.paths.hang(hang.round, hang.number))
-            for kind, data in (("txt", text.encode()), ("json", files.to_json(encode_reports(reports)))):
+            for kind, data in (("txt", text.encode()), ("json", files.to_json(encode(report)))):
                 files.publish(self._session.spec.paths.hang_report(hang.round, hang.number, name, kind), data)
             if hang.examiner == self._session.member.node:
                 self._examine(participants, hang)
@@ -233,13 +271,16 @@ class HangExaminer:
         return replace(report, frames=frames, works=report.works or moves or busy or compiles, children=children)
 
     def _examine(self, participants: Sequence[Participant], hang: Hang) -> None:
-        reports, missing = self._await_reports(participants, hang)
-        has_steps = self._overdue is not None and self._overdue.has_steps
-        verdict = judge(reports, missing)
-        if not has_steps and any(report.works for report in reports):
+        nodes, missing = self._await_reports(participants, hang)
+        reports = [report for node in nodes for report in node.ranks]
+        overdue, has_steps = self._overdue, self._overdue is not None and self._overdue.has_steps
+        failed = HangVerdict(HangKind.UNKNOWN, (), False, "a collective has failed")
+        verdict = cut_between(nodes, failed if overdue is None else judge(reports, missing))
+        if overdue is not None and not has_steps and any(report.works for report in reports):
             working = next(report for report in reports if report.works)
             verdict = HangVerdict(HangKind.PROGRESS, (working.rank,), False, f"rank {working.rank} still works")
-        action = self._action(verdict, has_steps)
+        examined = overdue is not None or verdict.kind is HangKind.CUT
+        action = self._action(verdict, has_steps) if examined else "none"
         directory = self._session.spec.paths.hang(hang.round, hang.number)
         files.publish(directory / "verdict.txt", f"{verdict.kind.value}: {verdict.text}\n".encode())
         self._session.log(
@@ -260,43 +301,40 @@ class HangExaminer:
             )
         )
 
-    def _await_reports(self, participants: Sequence[Participant], hang: Hang) -> tuple[list[RankReport], list[str]]:
-        """Return the reports of all ranks, and the nodes that have not reported in time."""
-        paths, found = self._session.spec.paths, list[RankReport]()
-        missing = [participant.name for participant in participants]
+    def _await_reports(self, participants: Sequence[Participant], hang: Hang) -> tuple[list[NodeReport], list[str]]:
+        """Return the reports of the nodes in the order of ranks, and the nodes that have not reported in time."""
+        paths, found = self._session.spec.paths, dict[str, NodeReport]()
+        names = missing = [participant.name for participant in participants]
         deadline = time.monotonic() + _REPORT_TIMEOUT
         while missing and time.monotonic() < deadline:
             present = {*files.names(paths.hang(hang.round, hang.number))}
-            for name in list(missing):
+            for name in missing:
                 path = paths.hang_report(hang.round, hang.number, name, "json")
-                if path.name in present and (reports := _read_reports(path)) is not None:
-                    found += reports
-                    missing.remove(name)
+                if path.name in present and (report := _read_report(path, name)) is not None:
+                    found[name] = report
+            missing = [name for name in names if name not in found]
             if missing:
                 time.sleep(_POLL_INTERVAL)
-        return found, missing
+        return [found[name] for name in names if name in found], missing
 
     def _action(self, verdict: HangVerdict, has_steps: bool) -> HangAction:
         if verdict.kind is HangKind.PROGRESS:
             return "none"
         action = self._settings.action
+        if action in ("auto", "restart") and verdict.kind is HangKind.CUT:
+            return "exclude"  # the next round would hang, too
         if action == "auto":
             return "restart" if has_steps else "report"
         return "none" if action == "ignore" else action
 
 
-def encode_reports(reports: Sequence[RankReport]) -> list[object]:
-    """Return the JSON form of the reports of one node."""
-    return [encode(report) for report in reports]
-
-
-def _read_reports(path: Path) -> list[RankReport] | None:
-    """Return the reports of a node; None if they cannot be read yet."""
+def _read_report(path: Path, name: str) -> NodeReport | None:
+    """Return the report of a node; None if it cannot be read yet."""
     try:
         data = files.read_json(path)
-        return None if data is None else [decode(RankReport, report) for report in data]
+        return None if data is None else decode(NodeReport, data)
     except DecodeError:
-        return []  # of another version
+        return NodeReport(name, ())  # of another version
 
 
 def _consequence(hang: Hang) -> str:

@@ -20,7 +20,8 @@ from hpcelastic.protocol.assignment import Assignment, prospect
 from hpcelastic.protocol.events import WorkersStartEarly
 from hpcelastic.protocol.node import WorkerOffer
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 
 _HOLD = 0.3
 """Seconds for which a node that has lost workers does not ask for a place, if the last worker started faster."""

@@ -53,6 +53,13 @@ class IncidentRecorder:
             self._in_background(lambda: record(self._paths, incident))
         return cause
 
+    def record_hardware(self, message: str) -> bool:
+        """Record that hardware of this node is faulty. Return whether incidents are recorded."""
+        incident = Incident(self._machine, IncidentKind.HARDWARE, message, time.time(), self._round)
+        if self._enabled:
+            self._in_background(lambda: record(self._paths, incident))
+        return self._enabled
+
     def enough_others(self, min_nodes: int) -> bool:
         """Return whether the round has at least ``min_nodes`` nodes without this one."""
         return len(self._members) > min_nodes

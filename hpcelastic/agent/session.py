@@ -15,17 +15,26 @@ from typing import Any
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
+from hpcelastic.agent.lease_monitor import LeaseMonitor
 from hpcelastic.agent.notifier import NetworkNotifier, open_network
 from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News, Transfer
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
+from hpcelastic.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    Event,
+    Fenced,
+    StateChanged,
+    StoreFailed,
+)
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Notice, State
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.events import EventLog
@@ -73,7 +82,7 @@ class Session:
         renewed: Callable[[], None] | None = None,
     ) -> None:
         self.spec, self.report = spec, report
-        self._perform, self._on_renewal, self.deliver = perform, renewed, inbox.deliver
+        self._perform, self.deliver = perform, inbox.deliver
         files.make_directory(spec.paths.events)
         self.accept_transfer: Callable[[Transfer], None] = Transfer.close
         """Called in the thread of the network with each transfer that another agent starts. It must return at once."""
@@ -89,13 +98,20 @@ class Session:
         """Descriptors that every process of this node keeps open, so that peers detect when none of them is left."""
 
         member = replace(spec.member, notification_port=self.network.port if self.network else 0)
-        self.state_machine = NodeStateMachine(member, spec.settings.rendezvous.lease)
+        self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self.network) if self.network else None
-        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, notifier)
-        poll = spec.settings.rendezvous.poll
-        self._rendezvous = RendezvousThread(rendezvous, member, poll, inbox.deliver, self._renewed)
+        times = spec.settings.rendezvous
+        self._lease = LeaseMonitor(lambda end: self.guard.set_deadline(end), times, self.log, report)
+        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, notifier, self._lease.held_until)
+
+        def on_renewal() -> None:
+            self._lease.renewed(rendezvous.lease_duration)
+            if renewed is not None:
+                renewed()
+
+        self._rendezvous = RendezvousThread(rendezvous, member, times.poll, inbox.deliver, on_renewal)
         self._version, self.reason = 0, ""
 
     def __enter__(self) -> "Session":
@@ -114,6 +130,11 @@ class Session:
     def member(self) -> Member:
         """The newest content of the node's lease."""
         return self.state_machine.member
+
+    @property
+    def expiry(self) -> float:
+        """Seconds after which a node that becomes silent now is declared dead, at most."""
+        return self._lease.expiry
 
     def start(self, workers: int | None = None) -> None:
         """Take part: keep the lease from now on, and ask for a place in the next round.
@@ -150,8 +171,9 @@ class Session:
         """Do what follows from an observation. ``polls`` tells whether the workers poll for requests to stop."""
         transition = None
         while transition is None or transition.actions:
+            lease = self._lease.still_held(observation.lease)
             transition = self.state_machine.observe(
-                observation.state, observation.lease_from, boottime(), settled=observation.settled, polls=polls()
+                observation.state, lease, boottime(), settled=observation.settled, polls=polls()
             )
             self.apply(transition)
 
@@ -189,7 +211,7 @@ class Session:
             )
         if observation.reason != self.reason and not state.phase.final:
             self.report(observation.reason)
-        self._version, self.reason = observation.version, observation.reason
+        self._version, self.reason, self._lease.expiry = observation.version, observation.reason, observation.expiry
 
     def store_failed(self, error: HpcElasticError) -> None:
         """Wait until the run's directory works again. Raises an ``error`` of another kind."""
@@ -232,9 +254,3 @@ class Session:
 
     def _notified(self, news: News) -> None:
         self._rendezvous.call(lambda rendezvous: rendezvous.receive(news))
-
-    def _renewed(self, lease_from: float) -> None:
-        """The guard learns of the lease here, however busy the owner's thread is."""
-        self.guard.set_deadline(lease_from + self.spec.settings.rendezvous.lease)
-        if self._on_renewal is not None:
-            self._on_renewal()

@@ -102,7 +102,7 @@ class StragglerWatch:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session, self._settings, self._watchdog, self._clock = session, settings, watchdog, clock
-        self._seconds = _RENEWALS * session.spec.settings.rendezvous.lease / RENEWALS
+        self._seconds = _RENEWALS * session.spec.settings.rendezvous.first_lease / RENEWALS
         self._state: State | None = None
         """The newest state; None unless a round of this node runs."""
 

@@ -19,6 +19,7 @@ from hpcelastic.agent.started import workers_started
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.errors import HpcElasticError
+from hpcelastic.health.host_memory import LackOfMemory
 from hpcelastic.ipc.control_page import StopRequest
 from hpcelastic.ipc.worker_channel import Entered, Interrupted, Message, Parked
 from hpcelastic.protocol.assignment import Assignment
@@ -63,6 +64,9 @@ class Supervisor:
         self.others_left = True
         """Whether workers of the round may be left on other nodes."""
 
+        self.interrupted: Callable[[int], None] = lambda round: None
+        """Called with the round in which a collective of a worker has failed."""
+
         self._group: WorkerGroup | None = None
         self.idle = IdleWorkers(session, loop, launch)
         self._started_at = 0.0
@@ -74,6 +78,7 @@ class Supervisor:
         self._hung: dict[int, str] = {}
         """The verdicts on workers that are killed because they hang, by process id."""
 
+        self._memory = LackOfMemory()
         self._stopping: WorkerGroup | None = None
         self._stopped_early = False
         """True from the end of workers that stopped on request until it is reported."""
@@ -95,6 +100,7 @@ class Supervisor:
         where = f"store at {part.master_addr}:{part.master_port}"
         self._session.report(f"round {part.round}: {ranks} of {part.world_size}, {where}")
         self._session.remove_old_stores(part)
+        self._memory.begin()
         for local_rank in part.local_ranks:
             self._control_page.grant(local_rank, part.round)
         try:
@@ -288,12 +294,12 @@ class Supervisor:
         if self._blame is not None or group is None or worker is None:
             return
         failure = self._failure(group, worker, 1, error, collective=True)
-        times = self._session.spec.settings.rendezvous
-        timeout = times.lease + times.margin
+        timeout = self._session.expiry
         self._session.report(
             f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
         )
         self._blame = Blame(failure, boottime() + timeout)
+        self.interrupted(part.round)
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds until `expire` has something to do; None if nothing is due."""
@@ -314,7 +320,7 @@ class Supervisor:
 
     def _worker_failed(self, group: WorkerGroup, worker: Worker, exit_code: int) -> None:
         """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
-        remark = self._remark(worker)
+        remark = self._remark(worker) or self._memory.describe(worker.process.pid, exit_code)
         failure = self._failure(group, worker, exit_code, describe_exit(exit_code) + remark, log=str(worker.log or ""))
 
         def describe() -> Failure:

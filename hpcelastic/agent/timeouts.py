@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hpcelastic.errors import HpcElasticError, RendezvousTimeout, StoreError
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.observation import Observation
 
 
 class Timeouts:

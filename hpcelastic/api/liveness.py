@@ -22,14 +22,15 @@ class LivenessMonitor:
 
     def check(self, state: State) -> None:
         """Raise RunFailed if no agent and no SLURM job of the run is left. An unknown state counts as active."""
-        now, lease = time.monotonic(), state.settings.rendezvous.lease
-        if now - self._checked_at < lease / 4:
+        now, times = time.monotonic(), state.settings.rendezvous
+        if now - self._checked_at < times.shortest_lease / 4:
             return
         self._checked_at = now
-        heartbeats = {node: lease.heartbeat for node, lease in self._run.backend().leases().items()}
+        leases = self._run.backend().leases()
+        heartbeats = {node: lease.heartbeat for node, lease in leases.items()}
         if heartbeats != self._heartbeats:
             self._heartbeats, self._changed_at = heartbeats, now
-        timeout = lease + state.settings.rendezvous.margin
+        timeout = max((times.expiry.of(lease.duration) for lease in leases.values()), default=0.0)
         if jobs_of(self._run.paths) or not heartbeats:
             timeout = max(timeout, _SLURM_POLL_INTERVAL)
         if now - self._changed_at > timeout:

@@ -187,7 +187,7 @@ def _silent(lease: Lease, state: State) -> bool:
         age = time.time() - lease.path.stat().st_ctime  # a renewal renames the file and does not write to it
     except OSError as error:
         return not isinstance(error, FileNotFoundError)  # a missing file was renewed just now
-    return age > 3 * (state.settings.rendezvous.lease + state.settings.rendezvous.margin)
+    return age > 3 * state.settings.rendezvous.expiry.of(lease.duration)
 
 
 def _range(first: int, count: int) -> str:

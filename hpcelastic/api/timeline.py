@@ -11,6 +11,7 @@ from hpcelastic.protocol.events import (
     CheckpointFailed,
     Fenced,
     HangExamined,
+    HardwareFound,
     LoggedEvent,
     StateChanged,
     StragglersFound,
@@ -69,6 +70,8 @@ def _describe(logged: LoggedEvent) -> str:
             return f"{node}: no progress in round {round}: {text} ({action})"
         case StragglersFound(round=round, text=text):
             return f"{node}: round {round}: {text or 'no rank is slow any more'}"
+        case HardwareFound(check=check, seen=seen, severity=severity):
+            return f"{node}: {check}: {seen} ({severity})"
         case CheckpointFailed(step=step, error=error):
             return f"{node}: the checkpoint of step {step} is not saved: {error}"
         case UnknownEvent(name=name, fields=fields):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, Seen
 from hpcelastic.storage.leases import Lease
 from hpcelastic.storage.register import Version
@@ -38,8 +39,8 @@ class AnyRegister(Protocol):
 class AnyLease(Protocol):
     """The lease of this node; see `hpcelastic.storage.leases.OwnLease`."""
 
-    def renew(self, member: Member) -> None:
-        """Publish the next heartbeat."""
+    def renew(self, member: Member, duration: float | None = None) -> None:
+        """Publish the next heartbeat. The lease then holds for ``duration`` seconds from the call."""
 
 
 class AnyObserver(Protocol):
@@ -50,6 +51,9 @@ class AnyObserver(Protocol):
 
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
+
+    def limit(self) -> float:
+        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
 
     def lease_version(self, node: str) -> str | None:
         """Return a text that changes whenever the node's lease changes; None if the lease was never seen."""
@@ -68,8 +72,8 @@ class Backend(Protocol):
     def lease(self, node: str) -> AnyLease:
         """Return the lease of ``node``, for its owner."""
 
-    def observer(self, expiry: float, clock: Callable[[], float]) -> AnyObserver:
-        """Return an observer of the leases, each of which expires after ``expiry`` seconds."""
+    def observer(self, expiry: Expiry, clock: Callable[[], float]) -> AnyObserver:
+        """Return an observer of the leases. ``clock`` returns seconds."""
 
     def leases(self, node_name: str = "") -> Mapping[str, Lease]:
         """Return all leases by node; with ``node_name``, only those of the nodes with that name."""

@@ -29,7 +29,7 @@ from hpcelastic.backends.records import Records, RecordsBackend
 from hpcelastic.backends.server_address import read_address
 from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import ConfigError, StoreError
-from hpcelastic.protocol.settings import FILE, PREFIX, RendezvousSettings
+from hpcelastic.protocol.settings import FILE, PREFIX, Expiry, RendezvousSettings
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
 from hpcelastic.storage.leases import Lease
@@ -73,7 +73,7 @@ class LastStateBackend:
     def lease(self, node: str) -> AnyLease:
         raise self._unreachable_error()
 
-    def observer(self, expiry: float, clock: Callable[[], float]) -> AnyObserver:
+    def observer(self, expiry: Expiry, clock: Callable[[], float]) -> AnyObserver:
         raise self._unreachable_error()
 
     def leases(self, node_name: str = "") -> dict[str, Lease]:

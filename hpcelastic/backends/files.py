@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage import files
 from hpcelastic.storage.lease_names import first_ready_members
@@ -27,7 +28,7 @@ class FileBackend:
     def lease(self, node: str) -> OwnLease:
         return OwnLease(self._paths.leases, node)
 
-    def observer(self, expiry: float, clock: Callable[[], float]) -> LeaseObserver:
+    def observer(self, expiry: Expiry, clock: Callable[[], float]) -> LeaseObserver:
         return LeaseObserver(self._paths.leases, expiry, clock)
 
     def leases(self, node_name: str = "") -> dict[str, Lease]:

@@ -16,6 +16,7 @@ from hpcelastic.backends.state_copies import StateCopies, is_final
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage.leases import Lease
 from hpcelastic.storage.register import Version
@@ -98,7 +99,7 @@ class RecordsBackend:
         self._own_lease_keys.append(f"{_NODES_PREFIX}{node}")
         return RecordLease(self._records, node)
 
-    def observer(self, expiry: float, clock: Callable[[], float]) -> "RecordObserver":
+    def observer(self, expiry: Expiry, clock: Callable[[], float]) -> "RecordObserver":
         return RecordObserver(self._records, expiry, clock)
 
     def leases(self, node_name: str = "") -> dict[str, Lease]:
@@ -106,7 +107,7 @@ class RecordsBackend:
         for key, text in self._records.all(_NODES_PREFIX).items():
             node = key.removeprefix(_NODES_PREFIX)
             if node_name in ("", name_of(node)) and (parsed_lease := _parse_lease(text)) is not None:
-                found[node] = Lease(*parsed_lease, Path(key))
+                found[node] = Lease(*parsed_lease, Path(key), _duration(text))
         return found
 
     def first_ready(self, count: int) -> tuple[int, list[Member]]:
@@ -190,18 +191,19 @@ class RecordLease:
     def __init__(self, records: Records, node: str) -> None:
         self._records, self._key, self._heartbeat = records, f"{_NODES_PREFIX}{node}", 0
 
-    def renew(self, member: Member) -> None:
-        """Publish the next heartbeat."""
+    def renew(self, member: Member, duration: float | None = None) -> None:
+        """Publish the next heartbeat. The lease then holds for ``duration`` seconds from the call."""
         self._heartbeat += 1
-        self._records.set(self._key, json.dumps({"heartbeat": self._heartbeat, "member": encode(member)}))
+        document = {"heartbeat": self._heartbeat, "duration": duration, "member": encode(member)}
+        self._records.set(self._key, json.dumps(document))
 
 
 class RecordObserver:
     """A `LeaseObserver` of records, by the monotonic ``clock`` of this process (seconds)."""
 
-    def __init__(self, records: Records, expiry: float, clock: Callable[[], float]) -> None:
+    def __init__(self, records: Records, expiry: Expiry, clock: Callable[[], float]) -> None:
         self._records, self._clock = records, clock
-        self._liveness = Liveness[str](expiry, lambda new, old: new != old)
+        self._liveness = Liveness[str](expiry, _duration, lambda new, old: new != old)
         self._seen: dict[str, Seen] = {}
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
@@ -215,6 +217,10 @@ class RecordObserver:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
         return self._liveness.expires(node)
 
+    def limit(self) -> float:
+        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
+        return self._liveness.limit()
+
     def lease_version(self, node: str) -> str | None:
         """Return the text of the node's lease, which changes at each renewal; None if it was never seen."""
         return self._liveness.version(node)
@@ -227,6 +233,13 @@ class RecordObserver:
             member = parsed_lease[1]
         self._seen[node] = verdict.update(seen, member)
         return self._seen[node]
+
+
+def _duration(text: str) -> float | None:
+    """Return the duration of a lease in seconds; None if it is unknown."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        return float(json.loads(text)["duration"])
+    return None
 
 
 def _parse_lease(text: str) -> tuple[int, Member] | None:

@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcelastic.protocol.settings import EMBEDDED, FILE, STATIC, TIMINGS, RendezvousSettings
+from hpcelastic.protocol.settings import AUTO, EMBEDDED, FILE, STATIC, TIMINGS, RendezvousSettings
+
+_AUTO_LEASE = ("lease", AUTO)
 
 _TIMES = {"last_call_timeout": "last_call", "timeout": "join_timeout"}
 """Times that have another name in torch. If both names are given, the name of hpcelastic takes precedence."""
@@ -93,9 +95,10 @@ def read_conf(
     return RdzvConf(RendezvousSettings(**settings), is_host, tuple(lines))
 
 
-def _times(given: Mapping[str, Any]) -> dict[str, float]:
+def _times(given: Mapping[str, Any]) -> dict[str, Any]:
     torchs = {_TIMES[key]: _seconds(key, value) for key, value in given.items() if key in _TIMES}
-    return {**torchs, **{key: _seconds(key, value) for key, value in given.items() if key in TIMINGS}}
+    ours = {key: _seconds(key, value) for key, value in given.items() if key in TIMINGS and (key, value) != _AUTO_LEASE}
+    return {**torchs, **ours}
 
 
 def _files(server: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from enum import Enum
 
 from hpcelastic.doctor.measurements import Lag, Measurements, Visibility
 from hpcelastic.protocol.codec import renamed
-from hpcelastic.protocol.settings import RENEWALS, Settings
+from hpcelastic.protocol.settings import AUTO, RENEWALS, Settings
 from hpcelastic.storage.mounts import UNKNOWN, Mount
 
 NEVER = 30.0
@@ -136,15 +136,18 @@ def advise(settings: Settings, verdict: FilesystemReport) -> Settings:
     A node is declared dead when its lease has not changed for lease + margin seconds. It is renewed three times in a
     lease, and each renewal may be seen ``lag`` late and take ``latency`` to write: only a lag of more than 2/3
     lease + margin could make a living node appear dead, and these settings keep the lag at most a quarter of the lease.
-    The margin covers a change that a reader takes for fresh although it is ``lag`` old. Many nodes renew less often, so
-    that all of them together put no more load on the filesystem.
+    The margin covers two changes, of a lease and of the register, that a reader sees ``lag`` late each. Many nodes
+    renew less often, so that all of them together put no more load on the filesystem. If nodes choose the duration of
+    their leases, their shortest one is raised.
     """
     times = settings.rendezvous
     poll = max(times.poll, _round_up(verdict.poll_duration))
     wanted = _round_up(_LEASE_FACTOR * max(verdict.lag, 2 * verdict.latency))
-    lease = max(times.lease, wanted, _round_up(_shortest_lease(settings)), 4 * poll)
-    margin = max(times.margin, _round_up(verdict.lag))
-    return replace(settings, rendezvous=replace(times, poll=poll, lease=lease, margin=margin))
+    lease = max(times.shortest_lease, wanted, _round_up(_shortest_lease(settings)), 4 * poll)
+    margin = max(times.margin, _round_up(2 * verdict.lag))
+    name = "min_lease" if times.lease == AUTO else "lease"
+    raised = {name: lease} if lease > times.shortest_lease else {}
+    return replace(settings, rendezvous=replace(times, poll=poll, margin=margin, **raised))  # type: ignore[arg-type]
 
 
 def _shortest_lease(settings: Settings) -> float:
@@ -155,13 +158,13 @@ def _shortest_lease(settings: Settings) -> float:
 def describe_changes(before: Settings, after: Settings, verdict: FilesystemReport) -> str:
     """Describe in one line what `advise` has changed and why; empty if it has changed nothing."""
     old, new = before.rendezvous, after.rendezvous
-    names = [name for name in ("lease", "margin", "poll") if getattr(old, name) != getattr(new, name)]
+    names = [name for name in ("lease", "min_lease", "margin", "poll") if getattr(old, name) != getattr(new, name)]
     if not names:
         return ""
     changes = (f"rendezvous.{name} from {getattr(old, name):g} to {getattr(new, name):g} s" for name in names)
     lag, latency = format_seconds(verdict.lag), format_seconds(verdict.latency)
     reason = f"changes by other nodes are visible up to {lag} late, and it takes {latency} to publish a file"
-    if _shortest_lease(after) > old.lease:
+    if _shortest_lease(after) > old.shortest_lease:
         reason += f", and up to {after.nodes.max} nodes share the filesystem"
     return f"raised {', '.join(changes)}: {reason}"
 

@@ -1,11 +1,9 @@
 """Check that the GPUs assigned to a node are present and healthy, by the driver and the kernel's log.
 
 No CUDA is needed: the check queries ``nvidia-smi`` if it is in PATH, opens the device files if there are any, and reads
-the kernel's log if it may. Sources: nvidia-smi(1), NVIDIA's "XID Errors", the kernel's
-Documentation/ABI/testing/dev-kmsg.
+the kernel's log if it may. Sources: nvidia-smi(1), NVIDIA's "XID Errors".
 """
 
-import contextlib
 import itertools
 import os
 import re
@@ -17,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.health.finding import CheckFinding
+from hpcelastic.health.kernel_log import kernel_log
 
 CHECK = "GPUs"
 
@@ -189,7 +188,7 @@ def _select_given(gpus: Sequence[Gpu], given: Sequence[str] | None) -> list[Gpu]
 def _check_kernel_log(gpus: Sequence[Gpu], given: Sequence[str] | None) -> Iterator[CheckFinding]:
     indices = {_slot(gpu.bus): gpu.index for gpu in _select_given(gpus, given)}
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
-    for slot, xid in dict.fromkeys(hardware_xids(_kernel_log(), now)):
+    for slot, xid in dict.fromkeys(hardware_xids(kernel_log(), now)):
         if slot in indices:
             yield CheckFinding(CHECK, f"GPU {indices[slot]} has reported Xid {xid} within the last hour", _REMEDY)
 
@@ -205,19 +204,3 @@ def hardware_xids(records: Sequence[str], now: float) -> Iterator[tuple[str, int
 def _slot(bus: str) -> str:
     """Return ``BUS:DEVICE`` of a PCI address. nvidia-smi and the kernel write domain and function differently."""
     return ":".join(bus.lower().split(".")[0].split(":")[-2:])
-
-
-def _kernel_log() -> list[str]:
-    """Return the records of the kernel's log; none if it may not be read."""
-    records: list[str] = []
-    with contextlib.suppress(OSError):
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-        try:
-            while True:
-                try:
-                    records.append(os.read(fd, 8192).decode(errors="replace"))
-                except BrokenPipeError:  # the record was overwritten; the next read continues behind the gap
-                    continue
-        finally:
-            os.close(fd)
-    return records

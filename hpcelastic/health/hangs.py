@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from hpcelastic.health.cuts import Cuts
+
 
 class HangKind(str, Enum):
     """The kind of a hang, or why it is none."""
@@ -28,6 +30,9 @@ class HangKind(str, Enum):
 
     CONNECTION = "connection"
     """All ranks wait in the same collective, so a connection between them, or a device, does not work."""
+
+    CUT = "cut"
+    """Nodes do not reach each other although all of them are alive."""
 
     UNKNOWN = "unknown"
     """The reports do not tell which rank the others wait for."""
@@ -100,6 +105,30 @@ class HangVerdict:
 
     text: str
     """The result in one line."""
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """The knowledge of an agent in an examination."""
+
+    node: str
+    ranks: tuple[RankReport, ...]
+    unreached: tuple[str, ...] = ()
+    """The nodes of the round that this node does not reach."""
+
+
+def cut_between(nodes: Sequence[NodeReport], verdict: HangVerdict) -> HangVerdict:
+    """Return the verdict if nodes do not reach each other, and no rank is to blame; else ``verdict``.
+
+    ``nodes`` are in the order of ranks. The ranks of the verdict are those of the fewest nodes without which the others
+    reach each other.
+    """
+    cuts = Cuts([report.node for report in nodes], {report.node: report.unreached for report in nodes})
+    if not cuts.pairs or verdict.kind in (HangKind.STOPPED, HangKind.BEHIND, HangKind.PROGRESS):
+        return verdict
+    without = cuts.fewest()
+    ranks = tuple(each.rank for report in nodes if report.node in without for each in report.ranks)
+    return HangVerdict(HangKind.CUT, ranks, True, cuts.describe())
 
 
 def judge(reports: Sequence[RankReport], missing: Sequence[str] = ()) -> HangVerdict:

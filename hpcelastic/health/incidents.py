@@ -23,7 +23,7 @@ class IncidentKind(str, Enum):
 
     CHECK = "check failed"
     HARDWARE = "hardware error"
-    """A worker failed with an error that only a broken machine causes."""
+    """A worker failed with an error that only a broken machine causes, or the machine itself has reported it."""
 
     SUSPECT = "suspect failure"
     """A worker failed with an error that a machine or a program may cause."""

@@ -30,6 +30,13 @@ class HealthSettings:
     timeout: float = 30.0
     """Seconds after which a check that has not ended, including ``command``, means that the node is bad."""
 
+    benchmark: bool = False
+    """Measure the nodes of an allocation, and the connections between them, before they join: up to a minute. Slow
+    nodes do not join, if the others are enough for ``nodes.min``."""
+
+    watch_interval: float = 15.0
+    """Seconds between two looks at the hardware while the workers train; 0 for none."""
+
     half_life: float = 3600.0
     """Seconds after which the weight of an incident has halved."""
 
@@ -42,6 +49,8 @@ class HealthSettings:
         for name in ("timeout", "half_life"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise ValueError(f"health.{name} is {getattr(self, name)}; it must be a number of seconds, more than 0")
+        if not (math.isfinite(self.watch_interval) and self.watch_interval >= 0):
+            raise ValueError(f"health.watch_interval is {self.watch_interval}; it must be 0 seconds or more")
         if self.command is not None and not self.command.strip():
             raise ValueError("health.command is empty; write a command, or omit the key")
 

@@ -187,26 +187,29 @@ def _succeeded(state: State) -> State:
     return replace(state, phase=Phase.SUCCEEDED, cause=None, grace=0.0, reason=reason)
 
 
-def _ended(state: State, cause: Cause, reason: str, grace: float = 0.0) -> State:
-    return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)
+def _ended(state: State, cause: Cause, reason: str, grace: float = 0.0, lost: str = "") -> State:
+    return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)
 
 
-def _forced_end(state: State, view: View) -> tuple[Cause, str] | None:
-    """Return why the round cannot continue; None if it can. A failure precedes a loss, because it has a report."""
+def _forced_end(state: State, view: View) -> tuple[Cause, str, float, str] | None:
+    """Return why the round cannot continue, and which node was lost; None if it can.
+
+    A failure precedes a loss, because it has a report.
+    """
     failures = _failures(state, view)
     if failures:
         first = failures[0]
-        return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}"
+        return Cause.WORKER, f"rank {first.rank} failed on {name_of(first.node)}: {first.message}", 0.0, ""
     for p in state.participants:
         if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):
             continue  # its record stays if the node ends or dies
         member = view.nodes[p.node].member
         if member is not None and member.node_state is NodeState.LEFT:
-            return Cause.LEAVE, f"{p.name} left"
+            return Cause.LEAVE, f"{p.name} left", 0.0, ""
         if not _alive(view, p.node):
-            return Cause.NODE, f"{p.name} was lost"
+            return Cause.NODE, f"{p.name} was lost", 0.0, p.node
         if member is not None and member.node_state is NodeState.READY and member.round >= state.round:
-            return Cause.NODE, f"{p.name} stopped its workers"
+            return Cause.NODE, f"{p.name} stopped its workers", 0.0, ""
     return None
 
 

@@ -233,6 +233,33 @@ class WorkersPoll:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HardwareFound:
+    """The hardware of the node has changed for the worse while its workers train."""
+
+    kind: ClassVar[str] = "hardware found"
+    check: str
+    """The part of the hardware, such as ``GPUs``."""
+
+    seen: str
+    """What was seen, for people."""
+
+    severity: str
+    """``note``, ``leave at the end of a step`` or ``leave at once``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseChanged:
+    """The node has changed the duration of its lease, because ``rendezvous.lease`` is ``auto``."""
+
+    kind: ClassVar[str] = "lease changed"
+    seconds: float
+    """The new duration."""
+
+    late: float
+    """The longest time in seconds by which a renewal has been late recently."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fenced:
     """The lease of the node has expired, and the guard has killed the workers."""
 
@@ -412,7 +439,9 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     StacksWritten,
     HangExamined,
     StragglersFound,
+    HardwareFound,
     Fenced,
+    LeaseChanged,
     StoreServed,
     StoreLost,
     StoreFailed,

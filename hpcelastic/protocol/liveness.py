@@ -4,18 +4,20 @@ Pure: listings and the times at which they began and ended are passed in. Every 
 whatever the leases are kept in. All times are on one monotonic clock, in seconds.
 
 - A lease ages from the *end* of the listing that first showed its newest version, and has expired at the *start* of a
-  listing that begins more than ``expiry`` later. Its owner measures from the start of the renewal, so that the owner's
-  guard always acts first.
+  listing that begins more than its duration and the margin later. Its owner measures from the start of the renewal, so
+  that the owner's guard always acts first. Each version of a lease has its own duration, which the owner chooses.
 - A listing may miss a lease that is renewed at the same time, and a filesystem may show an older version. A lease that
   is missing ages from the first of consecutive such listings, and expires after at least `MIN_MISSING_LISTINGS`.
+- A lease that is missing may have been renewed with another duration, so the longest one counts.
 - A lease that is seen for the first time may be the last one of a node that has died. A renewal proves that the owner
-  lived if the listing before it is not older than ``expiry``.
+  lived if the listing before it is not older than the duration and the margin.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, Seen
 
 V = TypeVar("V")
@@ -73,11 +75,12 @@ class _Age(Generic[V]):
 class Liveness(Generic[V]):
     """The ages of all leases of a run, as one observer sees them.
 
-    ``expiry`` is in seconds. ``follows(new, old)`` returns whether version ``new`` of a lease is newer than ``old``.
+    ``duration(version)`` returns the duration of a version in seconds; None if it is unknown. ``follows(new, old)``
+    returns whether version ``new`` of a lease is newer than ``old``.
     """
 
-    def __init__(self, expiry: float, follows: Callable[[V, V], bool]) -> None:
-        self._expiry, self._follows = expiry, follows
+    def __init__(self, expiry: Expiry, duration: Callable[[V], float | None], follows: Callable[[V, V], bool]) -> None:
+        self._expiry, self._duration, self._follows = expiry, duration, follows
         self._ages: dict[str, _Age[V]] = {}
         self._last_listing_end = float("-inf")
         """The end of the last listing. A lease that was renewed since then proves that its owner lived, unless the last
@@ -98,7 +101,13 @@ class Liveness(Generic[V]):
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
         age = self._ages.get(node)
-        return age.unchanged_since + self._expiry if age and age.version is not None else float("inf")
+        return age.unchanged_since + self._limit(age) if age and age.version is not None else float("inf")
+
+    def limit(self) -> float:
+        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
+        versions = [age.version for age in self._ages.values() if age.alive and age.version is not None]
+        durations = [seconds for version in versions if (seconds := self._duration(version)) is not None]
+        return self._expiry.of(max(durations, default=None))
 
     def version(self, node: str) -> V | None:
         """Return the newest version of the node's lease that was seen; None if there is none."""
@@ -115,14 +124,19 @@ class Liveness(Generic[V]):
         last = age.version
         renewed = version is not None and (last is None or self._follows(version, last))
         if renewed:
-            age.proved = before - self._last_listing_end <= self._expiry
             age.version, age.since, age.missing_listings = version, after, 0
+            age.proved = before - self._last_listing_end <= self._limit(age)
         elif version is not None and version == last:
             age.missing_listings = 0
         else:
             age.missing_since = age.missing_since if age.missing_listings else after
             age.missing_listings += 1
         missing_by_chance = age.missing_listings in range(1, MIN_MISSING_LISTINGS)
-        expired = before - age.unchanged_since > self._expiry and not missing_by_chance
+        expired = before - age.unchanged_since > self._limit(age) and not missing_by_chance
         age.alive = not expired and (renewed or age.alive)
         return Verdict(age.alive, age.proved, renewed, last)
+
+    def _limit(self, age: _Age[V]) -> float:
+        """Return the time in seconds after which the lease has expired if it does not change."""
+        known = age.version if not age.missing_listings else None
+        return self._expiry.of(None if known is None else self._duration(known))

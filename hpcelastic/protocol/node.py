@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hpcelastic.protocol.assignment import Assignment, assignment
+from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Phase, State
 from hpcelastic.protocol.transitions import may_publish
 
@@ -99,9 +100,6 @@ class NodeStateMachine:
     member: Member
     """The newest content of the node's lease."""
 
-    lease: float
-    """The duration of a lease in seconds."""
-
     part: Assignment | None = None
     """The assignment of the workers that run and are not being stopped."""
 
@@ -188,9 +186,9 @@ class NodeStateMachine:
         return self._ready(state.round) if state.phase is Phase.JOINING else Transition(self)
 
     def observe(
-        self, state: State, lease_from: float, now: float, *, settled: bool = True, polls: bool = False
+        self, state: State, lease: HeldLease, now: float, *, settled: bool = True, polls: bool = False
     ) -> Transition:
-        """A turn of the rendezvous has found ``state``, under the lease that was renewed at ``lease_from``.
+        """A turn of the rendezvous has found ``state``, when this node held ``lease``.
 
         ``settled`` is False if the lease had expired shortly before: others may be about to continue without this node.
         ``polls`` tells whether the workers poll for requests to stop. The caller executes the actions and repeats the
@@ -211,9 +209,9 @@ class NodeStateMachine:
             return Transition(machine)
         if part is None:
             return machine._ask_for_a_place(state, now)
-        if part.round > self.member.round and settled and now < lease_from + self.lease:
+        if part.round > self.member.round and settled and now < lease.end:
             # An older observation is not used: without a lease, the others may have continued without this node.
-            return machine._start(part, lease_from)
+            return machine._start(part, lease.start)
         return Transition(machine)
 
     def store_failed(self) -> Transition:

@@ -47,7 +47,10 @@ class PollSchedule:
     """The schedule of one node's polls, on ``clock``, in seconds."""
 
     def __init__(self, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
-        self._poll, self._lease = settings.poll, settings.lease
+        self._poll = settings.poll
+        self.lease = settings.first_lease
+        """The duration of this node's lease, in seconds."""
+
         self._clock = clock
         self._regular = self._next_read = float("inf")
         self._notified = self._polled = self._earliest = float("-inf")
@@ -97,7 +100,7 @@ class PollSchedule:
             return self._shared_poll_interval(result)
         # The links report the death of a process. The leases are read to know when a node that hangs has last renewed
         # its own; a few readers are enough for that.
-        return 2 * self._lease if result.rank is None else self._lease / 6
+        return 2 * self.lease if result.rank is None else self.lease / 6
 
     def _read_interval(self, result: PollResult) -> float:
         """Return the seconds until the leases are read."""

@@ -6,6 +6,7 @@ Pure: plain values, no clock, no file. All durations are float seconds.
 import math
 import re
 from dataclasses import dataclass, field, fields
+from typing import Final, Literal
 
 FILE, STATIC = "file", "static"
 """The backend that uses files in the run's directory, and the one that needs no endpoint under SLURM."""
@@ -23,6 +24,12 @@ _BACKEND = re.compile(r"[a-z0-9][a-z0-9._-]*")
 
 RENEWALS = 3
 """Number of renewals of a lease within its duration."""
+
+AUTO: Final = "auto"
+"""The value of ``rendezvous.lease`` with which each node chooses the duration of its lease."""
+
+_FIRST_LEASE, _LONGEST_LEASE = 10.0, 60.0
+"""The duration with which each node begins then, and the longest that it chooses, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,21 @@ class NodeRange:
 
 
 @dataclass(frozen=True)
+class Expiry:
+    """The time after which a lease that is not renewed proves that its owner is dead."""
+
+    longest: float
+    """The longest duration of a lease, in seconds."""
+
+    margin: float
+    """Seconds that are added to the duration."""
+
+    def of(self, duration: float | None) -> float:
+        """Return the time for a lease of ``duration`` seconds; None for an unknown duration."""
+        return (self.longest if duration is None else duration) + self.margin
+
+
+@dataclass(frozen=True)
 class RendezvousSettings:
     """The backend of the rendezvous, and its time-outs, in seconds."""
 
@@ -83,10 +105,16 @@ class RendezvousSettings:
     """Maximum time for which a round with enough nodes waits for more nodes. The wait ends earlier when no more nodes
     are expected. If their number is unknown, only the first round waits for nodes that have not joined the run."""
 
-    lease: float = 10.0
-    """Duration of a lease. A node that cannot renew its lease for this long kills its own workers."""
+    lease: float | Literal["auto"] = AUTO
+    """Duration of a lease. A node that cannot renew its lease for this long kills its own workers. With ``auto`` each
+    node chooses it from what it measures: it begins with 10 s, and takes ``min_lease`` if the filesystem is fast. If
+    renewals are late, it takes a longer lease, up to 60 s."""
 
-    margin: float = 2.0
+    min_lease: float = 2.0
+    """Shortest duration that ``auto`` chooses, in seconds. It is raised for more than 66 nodes, and on a filesystem
+    that is slow."""
+
+    margin: float = 1.0
     """Time from the expiry of a lease until other nodes declare the node dead. Its workers are dead by then."""
 
     poll: float = 0.5
@@ -120,6 +148,26 @@ class RendezvousSettings:
     """Path of the unencrypted key of ``cert``, if that file does not contain it."""
 
     @property
+    def shortest_lease(self) -> float:
+        """The shortest duration of a lease, in seconds."""
+        return max(self.min_lease, 4 * self.poll) if isinstance(self.lease, str) else self.lease
+
+    @property
+    def first_lease(self) -> float:
+        """The duration with which a node begins, in seconds."""
+        return max(_FIRST_LEASE, self.shortest_lease) if isinstance(self.lease, str) else self.lease
+
+    @property
+    def longest_lease(self) -> float:
+        """The longest duration of a lease, in seconds."""
+        return max(_LONGEST_LEASE, self.shortest_lease) if isinstance(self.lease, str) else self.lease
+
+    @property
+    def expiry(self) -> Expiry:
+        """When a lease that is not renewed proves that its owner is dead."""
+        return Expiry(self.longest_lease, self.margin)
+
+    @property
     def tls(self) -> tuple[str, ...]:
         """The names of the given settings that enable TLS."""
         return tuple(name for name in _TLS_FILES if getattr(self, name))
@@ -140,16 +188,18 @@ class RendezvousSettings:
         if self.backend not in (FILE, STATIC) and not self.endpoint:
             raise ValueError(f"rendezvous.backend is {self.backend}; set rendezvous.endpoint to its HOST:PORT")
         self._check_tls()
-        for name in ("join_timeout", "last_call", "lease", "margin", "poll", "checkpoint_grace"):
-            if not math.isfinite(getattr(self, name)):
+        if isinstance(self.lease, str) and self.lease != AUTO:
+            raise ValueError(f"rendezvous.lease is {self.lease!r}; write a number of seconds, or auto")
+        for name in TIMINGS:
+            if getattr(self, name) != AUTO and not math.isfinite(getattr(self, name)):
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; write a number of seconds")
-        for name in ("join_timeout", "lease", "margin", "poll"):
-            if getattr(self, name) <= 0:
+        for name in ("join_timeout", "lease", "min_lease", "margin", "poll"):
+            if getattr(self, name) != AUTO and getattr(self, name) <= 0:
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be more than 0 seconds")
         for name in ("last_call", "checkpoint_grace"):
             if getattr(self, name) < 0:
                 raise ValueError(f"rendezvous.{name} is {getattr(self, name)}; it must be 0 seconds or more")
-        if self.poll > self.lease / 4:
+        if self.poll > self.shortest_lease / 4:
             raise ValueError(
                 f"rendezvous.poll is {self.poll} s; it must be at most a quarter of rendezvous.lease "
                 f"({self.lease} s), so that no live node is declared dead"
@@ -178,8 +228,8 @@ class RendezvousSettings:
             )
 
 
-TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.type is float)
-"""The names of the rendezvous settings that are durations, in seconds."""
+TIMINGS = tuple(one.name for one in fields(RendezvousSettings) if one.type is float or one.name == "lease")
+"""The names of the rendezvous settings that are durations, in seconds. The duration of a lease may be ``auto``."""
 
 
 @dataclass(frozen=True)

@@ -234,6 +234,10 @@ class State:
     """Seconds that workers which call ``should_stop()`` have to finish a step, counted from when their agent reads this
     version. Set when a round ends although nothing is wrong with it."""
 
+    lost: str = ""
+    """The node whose loss has ended the last round; empty if another reason has. A node that reads its own name here is
+    alive nevertheless, and others have seen its lease too late."""
+
     target: int = 0
     """The maximum number of nodes that the user has set for the running run; 0 for ``nodes.max``."""
 

@@ -24,7 +24,7 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import Action, ParkWorkers, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
 from hpcelastic.pytorch.marking import ExportedEnvironment
-from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.storage.paths import RunPaths
 
 _END_TIMEOUT = 1.0

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from hpcelastic.backends.backend import AnyLease
-from hpcelastic.protocol.settings import RENEWALS, RendezvousSettings
+from hpcelastic.protocol.lease_duration import HeldLease, LeaseDuration
+from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Member
 
 MIN_INTERVAL = 0.05
@@ -11,19 +12,28 @@ MIN_INTERVAL = 0.05
 
 
 class LeaseKeeper:
-    """Renews the lease of this node, and knows when the next renewal is due. ``clock`` returns seconds."""
+    """Renews the lease of this node, and knows when the next renewal is due. ``clock`` returns seconds.
 
-    def __init__(self, lease: AnyLease, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
-        self._lease, self._clock = lease, clock
-        self._duration, self._margin = settings.lease, settings.margin
-        self.interval = settings.lease / RENEWALS
-        """Seconds between two renewals that nothing hastens."""
+    ``held_until`` is called with the time at which the lease expires, whenever it changes. A renewal that shortens the
+    lease does so before it is published, because other nodes count with the new duration as soon as they see it, also
+    if the publication seems to fail.
+    """
 
+    def __init__(
+        self,
+        lease: AnyLease,
+        settings: RendezvousSettings,
+        clock: Callable[[], float],
+        held_until: Callable[[float], None],
+    ) -> None:
+        self._lease, self._clock, self._held_until = lease, clock, held_until
+        self._margin = settings.margin
+        self.duration = LeaseDuration(settings)
         self.published: Member | None = None
         """The content of the lease; None before the first renewal."""
 
-        self.renewed_at = 0.0
-        """The time at which the newest renewal began. The lease holds for its duration from then."""
+        self.held = HeldLease(0.0, 0.0)
+        """The newest renewal that has succeeded."""
 
         self.requested = False
         """Whether another node waits for a renewal, to see that this node is alive."""
@@ -34,19 +44,28 @@ class LeaseKeeper:
     @property
     def settled(self) -> bool:
         """Whether all nodes must have seen the lease as it is now, in case it had expired before."""
-        return self.renewed_at >= self._regained_at + self._margin
+        return self.held.start >= self._regained_at + self._margin
 
     def renew(self, member: Member) -> None:
         """Publish ``member``. Raises StoreError if the lease cannot be renewed."""
-        now, first = self._clock(), self.published is None
-        self._lease.renew(member)
+        now, first, duration = self._clock(), self.published is None, self.duration.seconds
+        due = now if first else min(now, self.held.start + self.duration.interval)
+        if not first and now + duration < self.held.end:
+            self._hold(self.held.start, now + duration)
+        self._lease.renew(member, duration)
         done = self._clock()
-        if not first and done >= self.renewed_at + self._duration:
+        if not first and done >= self.held.end:
             self._regained_at = done
-        self.published, self.renewed_at, self.requested = member, now, False
+        self.published, self.requested = member, False
+        self._hold(now, now + duration)
+        self.duration.record(done - due)
 
     def until_renewal(self) -> float:
         """Return the seconds until a renewal is due; not positive if it is due now."""
         if self.published is None:
             return 0.0
-        return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()
+        return self.held.start + (MIN_INTERVAL if self.requested else self.duration.interval) - self._clock()
+
+    def _hold(self, start: float, end: float) -> None:
+        self.held = HeldLease(start, end)
+        self._held_until(end)

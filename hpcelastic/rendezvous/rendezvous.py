@@ -12,49 +12,20 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe, waiting
 from hpcelastic.protocol.leaders import COUNT, leaders
+from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
 from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL, LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
+from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.run import decode_state
 from hpcelastic.rendezvous.suspicion import Suspicions
 from hpcelastic.storage.register import Version
 
 _EXPIRY_DELAY = 0.01
 """Seconds after the expiry of a lease at which it has certainly expired."""
-
-
-@dataclass(frozen=True)
-class Observation:
-    """The result of one poll."""
-
-    version: int
-    state: State
-    reason: str
-    """Why the run is in this state, or what it waits for."""
-
-    lease_from: float
-    """When the renewal of our lease began, on this process's clock: the lease that held when the register was read."""
-
-    settled: bool = True
-    """False for a while after the lease had expired: others may still see it as expired and continue without us."""
-
-    first: bool = False
-    """True if no other node polls before this one."""
-
-    short: bool = False
-    """True while too few nodes are ready for a round, and no other node is waited for."""
-
-    last: bool = False
-    """True if the round has ended, and no other node has workers of it left."""
-
-    early_start: bool = False
-    """Whether workers of our role can start before they have a place in a round; see `Member.early_start`."""
-
-    waiting: int = 0
-    """Number of nodes that wait for the next round, according to the leases that this node has read."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +39,10 @@ class _Leases:
 
 
 class Rendezvous:
-    """One node's side of the rendezvous in ``backend``. ``clock`` returns seconds."""
+    """One node's side of the rendezvous in ``backend``. ``clock`` returns seconds.
+
+    ``held_until`` is called with the time at which the node's lease expires, whenever it changes; see `LeaseKeeper`.
+    """
 
     def __init__(
         self,
@@ -77,14 +51,15 @@ class Rendezvous:
         settings: Settings,
         clock: Callable[[], float],
         notifier: Notifier | None = None,
+        held_until: Callable[[float], None] = lambda end: None,
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
         self._backend = backend
         self._notifier = notifier or NoNotifier()
         self._register = self._backend.register(node)
-        self._observer = self._backend.observer(times.lease + times.margin, clock)
-        self._lease = LeaseKeeper(self._backend.lease(node), times, clock)
+        self._observer = self._backend.observer(times.expiry, clock)
+        self._lease = LeaseKeeper(self._backend.lease(node), times, clock, held_until)
         self._schedule = PollSchedule(times, clock)
         self._suspicions = Suspicions(self._observer, clock)
         self._state = State("", settings)
@@ -124,8 +99,13 @@ class Rendezvous:
             self.renew(member)
         return self._poll(read=True)
 
-    def renew(self, member: Member) -> float:
-        """Publish ``member`` if it is new or a renewal is due; return when the newest renewal began.
+    @property
+    def lease_duration(self) -> LeaseDuration:
+        """The duration of this node's lease."""
+        return self._lease.duration
+
+    def renew(self, member: Member) -> None:
+        """Publish ``member`` if it is new or a renewal is due.
 
         A renewal is due three times in the life of a lease, before each poll while a round forms, because others may
         wait for it then, and when another node requests one.
@@ -133,7 +113,6 @@ class Rendezvous:
         member = self._with_dead(member)
         if member != self._lease.published or self._until_renewal() <= 0:
             self._renew(member)
-        return self._lease.renewed_at
 
     def poll(self) -> Observation | None:
         """Advance the run if a poll is due; return None otherwise. Raises as `step` does."""
@@ -208,12 +187,13 @@ class Rendezvous:
         rank = self._schedule_next(began, state, read)
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
-        lease_from, settled, waits = self._lease.renewed_at, self._lease.settled, waiting(state, self._view())
+        settled, waits, expiry = self._lease.settled, waiting(state, self._view()), self._observer.limit()
         ours = self._lease.published
         early = any(
             s.member.early_start and s.member.role == ours.role for s in self._seen.values() if s.member and ours
         )
-        return Observation(version.number, state, reason, lease_from, settled, first, short, last, early, waits)
+        held = self._lease.held
+        return Observation(version.number, state, reason, held, settled, first, short, last, early, waits, expiry)
 
     def _make_changes(self) -> tuple[Version, State]:
         """Commit the changes of this node, and return the newest version."""
@@ -310,6 +290,7 @@ class Rendezvous:
     def _renew(self, member: Member) -> None:
         before = self._lease.published
         self._lease.renew(member)
+        self._schedule.lease = self._lease.duration.seconds
         if member != before:
             self._published(member)
 
@@ -359,7 +340,9 @@ class Rendezvous:
     def _read(self) -> tuple[Version, State]:
         version = self._register.read()
         if self._known is None or version.number != self._known.number:
-            self._state, self._known = decode_state(self._register, version), version
+            before, self._state, self._known = self._state, decode_state(self._register, version), version
+            if self._state.lost == self._node != before.lost:
+                self._lease.duration.declared_dead()
         return version, self._state
 
     def _decide(self, version: Version, state: State) -> Decision:
@@ -390,7 +373,7 @@ class Rendezvous:
         now, leases, member = self._clock(), self._leases, self._lease.published
         news = leases is None or (leases.version, leases.member) != (version.number, member)
         watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
-        stale = leases is None or now - leases.time >= self._lease.interval / 2
+        stale = leases is None or now - leases.time >= self._lease.duration.interval / 2
         if news or watchful or not self._leases_current or stale:
             nodes = self._observer.observe(p.node for p in state.participants)
             self._leases_current = True

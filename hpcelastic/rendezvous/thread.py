@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from hpcelastic.errors import HpcElasticError, InternalError, StoreError
 from hpcelastic.protocol.state import Member
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 
 
 class RendezvousThread:
     """Renews the lease, and polls whenever a poll is due or news arrive.
 
     In this thread, ``deliver`` is called with the observation of each poll, or with the error that prevented it.
-    ``renewed`` is called before, with the start of the lease that holds. After an error the next turn comes in ``poll``
-    seconds.
+    ``renewed`` is called before, once the lease holds. After an error the next turn comes in ``poll`` seconds.
     """
 
     def __init__(
@@ -24,7 +24,7 @@ class RendezvousThread:
         member: Member,
         poll: float,
         deliver: Callable[[Observation | HpcElasticError], None],
-        renewed: Callable[[float], None],
+        renewed: Callable[[], None],
     ) -> None:
         self._rendezvous = rendezvous
         self._member = member
@@ -87,7 +87,8 @@ class RendezvousThread:
         while self._calls:
             self._calls.popleft()(self._rendezvous)
         member = self._member
-        self._renewed(self._rendezvous.renew(member))
+        self._rendezvous.renew(member)
+        self._renewed()
         observation = self._rendezvous.poll()
         with self._condition:
             self._published = member

@@ -52,7 +52,7 @@ class JobCleanup:
     def no_agent_alive(self) -> bool:
         """Return whether our job has no heartbeat and the agent of its batch node has not published its departure."""
         before = self._leases()
-        time.sleep(self.settings.lease + self.settings.margin)
+        time.sleep(max((self.settings.expiry.of(lease.duration) for lease in before), default=0.0))
         batch = [lease.member for lease in before if lease.member.order == 0]
         gone = bool(batch) and all(member.node_state is not NodeState.LEFT for member in batch)
         return gone and [lease.heartbeat for lease in before] == [lease.heartbeat for lease in self._leases()]

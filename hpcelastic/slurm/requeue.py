@@ -277,8 +277,7 @@ def _await_other_agents(agent: DepartedAgent, delay: float) -> None:
     Return as soon as an agent has claimed the requeue.
     """
     start = time.monotonic()
-    rendezvous = read_state(agent.backend).settings.rendezvous
-    observer = agent.backend.observer(rendezvous.lease + rendezvous.margin, time.monotonic)
+    observer = agent.backend.observer(read_state(agent.backend).settings.rendezvous.expiry, time.monotonic)
     while not _claimed(agent):
         passed = time.monotonic() - start
         if passed >= delay and (passed >= agent.notice.seconds or not _others_have_workers(agent, observer)):

@@ -1,6 +1,7 @@
-"""The name of a lease, ``NODE~REVISION~HEARTBEAT~SUMMARY.json``. One listing shows the states of all nodes.
+"""The name of a lease, ``NODE~REVISION~HEARTBEAT-DURATION~SUMMARY.json``. One listing shows the states of all nodes.
 
-Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. SUMMARY holds the
+Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. DURATION is that of
+the lease, in milliseconds. It is in the name, because an observer must know it with each renewal. SUMMARY holds the
 small fields of `Member` in their order, separated by ``,``, then ``+`` and an incarnation for each of the node's own
 dead predecessors. The last fields are left out if they have their defaults. A final ``+`` means that the file's
 content, the JSON of the whole member, holds more. A summary that does not fit is a single ``+``. A summary with unknown
@@ -8,6 +9,7 @@ fields, from a newer writer, is treated in the same way.
 """
 
 import heapq
+import math
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_type_hints
@@ -19,7 +21,7 @@ MAX_NAME_LENGTH = 230
 """The maximum length of a name in bytes. The name of its draft is longer, and filesystems allow 255 bytes."""
 
 _SUFFIX = ".json"
-_RESERVED_LENGTH = 2 * 10 + len("~~~") + len(_SUFFIX)
+_RESERVED_LENGTH = 2 * 10 + len("~~-12345678~") + len(_SUFFIX)
 """The length of all parts except the node and the summary, if both counters have ten digits."""
 
 _HINTS = get_type_hints(Member)
@@ -51,6 +53,12 @@ class LeaseName(NamedTuple):
     heartbeat: int
     text: str
 
+    @property
+    def duration(self) -> float | None:
+        """The duration of the lease in seconds; None if the name does not tell it, as those of older releases."""
+        milliseconds = self.text.split("~", 3)[2].partition("-")[2] if self.revision >= 0 else ""
+        return int(milliseconds) / 1000 if milliseconds.isdecimal() else None
+
     def follows(self, other: "LeaseName") -> bool:
         """Return True if the node has renewed its lease after ``other``. An older name comes from a late listing."""
         return self > other if self.revision >= 0 else self != other
@@ -61,8 +69,8 @@ def parse(text: str) -> LeaseName | None:
     if not text.endswith(_SUFFIX):
         return None
     try:
-        node, revision, heartbeat, _ = text.split("~", 3)
-        return LeaseName(node, int(revision), int(heartbeat), text) if "@" in node else None
+        node, revision, renewal, _ = text.split("~", 3)
+        return LeaseName(node, int(revision), int(renewal.partition("-")[0]), text) if "@" in node else None
     except ValueError:
         node, tilde, _ = text.partition("~")
         return LeaseName(node, -1, -1, text) if "@" in node and tilde else None
@@ -97,9 +105,10 @@ def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
     return [member for member in members if member]
 
 
-def lease_name(node: str, revision: int, heartbeat: int, summary: str) -> str:
-    """Format the name of a lease."""
-    return f"{node}~{revision}~{heartbeat}~{summary}{_SUFFIX}"
+def lease_name(node: str, revision: int, heartbeat: int, summary: str, duration: float | None = None) -> str:
+    """Format the name of a lease. Observers take the longest possible duration for None."""
+    renewal = f"{heartbeat}" if duration is None else f"{heartbeat}-{math.ceil(duration * 1000)}"
+    return f"{node}~{revision}~{renewal}~{summary}{_SUFFIX}"
 
 
 def summary(member: Member) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.liveness import NOT_SEEN, Liveness, Verdict
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import may_have_succeeded, retry
@@ -35,6 +36,9 @@ class Lease:
     path: Path = field(compare=False)
     """The file at the time of reading. The next heartbeat renames it."""
 
+    duration: float | None = None
+    """In seconds; None if it is unknown."""
+
 
 class OwnLease:
     """The lease of this node.
@@ -47,21 +51,26 @@ class OwnLease:
         self._revision = self._heartbeat = 0
         self._summary = ""
         self._published: Member | None = None
+        self._duration: float | None = None
         self._name = ""
         """The name of the file after the last renewal."""
 
         self._stale_names: set[str] = set()
         """Earlier names of the file that may still exist."""
 
-    def renew(self, member: Member) -> None:
-        """Publish the next heartbeat; durably if the state is one that the node may not be able to publish again."""
+    def renew(self, member: Member, duration: float | None = None) -> None:
+        """Publish the next heartbeat; durably if the state is one that the node may not be able to publish again.
+
+        The lease then holds for ``duration`` seconds from the call; for the longest possible time if it is None.
+        """
         self._heartbeat += 1
+        self._duration = duration
         if member != self._published or not self._rename():
             self._publish(member)
 
     def _rename(self) -> bool:
         """Rename the file for the next heartbeat; return False if it does not have its last name."""
-        name = lease_name(self._node, self._revision, self._heartbeat, self._summary)
+        name = self._next_name()
         with files.as_store_error(self._directory / name):
             try:
                 retry(lambda: os.replace(self._directory / self._name, self._directory / name))
@@ -86,13 +95,16 @@ class OwnLease:
         self._published, self._summary = None, summary(member)
         if self._name:
             self._stale_names.add(self._name)
-        name = lease_name(self._node, self._revision, self._heartbeat, self._summary)
+        name = self._next_name()
         self._stale_names.add(name)
         durable = member.node_state in _DURABLE_STATES
         files.publish(self._directory / name, files.to_json(encode(member)), durable=durable)
         self._stale_names.remove(name)
         self._published, self._name = member, name
         self._remove_stale_names()
+
+    def _next_name(self) -> str:
+        return lease_name(self._node, self._revision, self._heartbeat, self._summary, self._duration)
 
     def _remove_stale_names(self) -> None:
         """Remove the files of earlier revisions. Errors are ignored, because the greatest name counts."""
@@ -118,10 +130,10 @@ class _Content:
 class LeaseObserver:
     """An observer of the leases of all nodes of a run, by the monotonic ``clock`` of this process (seconds)."""
 
-    def __init__(self, directory: Path, expiry: float, clock: Callable[[], float]) -> None:
+    def __init__(self, directory: Path, expiry: Expiry, clock: Callable[[], float]) -> None:
         self._directory = directory
         self._clock = clock
-        self._liveness = Liveness(expiry, LeaseName.follows)
+        self._liveness = Liveness(expiry, lambda name: name.duration, LeaseName.follows)
         self._contents: dict[str, _Content] = {}
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
@@ -134,6 +146,10 @@ class LeaseObserver:
     def expires(self, node: str) -> float:
         """Return the time from which an unchanged lease proves that the node is dead; infinity if it was never seen."""
         return self._liveness.expires(node)
+
+    def limit(self) -> float:
+        """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
+        return self._liveness.limit()
 
     def lease_version(self, node: str) -> str | None:
         """Return the file name of the node's lease, which changes at each renewal; None if it was never listed."""
@@ -207,7 +223,7 @@ def read_lease(path: Path) -> Lease | None:
     if name is None:
         return None
     member, _ = _member(path)
-    return Lease(name.heartbeat, member, path) if member is not None else None
+    return Lease(name.heartbeat, member, path, name.duration) if member is not None else None
 
 
 def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
@@ -224,5 +240,5 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
             member, file_exists = _member(directory / name.text)
             member = member or (member_of(name)[0] if file_exists else None)
             if member is not None:
-                found[node] = Lease(name.heartbeat, member, directory / name.text)
+                found[node] = Lease(name.heartbeat, member, directory / name.text, name.duration)
     return found

@@ -64,7 +64,7 @@ def paths(tmp_path: Path) -> RunPaths:
 def admit_node(paths: RunPaths, clock: Clock, movable: bool = False, **health: object) -> int | None:
     settings = HealthSettings(**{"check": False, **health})  # type: ignore[arg-type]  # its fields
     environ = {"PATH": "/usr/bin:/bin"}
-    request = AdmissionRequest(paths, FileBackend(paths), NODE, Settings(), settings, environ, movable)
+    request = AdmissionRequest(paths, FileBackend(paths), NODE, Settings(), settings, environ, movable=movable)
     return admit(request, clock.reported.append)
 
 

@@ -15,9 +15,10 @@ from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import MarkKind
 from hpcelastic.ipc.worker_channel import Parked
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.node import NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.state import NodeState, Notice, Phase, State
-from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.observation import Observation
 from tests.protocol.builders import joining, member, running, settings
 
 WORKERS = 4
@@ -71,7 +72,7 @@ class Session:
     def __post_init__(self) -> None:
         this = member("a", NodeState.RUNNING, 1, local_world_size=WORKERS)
         self.spec = SimpleNamespace(member=this, settings=settings(self.multiple, 4, multiple=self.multiple))
-        self.state_machine = NodeStateMachine(this, 10.0)
+        self.state_machine = NodeStateMachine(this)
 
     @property
     def member(self) -> Any:
@@ -272,7 +273,7 @@ OUTSIDE = running("bc")
 def test_a_node_outside_a_round_starts_all_workers(state: State, early_start: bool, starts: bool) -> None:
     made = node()
     for _ in range(2):
-        made.idle.observe(Observation(1, state, "", 0.0, early_start=early_start))
+        made.idle.observe(Observation(1, state, "", HeldLease(0.0, 1.0), early_start=early_start))
     assert made.idle.count == (WORKERS if starts else 0)
     assert made.offer == ((0, 4) if starts else (4, 0))
 
@@ -280,7 +281,7 @@ def test_a_node_outside_a_round_starts_all_workers(state: State, early_start: bo
 def test_a_standby_keeps_the_workers_that_it_has() -> None:
     made = node()
     made.idle.keep(parked(0, 1, 2, 3))
-    made.idle.observe(Observation(1, OUTSIDE, "", 0.0, early_start=True))
+    made.idle.observe(Observation(1, OUTSIDE, "", HeldLease(0.0, 1.0), early_start=True))
     assert made.idle.count == WORKERS
     assert made.offer == (4, 0)
 

@@ -4,8 +4,9 @@ import pytest
 
 from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.errors import RendezvousTimeout, StoreError
+from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.state import Cause, State
-from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.observation import Observation
 from tests.protocol.builders import joining, running
 
 ROOT = Path("/scratch/run")
@@ -31,7 +32,7 @@ def timeouts(clock: Clock) -> Timeouts:
 
 
 def found(state: State, short: bool = False) -> Observation:
-    return Observation(1, state, "", 0.0, short=short)
+    return Observation(1, state, "", HeldLease(0.0, 1.0), short=short)
 
 
 def test_the_wait_for_a_round_begins_with_the_agent_and_ends_with_the_round(timeouts: Timeouts, clock: Clock) -> None:

@@ -101,6 +101,19 @@ def test_an_unsafe_directory_has_an_exit_status_and_runs_are_refused(shell: Shel
     assert shell.listing() == before
 
 
+@pytest.mark.slow
+def test_the_benchmark_reports_the_speed_of_each_node_and_keeps_the_best(shell: Shell) -> None:
+    (shell.directory / "runs").mkdir(mode=0o700)
+    members = [start(shell, 2, rank, "--quick", "--benchmark", "--interface", "lo") for rank in reversed(range(2))]
+    (output, errors), _ = (member.communicate(timeout=2 * TIMEOUT) for member in reversed(members))
+    for check in ("computation", "memory bandwidth", "filesystem speed", "network"):
+        assert re.search(rf"^(ok|bad|warning) +{check} ", output, re.MULTILINE), (output, errors)
+    assert "connections: " in output and "/s" in output
+    kept = json.loads((shell.directory / "runs/.hpcelastic-benchmark.json").read_text())
+    assert {"computation", "network bandwidth"} <= kept["best"].keys()
+    assert {*os.listdir(shell.directory / "runs")} == {LEFT, ".hpcelastic-benchmark.json"}
+
+
 def test_an_interrupted_doctor_leaves_nothing(shell: Shell) -> None:
     runs = shell.directory / "runs"
     runs.mkdir(mode=0o700)
@@ -182,7 +195,7 @@ def _main(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> int:
 REPORTS = {
     "sound": (together(), "SAFE: changes by other nodes are visible within 20 ms; it takes"),
     "no hard links": (together(node={"hard_links": fails("EPERM")}), r"handled  links +no hard links \(on n1: EPERM\)"),
-    "late": (together(visibility={"content": late(3.5)}), "raised rendezvous.lease from 10 to 20 s"),
+    "late": (together(visibility={"content": late(3.5)}), "raised rendezvous.min_lease from 2 to 20 s"),
     "unsafe": (
         together(visibility={"content": NEVER}),
         "unsafe   replaced content +not seen by other nodes within 35 s",

@@ -195,6 +195,11 @@ class SlurmCluster:
         """Disconnect the node from the network."""
         self._host(node).cut()
 
+    def cut_pair(self, one: int, other: int) -> None:
+        """Lose all that two nodes send to each other, silently. Both still reach all others."""
+        for node, peer in ((one, other), (other, one)):
+            self._host(node).lose(self._host(peer).address)
+
     def heal(self, node: int) -> None:
         """Reconnect the node to the network."""
         self._host(node).heal()

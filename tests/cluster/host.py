@@ -112,6 +112,11 @@ class Host:
         if not self._init.wait(KILL_TIMEOUT):
             raise ClusterError(f"host {self.name} still has processes {KILL_TIMEOUT:g} s after SIGKILL: {self.pids()}")
 
+    def lose(self, address: str) -> None:
+        """Send all frames for another host to a hardware address that nobody has."""
+        neighbour = f"neigh replace {address} lladdr 02:00:00:00:00:00 dev eth0 nud permanent"
+        subprocess.run(["nsenter", f"--net=/proc/{self.init_pid}/ns/net", "ip", *neighbour.split()], check=True)
+
     def cut(self) -> None:
         self._switch.cut(self.name)
 

@@ -88,9 +88,9 @@ configs = st.builds(
     ),
     rendezvous=st.builds(
         lambda lease, wait: RendezvousSettings(
-            join_timeout=wait, last_call=wait, lease=lease, margin=wait, poll=lease / 8
+            join_timeout=wait, last_call=wait, lease=lease or "auto", margin=wait, poll=lease / 8 or wait
         ),
-        seconds,
+        st.just(0.0) | seconds,
         seconds,
     ),
     restarts=st.builds(RestartSettings, max=st.integers(0, 10**30)),

@@ -140,7 +140,10 @@ FILES = {
         "job.yaml:2: workers.stop_grace: is the text '3'; write a number, without quotes",
     ),
     "fraction": (RUNS + "restarts: {max: 1.5}\n", "job.yaml:2: restarts.max: is 1.5; write a whole number"),
-    "infinity": (RUNS + "rendezvous: {lease: 1e999}\n", "job.yaml:2: rendezvous.lease: is Infinity; write a number"),
+    "infinity": (
+        RUNS + "rendezvous: {lease: 1e999}\n",
+        "job.yaml:2: rendezvous.lease: is Infinity; write a number or auto",
+    ),
     "yes": (
         RUNS + "slurm: {requeue: yes}\n",
         "job.yaml:2: slurm.requeue: is the text 'yes'; write true or false",

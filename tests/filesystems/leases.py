@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.storage import files
 from hpcelastic.storage.leases import LeaseObserver, OwnLease
@@ -33,7 +34,7 @@ def own(directory: Path, seconds: float) -> None:
 
 def watch(directory: Path, expiry: float) -> dict[str, float | bool]:
     """Observe the lease until the node is dead. Report the seconds until then, and whether the node was seen alive."""
-    observer, begin, proved = LeaseObserver(directory, expiry, time.monotonic), time.monotonic(), False
+    observer, begin, proved = LeaseObserver(directory, Expiry(expiry, 0.0), time.monotonic), time.monotonic(), False
     while time.monotonic() < begin + TIMEOUT:
         with suppress(StoreError):
             seen = observer.observe([]).get(NODE)

@@ -109,7 +109,7 @@ def test_xids_in_the_kernels_log(record: str, expected: list[tuple[str, int]]) -
 def test_an_xid_of_a_given_gpu_is_bad(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = gpus.time.clock_gettime(gpus.time.CLOCK_MONOTONIC)
     record = f"4,812,{int(now * 1e6)},-;NVRM: Xid (PCI:0000:43:00): 79, pid=1"
-    monkeypatch.setattr(gpus, "_kernel_log", lambda: [record, record])
+    monkeypatch.setattr(gpus, "kernel_log", lambda: [record, record])
     environ = nvidia_smi(tmp_path, SOUND)
     assert found(environ) == ["GPU 1 has reported Xid 79 within the last hour"]
     assert found({**environ, "CUDA_VISIBLE_DEVICES": "0"}) == []

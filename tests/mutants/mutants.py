@@ -20,7 +20,7 @@ _STOPPED = (
 )
 _SUCCESS_STAYS = "if _has_state(view, p.node, NodeState.SUCCEEDED, state.round):\n            continue"
 _ECHO = "if cause is Cause.WORKER and any(p.node not in returned for p in state.participants):"
-_ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)"
+_ENDED = "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)"
 _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
@@ -32,10 +32,10 @@ _FENCED = (
     "            return Cause"
 )
 _DEPARTURE = """        if member is not None and member.node_state is NodeState.LEFT:
-            return Cause.LEAVE, f"{p.name} left"
+            return Cause.LEAVE, f"{p.name} left", 0.0, ""
 """
 _LOSS = """        if not _alive(view, p.node):
-            return Cause.NODE, f"{p.name} was lost"
+            return Cause.NODE, f"{p.name} was lost", 0.0, p.node
 """
 _ALIVE = "return node not in view.dead"
 _LOSES = "if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:"
@@ -152,7 +152,7 @@ MUTANTS = {
     "the failure of a fenced node spends a restart": Patch(DECIDE, " if m.fenced != state.round}", "}"),
     "a failure spends no restart": Patch(DECIDE, _ECHO, "if cause is Cause.WORKER:"),
     "a loss spends a restart": Patch(
-        DECIDE, 'return Cause.NODE, f"{p.name} was lost"', 'return Cause.WORKER, f"{p.name} was lost"'
+        DECIDE, 'return Cause.NODE, f"{p.name} was lost", 0.0, p.node', 'return Cause.WORKER, f"{p.name} was lost"'
     ),
     "the budget is smaller by one": Patch(BUDGET, "if state.restarts > budget:", "if state.restarts >= budget:"),
     "the budget is ignored": Patch(BUDGET, "if state.restarts > budget:", "if False:"),
@@ -184,28 +184,28 @@ MUTANTS = {
         ASSIGNMENT, "master_port=state.participants[0].port", "master_port=state.participants[group_rank].port"
     ),
     "workers start in a phase that has ended": Patch(ASSIGNMENT, "if state.phase is not Phase.RUNNING:", "if False:"),
-    "a lease expires too early": Patch(LIVENESS, "> self._expiry and ", "> self._expiry / 3 and "),
+    "a lease expires too early": Patch(LIVENESS, "> self._limit(age) and ", "> self._limit(age) / 3 and "),
     "a lease never expires": Patch(LIVENESS, "alive = not expired and ", "alive = True or "),
     "a heartbeat does not prove life": Patch(
-        LEASES, "Liveness(expiry, LeaseName.follows)", "Liveness(expiry, lambda new, old: new.revision > old.revision)"
+        LEASES, "name.duration, LeaseName.follows)", "name.duration, lambda new, old: new.revision > old.revision)"
     ),
     "a lease has no heartbeat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
     "a lease is renewed only after a change": Patch(
         LEASE_KEEPER,
-        "return self.renewed_at + (MIN_INTERVAL if self.requested else self.interval) - self._clock()",
+        "return self.held.start + (MIN_INTERVAL if self.requested else self.duration.interval) - self._clock()",
         "return 1.0",
     ),
     "a change waits for the next renewal": Patch(
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
     "leases are not read while a round runs": Patch(
-        RENDEZVOUS, "leases is None or now - leases.time >= self._lease.interval / 2", "leases is None"
+        RENDEZVOUS, "leases is None or now - leases.time >= self._lease.duration.interval / 2", "leases is None"
     ),
     "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,
-        "            self._renew(member)\n        return self._lease.renewed_at",
-        "            self._renew(member)\n        self._lease.renewed_at = self._clock()\n"
-        "        return self._lease.renewed_at",
+        "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n",
+        "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n"
+        "        self._lease._hold(self._clock(), self._clock() + self._lease.duration.seconds)\n",
     ),
     "every lease counts as proof of life": Patch(
         LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"

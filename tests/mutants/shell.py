@@ -42,7 +42,7 @@ _POLLED = """paths = map(self._path, range(1, self._newest.number + 2))
         names = [path.name for path in paths if files.read(path) is not None]"""
 _IN_PLACE = """path = self._path(after + 1)
         return files.publish_new(path, b'') and not files.publish(path, files.to_json(document))"""
-_EXPIRY = "self._backend.observer(times.lease + times.margin, clock)"
+_EXPIRY = "self._backend.observer(times.expiry, clock)"
 _PARK_FIRST = "return machine._park(state.reason)"
 _ADD = "self.update(key, lambda old: str(parse_number(key, old) + amount))"
 
@@ -70,11 +70,26 @@ MUTANTS = {
     "a commit does not compare versions": Patch(
         RENDEZVOUS, _COMMIT, "            won = self._register.commit(newest.number, encode(state))"
     ),
-    "the margin is zero": Patch(RENDEZVOUS, _EXPIRY, "self._backend.observer(times.lease, clock)"),
+    "the margin is zero": Patch(
+        RENDEZVOUS, _EXPIRY, "self._backend.observer(replace(times.expiry, margin=0.0), clock)"
+    ),
     "a lease begins at the end of its renewal": Patch(
         LEASE_KEEPER,
-        "self.published, self.renewed_at, self.requested = member, now, False",
-        "self.published, self.renewed_at, self.requested = member, self._clock(), False",
+        "self._hold(now, now + duration)\n        self.duration",
+        "self._hold(self._clock(), self._clock() + duration)\n        self.duration",
+    ),
+    "a shorter lease is published before the guard knows it": Patch(
+        LEASE_KEEPER, "if not first and now + duration < self.held.end:", "if False:"
+    ),
+    "a longer lease holds before it is published": Patch(
+        LEASE_KEEPER, "if not first and now + duration < self.held.end:", "if not first:"
+    ),
+    "a node that others have declared dead keeps its lease": Patch(
+        RENDEZVOUS, "                self._lease.duration.declared_dead()\n", "                pass\n"
+    ),
+    "observers ignore the duration of a lease": Patch(LEASES, "lambda name: name.duration", "lambda name: 6.0"),
+    "a missing lease has the duration that was last seen": Patch(
+        LIVENESS, "known = age.version if not age.missing_listings else None", "known = age.version"
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
@@ -122,7 +137,7 @@ MUTANTS = {
         "age.version, age.since, age.missing_listings = version, before, 0",
     ),
     "a renewal during a long sleep proves life": Patch(
-        LIVENESS, "proved = before - self._last_listing_end <= self._expiry", "proved = self._last_listing_end >= 0"
+        LIVENESS, "proved = before - self._last_listing_end <= self._limit(age)", "proved = self._last_listing_end >= 0"
     ),
     "a node that a listing misses ages as if it were listed": Patch(
         LIVENESS, "return self.missing_since if self.missing_listings else self.since", "return self.since"
@@ -156,11 +171,11 @@ MUTANTS = {
         GUARD, '        _send("killed")', '        _send("")'
     ),
     # node state machine
-    "workers start after an old observation": Patch(NODE, "now < lease_from + self.lease:", "True:"),
+    "workers start after an old observation": Patch(NODE, "now < lease.end:", "True:"),
     "workers start after the lease expired while others were parked": Patch(
         NODE,
         _PARK_FIRST,
-        f"{_PARK_FIRST}.then(lambda machine: machine.observe(state, lease_from, now, settled=settled, polls=polls))",
+        f"{_PARK_FIRST}.then(lambda machine: machine.observe(state, lease, now, settled=settled, polls=polls))",
     ),
     "workers start although others may continue without the node": Patch(NODE, "and settled and", "and"),
     "workers start again in their round": Patch(
@@ -333,6 +348,9 @@ PROFILE_OF = {
     "leases are not read while a round runs": "losses",
     "a lost reply counts as a lost race": "counters",
     "the margin is zero": "late renewals",
+    "a shorter lease is published before the guard knows it": "changing leases",
+    "a longer lease holds before it is published": "changing leases",
+    "observers ignore the duration of a lease": "changing leases",
     "a claim excludes no round": "publishers",
     "a claim does not exclude a round with drafts": "publishers",
     "drafts are in the published directory": "publishers",
@@ -348,6 +366,7 @@ LATE = {
 
 _IDLE = "tests/agent/test_idle_workers.py"
 _TRANSFER = "tests/network/test_transfer.py"
+_KEEPER = "tests/rendezvous/test_lease_keeper.py"
 
 BY_TESTS = {
     "all workers that may be at fault are replaced at once": _IDLE,
@@ -357,6 +376,9 @@ BY_TESTS = {
     "both directions have the same key": _TRANSFER,
     "a link becomes a transfer": "tests/network/test_channel.py",
     "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
+    "a shorter lease is published before the guard knows it": _KEEPER,
+    "a missing lease has the duration that was last seen": "tests/protocol/test_liveness.py",
+    "a node that others have declared dead keeps its lease": "tests/rendezvous/test_rendezvous.py",
     "a change waits for the next renewal": "tests/rendezvous/test_rendezvous.py::test_changes_are_published_at_once",
     "a refused connection is believed although the lease is renewed": "tests/rendezvous/test_notifications.py",
     "a refused connection is believed before the lease could be renewed": "tests/rendezvous/test_notifications.py",

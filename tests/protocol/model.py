@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Phase, Seen, State, View
 from tests.protocol.under_test import NODE, Code, Patch, load
@@ -24,8 +25,8 @@ Value = TypeVar("Value", bound=Hashable)
 Global = tuple[int, ...]
 """Register, remaining faults, history, then the slots; all interned."""
 
-_LEASE = 1.0
-"""The duration of a lease. Only fresh and old observations are distinguished."""
+_HELD = HeldLease(0.0, 1.0)
+"""A lease. Only fresh and old observations are distinguished."""
 
 
 class Broken(AssertionError):
@@ -317,7 +318,8 @@ class Model:
         """Return the observation of the reader. If the lease has expired again, the observation is too old."""
         known = _known(register, reader.member.node)
         transition, same = (
-            reader.machine.observe(state, 0.0, 0.0, settled=True, polls=self.rules.polls) for state in (register, known)
+            reader.machine.observe(state, _HELD, 0.0, settled=True, polls=self.rules.polls)
+            for state in (register, known)
         )
         assert register.phase.final or transition == same, f"{transition} != {same}"
         settled = reader.lease is LeaseIs.HELD or not self.rules.settled
@@ -378,9 +380,9 @@ class Model:
             yield self._execute(slot, machine.stop_timed_out())
 
     def _observe(self, slot: Slot, news: News) -> Any:
-        now = 0.0 if news.fresh else _LEASE
+        now = 0.0 if news.fresh else _HELD.end
         state = self._registers[news.state]
-        return slot.machine.observe(state, 0.0, now, settled=news.settled, polls=self.rules.polls)
+        return slot.machine.observe(state, _HELD, now, settled=news.settled, polls=self.rules.polls)
 
     def _execute(self, slot: Slot, transition: Any, **changes: Any) -> Step:
         """Execute the actions of an event. Workers that are stopped after a publication are stopped in another step.
@@ -441,7 +443,7 @@ class Model:
         return slot._replace(news=None)
 
     def _machine(self, member: Member) -> Any:
-        return self.code.module(NODE).NodeStateMachine(member, _LEASE)
+        return self.code.module(NODE).NodeStateMachine(member)
 
     def _newcomer(self, name: str, incarnation: int, order: int) -> Slot:
         member = Member(f"{name}@{incarnation}", NodeState.READY, -1, order + 1, name, 0, order)

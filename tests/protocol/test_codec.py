@@ -44,7 +44,9 @@ settings = st.builds(
     Settings,
     nodes=st.tuples(st.integers(1, 99), st.integers(0, 99)).map(lambda pair: NodeRange(pair[0], sum(pair))),
     rendezvous=st.builds(
-        lambda lease, margin, last_call: RendezvousSettings(margin, last_call, lease, margin, lease / 4),
+        lambda lease, margin, last_call: RendezvousSettings(
+            margin, last_call, lease=lease, margin=margin, poll=lease / 4
+        ),
         seconds,
         seconds,
         st.floats(0, 1e6),

@@ -380,9 +380,9 @@ def test_a_pool_waits_for_elements_that_run(round: int, expected: int | None, fo
 @pytest.mark.parametrize(("seen", "cause", "reason"), ENDS)
 def test_a_round_ends(seen: View, cause: Cause, reason: str) -> None:
     state = running("ab", standbys=("z@0",), spent={"node": 1}, failures=(failure("a", 0),))
-    assert decide(state, seen) == Decision(
-        replace(state, phase=Phase.JOINING, cause=cause, standbys=(), reason=reason), reason
-    )
+    lost = f"{reason.split()[0]}@0" if reason.endswith(" was lost") else ""
+    ended = replace(state, phase=Phase.JOINING, cause=cause, standbys=(), lost=lost, reason=reason)
+    assert decide(state, seen) == Decision(ended, reason)
 
 
 @pytest.mark.parametrize(
@@ -1130,6 +1130,8 @@ def test_a_name_is_the_part_before_the_last_at_sign() -> None:
         ),
         pytest.param(lambda: RestartSettings(-1), r"restarts\.max is -1", id="negative budget"),
         pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),
+        pytest.param(lambda: RendezvousSettings(lease="long"), r"write a number of seconds, or auto", id="lease text"),  # type: ignore[arg-type]
+        pytest.param(lambda: RendezvousSettings(min_lease=0.0), r"rendezvous\.min_lease is 0", id="no shortest lease"),
         pytest.param(lambda: RendezvousSettings(margin=0.0), r"rendezvous\.margin is 0", id="no margin"),
         pytest.param(lambda: RendezvousSettings(poll=-1.0), r"rendezvous\.poll is -1", id="negative poll"),
         pytest.param(lambda: RendezvousSettings(join_timeout=0.0), r"rendezvous\.join_timeout is 0", id="no time-out"),

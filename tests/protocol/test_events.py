@@ -128,6 +128,12 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         "stragglers found",
         {"round": 2, "ranks": [3], "text": "rank 3 is slow"},
     ),
+    (
+        events.HardwareFound(check="clock", seen="it was set", severity="note"),
+        "hardware found",
+        {"check": "clock", "seen": "it was set", "severity": "note"},
+    ),
+    (events.LeaseChanged(seconds=4.0, late=0.5), "lease changed", {"seconds": 4.0, "late": 0.5}),
     (events.Fenced(round=1), "fenced", {"round": 1}),
     (events.StoreServed(round=1, port=29500, pid=7), "store served", {"round": 1, "port": 29500, "pid": 7}),
     (events.StoreLost(round=1, exit_code=1), "store lost", {"round": 1, "exit_code": 1}),

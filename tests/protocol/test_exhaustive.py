@@ -151,8 +151,8 @@ def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> Non
         pytest.param(
             TWO,
             DECIDE,
-            "return replace(state, phase=Phase.JOINING, cause=cause, grace=grace, standbys=(), reason=reason)",
-            "return replace(state, phase=Phase.CLOSED, cause=None, standbys=(), reason=reason)",
+            "state, phase=Phase.JOINING, cause=cause, grace=grace, lost=lost, standbys=(), reason=reason)",
+            "state, phase=Phase.CLOSED, cause=None, standbys=(), reason=reason)",
             "must not take a run from running to closed",
             id="a transition that is not in the table",
         ),
@@ -183,7 +183,7 @@ def test_without_a_rule_a_property_is_violated(rules: Rules, broken: str) -> Non
         pytest.param(
             LATE,
             NODE,
-            "now < lease_from + self.lease",
+            "now < lease.end",
             "True",
             "run at the same time",
             id="workers start on an old observation",

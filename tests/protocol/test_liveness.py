@@ -1,16 +1,21 @@
 """When an unchanged lease proves that a node is dead, for given listings and times."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcelastic.protocol.liveness import MIN_MISSING_LISTINGS, Liveness
+from hpcelastic.protocol.settings import Expiry
 
-EXPIRY = 10.0
+LONGEST, MARGIN = 8.0, 2.0
+EXPIRY = LONGEST + MARGIN
 
 
-def liveness() -> Liveness[int]:
-    return Liveness(EXPIRY, lambda new, old: new > old)
+def liveness(durations: Mapping[int, float] = {}) -> Liveness[int]:  # not changed
+    """Return the ages of leases whose versions are numbers. Other ``durations`` than these are unknown."""
+    return Liveness(Expiry(LONGEST, MARGIN), durations.get, lambda new, old: new > old)
 
 
 def listing(one: Liveness[int], version: int | None, at: float, took: float = 0.0) -> bool:
@@ -49,6 +54,31 @@ def test_few_listings_without_the_lease_prove_nothing() -> None:
     listing(one, 1, 0.0)
     assert all(listing(one, None, 100.0 * step) for step in range(1, MIN_MISSING_LISTINGS))
     assert not listing(one, None, 100.0 * MIN_MISSING_LISTINGS)
+
+
+def test_each_version_of_a_lease_has_its_own_duration() -> None:
+    one = liveness({1: 3.0, 2: 5.0})
+    assert listing(one, 1, 0.0) and listing(one, 1, 3.0 + MARGIN)
+    assert listing(one, 2, 5.0) and one.expires("a") == 5.0 + 5.0 + MARGIN
+    assert listing(one, 2, 12.0)
+    assert not listing(one, 2, 12.1)
+
+
+def test_a_lease_that_is_missing_may_have_been_renewed_with_the_longest_duration() -> None:
+    one = liveness({1: 1.0})
+    listing(one, 1, 0.0)
+    assert all(listing(one, None, 0.5 + step) for step in range(10)), "until 10 s after the first listing without it"
+    assert listing(one, None, 10.5)
+    assert not listing(one, None, 10.6)
+
+
+def test_the_longest_known_duration_of_a_living_node_bounds_the_time_to_a_verdict() -> None:
+    one = liveness({1: 3.0, 2: 5.0})
+    assert one.limit() == EXPIRY, "of an unknown duration"
+    one.observe({"a": 1, "b": 2}, [], 0.0, 0.0)
+    assert one.limit() == 5.0 + MARGIN
+    one.observe({"a": 3, "b": 2}, [], 7.5, 7.5)
+    assert one.limit() == EXPIRY, "b is dead, and the duration of a is unknown"
 
 
 def test_a_lease_that_is_listed_again_keeps_its_age() -> None:

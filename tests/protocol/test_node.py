@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from hpcelastic.protocol.assignment import assignment
+from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.node import (
     Action,
     NodeStateMachine,
@@ -24,13 +25,14 @@ LEASE = 10.0
 PORT = 4711
 NOW = 100.0
 FRESH, OLD = NOW - 1.0, NOW - LEASE
+HELD = HeldLease(FRESH, FRESH + LEASE)
 
 
 def state_machine(
     node_state: NodeState = NodeState.READY, round: int = 0, runs: State | None = None
 ) -> NodeStateMachine:
     """Return the machine of node ``a``. With ``runs``, its workers of that state's round are running."""
-    return NodeStateMachine(member("a", node_state, round), LEASE, assignment(runs, "a@0") if runs else None)
+    return NodeStateMachine(member("a", node_state, round), assignment(runs, "a@0") if runs else None)
 
 
 @dataclass
@@ -45,8 +47,8 @@ class Agent:
 
     def observe(self, state: State, lease_from: float = FRESH, settled: bool = True) -> list[str]:
         """Return the actions that follow from an observation."""
-        before = len(self.done)
-        while self.apply(self.machine.observe(state, lease_from, self.now, settled=settled, polls=self.polls)):
+        before, lease = len(self.done), HeldLease(lease_from, lease_from + LEASE)
+        while self.apply(self.machine.observe(state, lease, self.now, settled=settled, polls=self.polls)):
             assert len(self.done) < 100
         return self.done[before:]
 
@@ -428,9 +430,9 @@ def test_workers_of_a_leaving_node_that_park_on_request_are_stopped() -> None:
 
 def test_workers_save_unless_nodes_only_join() -> None:
     agent = agent_of(NodeState.RUNNING, 1, RUNS_1, polls=True)
-    (request,) = agent.machine.observe(ENDS_WELL, FRESH, NOW, polls=True).actions
+    (request,) = agent.machine.observe(ENDS_WELL, HELD, NOW, polls=True).actions
     assert isinstance(request, RequestStop) and (request.seconds, request.save) == (120.0, False)
-    (request,) = agent.machine.observe(replace(ENDS_WELL, cause=Cause.CHECKPOINT), FRESH, NOW, polls=True).actions
+    (request,) = agent.machine.observe(replace(ENDS_WELL, cause=Cause.CHECKPOINT), HELD, NOW, polls=True).actions
     assert isinstance(request, RequestStop) and request.save
 
 

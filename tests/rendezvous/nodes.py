@@ -8,7 +8,8 @@ from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, State
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.paths import RunPaths
 

@@ -8,7 +8,8 @@ import pytest
 
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
-from hpcelastic.rendezvous.rendezvous import Observation, Rendezvous
+from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.storage.leases import LeaseObserver, read_leases
 from tests.rendezvous.nodes import DEAD, HEARTBEAT, LEASE, Node, World, make_world, names
 
@@ -239,7 +240,8 @@ def test_a_refusing_neighbour_with_a_renewed_lease_is_not_lost(tmp_path: Path) -
         a.rendezvous.receive(PeerRefused(b.member.node))
         a.turn()
         assert a.step().state.phase is Phase.RUNNING
-    assert a.rendezvous.renew(a.member) and read_leases(world.paths.leases)[a.member.node].member.dead == ()
+    a.rendezvous.renew(a.member)
+    assert read_leases(world.paths.leases)[a.member.node].member.dead == ()
 
 
 def test_only_a_refusal_proves_nothing(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hpcelastic.errors import ConfigError, StoreError, VisibilityError
 from hpcelastic.protocol.decide import Decision, drain, request_stacks
 from hpcelastic.protocol.findings import Hang
 from hpcelastic.protocol.hangs import examine
+from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, NodeState, Phase, Seen, State
 from hpcelastic.rendezvous.run import close_run, decode_state, open_run, read_state, reopen_run, steer_run
@@ -154,7 +155,7 @@ def test_a_turn_returns_the_start_of_its_lease(tmp_path: Path, monkeypatch: pyte
     before = world.now
     observation = a.step()
     assert world.now == before + 7.0
-    assert observation.lease_from == before, "the lease begins before the renewal"
+    assert observation.lease.start == before, "the lease begins before the renewal"
     assert observation.version == len(history(world))
 
 
@@ -183,6 +184,21 @@ def test_the_lease_expires_during_a_long_renewal(tmp_path: Path, monkeypatch: py
     assert not a.step().settled
 
 
+def test_a_node_that_was_declared_dead_although_it_is_alive_takes_a_longer_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, a, b = running_pair(tmp_path)
+    duration = b.rendezvous._lease.duration = LeaseDuration(RendezvousSettings())
+    monkeypatch.setattr(duration, "record", lambda late: None)  # its own renewals are never late
+    b.step()
+    wait(world, 2 * DEAD, a)
+    assert a.step().state.lost == b.member.node
+    assert duration.seconds == 10.0
+    for _ in range(2):
+        b.step()
+        assert duration.seconds == 30.0, "once for each loss"
+
+
 # Renewals and reads of leases
 
 
@@ -206,7 +222,7 @@ def test_while_a_round_forms_every_turn_renews_the_lease(tmp_path: Path) -> None
     a = world.node("a")
     a.step()
     assert renewals(world, a, 5, 0.1) == [True] * 5
-    assert a.step().lease_from == world.now
+    assert a.step().lease.start == world.now
 
 
 def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_duration(tmp_path: Path) -> None:
@@ -215,7 +231,7 @@ def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_duration(tmp_p
     began = world.now
     assert renewals(world, a, 6, HEARTBEAT / 2) == [False, True] * 3
     world.now += HEARTBEAT / 2
-    assert a.step().lease_from == began + 3 * HEARTBEAT, "the lease begins with its renewal, not with the turn"
+    assert a.step().lease.start == began + 3 * HEARTBEAT, "the lease begins with its renewal, not with the turn"
 
 
 def test_changes_are_published_at_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, StoreError
 from hpcelastic.protocol.state import Member, NodeState, Phase
-from hpcelastic.rendezvous.rendezvous import Observation
+from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage.leases import read_leases
@@ -35,10 +35,9 @@ class Turns:
         self.next = pause
         self.again = 0
 
-    def renew(self, member: Member) -> float:
+    def renew(self, member: Member) -> None:
         self.members.put(member)
         self.react(member)
-        return 7.0
 
     def poll(self) -> Any:
         return self.members.queue[-1]
@@ -51,7 +50,7 @@ class Turns:
 
 
 def made(turns: Any, delivered: "queue.Queue[Any]") -> RendezvousThread:
-    return RendezvousThread(turns, READY, 0.001, delivered.put, renewed=lambda lease_from: None)
+    return RendezvousThread(turns, READY, 0.001, delivered.put, renewed=lambda: None)
 
 
 @contextlib.contextmanager
@@ -125,9 +124,9 @@ def test_notifications_are_handled_before_the_turn_that_they_cause() -> None:
 def test_a_turn_without_a_poll_renews_the_lease_and_delivers_nothing() -> None:
     turns, delivered, renewals = Turns(pause=NEVER), queue.Queue(), queue.Queue()
     turns.poll = lambda: None  # type: ignore[method-assign]
-    thread = RendezvousThread(turns, READY, NEVER, delivered.put, renewals.put)  # type: ignore[arg-type]  # as good
+    thread = RendezvousThread(turns, READY, NEVER, delivered.put, lambda: renewals.put(turns.members.qsize()))  # type: ignore[arg-type]  # as good
     thread.start()
-    assert renewals.get(timeout=TIMEOUT) == 7.0
+    assert renewals.get(timeout=TIMEOUT) == 1, "the lease holds already"
     assert thread.stop(TIMEOUT), "the renewed content is published"
     thread._thread.join(TIMEOUT)
     assert delivered.empty()
@@ -257,7 +256,7 @@ def test_a_real_rendezvous_forms_a_round_and_departs(tmp_path: Path) -> None:
     world = make_world(tmp_path, 1, 1)
     node = world.node("a")
     outcomes: queue.Queue[Observation] = queue.Queue()
-    thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put, lambda _: None)  # type: ignore[arg-type]
+    thread = RendezvousThread(node.rendezvous, node.member, 0.01, outcomes.put, lambda: None)  # type: ignore[arg-type]
     thread.start()
     try:
         assert outcomes.get(timeout=TIMEOUT).state.phase is Phase.RUNNING

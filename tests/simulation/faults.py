@@ -94,6 +94,9 @@ class Profile:
     starts_early: bool = False
     """Whether lost workers are started anew outside a round, while the others continue without them."""
 
+    changes_leases: bool = False
+    """Whether nodes change the durations of their leases."""
+
     final: bool = False
     """Whether an agent whose workers have succeeded starts none again and may end at once, like torch's agents."""
 
@@ -197,6 +200,13 @@ PROFILES = (
     Profile("agents of torch", {"kill": 1, "come": 2, "crash": 1, "scale": 1, "cut_off": 0.5}, ALL, final=True),
     Profile(
         "groups", {"kill": 1, "come": 2.5, "crash": 0.5, "leave": 0.5, "scale": 0.7, "reopen": 0.5}, ALL, multiple=2
+    ),
+    Profile(
+        "changing leases",
+        {"cut_off": 1, "freeze": 1, "pause": 1, "kill": 0.5, "come": 1, "crash": 0.3},
+        ALL,
+        echo=0.2,
+        changes_leases=True,
     ),
     Profile(
         "parked workers",

@@ -9,6 +9,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import HpcElasticError, StoreError
@@ -37,6 +38,24 @@ _EXECUTED_BY = {
     "Finish": "_end",
 }
 """The method for each action. By name, because each simulation loads its own classes."""
+
+
+class RandomDuration:
+    """A `LeaseDuration` that changes at random with each renewal. The protocol is safe for any durations."""
+
+    lateness = 0.0
+
+    def __init__(self, random: Random) -> None:
+        self._random, self.seconds = random, LEASE
+
+    @property
+    def interval(self) -> float:
+        return self.seconds / 3
+
+    def declared_dead(self) -> None: ...
+
+    def record(self, late: float) -> None:
+        self.seconds = self._random.choice([6.0, 8.0, LEASE])
 
 
 class Node:
@@ -71,12 +90,12 @@ class Node:
         """Those that do not wait yet."""
 
         self.stopping = False
-        self._lease_from = 0.0
+        self._lease_end = 0.0
         self.guard = Guard(self)
         self.notifier = Notifier(self, world.scenario.loss)
         self._thread: Any = None
         code = world.code
-        self._state_machine = code.module(NODE).NodeStateMachine(member, LEASE)
+        self._state_machine = code.module(NODE).NodeStateMachine(member)
         self._main_task = Task(self._agent, self._main, lambda: setattr(code.system, "mount", self.mount))
         self._main_task.start(0.0)
 
@@ -134,9 +153,12 @@ class Node:
             world.scenario.settings,
             self.clock,
             notifier=self.notifier,
+            held_until=self._held_until,
         )
+        if world.scenario.profile.changes_leases:
+            rendezvous._lease.duration = RandomDuration(world.random)
         self._thread = world.code.module(THREAD).RendezvousThread(
-            rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, self._renewed
+            rendezvous, self.member, world.scenario.settings.rendezvous.poll, self._deliver, lambda: None
         )
         self._execute(self._state_machine.begin(world.state))
         self._thread.start()
@@ -176,7 +198,7 @@ class Node:
         while transition is None or transition.actions:
             transition = self._state_machine.observe(
                 observation.state,
-                observation.lease_from,
+                observation.lease,
                 self.clock(),
                 settled=observation.settled,
                 polls=self._polls,
@@ -189,11 +211,11 @@ class Node:
             self.world.judge(partial(self.world.referee.broken, f"{self.id}: {error}"))
         self._execute(self._state_machine.store_failed())
 
-    def _renewed(self, lease_from: float) -> None:
-        self.guard.tell("until", repr(lease_from + LEASE))
-        if lease_from != self._lease_from:
-            self._lease_from = lease_from
-            self.world.renewed(self, lease_from + LEASE - self.clock())
+    def _held_until(self, end: float) -> None:
+        self.guard.tell("until", repr(end))
+        if end > self._lease_end:
+            self.world.renewed(self, end - self.clock())
+        self._lease_end = end
 
     def _deliver(self, message: Any) -> None:
         self._inbox.append(message)

@@ -151,7 +151,7 @@ def test_a_standby_takes_the_place_of_a_lost_node(seed: int) -> None:
     assert {p.name for p in world.state.participants} == {"n1", "n2", "n3"} - {lost}
 
 
-HASTY = Patch(NODE, "and settled and now < lease_from + self.lease:", "and True:")
+HASTY = Patch(NODE, "and settled and now < lease.end:", "and True:")
 """An agent that starts workers on an observation of any age."""
 
 FORGETFUL = Patch(GUARD, "if self._expired_at >= float(arguments[-1]):", "if False:")

@@ -35,6 +35,61 @@ printf %s "$says"
 """
 
 
+NVML = """\
+import os
+from types import SimpleNamespace
+
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, nvmlEventTypeXidCriticalError = 1, 0, 8
+nvmlClocksEventReasonHwSlowdown = nvmlClocksEventReasonHwThermalSlowdown = 8
+nvmlClocksEventReasonHwPowerBrakeSlowdown = 128
+
+class NVMLError_LibraryNotFound(Exception): ...
+class NVMLError_Timeout(Exception): ...
+class NVMLError_GpuIsLost(Exception): ...
+class NVMLError_NotSupported(Exception): ...
+class NVMLError_FunctionNotFound(Exception): ...
+
+reported = []
+
+def nvmlEventSetWait_v2(events, milliseconds):
+    path = "{path}/xid"
+    if reported or not os.path.exists(path) or open(path).read() != os.environ["SLURMD_NODENAME"]:
+        raise NVMLError_Timeout
+    reported.append(94)
+    return SimpleNamespace(device=1, eventData=94)
+
+def nvmlInit(): ...
+def nvmlEventSetCreate(): ...
+def nvmlDeviceRegisterEvents(gpu, kinds, events): ...
+def nvmlDeviceGetCount(): return 2
+def nvmlDeviceGetHandleByIndex(index): return index
+def nvmlDeviceGetUUID(gpu): return f"GPU-{{gpu}}"
+def nvmlDeviceGetIndex(gpu): return gpu
+def nvmlDeviceGetTotalEccErrors(gpu, kind, counter): return 0
+def nvmlDeviceGetRemappedRows(gpu): return (0, 0, 0, 0)
+def nvmlDeviceGetCurrentClocksEventReasons(gpu): return 0
+"""
+"""A simulated binding of NVML. GPU 1 of the node that the file ``xid`` names reports Xid 94 once."""
+
+
+MEASURER = """\
+import json, os, sys
+
+if "hpcelastic.worker.node_benchmark" in sys.orig_argv:
+    flops = 5e11 if os.environ["SLURMD_NODENAME"] == "n3" else 1e12
+    for line in sys.stdin:
+        command = json.loads(line)["do"]
+        if command == "compute":
+            print(json.dumps([{"device": "processors", "flops": flops, "memory": 1e11}]), flush=True)
+            continue
+        if command == "serve":
+            print(json.dumps({"port": 1}), flush=True)
+        print(json.dumps({"latency": 1e-4, "bandwidth": 1e10, "gather": None}), flush=True)
+    os._exit(0)
+"""
+"""Takes the place of the process that measures a node, because the simulated nodes share two cores."""
+
+
 @pytest.fixture
 def site(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
     """A cluster of three nodes with two GPUs each. The GPUs of n3 have ECC errors."""
@@ -154,6 +209,40 @@ def test_a_node_whose_gpu_breaks_leaves_without_a_restart(site: SlurmCluster) ->
     status = run.wait(ENDED)
     assert (status.phase, status.world_size, status.restarts) == ("succeeded", 4, 0), reports(run)
     assert list(run.status().incidents) == ["n2"] and run.status().incidents["n2"].out
+
+
+def test_a_node_whose_gpu_reports_an_error_in_flight_leaves_at_the_end_of_a_step(site: SlurmCluster) -> None:
+    Path("broken").write_text("none")
+    Path("nvml").mkdir()
+    Path("nvml/pynvml.py").write_text(NVML.format(path=site.path))
+    Path("say.py").write_text(
+        "import os, time\n"
+        "from hpcelastic.training import should_stop\n"
+        "while not (should_stop() or os.path.exists('enough')): time.sleep(0.05)\n"
+    )
+    setup = ["export PATH=$PWD/bin:$PATH", "export PYTHONPATH=$PWD/nvml"]
+    run = hpcelastic.submit("job.yaml", restarts__max=0, health__watch_interval=0.3, slurm__setup=setup)
+    until(lambda: run.status().world_size == 6, run)
+    Path("xid").write_text("n2")
+    until(lambda: run.status().world_size == 4, run)
+    assert "[n2] GPUs: GPU 1 has reported Xid 94: contained ECC error" in reports(run)
+    until(lambda: list(run.status().incidents) == ["n2"], run)
+    assert run.status().incidents["n2"].out and "Xid 94" in run.status().incidents["n2"].reasons[0]
+    Path("enough").touch()
+    status = run.wait(ENDED)
+    assert (status.phase, status.world_size, status.restarts) == ("succeeded", 4, 0), reports(run)
+
+
+def test_a_slow_node_does_not_join_if_the_nodes_are_measured_first(site: SlurmCluster) -> None:
+    Path("broken").write_text("none")
+    Path("fake").mkdir()
+    Path("fake/sitecustomize.py").write_text(MEASURER)
+    setup = ["export PATH=$PWD/bin:$PATH", "export PYTHONPATH=$PWD/fake"]
+    run = hpcelastic.submit("job.yaml", health__benchmark=True, slurm__setup=setup)
+    assert new_output(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
+    assert "[n3] this node is slow: computation 50% of the median" in reports(run)
+    assert run.status().incidents["n3"].out
+    assert not [path.name for path in run.directory.iterdir() if path.name.startswith(".")]
 
 
 def test_a_node_that_was_lost_once_is_admitted_again(site: SlurmCluster) -> None:

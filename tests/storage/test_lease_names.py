@@ -60,6 +60,17 @@ def name_of_lease(member: Member, revision: int = 1, heartbeat: int = 1) -> Leas
     return name
 
 
+@given(members(), some.none() | some.floats(0.0, 9999.0))
+def test_a_name_tells_the_duration_in_milliseconds_rounded_up(member: Member, duration: float | None) -> None:
+    name = parse(lease_name(member.node, 1, 2, summary(member), duration))
+    assert name is not None and (name.revision, name.heartbeat) == (1, 2)
+    assert len(name.text.encode()) <= MAX_NAME_LENGTH
+    if duration is None:
+        assert name.duration is None
+    else:
+        assert name.duration is not None and duration <= name.duration <= duration + 0.001
+
+
 @given(members(), some.integers(0, 10**9), some.integers(0, 10**9))
 def test_a_name_has_the_whole_member_or_a_mark_that_it_has_not(member: Member, revision: int, heartbeat: int) -> None:
     name = name_of_lease(member, revision, heartbeat)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Failure, Member, NodeState, Seen
 from hpcelastic.storage import files
 from hpcelastic.storage.lease_names import member_of, parse
@@ -45,7 +46,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def observer(tmp_path: Path, clock: Clock) -> LeaseObserver:
-    return LeaseObserver(tmp_path, EXPIRY, clock)
+    return LeaseObserver(tmp_path, Expiry(EXPIRY - 2.0, 2.0), clock)
 
 
 def alive(observer: LeaseObserver, node: str = NODE) -> bool:
@@ -109,6 +110,20 @@ def test_a_heartbeat_is_one_operation(tmp_path: Path, monkeypatch: pytest.Monkey
     lease.renew(MEMBER)
     monkeypatch.undo()
     assert made == ["replace"]
+
+
+def test_each_renewal_tells_its_duration(tmp_path: Path, observer: LeaseObserver, clock: Clock) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER, 2.5)
+    assert read_leases(tmp_path)[NODE].duration == 2.5
+    observer.observe([])
+    assert observer.expires(NODE) == clock.now + 2.5 + 2.0
+    lease.renew(MEMBER, 4.0)
+    observer.observe([])
+    assert observer.expires(NODE) == clock.now + 4.0 + 2.0 and observer.limit() == 6.0
+    lease.renew(MEMBER)
+    observer.observe([])
+    assert observer.expires(NODE) == clock.now + EXPIRY, "an unknown duration may be the longest"
 
 
 def test_only_a_possible_last_state_is_made_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

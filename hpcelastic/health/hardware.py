@@ -1,0 +1,35 @@
+"""Findings on the hardware of a node while its workers train. Pure: plain values."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Severity(str, Enum):
+    """What follows from a finding, if the other nodes are enough for a round."""
+
+    NOTE = "note"
+    """Nothing: it is reported, logged, and shown with the node's incidents."""
+
+    LEAVE_AT_STEP = "leave at the end of a step"
+    LEAVE = "leave at once"
+
+
+@dataclass(frozen=True)
+class HardwareFinding:
+    """A change for the worse that was seen while workers train."""
+
+    check: str
+    seen: str
+    severity: Severity
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.seen}"
+
+
+class Source(Protocol):
+    """A part of the hardware that is watched."""
+
+    def look(self) -> Iterator[HardwareFinding]:
+        """Yield what has changed for the worse since the last look. An error means that it cannot be watched."""
