@@ -22,14 +22,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News, Transfer
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.events import (
-    AgentEnded,
-    AgentStarted,
-    Event,
-    Fenced,
-    StateChanged,
-    StoreFailed,
-)
+from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Notice, State

@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Severity(str, Enum):
-    """What follows from a finding, if the other nodes are enough for a round."""
+    """The consequence of a finding. A node leaves only if the other nodes are enough for a round."""
 
     NOTE = "note"
-    """Nothing: it is reported, logged, and shown with the node's incidents."""
+    """The finding is reported and logged. Nothing else follows."""
 
     LEAVE_AT_STEP = "leave at the end of a step"
     LEAVE = "leave at once"

@@ -241,7 +241,7 @@ class HardwareFound:
     """The part of the hardware, such as ``GPUs``."""
 
     seen: str
-    """What was seen, for people."""
+    """The finding, as text for people."""
 
     severity: str
     """``note``, ``leave at the end of a step`` or ``leave at once``."""

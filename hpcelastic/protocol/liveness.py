@@ -58,6 +58,9 @@ class _Age(Generic[V]):
     """The end of the listing that first showed ``version``; the end of the first listing if none has shown one."""
 
     version: V | None = None
+    duration: float | None = None
+    """The duration of ``version`` in seconds; None if it is unknown."""
+
     missing_since: float = 0.0
     """The end of the first of the latest consecutive listings that did not show ``version``."""
 
@@ -105,8 +108,7 @@ class Liveness(Generic[V]):
 
     def limit(self) -> float:
         """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
-        versions = [age.version for age in self._ages.values() if age.alive and age.version is not None]
-        durations = [seconds for version in versions if (seconds := self._duration(version)) is not None]
+        durations = [age.duration for age in self._ages.values() if age.alive and age.duration is not None]
         return self._expiry.of(max(durations, default=None))
 
     def version(self, node: str) -> V | None:
@@ -123,8 +125,9 @@ class Liveness(Generic[V]):
         age = self._ages.setdefault(node, _Age(after))
         last = age.version
         renewed = version is not None and (last is None or self._follows(version, last))
-        if renewed:
+        if renewed and version is not None:
             age.version, age.since, age.missing_listings = version, after, 0
+            age.duration = self._duration(version)
             age.proved = before - self._last_listing_end <= self._limit(age)
         elif version is not None and version == last:
             age.missing_listings = 0
@@ -138,5 +141,4 @@ class Liveness(Generic[V]):
 
     def _limit(self, age: _Age[V]) -> float:
         """Return the time in seconds after which the lease has expired if it does not change."""
-        known = age.version if not age.missing_listings else None
-        return self._expiry.of(None if known is None else self._duration(known))
+        return self._expiry.of(None if age.missing_listings else age.duration)

@@ -1,4 +1,4 @@
-"""What one poll of the rendezvous shows its agent."""
+"""The result of one poll of the rendezvous, for the agent."""
 
 from dataclasses import dataclass
 

@@ -89,7 +89,7 @@ MUTANTS = {
     ),
     "observers ignore the duration of a lease": Patch(LEASES, "lambda name: name.duration", "lambda name: 6.0"),
     "a missing lease has the duration that was last seen": Patch(
-        LIVENESS, "known = age.version if not age.missing_listings else None", "known = age.version"
+        LIVENESS, "None if age.missing_listings else age.duration", "age.duration"
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
