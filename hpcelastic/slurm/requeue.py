@@ -233,7 +233,11 @@ def _request_requeue(agent: DepartedAgent) -> None:
     if info.preempted and info.running and info.restarts == agent.task.restart:
         info = _end_batch_script(agent, info)
     if info.restarts == agent.task.restart:
-        scheduler.requeue_job(job)
+        try:
+            scheduler.requeue_job(job)
+        except SlurmError:  # SLURM ends scontrol along with our step, perhaps before it has read the answer
+            if scheduler.job_info(job).restarts == agent.task.restart:
+                raise
     elif info.held:
         scheduler.release_job(job)
     if info.running:  # else SLURM ends the job already

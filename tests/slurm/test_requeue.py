@@ -216,6 +216,22 @@ def test_without_scontrol_the_request_is_left_to_the_batch_script(agents: Agents
     assert any("left to the batch script" in line for line in agents.reported)
 
 
+def test_a_request_counts_although_slurm_ends_scontrol_before_it_has_the_answer(
+    agents: Agents, controller: Controller
+) -> None:
+    """SLURM ends all processes of the step as soon as it has received the request."""
+
+    def end_scontrol() -> None:
+        controller.end_the_job(requeued=True)
+        controller.end_the_agent()
+        raise SlurmError("scontrol requeue 7: exit status -15")
+
+    controller.answer = end_scontrol
+    requeue_if_needed(agents.departed(0))
+    assert "requeue-7.0" not in files.names(agents.paths.slurm)
+    assert not any("left to the batch script" in line for line in agents.reported)
+
+
 def test_an_agent_without_an_answer_of_slurm_leaves_the_requeue_to_the_batch_script(
     agents: Agents, controller: Controller
 ) -> None:
