@@ -116,12 +116,12 @@ class IdleWorkers:
 
         So a node that joins does not delay the others, and a spare can replace a lost node at once.
         """
-        state, node = observation.state, self._session.member.node
-        outside = state.phase is Phase.RUNNING and all(p.node != node for p in state.participants)
+        state, member = observation.state, self._session.member
+        outside = state.phase is Phase.RUNNING and all(p.node != member.node for p in state.participants)
         begun = self._early.begun or self._waiting or self._session.state_machine.leaving
-        if outside and observation.early_start and not begun:
+        if outside and not begun and observation.early_start(member.role):
             self._early.allow(True)
-            estimate = prospect(state, self._session.member, len(self._local_ranks))
+            estimate = prospect(state, member, len(self._local_ranks))
             self._start_early(estimate, self._local_ranks)
             self._set_offer()
 

@@ -290,7 +290,9 @@ class State:
 
     def drains(self, member: Member) -> bool:
         """True if the node must not be in a round."""
-        return member.name in self.drained or member.machine in self.drained or member.node in self.retired
+        if self.drained and (member.name in self.drained or member.machine in self.drained):
+            return True
+        return member.node in self.retired
 
     def is_surplus(self, node: str) -> bool:
         """True if the user has scaled the run and it does not need the node as a spare either."""

@@ -2,8 +2,11 @@
 
 from dataclasses import dataclass
 
+from hpcelastic.protocol.decide import waiting
 from hpcelastic.protocol.lease_duration import HeldLease
-from hpcelastic.protocol.state import State
+from hpcelastic.protocol.state import State, View
+
+_NOTHING_SEEN = View({})
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,18 @@ class Observation:
     last: bool = False
     """True if the round has ended, and no other node has workers of it left."""
 
-    early_start: bool = False
-    """Whether workers of our role can start before they have a place in a round; see `Member.early_start`."""
-
-    waiting: int = 0
-    """Number of nodes that wait for the next round, according to the leases that this node has read."""
+    view: View = _NOTHING_SEEN
+    """The leases that this node has read, with its own."""
 
     expiry: float = 0.0
     """Seconds after which a node that becomes silent now is declared dead, at most."""
+
+    @property
+    def waiting(self) -> int:
+        """The number of nodes that wait for the next round, according to the leases that this node has read."""
+        return waiting(self.state, self.view)
+
+    def early_start(self, role: str) -> bool:
+        """Whether workers of ``role`` can start before they have a place in a round; see `Member.early_start`."""
+        members = (seen.member for seen in self.view.nodes.values() if seen.member)
+        return any(member.early_start and member.role == role for member in members)

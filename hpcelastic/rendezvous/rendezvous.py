@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.codec import encode
-from hpcelastic.protocol.decide import Decision, decide, describe, waiting
+from hpcelastic.protocol.decide import Decision, decide, describe
 from hpcelastic.protocol.leaders import COUNT, leaders
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
@@ -69,6 +69,9 @@ class Rendezvous:
         """Its version; None before the first read."""
 
         self._leases: _Leases | None = None
+        self._expiry = times.expiry.of(None)
+        """Seconds after which the leases of all living nodes expire if they are not renewed, at most."""
+
         self._first_names: tuple[int, Mapping[str, Seen]] = 0, {}
         """The number of leases, and the first nodes by name: what is known before the leases are read."""
 
@@ -187,13 +190,8 @@ class Rendezvous:
         rank = self._schedule_next(began, state, read)
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
-        settled, waits, expiry = self._lease.settled, waiting(state, self._view()), self._observer.limit()
-        ours = self._lease.published
-        early = any(
-            s.member.early_start and s.member.role == ours.role for s in self._seen.values() if s.member and ours
-        )
-        held = self._lease.held
-        return Observation(version.number, state, reason, held, settled, first, short, last, early, waits, expiry)
+        settled, held, expiry = self._lease.settled, self._lease.held, self._expiry
+        return Observation(version.number, state, reason, held, settled, first, short, last, self._view(), expiry)
 
     def _make_changes(self) -> tuple[Version, State]:
         """Commit the changes of this node, and return the newest version."""
@@ -378,3 +376,4 @@ class Rendezvous:
             nodes = self._observer.observe(p.node for p in state.participants)
             self._leases_current = True
             self._leases = _Leases(version.number, member, now, nodes)
+            self._expiry = self._observer.limit()

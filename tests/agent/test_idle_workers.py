@@ -17,7 +17,7 @@ from hpcelastic.ipc.worker_channel import Parked
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.node import NodeStateMachine, Publish, Transition
-from hpcelastic.protocol.state import NodeState, Notice, Phase, State
+from hpcelastic.protocol.state import NodeState, Notice, Phase, Seen, State, View
 from hpcelastic.rendezvous.observation import Observation
 from tests.protocol.builders import joining, member, running, settings
 
@@ -260,6 +260,12 @@ def test_a_worker_that_is_new_or_has_completed_a_step_stays() -> None:
 OUTSIDE = running("bc")
 
 
+def observation(state: State, early_start: bool) -> Observation:
+    """Return an observation of ``state`` and of a member whose script allows an early start or does not."""
+    other = Seen(member("b", NodeState.RUNNING, 1, early_start=early_start), alive=True)
+    return Observation(1, state, "", HeldLease(0.0, 1.0), view=View({"b": other}))
+
+
 @pytest.mark.parametrize(
     ("state", "early_start", "starts"),
     [
@@ -273,7 +279,7 @@ OUTSIDE = running("bc")
 def test_a_node_outside_a_round_starts_all_workers(state: State, early_start: bool, starts: bool) -> None:
     made = node()
     for _ in range(2):
-        made.idle.observe(Observation(1, state, "", HeldLease(0.0, 1.0), early_start=early_start))
+        made.idle.observe(observation(state, early_start))
     assert made.idle.count == (WORKERS if starts else 0)
     assert made.offer == ((0, 4) if starts else (4, 0))
 
@@ -281,7 +287,7 @@ def test_a_node_outside_a_round_starts_all_workers(state: State, early_start: bo
 def test_a_standby_keeps_the_workers_that_it_has() -> None:
     made = node()
     made.idle.keep(parked(0, 1, 2, 3))
-    made.idle.observe(Observation(1, OUTSIDE, "", HeldLease(0.0, 1.0), early_start=True))
+    made.idle.observe(observation(OUTSIDE, early_start=True))
     assert made.idle.count == WORKERS
     assert made.offer == (4, 0)
 
