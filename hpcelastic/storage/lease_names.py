@@ -33,6 +33,9 @@ for _name in ("node", "process"):  # the name begins with the node; no decision 
 _REQUIRED = list(_NAME_FIELDS).index("progress") + 1
 """The number of fields that every name has."""
 
+_COUNTS = range(_REQUIRED, len(_NAME_FIELDS) + 1)
+"""The possible numbers of fields."""
+
 _DEFAULTS = {field.name: field.default for field in fields(Member)}
 _NODE_STATE_INDEX, _ORDER_INDEX = (list(_NAME_FIELDS).index(field) for field in ("node_state", "order"))
 _CONTENT_FIELDS = {
@@ -93,10 +96,10 @@ def first_ready_members(texts: Iterable[str], count: int) -> list[Member]:
 
     A node may occur twice, with its old and its new name. Names of an unknown format are skipped.
     """
-    found = []
+    found, ready = [], NodeState.READY.value
     for text in texts:
         values = text.rpartition("~")[2].split(",")
-        if not _has_all_fields(values) or values[_NODE_STATE_INDEX] != NodeState.READY.value:
+        if len(values) not in _COUNTS or values[_NODE_STATE_INDEX] != ready:
             continue
         if values[_ORDER_INDEX].isdecimal():
             found.append((int(values[_ORDER_INDEX]), text))
@@ -135,7 +138,7 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
     """Return the member in a lease's name, without its process, and whether the name holds all of the member."""
     field_text, *dead = name.text[: -len(_SUFFIX)].split("~", 3)[-1].split("+")
     values = field_text.split(",")
-    if name.revision < 0 or not _has_all_fields(values):
+    if name.revision < 0 or len(values) not in _COUNTS:
         return None, False
     try:
         known: dict[str, Any] = {
@@ -145,10 +148,6 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
         return None, False
     predecessors = tuple(f"{name_of(name.node)}@{_text(incarnation)}" for incarnation in dead if incarnation)
     return Member(node=name.node, dead=predecessors, **known), "" not in dead
-
-
-def _has_all_fields(values: list[str]) -> bool:
-    return _REQUIRED <= len(values) <= len(_NAME_FIELDS)
 
 
 def _quoted(value: int | str | NodeState) -> str:
