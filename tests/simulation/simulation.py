@@ -405,7 +405,7 @@ class Simulation:
         return done
 
     def _undo_drain(self, fault: Fault) -> None:
-        if not self.drain(fault):
+        if self.state.phase.final or not self.drain(fault):  # a run that has ended does not change
             self.clock.after(1.0, partial(self._undo_drain, fault))
 
     def scale(self, fault: Fault) -> bool:
