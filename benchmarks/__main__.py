@@ -26,6 +26,7 @@ NAMES = (
     "stopping",
     "keep",
     "watching",
+    "silent_node",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"

@@ -1,13 +1,11 @@
 """The part of an agent in the examination of a round that makes no progress; see `hpcelastic.protocol.hangs`."""
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from hpcelastic.agent.reachability import unreached
 from hpcelastic.agent.session import Session
@@ -21,6 +19,7 @@ from hpcelastic.agent.stacks import (
     state_letter,
     state_of,
 )
+from hpcelastic.agent.usage import usage_of
 from hpcelastic.agent.watchdog import Overdue, Watchdog
 from hpcelastic.agent.worker import Worker
 from hpcelastic.errors import StoreError
@@ -63,8 +62,8 @@ _TOLERANCE = 0.9
 """A worker that others wait for counts as overdue after this part of its limit, because agents check at intervals."""
 
 _BUSY = 0.1
-"""The part of a processor that a rank uses at least, with the processes of its data loader, while it works. It is small
-because the machine may be busy, and because a rank that waits uses almost nothing."""
+"""The part of a processor that a rank uses or waits for at least, with the processes of its data loader, while it
+works. A rank that waits for another rank needs almost nothing."""
 
 _COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/", "/triton/")
 """Directories of code that compiles. Nobody announces a compilation that a new shape of the data causes."""
@@ -233,13 +232,13 @@ class HangExaminer:
         self, round: int, pidfds: Mapping[Worker, int], first: Sequence[RankReport]
     ) -> tuple[list[RankReport], str]:
         """Return the complete reports, and the text for a file with the stacks."""
-        began, before = time.monotonic(), [_usage(worker.process.pid) for worker in pidfds]
+        began, before = time.monotonic(), [usage_of(worker.process.pid) for worker in pidfds]
         marks = [self._newest_mark(round, worker) for worker in pidfds]
         samples = [self._collector.collect(pidfds)]
         while len(samples) < _SAMPLES:
             time.sleep(_SAMPLE_INTERVAL)
             samples.append(self._collector.collect(pidfds))
-        after, seconds = [_usage(worker.process.pid) for worker in pidfds], time.monotonic() - began
+        after, seconds = [usage_of(worker.process.pid) for worker in pidfds], time.monotonic() - began
         reports = []
         for worker, report, old, new, mark in zip(pidfds, first, before, after, marks, strict=True):
             groups = self._groups(worker)
@@ -345,37 +344,3 @@ def _consequence(hang: Hang) -> str:
             return "; the round ends, and continues without these nodes"
         case _:
             return "; the round continues (hangs.action)"
-
-
-class _Usage(NamedTuple):
-    """The use of resources by a process and all processes below it."""
-
-    seconds: float
-    """Processor time."""
-
-    children: int
-    """Number of processes below it that have not ended."""
-
-
-def _usage(pid: int) -> _Usage:
-    ticks = children = 0
-    for each in (pid, *_descendants(pid)):
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # proc_pid_stat(5): utime, stime
-            children += each != pid and fields[0] != "Z"
-    return _Usage(ticks / os.sysconf("SC_CLK_TCK"), children)
-
-
-def _descendants(pid: int) -> list[int]:
-    children = _children(pid)
-    return children + [each for child in children for each in _descendants(child)]
-
-
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError):
-                found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-    return found

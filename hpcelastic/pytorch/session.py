@@ -127,6 +127,11 @@ class ExternalAgentSession:
         return bool(self._stop_reason) or standing_by or isinstance(self._error, SessionEnded)
 
     @property
+    def round_ended(self) -> bool:
+        """Whether the agent must stop its workers, or this node takes part no more."""
+        return bool(self._stop_reason) or self._error is not None
+
+    @property
     def stop_reason(self) -> str:
         """Why the agent must stop its workers before it asks for the next round; empty if it need not.
 

@@ -29,7 +29,7 @@ from hpcelastic.errors import HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import State
-from hpcelastic.pytorch.agent_store import AgentStore
+from hpcelastic.pytorch.agent_store import AgentRound, AgentStore
 from hpcelastic.pytorch.endpoint import run_directory
 from hpcelastic.pytorch.errors import torch_errors
 from hpcelastic.pytorch.failures import failure_in_flight
@@ -129,7 +129,8 @@ class FileRendezvousHandler(RendezvousHandler):
                 raise _graceful_exit() from error
             if part is None:
                 raise self._closed_error(self._closed)
-            store = AgentStore(self.spec.paths.store(part.round) / "agents", session.finish)
+            round = AgentRound(part.group_rank, lambda: session.round_ended, session.finish)
+            store = AgentStore(self.spec.paths.store(part.round) / "agents", round)
         self._events.record("next_rendezvous", session.name, f"has joined round {part.round} of", part=part)
         bootstrap = RendezvousStoreInfo(part.master_addr, part.master_port)
         return RendezvousInfo(store, part.group_rank, part.group_world_size, bootstrap)
