@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.shell import Shell, eventually, shell_in
 from tests.e2e.rounds import Run
-from tests.faults.test_hangs import HANGS, SCRIPT
+from tests.faults.test_hangs import HANGS, LIMITS, SCRIPT
 
 HEALTHY = """
 import os, random, sys, time
@@ -78,8 +78,7 @@ def test_a_random_hang_is_named_rightly(shell: Shell, seed: int) -> None:
     nodes, workers = chance.randint(2, 3), chance.randint(1, 2)
     case, culprit, step = chance.choice(HANGS), chance.randrange(nodes * workers), chance.randint(3, 60)
     arguments = (case.fault, str(culprit), str(step), "marks")
-    limits = "min_limit=1,without_marks=3"
-    run = Run(shell, SCRIPT, nodes, "--hangs", limits, workers=workers, script_arguments=arguments)
+    run = Run(shell, SCRIPT, nodes, "--hangs", LIMITS, workers=workers, script_arguments=arguments)
     eventually(lambda: [event for event in run.events("hang examined") if event["action"] != "none"])
     run.await_workers(nodes * workers)
     (event,) = [event for event in run.events("hang examined") if event["action"] != "none"]
