@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from hpcelastic.agent.native_stacks import native_stacks
 from hpcelastic.agent.reachability import unreached
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.settings import HangSettings
@@ -246,7 +247,9 @@ class HangExaminer:
             report = replace(report, groups=groups, progressed=progressed)
             busy = new.seconds - old.seconds >= _BUSY * seconds
             reports.append(self._complete(report, [each[worker] for each in samples], busy, new.children))
-        return reports, describe_stacks(samples[-1], round, self._control_page)
+        # Last: a process is stopped meanwhile. One that is blocked or stopped already cannot be traced.
+        native = native_stacks(w.process.pid for w in pidfds if state_letter(w.process.pid) in ("R", "S"))
+        return reports, describe_stacks(samples[-1], round, self._control_page, native)
 
     def _write_records(self, hang: Hang, workers: Iterable[Worker]) -> None:
         """Write the flight records of the workers that answer in time."""

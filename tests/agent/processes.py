@@ -76,3 +76,9 @@ def eventually(condition: Callable[[], bool]) -> bool:
             return False
         time.sleep(0.005)
     return True
+
+
+def may_trace() -> bool:
+    """Return whether this user may trace any own process; see Documentation/admin-guide/LSM/Yama.rst of Linux."""
+    scope = Path("/proc/sys/kernel/yama/ptrace_scope")
+    return os.geteuid() == 0 or not scope.exists() or scope.read_text().strip() == "0"
