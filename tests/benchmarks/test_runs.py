@@ -22,8 +22,10 @@ from benchmarks import (
     restart,
     resume,
     scale,
+    silent_node,
     stopping,
     torch_store,
+    watching,
 )
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import FT_LAUNCHER, TORCHFT, why_not
@@ -251,3 +253,18 @@ def test_the_owner_of_a_port() -> None:
         listener.listen()
         assert listens(os.getpid(), port)
         assert not listens(os.getppid(), port)
+
+
+@pytest.mark.slow
+def test_the_others_continue_without_a_silent_node() -> None:
+    parameters = silent_node.Parameters(nodes=(2,), repeat=1, settle=0.5, leases=("default",))
+    results = through_json(silent_node.measure, parameters)
+    (run,) = results["runs"]
+    assert 0 < run["ended"] <= run["all"]
+    assert [row[:2] for row in silent_node.tables(results)[0].rows] == [("2", "default")]
+
+
+def test_the_cost_of_watching() -> None:
+    results = through_json(watching.measure, watching.Parameters(pairs=2, block=0.05))
+    assert all(len(run["ratios"]) == 2 and min(run["ratios"]) > 0 for run in results["runs"])
+    assert len(watching.tables(results)[0].rows) == len(results["runs"])
