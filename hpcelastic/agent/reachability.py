@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Sequence
 
+from hpcelastic.network.sockets import connect
 from hpcelastic.protocol.state import Participant
 
 _TIMEOUT = 2.0
@@ -41,13 +42,9 @@ def unreached(peers: Sequence[Participant], address: str) -> list[str]:
 
 def _begin(selector: selectors.BaseSelector, peer: Participant, address: str) -> bool:
     """Begin a connection to a peer. Return False if there is no way to it."""
-    family = socket.AF_INET6 if ":" in peer.address else socket.AF_INET
-    connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:
-        connection.bind((address, 0))
-        result = connection.connect_ex((peer.address, peer.notification_port))
+        connection, result = connect(peer.address, peer.notification_port, address)
     except OSError:
-        connection.close()
         return True  # this node lacks something, which proves nothing about the peer
     if result == errno.EINPROGRESS:
         selector.register(connection, selectors.EVENT_WRITE, peer)

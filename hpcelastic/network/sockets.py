@@ -63,11 +63,16 @@ def datagram_socket(kind: socket.AddressFamily) -> socket.socket:
     return sock
 
 
-def connect(address: str, port: int) -> tuple[socket.socket, int]:
-    """Start to connect; return the socket, and 0, EINPROGRESS or the errno of the failure. Raises OSError."""
+def connect(address: str, port: int, source: str = "") -> tuple[socket.socket, int]:
+    """Start to connect, from the address ``source`` of this machine if it is given.
+
+    Return the socket, and 0, EINPROGRESS or the errno of the failure. Raises OSError.
+    """
     sock = socket.socket(family(address) or socket.AF_INET, socket.SOCK_STREAM)
     try:
         configure(sock)
+        if source:
+            sock.bind((source, 0))
         return sock, sock.connect_ex((address, port))
     except BaseException:
         sock.close()
