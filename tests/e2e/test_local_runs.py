@@ -40,7 +40,9 @@ class LocalRun:
 
     def __init__(self, shell: Shell, *overrides: str, script: str = WAITS, nodes: str = "2") -> None:
         self.directory = shell.directory / "runs" / "r"
-        arguments = [f"nodes={nodes}", f"entrypoint.script={script}", *overrides]
+        # The first round has all nodes, also if one of them starts late on a busy machine.
+        waits = "rendezvous.last_call=8"
+        arguments = [f"nodes={nodes}", f"entrypoint.script={script}", waits, *overrides]
         self.process = shell.start("-m", "hpcelastic", "run", "job.yaml", *arguments)
         eventually(lambda: (self.directory / "rendezvous").is_dir())
         self.run = Run(self.directory)

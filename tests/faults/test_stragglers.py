@@ -88,14 +88,14 @@ def test_a_slow_rank_is_named_and_withdrawn(shell: Shell, work: str, marks: str)
     run = start(shell, work, marks)
     pids = run.await_round(1, 3)
     (shell.directory / "slow").touch()
-    eventually(lambda: found(run))
-    (event,) = found(run)
-    assert (event["ranks"], event["round"], event["node"]) == ([2], 1, "n0"), event
+    # On a busy machine another rank may be slow for a moment.
+    eventually(lambda: [event for event in found(run) if event["ranks"] == [2]])
+    event = next(event for event in found(run) if event["ranks"] == [2])
+    assert (event["round"], event["node"]) == (1, "n0"), event
     assert event["text"].startswith("rank 2 on n2 is ")
-    eventually(lambda: f"slow       {event['text']}" in status(shell))
+    eventually(lambda: "slow       rank 2 on n2 is " in status(shell))
     (shell.directory / "slow").unlink()
-    eventually(lambda: len(found(run)) > 1)
-    assert found(run)[1]["ranks"] == []
+    eventually(lambda: found(run)[-1]["ranks"] == [])
     assert run.newest_round() == 1 and run.pids(1) == pids
     assert run.finish().count("round 1: rank 2 on n2 is ") == 1
 
