@@ -205,7 +205,8 @@ class Run:
     def stacks(self, timeout: float = 10.0) -> dict[str, str]:
         """Return the stacks of the workers of the running round as text, by node. The round continues.
 
-        Raises ConfigError if no round runs, and StoreError if a node does not answer within ``timeout`` seconds.
+        If a round is forming, it waits for it. Raises ConfigError if no round runs within ``timeout`` seconds, and
+        StoreError if a node has not answered by then.
         """
         return stacks(self._reader, timeout)
 

@@ -9,7 +9,7 @@ from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.decide import request_stacks
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.run import read_state, steer_run
+from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage import files
 
 _POLL_INTERVAL = 0.05
@@ -19,18 +19,21 @@ _REPORT_INTERVAL = 3.0
 def stacks(run: RunReader, timeout: float, report: Callable[[str], None] | None = None) -> dict[str, str]:
     """Return the stacks of the workers of the running round by node, as text. The round continues.
 
-    ``report`` is called with a line about a long wait. Raises ConfigError if no round runs, and StoreError if a node
-    has not written the stacks of its workers within ``timeout`` seconds. The files of the others stay in the run's
-    directory.
+    If a round is forming, it waits for it. ``report`` is called with a line about a long wait. Raises ConfigError if no
+    round runs within ``timeout`` seconds, and StoreError if a node has not written the stacks of its workers by then.
+    The files of the others stay in the run's directory.
     """
-    state = read_state(run.backend())
-    if state.phase is not Phase.RUNNING:
-        raise ConfigError(f"{run.name}: no round runs ({state.reason}); try again when a round runs")
+    deadline, next_report = time.monotonic() + timeout, time.monotonic() + _REPORT_INTERVAL
     with outside_notifier(run.paths, whoami()) as notifier:
-        state = steer_run(run.backend(), whoami(), request_stacks, notifier)
+        while (state := steer_run(run.backend(), whoami(), request_stacks, notifier)).phase is not Phase.RUNNING:
+            if state.phase.final or time.monotonic() >= deadline:
+                raise ConfigError(f"{run.name}: no round runs ({state.reason}); try again when a round runs")
+            if report is not None and time.monotonic() >= next_report:
+                report(f"waiting for a round to form: {state.reason}")
+                next_report += _REPORT_INTERVAL
+            time.sleep(_POLL_INTERVAL)
     missing = {participant.name: run.paths.stacks(state.stacks, participant.name) for participant in state.participants}
     directory, found = run.paths.stacks(state.stacks, "").parent, dict[str, str]()
-    deadline, next_report = time.monotonic() + timeout, time.monotonic() + _REPORT_INTERVAL
     while missing:
         present = set(files.names(directory)) if files.exists(directory) else set()
         for node, path in list(missing.items()):

@@ -55,8 +55,27 @@ def test_a_node_that_does_not_answer_is_named(paths: RunPaths, monkeypatch: pyte
     assert lines[0] == "waiting for the stacks of n2"
 
 
-def test_without_a_round_there_are_no_stacks(paths: RunPaths) -> None:
-    steer_run(FileBackend(paths), "test", lambda state: Decision(replace(state, phase=Phase.JOINING), ""))
+def set_phase(paths: RunPaths, phase: Phase) -> None:
+    steer_run(FileBackend(paths), "test", lambda state: Decision(replace(state, phase=phase), ""))
+
+
+@pytest.mark.parametrize(("phase", "timeout"), [(Phase.JOINING, 0.2), (Phase.SUCCEEDED, 1000.0)])
+def test_without_a_round_there_are_no_stacks(phase: Phase, timeout: float, paths: RunPaths) -> None:
+    set_phase(paths, phase)
     with pytest.raises(ConfigError, match="no round runs"):
-        stacks(Run(paths.root).reader, 1.0)
+        stacks(Run(paths.root).reader, timeout)
     assert read_state(FileBackend(paths)).stacks == 0
+
+
+def test_a_round_that_is_forming_is_waited_for(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_REPORT_INTERVAL", 0.0)
+    set_phase(paths, Phase.JOINING)
+    for node in ("n1", "n2"):
+        files.make_directory(paths.stacks(1, node).parent)
+        files.publish(paths.stacks(1, node), b"text")
+
+    def form(line: str) -> None:
+        assert line == "waiting for a round to form: the run was created"
+        set_phase(paths, Phase.RUNNING)
+
+    assert stacks(Run(paths.root).reader, 1000.0, form) == {"n1": "text", "n2": "text"}
