@@ -62,10 +62,6 @@ _CAUSE_DELAY = 1.0
 _TOLERANCE = 0.9
 """A worker that others wait for counts as overdue after this part of its limit, because agents check at intervals."""
 
-_BUSY = 0.1
-"""The part of a processor that a rank uses or waits for at least, with the processes of its data loader, while it
-works. A rank that waits for another rank needs almost nothing."""
-
 _COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/", "/triton/")
 """Directories of code that compiles. Nobody announces a compilation that a new shape of the data causes."""
 
@@ -245,7 +241,7 @@ class HangExaminer:
             groups = self._groups(worker)
             progressed = groups != report.groups or self._newest_mark(round, worker) != mark
             report = replace(report, groups=groups, progressed=progressed)
-            busy = new.seconds - old.seconds >= _BUSY * seconds
+            busy = new.works_since(old, seconds)
             reports.append(self._complete(report, [each[worker] for each in samples], busy, new.children))
         # Last: a process is stopped meanwhile. One that is blocked or stopped already cannot be traced.
         native = native_stacks(w.process.pid for w in pidfds if state_letter(w.process.pid) in ("R", "S"))

@@ -31,19 +31,17 @@ def process(code: str, *arguments: str) -> Iterator[int]:
             os.killpg(started.pid, signal.SIGKILL)  # with its children
 
 
-def use(pid: int) -> float:
-    """Return the part of `SECONDS` for which the process uses a processor or waits for one."""
+def works(pid: int) -> bool:
     before, began = usage_of(pid), time.monotonic()
     time.sleep(SECONDS)
-    after, passed = usage_of(pid), time.monotonic() - began
-    return (after.seconds - before.seconds) / passed
+    return usage_of(pid).works_since(before, time.monotonic() - began)
 
 
 def test_a_process_that_gets_no_processor_is_seen_to_need_one() -> None:
     """The machine is overloaded: a busy process has the only processor of another one."""
     processor = str(min(os.sched_getaffinity(0)))
     with process(LOOP.format(IDLE_CLASS), processor) as starved, process(LOOP.format("pass"), processor):
-        assert use(starved) > 0.5
+        assert works(starved)
 
 
 @pytest.mark.parametrize("stopped", [False, True], ids=["asleep", "stopped"])
@@ -52,7 +50,13 @@ def test_a_process_that_waits_needs_none(stopped: bool) -> None:
     with process(code) as waiting:
         if stopped:
             os.kill(waiting, signal.SIGSTOP)
-        assert use(waiting) < 0.1
+        assert not works(waiting)
+
+
+def test_time_without_a_processor_counts_as_work() -> None:
+    """It is counted when a process gets a processor, in which moment it may wait for something else."""
+    assert Usage(1.5, False, 0).works_since(Usage(1.0, True, 0), 2.0)
+    assert not Usage(1.1, False, 0).works_since(Usage(1.0, True, 0), 2.0)
 
 
 def test_children_count() -> None:
@@ -60,10 +64,10 @@ def test_children_count() -> None:
     code = f"import subprocess, sys; subprocess.Popen({child}).wait(print(flush=True))"
     with process(code) as parent:
         eventually(lambda: usage_of(parent).children == 1)
-        assert use(parent) > 0.5
+        assert works(parent)
 
 
 def test_a_process_that_has_ended_uses_nothing() -> None:
     with process("print(flush=True)") as ended:
         pass
-    assert usage_of(ended) == Usage(0.0, 0)
+    assert usage_of(ended) == Usage(0.0, False, 0)
