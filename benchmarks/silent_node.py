@@ -25,6 +25,9 @@ LEASES: Mapping[str, Mapping[str, Any]] = {"default": {}, "10 s": {"lease": 10}}
 _TIMEOUT = 120.0
 """Seconds in which all workers start, and in which the others continue."""
 
+_POLL_INTERVAL = 0.5
+"""Seconds between two reads of all event logs, which take processor time from the agents. Each event has its time."""
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -64,8 +67,10 @@ def _silenced(nodes: int, lease: str, settle: float) -> dict[str, float | None]:
             processes = side.processes(nodes - 1)
             since = time.time()
             send(processes, signal.SIGSTOP)
-            until(lambda: _times(side, since, nodes)["all"], time.monotonic() + _TIMEOUT)
-            return _times(side, since, nodes)
+            deadline = time.monotonic() + _TIMEOUT
+            while (found := _times(side, since, nodes))["all"] is None and time.monotonic() < deadline:
+                time.sleep(_POLL_INTERVAL)
+            return found
         finally:
             side.stop()
 
