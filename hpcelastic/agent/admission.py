@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hpcelastic.agent.address import interface_of
 from hpcelastic.agent.signals import Handler, signal_handlers
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
@@ -62,7 +63,8 @@ def admit(request: AdmissionRequest, report: Callable[[str], None]) -> int | Non
     runs.
     """
     problems = _check(request, report) if request.health.check else ""
-    if not problems and request.benchmark and (slow := _measure(request, report)):
+    slow = _measure(request, problems, report) if request.benchmark else ""
+    if slow and not problems:
         problems = f"slow: {slow}"
         report(f"this node is slow: {slow}")
     if problems:
@@ -74,12 +76,18 @@ def admit(request: AdmissionRequest, report: Callable[[str], None]) -> int | Non
     return None
 
 
-def _measure(request: AdmissionRequest, report: Callable[[str], None]) -> str:
-    """Return why this node is slow; empty if it is not."""
-    from hpcelastic.agent.preflight import Preflight  # here, because most agents do not measure
+def _measure(request: AdmissionRequest, problems: str, report: Callable[[str], None]) -> str:
+    """Return why this node is slow; empty if it is not. A node with ``problems`` takes part without being measured."""
+    from hpcelastic.agent.preflight import AbsentNode, slowness  # here, because most agents do not measure
+    from hpcelastic.doctor.benchmark import Measurer, MeasurerProcess
 
-    min_nodes = request.settings.nodes.min
-    return Preflight(request.paths, request.member, min_nodes, request.benchmark, request.environ, report).slow()
+    def measurer() -> Measurer:
+        if problems:
+            return AbsentNode(f"its node check failed: {problems}")
+        environ = {**request.environ, "GLOO_SOCKET_IFNAME": interface_of(request.member.address)}
+        return MeasurerProcess(request.benchmark, environ)
+
+    return slowness(request.paths, request.member, request.settings.nodes.min, measurer, report)
 
 
 def _check(request: AdmissionRequest, report: Callable[[str], None]) -> str:

@@ -1,10 +1,11 @@
 """The benchmark of the nodes of a job before they join a run together: a slow node would slow down all of them."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
-from hpcelastic.agent.address import interface_of
-from hpcelastic.doctor.benchmark import MeasurerProcess, measure_speeds
+from hpcelastic.doctor.benchmark import Measurer, measure_speeds
 from hpcelastic.doctor.coordination import Coordination, Members
 from hpcelastic.doctor.probe import remove_tree
 from hpcelastic.doctor.speeds import Baseline, judge_speeds
@@ -21,57 +22,70 @@ _TIMEOUT = 90.0
 """Seconds after which the nodes join without the benchmark."""
 
 
-class Preflight:
-    """The benchmark of the nodes of one job in a run. ``command`` starts the process that measures."""
+class AbsentNode:
+    """A `Measurer` of a node that does not join. It takes part, so that the other nodes do not wait for it."""
 
-    def __init__(
-        self,
-        paths: RunPaths,
-        member: Member,
-        min_nodes: int,
-        command: Sequence[str],
-        environ: Mapping[str, str],
-        report: Callable[[str], None],
-    ) -> None:
-        self._paths, self._member, self._min_nodes, self._report = paths, member, min_nodes, report
-        self._command, self._environ = command, {**environ, "GLOO_SOCKET_IFNAME": interface_of(member.address)}
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
 
-    def slow(self) -> str:
-        """Return why this node is slow; empty if it is not, or if the nodes could not be measured."""
-        member = self._member
-        if member.job_nodes < 2:
-            return ""
-        self._report(f"measuring the {member.job_nodes} nodes of the job before they join (health.benchmark)")
-        try:
-            return bounded(self._measure, _TIMEOUT, str(self._paths.root))
-        except (StoreError, OSError) as error:
-            self._report(f"the nodes were not measured: {error}")
-            return ""
+    def ask(self, command: dict[str, Any]) -> None:
+        raise StoreError(self._reason)
 
-    def _measure(self) -> str:
-        member = self._member
-        members = Members(member.job_nodes, member.order, f"preflight-{member.job}")
-        coordination = Coordination(self._paths.root, members, _STEP_TIMEOUT, lambda line: None)
-        with contextlib.ExitStack() as stack:
-            measurer = MeasurerProcess(self._command, self._environ)  # it imports torch meanwhile
-            stack.callback(measurer.close)
-            coordination.open()
-            if coordination.created:
-                stack.callback(remove_tree, coordination.root, 10.0)
-            speeds = measure_speeds(
-                coordination, member.machine, member.address, self._paths.root, measurer, lambda line: None
-            )
-            if speeds is not None:
-                report = judge_speeds(speeds, Baseline())
-                for finding in report.findings:
-                    if finding.severity is not Severity.OK:
-                        self._report(f"{finding.check}: {finding.result}")
-                enough = len(speeds) - len(report.slow) >= self._min_nodes
-                if report.slow and not enough:
-                    self._report(f"slow nodes join nevertheless, because nodes.min is {self._min_nodes}")
-                coordination.publish("slow", dict(report.slow) if enough else {})
-            slow: Mapping[str, str] = coordination.receive("slow", [0])[0]
-            coordination.publish("read")
-            if members.rank == 0:
-                coordination.receive("read", range(members.count))  # until then, the others need the directory
-            return slow.get(member.machine) or slow.get(f"{member.machine}:{member.order}") or ""
+    def answer(self) -> Any:
+        raise StoreError(self._reason)
+
+    def close(self) -> None: ...
+
+
+def slowness(
+    paths: RunPaths,
+    member: Member,
+    min_nodes: int,
+    make_measurer: Callable[[], Measurer],
+    report: Callable[[str], None],
+) -> str:
+    """Measure this node together with the other nodes of its job.
+
+    Return why this node is slow; empty if it is not, or if the nodes could not be measured.
+    """
+    if member.job_nodes < 2:
+        return ""
+    report(f"measuring the {member.job_nodes} nodes of the job before they join (health.benchmark)")
+    try:
+        measured = partial(_measure, paths, member, min_nodes, make_measurer, report)
+        return bounded(measured, _TIMEOUT, str(paths.root))
+    except (StoreError, OSError) as error:
+        report(f"the nodes were not measured: {error}")
+        return ""
+
+
+def _measure(
+    paths: RunPaths,
+    member: Member,
+    min_nodes: int,
+    make_measurer: Callable[[], Measurer],
+    report: Callable[[str], None],
+) -> str:
+    members = Members(member.job_nodes, member.order, f"preflight-{member.job}")
+    coordination = Coordination(paths.root, members, _STEP_TIMEOUT, lambda line: None)
+    with contextlib.ExitStack() as stack:
+        measurer = make_measurer()  # it imports torch meanwhile
+        stack.callback(measurer.close)
+        coordination.open()
+        if coordination.created:
+            stack.callback(remove_tree, coordination.root, 10.0)
+        speeds = measure_speeds(coordination, member.machine, member.address, paths.root, measurer, lambda line: None)
+        if speeds is not None:
+            found = judge_speeds(speeds, Baseline())
+            for finding in found.findings:
+                if finding.severity is not Severity.OK:
+                    report(f"{finding.check}: {finding.result}")
+            enough = len(speeds) - len(found.slow) >= min_nodes
+            if found.slow and not enough:
+                report(f"slow nodes join nevertheless, because nodes.min is {min_nodes}")
+            coordination.publish("slow", dict(found.slow) if enough else {})
+        slow: Mapping[str, str] = coordination.receive("slow", [0])[0]
+        coordination.publish("read")
+        if members.rank == 0:
+            coordination.receive("read", range(members.count))  # until then, the others need the directory
+        return slow.get(member.machine) or slow.get(f"{member.machine}:{member.order}") or ""

@@ -156,11 +156,16 @@ def measure_speeds(
     me, count = coordination.members.rank, coordination.members.count
     report("speed of each node")
     speed = _measure_node(node, directory, measurer)
+    coordination.publish("measured", speed.error)
     pairs = []
     for number, partners in enumerate(schedule(count)):
         report(f"connections between pairs of nodes, round {number + 1} of {len(schedule(count))}")
         other = partners[me]
-        if other is not None:
+        if other is None:
+            continue
+        if error := speed.error or coordination.receive("measured", [other])[other]:
+            pairs.append(PairSpeed(other, error=f"one of the two nodes could not be measured: {error}"))
+        else:
             pairs.append(_measure_pair(coordination, address, measurer, number, other))
     coordination.publish("speed", encode(NodeSpeed(node, speed.devices, speed.filesystem, tuple(pairs), speed.error)))
     if me != 0:

@@ -1,6 +1,8 @@
 """Admission of a node: when it is refused, excluded and admitted."""
 
 import signal
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,6 +13,7 @@ from hpcelastic.agent import admission
 from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.files import FileBackend
+from hpcelastic.errors import StoreError
 from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import Decision
@@ -158,3 +161,48 @@ def test_a_waiting_node_waits_for_a_failed_directory(
     monkeypatch.setattr(admission, "read_state", fails_once)
     assert admit_node(paths, clock) is None
     assert clock.now == NOW + 2 * admission._POLL_INTERVAL
+
+
+class Measurer:
+    """A measurer of a simulated node of two, which serves a connection to no node."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._answers = [[{"device": "processors", "flops": 1e12, "memory": 1e11}], {"port": 1}]
+
+    def ask(self, command: dict[str, object]) -> None: ...
+
+    def answer(self) -> object:
+        if not self._answers:
+            time.sleep(30.0)
+            raise StoreError("the other node did not connect")
+        return self._answers.pop(0)
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_node_that_fails_its_check_does_not_delay_the_benchmark_of_the_others(
+    paths: RunPaths, monkeypatch: pytest.MonkeyPatch, broken: int
+) -> None:
+    monkeypatch.setattr("hpcelastic.doctor.benchmark.MeasurerProcess", Measurer)
+    monkeypatch.setattr("hpcelastic.agent.preflight._STEP_TIMEOUT", 25.0)
+    statuses: dict[int, int | None] = {}
+    reported: dict[int, list[str]] = {0: [], 1: []}
+
+    def node(order: int) -> None:
+        member = replace(NODE, node=f"n{order}@0-a", address="127.0.0.1", job="7", job_nodes=2, order=order)
+        command = "echo bent; exit 1" if order == broken else None
+        health = HealthSettings(check=True, disk="0", shared_memory="0", command=command)
+        environ = {"PATH": "/usr/bin:/bin"}
+        request = AdmissionRequest(paths, FileBackend(paths), member, Settings(), health, environ, ("measurer",))
+        statuses[order] = admit(request, reported[order].append)
+
+    threads = [threading.Thread(target=node, args=(order,)) for order in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert statuses == {broken: EXIT_UNFIT, 1 - broken: None}, reported
+    bad = f"benchmark: n{broken} could not be measured: its node check failed: health.command: bent (exit status 1)"
+    assert bad in reported[0], reported
+    assert not [line for line in reported[1 - broken] if "were not measured" in line]
