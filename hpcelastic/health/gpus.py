@@ -1,14 +1,15 @@
 """Check that the GPUs assigned to a node are present and healthy, by the driver and the kernel's log.
 
-No CUDA is needed: the check queries ``nvidia-smi`` if it is in PATH, opens the device files if there are any, and reads
-the kernel's log if it may. Sources: nvidia-smi(1), NVIDIA's "XID Errors".
+No CUDA is needed: the check queries the library of the driver (NVML) if there is one, opens the device files if there
+are any, and reads the kernel's log if it may. Source: NVIDIA's "XID Errors".
 """
 
 import itertools
+import json
 import os
 import re
-import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,8 @@ from hpcelastic.health.kernel_log import kernel_log
 
 CHECK = "GPUs"
 
-_FIELDS = ("index", "uuid", "pci.bus_id", "ecc.errors.uncorrected.volatile.total", "remapped_rows.failure")
-_OLD_FIELDS = _FIELDS[:4]
-"""The fields that drivers older than the A100 know."""
+_QUERY = (sys.executable, "-m", "hpcelastic.health.nvidia_query")
+"""The command that queries the driver."""
 
 _HARDWARE = {48, 64, 74, 79, 94, 95, 119, 120}
 """Xids that programs do not cause: of the memory, NVLink, the bus, and the GPU's own processor."""
@@ -37,15 +37,21 @@ _REMEDY = "drain the node, and have the GPU reset or replaced"
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, as one line of nvidia-smi describes it."""
+    """A GPU, as the driver describes it."""
 
     index: str
-    uuid: str
-    bus: str
-    uncorrected: str = "[N/A]"
-    """Number of uncorrected ECC errors since the driver was loaded; ``[N/A]`` for a GPU without ECC."""
+    uuid: str = ""
+    bus: str = ""
+    """Its PCI address, such as ``00000000:1B:00.0``."""
 
-    remapping_failed: str = "[N/A]"
+    uncorrected: int = 0
+    """Number of uncorrected ECC errors since the driver was loaded."""
+
+    remapping_failed: bool = False
+    """Whether a faulty row of its memory could not be remapped."""
+
+    error: str = ""
+    """Why the driver does not describe it; empty if it does."""
 
 
 def given_gpus(environ: Mapping[str, str]) -> list[str] | None:
@@ -67,7 +73,7 @@ def check_gpus(environ: Mapping[str, str], timeout: float) -> list[CheckFinding]
     count = len(devices) if given is None else len(given)
     if count == 0:
         return []
-    return [*_check_device_files(devices, count), *_check_nvidia_smi(environ, given, count, timeout)]
+    return [*_check_device_files(devices, count), *_check_driver(environ, given, count, timeout)]
 
 
 def _check_device_files(devices: Sequence[Path], count: int) -> Iterator[CheckFinding]:
@@ -85,59 +91,60 @@ def _open_error(device: Path) -> str:
     return ""
 
 
-def _check_nvidia_smi(
+def _check_driver(
     environ: Mapping[str, str], given: list[str] | None, count: int, timeout: float
 ) -> list[CheckFinding]:
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    if program is None:
-        return []
     try:
-        gpus = parse(_query(program, environ, timeout))
+        gpus = _query(environ, timeout)
     except subprocess.TimeoutExpired:
-        seen = f"nvidia-smi has not answered within {timeout:g} s"
+        seen = f"the driver (NVML) has not answered within {timeout:g} s"
         return [CheckFinding(CHECK, seen, "the driver hangs: drain the node, and have it rebooted")]
-    except OSError as error:
-        return [CheckFinding(CHECK, f"nvidia-smi: {error.strerror or error}", "check the installation of the driver")]
     except GpuQueryRefused as refused:
-        return [CheckFinding(CHECK, f"nvidia-smi: {refused}", _REMEDY)]
+        return [CheckFinding(CHECK, f"the driver (NVML): {refused}", _REMEDY)]
+    if gpus is None:
+        return []
     return [*check_gpu_states(gpus, given, count), *_check_kernel_log(gpus, given)]
 
 
 class GpuQueryRefused(Exception):
-    """nvidia-smi could not be queried; the message is the reason."""
+    """The driver could not be queried; the message is the reason."""
 
 
-def _query(program: str, environ: Mapping[str, str], timeout: float) -> str:
-    for fields in (_FIELDS, _OLD_FIELDS):
-        done = subprocess.run(
-            [program, f"--query-gpu={','.join(fields)}", "--format=csv,noheader,nounits"],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=timeout,
-        )
-        output = (done.stdout + done.stderr).strip()
-        if done.returncode == 0:
-            return done.stdout
-        if "not a valid field" not in output:
-            break
-    raise GpuQueryRefused(output.splitlines()[-1] if output else f"exit status {done.returncode}")
+def _query(environ: Mapping[str, str], timeout: float) -> list[Gpu] | None:
+    """Return the GPUs that this node may access; None without NVIDIA's library.
+
+    Raises GpuQueryRefused and TimeoutExpired, and ChildProcessError if the query itself has a fault.
+    """
+    done = subprocess.run(
+        _QUERY,
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+    )
+    if done.returncode < 0:
+        raise GpuQueryRefused(f"its library has ended the query with signal {-done.returncode}")
+    if done.returncode > 0:
+        raise ChildProcessError(f"{' '.join(_QUERY)}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        raise GpuQueryRefused(answer["error"])
+    return None if answer["gpus"] is None else [Gpu(**gpu) for gpu in answer["gpus"]]
 
 
 def bus_addresses(environ: Mapping[str, str], timeout: float) -> list[str]:
     """Return the PCI addresses, in the kernel's format, of the GPUs assigned to this node, in their order.
 
-    Raises GpuQueryRefused if there is no answer of nvidia-smi within ``timeout`` seconds.
+    Raises GpuQueryRefused if there is no answer of the driver within ``timeout`` seconds.
     """
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
-    if program is None:
-        raise GpuQueryRefused("nvidia-smi is not in PATH; it is needed for the addresses of the GPUs")
     try:
-        gpus = parse(_query(program, environ, timeout))
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise GpuQueryRefused(f"nvidia-smi: {error}") from error
+        gpus = _query(environ, timeout)
+    except subprocess.TimeoutExpired as error:
+        raise GpuQueryRefused(f"the driver (NVML) has not answered within {timeout:g} s") from error
+    if gpus is None:
+        raise GpuQueryRefused("NVIDIA's library NVML is not found; it is needed for the addresses of the GPUs")
     given = given_gpus(environ)
     assigned = gpus if given is None else [_find_gpu(gpus, entry) for entry in given]
     return [_kernel_address(gpu.bus) for gpu in assigned]
@@ -148,33 +155,27 @@ def _find_gpu(gpus: Sequence[Gpu], entry: str) -> Gpu:
     for gpu in gpus:
         if gpu.index == entry or (not entry.isdigit() and gpu.uuid.startswith(entry)):
             return gpu
-    raise GpuQueryRefused(f"CUDA_VISIBLE_DEVICES names {entry}, which nvidia-smi does not list as a GPU")
+    raise GpuQueryRefused(f"CUDA_VISIBLE_DEVICES names {entry}, which the driver does not list as a GPU")
 
 
 def _kernel_address(bus: str) -> str:
-    """Return ``0000:1b:00.0`` for nvidia-smi's ``00000000:1B:00.0``."""
+    """Return ``0000:1b:00.0`` for NVML's ``00000000:1B:00.0``."""
     domain, _, rest = bus.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
-def parse(csv: str) -> list[Gpu]:
-    """Return the GPUs in the output of nvidia-smi; lines of another form are ignored."""
-    rows = ([cell.strip() for cell in line.split(",")] for line in csv.splitlines())
-    return [Gpu(*row) for row in rows if 4 <= len(row) <= 5]
-
-
 def check_gpu_states(gpus: Sequence[Gpu], given: Sequence[str] | None, count: int) -> Iterator[CheckFinding]:
-    """Yield the problems of the assigned GPUs that nvidia-smi shows; ``count`` is the number of assigned GPUs."""
+    """Yield the problems of the assigned GPUs that the driver shows; ``count`` is the number of assigned GPUs."""
     if len(gpus) < count:
         seen = f"{len(gpus)} of {count} answer (CUDA_VISIBLE_DEVICES={','.join(given)})" if given else ""
         yield CheckFinding(CHECK, seen or f"{len(gpus)} of {count} answer", _REMEDY)
     for gpu in _select_given(gpus, given):
-        if gpu.uncorrected.isdigit() and int(gpu.uncorrected):
+        if gpu.error:
+            yield CheckFinding(CHECK, f"GPU {gpu.index} does not answer: {gpu.error}", _REMEDY)
+        elif gpu.uncorrected:
             yield CheckFinding(CHECK, f"GPU {gpu.index} has {gpu.uncorrected} uncorrected ECC errors", _REMEDY)
-        elif gpu.remapping_failed.lower() == "yes":
+        elif gpu.remapping_failed:
             yield CheckFinding(CHECK, f"GPU {gpu.index} could not remap faulty rows of its memory", _REMEDY)
-        elif "lost" in gpu.uncorrected.lower() or "unknown error" in gpu.uncorrected.lower():
-            yield CheckFinding(CHECK, f"GPU {gpu.index} does not answer: {gpu.uncorrected}", _REMEDY)
 
 
 def _select_given(gpus: Sequence[Gpu], given: Sequence[str] | None) -> list[Gpu]:
@@ -202,5 +203,5 @@ def hardware_xids(records: Sequence[str], now: float) -> Iterator[tuple[str, int
 
 
 def _slot(bus: str) -> str:
-    """Return ``BUS:DEVICE`` of a PCI address. nvidia-smi and the kernel write domain and function differently."""
+    """Return ``BUS:DEVICE`` of a PCI address. NVML and the kernel write domain and function differently."""
     return ":".join(bus.lower().split(".")[0].split(":")[-2:])

@@ -5,12 +5,13 @@ Sources: NVIDIA's "NVML API Reference" and "XID Errors".
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hpcelastic.health.gpus import device_files, given_gpus
 from hpcelastic.health.hardware import HardwareFinding, Severity, Source
+from hpcelastic.health.nvidia_query import remapping_failed, uncorrected_errors
 
 _CHECK = "GPUs"
 
@@ -83,7 +84,10 @@ class NvidiaGpus:
 
     def _handles(self, given: list[str] | None) -> list[Any]:
         """Return the assigned GPUs; all if the assigned ones are not known, as with MIG instances."""
-        every = [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(self._nvml.nvmlDeviceGetCount())]
+        every = []
+        for index in range(self._nvml.nvmlDeviceGetCount()):
+            with contextlib.suppress(self._nvml.NVMLError_NoPermission):  # it is assigned to another job
+                every.append(self._nvml.nvmlDeviceGetHandleByIndex(index))
         if given is None:
             return every
         chosen = [handle for index, handle in enumerate(every) if self._is_one_of(given, index, self._uuid(handle))]
@@ -99,10 +103,11 @@ class NvidiaGpus:
 
     def _watched(self, handle: Any) -> _Gpu:
         name = f"GPU {self._nvml.nvmlDeviceGetIndex(handle)}"
-        return _Gpu(handle, name, self._uncorrected(handle), self._remapping_failed(handle))
+        return _Gpu(handle, name, uncorrected_errors(self._nvml, handle), remapping_failed(self._nvml, handle))
 
     def _look_at(self, gpu: _Gpu) -> Iterator[HardwareFinding]:
-        uncorrected, failed = self._uncorrected(gpu.handle), self._remapping_failed(gpu.handle)
+        uncorrected = uncorrected_errors(self._nvml, gpu.handle)
+        failed = remapping_failed(self._nvml, gpu.handle)
         if uncorrected > gpu.uncorrected:
             new = uncorrected - gpu.uncorrected
             seen = f"{gpu.name} has {new} new uncorrected ECC error{'s' if new > 1 else ''}"
@@ -127,29 +132,18 @@ class NvidiaGpus:
                 what, severity = known
                 yield HardwareFinding(_CHECK, f"{gpu.name} has reported Xid {event.eventData}: {what}", severity)
 
-    def _uncorrected(self, handle: Any) -> int:
-        nvml = self._nvml
-        kinds = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        return int(self._supported(lambda: nvml.nvmlDeviceGetTotalEccErrors(handle, *kinds), 0))
-
-    def _remapping_failed(self, handle: Any) -> bool:
-        return bool(self._supported(lambda: self._nvml.nvmlDeviceGetRemappedRows(handle)[3], False))
-
     def _slow_down(self, handle: Any) -> str:
         """Return why the hardware has reduced the clocks of a GPU; empty if it has not."""
         nvml = self._nvml
-        reasons = int(self._supported(lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle), 0))
+        reasons = 0
+        with self._unsupported():
+            reasons = int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
         causes = {
             nvml.nvmlClocksEventReasonHwThermalSlowdown: "it is too hot",
             nvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "the power supply demands it",
             nvml.nvmlClocksEventReasonHwSlowdown: "temperature or power",
         }
         return next((cause for bit, cause in causes.items() if reasons & bit), "")
-
-    def _supported(self, query: Callable[[], Any], otherwise: Any) -> Any:
-        with self._unsupported():
-            return query()
-        return otherwise
 
     def _unsupported(self) -> contextlib.AbstractContextManager[None]:
         """Suppress the errors of a GPU or a driver that does not have a function."""

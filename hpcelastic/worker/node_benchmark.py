@@ -32,6 +32,9 @@ _PINGS = 50
 _BYTES = 16 << 20
 """Size of the messages that measure a bandwidth."""
 
+_TRANSFER_SECONDS = 2.0
+"""Duration of the measurement of a bandwidth. A slow connection transfers fewer messages."""
+
 _TIMEOUT = timedelta(seconds=20)
 
 
@@ -42,7 +45,7 @@ def main() -> None:
         for line in sys.stdin:
             command = json.loads(line)
             try:
-                results: Iterator[Any] = _COMMANDS[command.pop("do")](**command)
+                results: Iterator[Any] = ACTIONS[command.pop("do")](**command)
                 for result in results:
                     output.write(json.dumps(result) + "\n")
             except Exception as error:
@@ -132,7 +135,11 @@ def _gathered(torch: Any, device: str) -> float:
         if device != "cpu":
             torch.cuda.synchronize(device)
 
-    return float(_BYTES / min(_times(gather, 1 + 2 * _TRIES)[1:]))
+    gather()
+    first = torch.tensor(_times(gather, 1), device=device)
+    torch.distributed.all_reduce(first, torch.distributed.ReduceOp.MAX)  # so that both nodes make as many
+    seconds = float(first.item())
+    return float(_BYTES / min([seconds, *_times(gather, min(2 * _TRIES, int(_TRANSFER_SECONDS / seconds)))]))
 
 
 def _times(call: Callable[[], object], count: int) -> list[float]:
@@ -157,7 +164,8 @@ def _group(backend: str, store: Any, rank: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-_COMMANDS: dict[str, Callable[..., Iterator[Any]]] = {"compute": _compute, "serve": _serve, "connect": _connect}
+ACTIONS: dict[str, Callable[..., Iterator[Any]]] = {"compute": _compute, "serve": _serve, "connect": _connect}
+"""What executes each command, and yields its answers."""
 
 if __name__ == "__main__":
     main()

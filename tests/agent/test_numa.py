@@ -13,7 +13,7 @@ from hpcelastic.agent.numa import Machine, processors
 from hpcelastic.agent.settings import Numa
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.gpus import GpuQueryRefused
-from tests.health.fake_gpus import SOUND, nvidia_smi
+from tests.health.fake_gpus import nvml
 
 MODES = [mode for mode in get_args(Numa) if mode != "none"]
 
@@ -140,11 +140,11 @@ def test_a_gpu_without_processors_near_it_is_refused(tmp_path: Path) -> None:
 
 def test_gpus_are_found_by_index_and_by_uuid(tmp_path: Path) -> None:
     """Entries are found by index and by UUID, in the given order. Other entries are refused."""
-    environ = nvidia_smi(tmp_path, SOUND)
+    environ = nvml(tmp_path)
     for visible, problem in {
         "GPU-0f2e,0": "0000:43:00.0/numa_node",  # the second GPU, which this machine does not have
         "0": "0000:1b:00.0/numa_node",
-        "MIG-0f2e": "names MIG-0f2e, which nvidia-smi does not list",
+        "MIG-0f2e": "names MIG-0f2e, which the driver does not list",
         "": "there are 1 workers and 0 GPUs",
     }.items():
         with pytest.raises(ConfigError, match=f"^workers.numa is node: .*{problem}.*; leave out workers.numa"):

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +36,7 @@ NodeName=n1
 PartitionName=p Nodes=n1 Default=YES
 """
 
+NO_DRIVER = {"PYTHONPATH": str(Path(__file__).parents[1] / "health" / "no_driver")}
 AGENT = "agent --rdzv-endpoint ./runs --rdzv-id r --local-addr 127.0.0.1"
 QUICK = "--rdzv-conf lease=2,margin=0.5,poll=0.05,last_call=1"
 
@@ -244,8 +246,8 @@ AGENTS = [
     Wrong(
         "agent-numa-no-gpus",
         f"{AGENT} --numa-binding node train.py",
-        "workers.numa is node: nvidia-smi is not in PATH … leave out",
-        environ={"PATH": "/nowhere"},
+        "workers.numa is node: NVIDIA's library NVML is not found … leave out",
+        environ=NO_DRIVER,
     ),
     Wrong(
         "agent-own-gpus",

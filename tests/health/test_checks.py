@@ -13,7 +13,7 @@ from hpcelastic.health.finding import CheckFinding
 from hpcelastic.health.settings import HealthSettings, size
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
-from tests.health.fake_gpus import ECC, nvidia_smi
+from tests.health.fake_gpus import ECC, nvml
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_node_without_faults_passes_and_no_file_is_left(paths: RunPaths) -> No
 
 
 def test_all_faults_are_reported(paths: RunPaths, tmp_path: Path) -> None:
-    environ = {**nvidia_smi(tmp_path / "bin", ECC), "TMPDIR": str(tmp_path)}
+    environ = {**nvml(tmp_path / "nvml", ECC), "TMPDIR": str(tmp_path)}
     found = dict(bad(paths, environ, disk="9999T", shared_memory="9999T", command="echo no; exit 4"))
     assert found["GPUs"] == "GPU 1 has 3 uncorrected ECC errors"
     assert found["disk"].startswith(f"{tmp_path} has ") and found["disk"].endswith("less than health.disk, 9999T")

@@ -34,13 +34,15 @@ class Nvml:
 
     class NVMLError_GpuIsLost(Exception): ...
 
+    class NVMLError_NoPermission(Exception): ...
+
     class NVMLError_NotSupported(Exception): ...
 
     class NVMLError_FunctionNotFound(Exception): ...
 
     def __init__(self, count: int = 2) -> None:
         self.gpus = [
-            SimpleNamespace(index=i, uuid=f"GPU-{i}{i}ab", ecc=0, rows=(0, 0, 0, 0), reasons=0, lost=False)
+            SimpleNamespace(index=i, uuid=f"GPU-{i}{i}ab", ecc=0, rows=(0, 0, 0, 0), reasons=0, lost=False, ours=True)
             for i in range(count)
         ]
         self.events: list[Any] = []
@@ -53,6 +55,8 @@ class Nvml:
         return len(self.gpus)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        if not self.gpus[index].ours:
+            raise self.NVMLError_NoPermission
         return self.gpus[index]
 
     def nvmlDeviceGetUUID(self, gpu: Any) -> str:
@@ -186,6 +190,12 @@ def test_only_the_assigned_gpus_are_watched(nvml: Nvml, visible: str, registered
     for index, gpu in enumerate(nvml.gpus):
         nvml.xid(index, 79)
         assert len(found(watched)) == (gpu.uuid in registered)
+
+
+def test_a_gpu_of_another_job_is_not_watched(nvml: Nvml) -> None:
+    nvml.gpus[0].ours = False
+    assert found(gpus(nvml)) == []
+    assert nvml.registered == ["GPU-11ab"]
 
 
 class Port:

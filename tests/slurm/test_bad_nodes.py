@@ -12,7 +12,7 @@ from hpcelastic.cli import main
 from hpcelastic.health.incidents import Incident, IncidentKind, record
 from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster, presets
-from tests.health.fake_gpus import ECC, SOUND
+from tests.health.fake_gpus import nvml
 
 pytestmark = pytest.mark.slow
 
@@ -24,53 +24,22 @@ run: {name: job}
 entrypoint: {script: say.py}
 nodes: 2..4
 workers: {preload: []}
-slurm: {gpus_per_node: 2, setup: ["export PATH=$PWD/bin:$PATH"]}
+slurm: {gpus_per_node: 2, setup: ["export PYTHONPATH=$PWD/nvml"]}
 """
 SAY = "import os; print(os.environ['SLURMD_NODENAME'], os.environ['WORLD_SIZE'])"
 
-SMI = f"""\
-#!/bin/sh
-[ "$SLURMD_NODENAME" = "$(cat {{path}}/broken)" ] && says='{ECC}' || says='{SOUND}'
-printf %s "$says"
-"""
+NVML = """
+if os.environ["SLURMD_NODENAME"] == open("{path}/broken").read():
+    GPUS[1]["ecc"] = 3
 
-
-NVML = """\
-import os
-from types import SimpleNamespace
-
-NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, nvmlEventTypeXidCriticalError = 1, 0, 8
-nvmlClocksEventReasonHwSlowdown = nvmlClocksEventReasonHwThermalSlowdown = 8
-nvmlClocksEventReasonHwPowerBrakeSlowdown = 128
-
-class NVMLError_LibraryNotFound(Exception): ...
-class NVMLError_Timeout(Exception): ...
-class NVMLError_GpuIsLost(Exception): ...
-class NVMLError_NotSupported(Exception): ...
-class NVMLError_FunctionNotFound(Exception): ...
-
-reported = []
-
-def nvmlEventSetWait_v2(events, milliseconds):
+def nvmlEventSetWait_v2(events, milliseconds, reported=[]):
     path = "{path}/xid"
     if reported or not os.path.exists(path) or open(path).read() != os.environ["SLURMD_NODENAME"]:
         raise NVMLError_Timeout
     reported.append(94)
     return SimpleNamespace(device=1, eventData=94)
-
-def nvmlInit(): ...
-def nvmlEventSetCreate(): ...
-def nvmlDeviceRegisterEvents(gpu, kinds, events): ...
-def nvmlDeviceGetCount(): return 2
-def nvmlDeviceGetHandleByIndex(index): return index
-def nvmlDeviceGetUUID(gpu): return f"GPU-{{gpu}}"
-def nvmlDeviceGetIndex(gpu): return gpu
-def nvmlDeviceGetTotalEccErrors(gpu, kind, counter): return 0
-def nvmlDeviceGetRemappedRows(gpu): return (0, 0, 0, 0)
-def nvmlDeviceGetCurrentClocksEventReasons(gpu): return 0
 """
-"""A simulated binding of NVML. GPU 1 of the node that the file ``xid`` names reports Xid 94 once."""
-
+"""GPU 1 of the node in file ``broken`` has ECC errors. GPU 1 of the node in file ``xid`` reports Xid 94 once."""
 
 MEASURER = """\
 import json, os, sys
@@ -104,9 +73,7 @@ def login(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluste
     Path("job.yaml").write_text(JOB)
     Path("say.py").write_text(SAY)
     Path("broken").write_text("n3")
-    Path("bin").mkdir()
-    Path("bin/nvidia-smi").write_text(SMI.format(path=cluster.path))
-    Path("bin/nvidia-smi").chmod(0o755)
+    nvml(cluster.path / "nvml", code=NVML.format(path=cluster.path))
     return cluster
 
 
@@ -213,15 +180,12 @@ def test_a_node_whose_gpu_breaks_leaves_without_a_restart(site: SlurmCluster) ->
 
 def test_a_node_whose_gpu_reports_an_error_in_flight_leaves_at_the_end_of_a_step(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
-    Path("nvml").mkdir()
-    Path("nvml/pynvml.py").write_text(NVML.format(path=site.path))
     Path("say.py").write_text(
         "import os, time\n"
         "from hpcelastic.training import should_stop\n"
         "while not (should_stop() or os.path.exists('enough')): time.sleep(0.05)\n"
     )
-    setup = ["export PATH=$PWD/bin:$PATH", "export PYTHONPATH=$PWD/nvml"]
-    run = hpcelastic.submit("job.yaml", restarts__max=0, health__watch_interval=0.3, slurm__setup=setup)
+    run = hpcelastic.submit("job.yaml", restarts__max=0, health__watch_interval=0.3)
     until(lambda: run.status().world_size == 6, run)
     Path("xid").write_text("n2")
     until(lambda: run.status().world_size == 4, run)
@@ -235,10 +199,8 @@ def test_a_node_whose_gpu_reports_an_error_in_flight_leaves_at_the_end_of_a_step
 
 def test_a_slow_node_does_not_join_if_the_nodes_are_measured_first(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
-    Path("fake").mkdir()
-    Path("fake/sitecustomize.py").write_text(MEASURER)
-    setup = ["export PATH=$PWD/bin:$PATH", "export PYTHONPATH=$PWD/fake"]
-    run = hpcelastic.submit("job.yaml", health__benchmark=True, slurm__setup=setup)
+    Path("nvml/sitecustomize.py").write_text(MEASURER)
+    run = hpcelastic.submit("job.yaml", health__benchmark=True)
     assert new_output(run) == ["n1 4", "n1 4", "n2 4", "n2 4"]
     assert "[n3] this node is slow: computation 50% of the median" in reports(run)
     assert run.status().incidents["n3"].out

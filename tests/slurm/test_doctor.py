@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster import SlurmCluster
-from tests.health.fake_gpus import ECC, nvidia_smi
+from tests.health.fake_gpus import ECC, nvml
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +79,8 @@ def test_a_healthy_cluster_is_fit(site: SlurmCluster) -> None:
 def test_a_node_without_a_name_and_one_with_a_broken_gpu_are_reported(site: SlurmCluster) -> None:
     hosts = (site.path / "hosts").read_text().splitlines()
     (site.path / "others").write_text("".join(f"{line}\n" for line in hosts if not line.endswith(" n2")))
-    nvidia_smi(site.path / "bin", ECC)
-    spoil = "case $SLURMD_NODENAME in n2) mount --bind others /etc/hosts;; n3) export PATH=$PWD/bin:$PATH;; esac"
+    nvml(site.path / "nvml", ECC)
+    spoil = "case $SLURMD_NODENAME in n2) mount --bind others /etc/hosts;; n3) export PYTHONPATH=$PWD/nvml;; esac"
     with started(site, f"export CUDA_VISIBLE_DEVICES=0,1; {spoil}; {DOCTOR} runs"):
         codes, output = ended(site)
     assert codes == [1, 0, 0], output
