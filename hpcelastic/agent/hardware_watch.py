@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
+from hpcelastic.health.amd import amd_gpus
 from hpcelastic.health.clock import ClockSteps
-from hpcelastic.health.gpus import device_files, given_gpus
+from hpcelastic.health.gpus import AMD_DEVICE, device_files, given_gpus
 from hpcelastic.health.hardware import HardwareFinding, Source
 from hpcelastic.health.infiniband import InfiniBandPorts
 from hpcelastic.health.nvidia import nvidia_gpus
@@ -15,6 +16,8 @@ def sources_of(environ: Mapping[str, str]) -> Mapping[str, Callable[[], Source]]
     makers: dict[str, Callable[[], Source]] = {"clock": ClockSteps, "InfiniBand": InfiniBandPorts}
     if given_gpus(environ) or device_files():
         makers["GPUs"] = lambda: nvidia_gpus(environ)
+    if AMD_DEVICE.exists():
+        makers["GPUs of AMD"] = lambda: amd_gpus(environ)
     return makers
 
 

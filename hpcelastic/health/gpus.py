@@ -1,7 +1,7 @@
 """Check that the GPUs assigned to a node are present and healthy, by the driver and the kernel's log.
 
-No CUDA is needed: the check queries the library of the driver (NVML) if there is one, opens the device files if there
-are any, and reads the kernel's log if it may. Source: NVIDIA's "XID Errors".
+Neither CUDA nor HIP is needed: the check queries the management library of the driver if there is one, opens the device
+files of NVIDIA's GPUs if there are any, and reads the kernel's log if it may. Source: NVIDIA's "XID Errors".
 """
 
 import itertools
@@ -20,8 +20,14 @@ from hpcelastic.health.kernel_log import kernel_log
 
 CHECK = "GPUs"
 
-_QUERY = (sys.executable, "-m", "hpcelastic.health.nvidia_query")
-"""The command that queries the driver."""
+NVML, AMD_SMI = "NVML", "AMD SMI"
+"""The management libraries of the drivers of NVIDIA and of AMD."""
+
+_QUERIES = {NVML: "hpcelastic.health.nvidia_query", AMD_SMI: "hpcelastic.health.amd_query"}
+"""The module that queries each library."""
+
+AMD_DEVICE = Path("/dev/kfd")
+"""The device file that all of AMD's GPUs for computation share."""
 
 _HARDWARE = {48, 64, 74, 79, 94, 95, 119, 120}
 """Xids that programs do not cause: of the memory, NVLink, the bus, and the GPU's own processor."""
@@ -54,9 +60,9 @@ class Gpu:
     """Why the driver does not describe it; empty if it does."""
 
 
-def given_gpus(environ: Mapping[str, str]) -> list[str] | None:
-    """Return the entries of CUDA_VISIBLE_DEVICES up to the first that is no GPU, as CUDA does; None if it is unset."""
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
+def given_gpus(environ: Mapping[str, str], name: str = "CUDA_VISIBLE_DEVICES") -> list[str] | None:
+    """Return the entries of a variable up to the first that is no GPU, as CUDA and ROCm do; None if it is unset."""
+    visible = environ.get(name)
     if visible is None:
         return None
     entries = (entry.strip() for entry in visible.split(","))
@@ -71,9 +77,15 @@ def check_gpus(environ: Mapping[str, str], timeout: float) -> list[CheckFinding]
     """Return the problems of the GPUs assigned to this node; none if it has no GPUs. ``timeout`` is in seconds."""
     given, devices = given_gpus(environ), device_files()
     count = len(devices) if given is None else len(given)
-    if count == 0:
-        return []
-    return [*_check_device_files(devices, count), *_check_driver(environ, given, count, timeout)]
+    found: list[CheckFinding] = []
+    if count:
+        found += _check_device_files(devices, count)
+        gpus, found_by_driver = _check_driver(NVML, environ, given, count, timeout)
+        found += [*found_by_driver, *_check_kernel_log(gpus, given)]
+    if AMD_DEVICE.exists():
+        given = given_gpus(environ, "ROCR_VISIBLE_DEVICES")
+        found += _check_driver(AMD_SMI, environ, given, len(given or ()), timeout)[1]
+    return found
 
 
 def _check_device_files(devices: Sequence[Path], count: int) -> Iterator[CheckFinding]:
@@ -92,31 +104,31 @@ def _open_error(device: Path) -> str:
 
 
 def _check_driver(
-    environ: Mapping[str, str], given: list[str] | None, count: int, timeout: float
-) -> list[CheckFinding]:
+    library: str, environ: Mapping[str, str], given: list[str] | None, count: int, timeout: float
+) -> tuple[list[Gpu], list[CheckFinding]]:
+    """Return the GPUs of this machine, and the problems of those that are assigned to this node."""
     try:
-        gpus = _query(environ, timeout)
+        gpus = _query(library, environ, timeout)
     except subprocess.TimeoutExpired:
-        seen = f"the driver (NVML) has not answered within {timeout:g} s"
-        return [CheckFinding(CHECK, seen, "the driver hangs: drain the node, and have it rebooted")]
+        seen = f"the driver ({library}) has not answered within {timeout:g} s"
+        return [], [CheckFinding(CHECK, seen, "the driver hangs: drain the node, and have it rebooted")]
     except GpuQueryRefused as refused:
-        return [CheckFinding(CHECK, f"the driver (NVML): {refused}", _REMEDY)]
-    if gpus is None:
-        return []
-    return [*check_gpu_states(gpus, given, count), *_check_kernel_log(gpus, given)]
+        return [], [CheckFinding(CHECK, f"the driver ({library}): {refused}", _REMEDY)]
+    return ([], []) if gpus is None else (gpus, [*check_gpu_states(gpus, given, count)])
 
 
 class GpuQueryRefused(Exception):
     """The driver could not be queried; the message is the reason."""
 
 
-def _query(environ: Mapping[str, str], timeout: float) -> list[Gpu] | None:
-    """Return the GPUs that this node may access; None without NVIDIA's library.
+def _query(library: str, environ: Mapping[str, str], timeout: float) -> list[Gpu] | None:
+    """Return the GPUs that this node may access; None without the library.
 
     Raises GpuQueryRefused and TimeoutExpired, and ChildProcessError if the query itself has a fault.
     """
+    command = (sys.executable, "-m", _QUERIES[library])
     done = subprocess.run(
-        _QUERY,
+        command,
         env=dict(environ),
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -127,8 +139,8 @@ def _query(environ: Mapping[str, str], timeout: float) -> list[Gpu] | None:
     if done.returncode < 0:
         raise GpuQueryRefused(f"its library has ended the query with signal {-done.returncode}")
     if done.returncode > 0:
-        raise ChildProcessError(f"{' '.join(_QUERY)}: {done.stderr.strip().rpartition(chr(10))[2]}")
-    answer = json.loads(done.stdout)
+        raise ChildProcessError(f"{' '.join(command)}: {done.stderr.strip().rpartition(chr(10))[2]}")
+    answer = json.loads(done.stdout.splitlines()[-1])  # the binding of AMD prints errors to standard output
     if "error" in answer:
         raise GpuQueryRefused(answer["error"])
     return None if answer["gpus"] is None else [Gpu(**gpu) for gpu in answer["gpus"]]
@@ -140,9 +152,9 @@ def bus_addresses(environ: Mapping[str, str], timeout: float) -> list[str]:
     Raises GpuQueryRefused if there is no answer of the driver within ``timeout`` seconds.
     """
     try:
-        gpus = _query(environ, timeout)
+        gpus = _query(NVML, environ, timeout)
     except subprocess.TimeoutExpired as error:
-        raise GpuQueryRefused(f"the driver (NVML) has not answered within {timeout:g} s") from error
+        raise GpuQueryRefused(f"the driver ({NVML}) has not answered within {timeout:g} s") from error
     if gpus is None:
         raise GpuQueryRefused("NVIDIA's library NVML is not found; it is needed for the addresses of the GPUs")
     given = given_gpus(environ)
@@ -167,7 +179,7 @@ def _kernel_address(bus: str) -> str:
 def check_gpu_states(gpus: Sequence[Gpu], given: Sequence[str] | None, count: int) -> Iterator[CheckFinding]:
     """Yield the problems of the assigned GPUs that the driver shows; ``count`` is the number of assigned GPUs."""
     if len(gpus) < count:
-        seen = f"{len(gpus)} of {count} answer (CUDA_VISIBLE_DEVICES={','.join(given)})" if given else ""
+        seen = f"{len(gpus)} of {count} answer (assigned: {','.join(given)})" if given else ""
         yield CheckFinding(CHECK, seen or f"{len(gpus)} of {count} answer", _REMEDY)
     for gpu in _select_given(gpus, given):
         if gpu.error:

@@ -9,11 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hpcelastic.health.gpus import device_files, given_gpus
+from hpcelastic.health.gpus import CHECK, device_files, given_gpus
 from hpcelastic.health.hardware import HardwareFinding, Severity, Source
 from hpcelastic.health.nvidia_query import remapping_failed, uncorrected_errors
-
-_CHECK = "GPUs"
 
 _XIDS = {
     48: ("uncorrectable ECC error", Severity.LEAVE),
@@ -80,7 +78,7 @@ class NvidiaGpus:
                 yield from self._look_at(gpu)
             except self._nvml.NVMLError_GpuIsLost:
                 del self._gpus[uuid]
-                yield HardwareFinding(_CHECK, f"{gpu.name} does not answer any more", Severity.LEAVE)
+                yield HardwareFinding(CHECK, f"{gpu.name} does not answer any more", Severity.LEAVE)
 
     def _handles(self, given: list[str] | None) -> list[Any]:
         """Return the assigned GPUs; all if the assigned ones are not known, as with MIG instances."""
@@ -111,15 +109,15 @@ class NvidiaGpus:
         if uncorrected > gpu.uncorrected:
             new = uncorrected - gpu.uncorrected
             seen = f"{gpu.name} has {new} new uncorrected ECC error{'s' if new > 1 else ''}"
-            yield HardwareFinding(_CHECK, seen, Severity.LEAVE_AT_STEP)
+            yield HardwareFinding(CHECK, seen, Severity.LEAVE_AT_STEP)
         if failed and not gpu.remapping_failed:
             seen = f"{gpu.name} could not remap a faulty row of its memory"
-            yield HardwareFinding(_CHECK, seen, Severity.LEAVE_AT_STEP)
+            yield HardwareFinding(CHECK, seen, Severity.LEAVE_AT_STEP)
         gpu.uncorrected, gpu.remapping_failed = uncorrected, failed
         cause = self._slow_down(gpu.handle)
         gpu.slow_looks = gpu.slow_looks + 1 if cause else 0
         if gpu.slow_looks == _SLOW_LOOKS:
-            yield HardwareFinding(_CHECK, f"{gpu.name} is slowed down: {cause}", Severity.NOTE)
+            yield HardwareFinding(CHECK, f"{gpu.name} is slowed down: {cause}", Severity.NOTE)
 
     def _xids(self) -> Iterator[HardwareFinding]:
         while True:
@@ -130,7 +128,7 @@ class NvidiaGpus:
             gpu, known = self._gpus.get(self._uuid(event.device)), _XIDS.get(event.eventData)
             if gpu is not None and known is not None:
                 what, severity = known
-                yield HardwareFinding(_CHECK, f"{gpu.name} has reported Xid {event.eventData}: {what}", severity)
+                yield HardwareFinding(CHECK, f"{gpu.name} has reported Xid {event.eventData}: {what}", severity)
 
     def _slow_down(self, handle: Any) -> str:
         """Return why the hardware has reduced the clocks of a GPU; empty if it has not."""

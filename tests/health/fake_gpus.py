@@ -1,4 +1,7 @@
-"""The GPUs of a node, as a module in place of the binding of NVML reports them. Names and numbers are those of NVML."""
+"""The GPUs of a node, as modules in place of the bindings of NVML and AMD SMI report them.
+
+Names and numbers are those of the bindings.
+"""
 
 import copy
 import os
@@ -81,3 +84,33 @@ def nvml(directory: Path, gpus: Sequence[dict[str, Any]] = SOUND, code: str = ""
     directory.mkdir(exist_ok=True)
     (directory / "pynvml.py").write_text(_MODULE.format(gpus=[*gpus], code=code))
     return {**os.environ, "PYTHONPATH": str(directory), "CUDA_VISIBLE_DEVICES": "0,1"}
+
+
+_AMD_MODULE = """\
+class AmdSmiException(Exception): ...
+
+class AmdSmiLibraryException(AmdSmiException):
+    def get_error_code(self): return self.args[0]
+    def __str__(self): return f"Error code:\\n\\t{{self.args[0]}} | AMDSMI_STATUS_IO - I/O Error"
+
+GPUS = {gpus!r}
+
+def amdsmi_init(): ...
+def amdsmi_get_processor_handles(): return [*range(len(GPUS))]
+def amdsmi_get_gpu_device_uuid(gpu): return GPUS[gpu]["uuid"]
+def amdsmi_get_gpu_device_bdf(gpu): return GPUS[gpu]["bus"]
+def amdsmi_get_gpu_total_ecc_count(gpu):
+    if GPUS[gpu].get("error"):
+        raise AmdSmiLibraryException(GPUS[gpu]["error"])
+    return {{"correctable_count": 9, "uncorrectable_count": GPUS[gpu]["ecc"], "deferred_count": 0}}
+
+print("a line that is no answer")
+{code}
+"""
+
+
+def amd_smi(directory: Path, gpus: Sequence[dict[str, Any]] = SOUND, code: str = "") -> dict[str, str]:
+    """Return an environment with two GPUs of AMD, whose driver reports ``gpus``. ``error`` is a status code there."""
+    directory.mkdir(exist_ok=True)
+    (directory / "amdsmi.py").write_text(_AMD_MODULE.format(gpus=[*gpus], code=code))
+    return {**os.environ, "PYTHONPATH": str(directory), "CUDA_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": "0,1"}

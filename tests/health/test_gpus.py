@@ -7,7 +7,7 @@ import pytest
 
 from hpcelastic.health import gpus
 from hpcelastic.health.gpus import check_gpus, given_gpus, hardware_xids
-from tests.health.fake_gpus import ECC, SOUND, nvml, with_gpu
+from tests.health.fake_gpus import ECC, SOUND, amd_smi, nvml, with_gpu
 
 LIMIT = 20.0
 
@@ -22,8 +22,8 @@ REPORTED = {
     "ECC errors": (ECC, ["GPU 1 has 3 uncorrected ECC errors"]),
     "rows not remapped": (with_gpu(0, rows=(0, 1, 0, 1)), ["GPU 0 could not remap faulty rows of its memory"]),
     "lost": (with_gpu(1, error="GpuIsLost"), ["GPU 1 does not answer: the GPU: GpuIsLost"]),
-    "one is missing": (SOUND[:1], ["1 of 2 answer (CUDA_VISIBLE_DEVICES=0,1)"]),
-    "none": ((), ["0 of 2 answer (CUDA_VISIBLE_DEVICES=0,1)"]),
+    "one is missing": (SOUND[:1], ["1 of 2 answer (assigned: 0,1)"]),
+    "none": ((), ["0 of 2 answer (assigned: 0,1)"]),
     "more than were given": ([*SOUND, {**ECC[1], "uuid": "GPU-1a"}], []),
     "one of another job": ([*with_gpu(0, error="NoPermission"), ECC[1]], ["GPU 1 has 3 uncorrected ECC errors"]),
 }
@@ -82,6 +82,37 @@ def test_without_a_library_of_the_driver_only_devices_are_tested(
     assert found(environ) == [f"{devices[1]}: No such file or directory"]
     devices[1].touch()
     assert found(environ) == []
+
+
+REPORTED_BY_AMD = {
+    "sound": (SOUND, "", []),
+    "without ECC": (with_gpu(0, error=2), "", []),
+    "ECC errors": (ECC, "", ["GPU 1 has 3 uncorrected ECC errors"]),
+    "no answer": (
+        with_gpu(0, error=13),
+        "",
+        ["GPU 0 does not answer: Error code: 13 | AMDSMI_STATUS_IO - I/O Error"],
+    ),
+    "one is missing": (SOUND[:1], "", ["1 of 2 answer (assigned: 0,1)"]),
+    "the driver fails": (
+        SOUND,
+        "def amdsmi_init(): raise AmdSmiLibraryException(13)",
+        ["the driver (AMD SMI): Error code: 13 | AMDSMI_STATUS_IO - I/O Error"],
+    ),
+    "no library": (SOUND, "raise KeyError('libamd_smi.so')", []),
+}
+
+
+@pytest.mark.parametrize(("reported", "code", "expected"), REPORTED_BY_AMD.values(), ids=REPORTED_BY_AMD)
+def test_what_the_driver_of_amd_reports(
+    reported: list[dict[str, Any]],
+    code: str,
+    expected: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gpus, "AMD_DEVICE", tmp_path)
+    assert found(amd_smi(tmp_path, reported, code)) == expected
 
 
 GIVEN = {

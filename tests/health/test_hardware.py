@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.health import nvidia
+from hpcelastic.health.amd import AmdGpus
 from hpcelastic.health.clock import ClockSteps
 from hpcelastic.health.hardware import Severity, Source
 from hpcelastic.health.infiniband import InfiniBandPorts
@@ -196,6 +197,48 @@ def test_a_gpu_of_another_job_is_not_watched(nvml: Nvml) -> None:
     nvml.gpus[0].ours = False
     assert found(gpus(nvml)) == []
     assert nvml.registered == ["GPU-11ab"]
+
+
+class AmdSmi:
+    """The functions of AMD SMI that are used. ``ecc`` is the number of errors of each GPU, or a status code as text."""
+
+    class AmdSmiException(Exception): ...
+
+    class AmdSmiLibraryException(AmdSmiException):
+        def get_error_code(self) -> int:
+            return int(self.args[0])
+
+    def __init__(self) -> None:
+        self.ecc: list[int | str] = [0, 4]
+
+    def amdsmi_get_processor_handles(self) -> list[int]:
+        return [*range(len(self.ecc))]
+
+    def amdsmi_get_gpu_total_ecc_count(self, gpu: int) -> dict[str, int]:
+        count = self.ecc[gpu]
+        if isinstance(count, str):
+            raise self.AmdSmiLibraryException(count)
+        return {"uncorrectable_count": count}
+
+
+def test_new_errors_of_gpus_of_amd() -> None:
+    amdsmi = AmdSmi()
+    watched, one = AmdGpus({}, amdsmi), AmdGpus({"ROCR_VISIBLE_DEVICES": "0"}, amdsmi)
+    assert found(watched) == []
+    amdsmi.ecc[1] = 5
+    assert found(watched) == [("GPU 1 has 1 new uncorrected ECC error", AT_STEP)]
+    assert found(watched) == found(one) == []
+
+
+def test_a_gpu_of_amd_that_does_not_answer_for_long_is_lost() -> None:
+    amdsmi = AmdSmi()
+    watched = AmdGpus({"ROCR_VISIBLE_DEVICES": "GPU-52a1"}, amdsmi)
+    for count, expected in (("13", []), ("13", []), (0, []), ("13", []), ("13", [])):
+        amdsmi.ecc[0] = count
+        assert found(watched) == expected
+    assert found(watched) == [("GPU 0 does not answer any more: 13", AT_ONCE)]
+    amdsmi.ecc[1] = 6
+    assert found(watched) == [("GPU 1 has 2 new uncorrected ECC errors", AT_STEP)]
 
 
 class Port:
