@@ -19,6 +19,7 @@ from hpcelastic.agent.started import workers_started
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.errors import HpcElasticError
+from hpcelastic.health.gpu_memory import await_freed_memory
 from hpcelastic.health.host_memory import LackOfMemory
 from hpcelastic.ipc.control_page import StopRequest
 from hpcelastic.ipc.worker_channel import Entered, Interrupted, Message, Parked
@@ -175,6 +176,9 @@ class Supervisor:
         if blocked:
             blocked_ranks = _ranks([worker.rank for worker in blocked])
             self._session.report(f"killed, and gone once the shared filesystem answers: {blocked_ranks}")
+        alive = {worker.process.pid for worker in group.running.values()}
+        if held := await_freed_memory(set(group.pids.values()) - alive):
+            self._session.report(f"GPUs still hold {sum(held.values()) >> 20} MiB of workers that have ended")
 
     def _after_round(self, group: WorkerGroup, why: str) -> None:
         """Keep the parked workers of the group for the next round, and start others early if the script allows it."""
