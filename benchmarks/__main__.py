@@ -27,6 +27,7 @@ NAMES = (
     "keep",
     "watching",
     "silent_node",
+    "preflight",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"

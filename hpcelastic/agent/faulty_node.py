@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.session import Session
-from hpcelastic.health.hardware import HardwareFinding, Severity
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.protocol.events import HardwareFound
 from hpcelastic.protocol.state import Failure, Notice
@@ -27,10 +27,10 @@ class FaultyNode:
         """The hardware has changed for the worse. ``polls`` tells whether the workers poll for requests to stop."""
         self._session.log(HardwareFound(check=finding.check, seen=finding.seen, severity=finding.severity.value))
         self._report(f"{finding}")
-        if finding.severity is Severity.NOTE or not self._recorder.record_hardware(f"{finding}"):
+        if finding.severity is HardwareSeverity.NOTE or not self._recorder.record_hardware(f"{finding}"):
             return
         grace = self._session.spec.settings.rendezvous.checkpoint_grace
-        at_step = finding.severity is Severity.LEAVE_AT_STEP
+        at_step = finding.severity is HardwareSeverity.LEAVE_AT_STEP
         self._leave(f"faulty: {finding}", grace if at_step else 0.0, polls=polls and at_step)
 
     def _leave(self, reason: str, seconds: float, *, polls: bool) -> None:

@@ -27,8 +27,8 @@ from hpcelastic.errors import StoreError
 from hpcelastic.health.hangs import (
     GroupReport,
     HangKind,
+    HangReport,
     HangVerdict,
-    NodeReport,
     RankReport,
     cut_between,
     judge,
@@ -214,7 +214,7 @@ class HangExaminer:
             reports, text = self._sample(hang.round, pidfds, first)
         test.join()
         name = name_of(member.node)
-        report = NodeReport(name, tuple(reports), tuple(lost))
+        report = HangReport(name, tuple(reports), tuple(lost))
         try:
             files.make_directory(self._session.spec.paths.hang(hang.round, hang.number))
             for kind, data in (("txt", text.encode()), ("json", files.to_json(encode(report)))):
@@ -299,9 +299,9 @@ class HangExaminer:
             )
         )
 
-    def _await_reports(self, participants: Sequence[Participant], hang: Hang) -> tuple[list[NodeReport], list[str]]:
+    def _await_reports(self, participants: Sequence[Participant], hang: Hang) -> tuple[list[HangReport], list[str]]:
         """Return the reports of the nodes in the order of ranks, and the nodes that have not reported in time."""
-        paths, found = self._session.spec.paths, dict[str, NodeReport]()
+        paths, found = self._session.spec.paths, dict[str, HangReport]()
         names = missing = [participant.name for participant in participants]
         deadline = time.monotonic() + _REPORT_TIMEOUT
         while missing and time.monotonic() < deadline:
@@ -326,13 +326,13 @@ class HangExaminer:
         return "none" if action == "ignore" else action
 
 
-def _read_report(path: Path, name: str) -> NodeReport | None:
+def _read_report(path: Path, name: str) -> HangReport | None:
     """Return the report of a node; None if it cannot be read yet."""
     try:
         data = files.read_json(path)
-        return None if data is None else decode(NodeReport, data)
+        return None if data is None else decode(HangReport, data)
     except DecodeError:
-        return NodeReport(name, ())  # of another version
+        return HangReport(name, ())  # of another version
 
 
 def _consequence(hang: Hang) -> str:

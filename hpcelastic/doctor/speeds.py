@@ -6,6 +6,7 @@ the only slow one of its node is blamed itself.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -69,7 +70,7 @@ def judge_speeds(speeds: Sequence[NodeSpeed], baseline: Baseline) -> SpeedReport
             findings.append(_slow_node(name, f"{node}: {_scaled(value, unit)}, {value / median:.0%} of the median"))
         if not found:
             findings.append(Conclusion(name, Severity.OK, _spread([*values.values()], unit)))
-    findings += _pairs(speeds, slow, medians)
+    findings += _connections(speeds, slow, medians)
     findings += _errors(speeds, slow)
     findings += _compared(medians, baseline)
     return SpeedReport(tuple(findings), slow, medians)
@@ -92,44 +93,48 @@ def _slow_node(name: str, seen: str) -> Conclusion:
     return Conclusion(name, Severity.BAD, seen, meaning, remedy)
 
 
-def _pairs(speeds: Sequence[NodeSpeed], slow: dict[str, str], medians: dict[str, float]) -> Iterator[Conclusion]:
+def _connections(speeds: Sequence[NodeSpeed], slow: dict[str, str], medians: dict[str, float]) -> Iterator[Conclusion]:
     """Judge the connections. Each is measured by both of its nodes, and the worse measurement counts."""
+    nodes = [speed.node for speed in speeds]
+    measured = [pair for speed in speeds for pair in speed.pairs]
+    bad = _slow_connections(speeds, medians)
+    if measured and not bad:
+        bandwidths = _spread([pair.bandwidth for pair in measured], "B/s")
+        latency = f"{_median_of_best(speeds, lambda pair: -pair.latency) * -1e6:.0f} us"
+        yield Conclusion("network", Severity.OK, f"{len(measured) // 2} connections: {bandwidths}, latency {latency}")
+    counts = Counter(node for pair in bad for node in pair)
+    blamed = {node for node in Cuts(nodes, bad).fewest() if counts[node] > 1}
+    for node in sorted(blamed, key=nodes.index):
+        why = next(why for pair, why in bad.items() if node in pair)
+        slow.setdefault(node, f"network: {why}")
+        meaning = "all its measured connections are slow, and those of its partners to others are not"
+        remedy = "check the cable, the port and the firmware of the network; exclude the node until then"
+        yield Conclusion("network", Severity.BAD, f"{node}: {why}", meaning, remedy)
+    for (one, other), why in bad.items():
+        if not blamed & {one, other}:
+            meaning = "the other connections of both nodes are not slow" if len(nodes) > 2 else ""
+            seen = f"between {one} and {other}: {why}"
+            yield Conclusion("network", Severity.WARNING, seen, meaning, "check the switches between the two nodes")
+
+
+def _slow_connections(speeds: Sequence[NodeSpeed], medians: dict[str, float]) -> dict[tuple[str, str], str]:
+    """Return why connections are slow or broken, by their two nodes. Add the medians of the others to ``medians``."""
     nodes = [speed.node for speed in speeds]
     measured = [(rank, pair) for rank, speed in enumerate(speeds) for pair in speed.pairs]
     good = [pair for _, pair in measured if not pair.error]
-    if not measured:
-        return
-    bad: dict[tuple[int, int], str] = {}
+    latency = bandwidth = 0.0
+    gather: float | None = None
     if good:
         # Of each node its best connection, because a slow node slows down half of all connections of four nodes.
         latency = -_median_of_best(speeds, lambda pair: -pair.latency)
         medians["network bandwidth"] = bandwidth = _median_of_best(speeds, lambda pair: pair.bandwidth)
-        with_gpus = any(pair.gather is not None for pair in good)
-        gather = _median_of_best(speeds, lambda pair: pair.gather or 0.0) if with_gpus else None
-        if gather is not None:
-            medians["GPU network bandwidth"] = gather
-        for rank, pair in measured:
-            if why := _why_slow(pair, latency, bandwidth, gather):
-                bad.setdefault((min(rank, pair.other), max(rank, pair.other)), why)
-        if not bad:
-            result = f"{len(measured) // 2} connections: {_spread([pair.bandwidth for pair in good], 'B/s')}, "
-            yield Conclusion("network", Severity.OK, result + f"latency {latency * 1e6:.0f} us")
-    else:
-        bad = {(min(rank, pair.other), max(rank, pair.other)): pair.error for rank, pair in measured}
-    unreached = {nodes[one]: [nodes[other] for first, other in bad if first == one] for one, _ in bad}
-    blamed = {*Cuts(nodes, unreached).fewest()}
-    counts = {node: sum(node in (nodes[one], nodes[other]) for one, other in bad) for node in blamed}
-    remedy = "check the cable, the port and the firmware of the network; exclude the node until then"
-    for node in (node for node in nodes if counts.get(node, 0) > 1):
-        why = next(why for pair, why in bad.items() if node in (nodes[pair[0]], nodes[pair[1]]))
-        slow.setdefault(node, f"network: {why}")
-        meaning = "all its measured connections are slow, and those of its partners to others are not"
-        yield Conclusion("network", Severity.BAD, f"{node}: {why}", meaning, remedy)
-    for (one, other), why in bad.items():
-        if max(counts.get(nodes[one], 0), counts.get(nodes[other], 0)) == 1 or len(nodes) == 2:
-            meaning = "the other connections of both nodes are not slow" if len(nodes) > 2 else ""
-            seen = f"between {nodes[one]} and {nodes[other]}: {why}"
-            yield Conclusion("network", Severity.WARNING, seen, meaning, "check the switches between the two nodes")
+        if any(pair.gather is not None for pair in good):
+            medians["GPU network bandwidth"] = gather = _median_of_best(speeds, lambda pair: pair.gather or 0.0)
+    bad: dict[tuple[str, str], str] = {}
+    for rank, pair in measured:
+        if why := _why_slow(pair, latency, bandwidth, gather):
+            bad.setdefault((nodes[min(rank, pair.other)], nodes[max(rank, pair.other)]), why)
+    return bad
 
 
 def _median_of_best(speeds: Sequence[NodeSpeed], pick: Callable[[PairSpeed], float]) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 
 from hpcelastic.health.amd_query import uncorrected_errors
 from hpcelastic.health.gpus import CHECK, given_gpus
-from hpcelastic.health.hardware import HardwareFinding, Severity, Source
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity, Source
 
 _SILENT_LOOKS = 3
 """Consecutive looks at which a GPU must not answer until it counts as lost. Its driver may be busy for a moment."""
@@ -52,9 +52,9 @@ class AmdGpus:
                 if gpu.silent_looks == _SILENT_LOOKS:
                     self._gpus.remove(gpu)
                     seen = f"{gpu.name} does not answer any more: {' '.join(str(error).split())}"
-                    yield HardwareFinding(CHECK, seen, Severity.LEAVE)
+                    yield HardwareFinding(CHECK, seen, HardwareSeverity.LEAVE)
                 continue
             new, gpu.uncorrected, gpu.silent_looks = uncorrected - gpu.uncorrected, uncorrected, 0
             if new > 0:
                 seen = f"{gpu.name} has {new} new uncorrected ECC error{'s' if new > 1 else ''}"
-                yield HardwareFinding(CHECK, seen, Severity.LEAVE_AT_STEP)
+                yield HardwareFinding(CHECK, seen, HardwareSeverity.LEAVE_AT_STEP)

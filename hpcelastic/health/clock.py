@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 
-from hpcelastic.health.hardware import HardwareFinding, Severity
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 
 _STEP = 1.0
 """Seconds. A time service slews the clock by less than this between two looks."""
@@ -22,4 +22,4 @@ class ClockSteps:
         step, self._offset = offset - self._offset, offset
         if abs(step) > _STEP:
             direction = "forwards" if step > 0 else "backwards"
-            yield HardwareFinding("clock", f"it was set {direction} by {abs(step):.1f} s", Severity.NOTE)
+            yield HardwareFinding("clock", f"it was set {direction} by {abs(step):.1f} s", HardwareSeverity.NOTE)

@@ -5,19 +5,19 @@ in all cut pairs together (a minimum vertex cover).
 """
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 _MAX_TRIES = 10_000
 """Steps of the search for the fewest nodes. Beyond them the node with most cuts is chosen at each step."""
 
 
 class Cuts:
-    """The cut pairs of the members ``nodes``, which are in the order of their ranks."""
+    """The cut ``pairs`` of the members ``nodes``, which are in the order of their ranks."""
 
-    def __init__(self, nodes: Sequence[str], unreached: Mapping[str, Collection[str]]) -> None:
+    def __init__(self, nodes: Sequence[str], pairs: Iterable[tuple[str, str]]) -> None:
         self._place = {node: place for place, node in enumerate(nodes)}
-        pairs = {frozenset((node, other)) for node, others in unreached.items() for other in others if node != other}
-        self.pairs = sorted((self._sorted(pair) for pair in pairs if pair <= self._place.keys()), key=self._places)
+        distinct = {frozenset(pair) for pair in pairs if pair[0] != pair[1]}
+        self.pairs = sorted((self._sorted(pair) for pair in distinct if pair <= self._place.keys()), key=self._places)
         """Each pair in the order of ranks."""
 
         self._total = Counter(node for pair in self.pairs for node in pair)

@@ -108,7 +108,7 @@ class HangVerdict:
 
 
 @dataclass(frozen=True)
-class NodeReport:
+class HangReport:
     """The knowledge of an agent in an examination."""
 
     node: str
@@ -117,13 +117,13 @@ class NodeReport:
     """The nodes of the round that this node does not reach."""
 
 
-def cut_between(nodes: Sequence[NodeReport], verdict: HangVerdict) -> HangVerdict:
+def cut_between(nodes: Sequence[HangReport], verdict: HangVerdict) -> HangVerdict:
     """Return the verdict if nodes do not reach each other, and no rank is to blame; else ``verdict``.
 
     ``nodes`` are in the order of ranks. The ranks of the verdict are those of the fewest nodes without which the others
     reach each other.
     """
-    cuts = Cuts([report.node for report in nodes], {report.node: report.unreached for report in nodes})
+    cuts = Cuts([report.node for report in nodes], [(each.node, other) for each in nodes for other in each.unreached])
     if not cuts.pairs or verdict.kind in (HangKind.STOPPED, HangKind.BEHIND, HangKind.PROGRESS):
         return verdict
     without = cuts.fewest()

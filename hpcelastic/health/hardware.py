@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Protocol
 
 
-class Severity(str, Enum):
+class HardwareSeverity(str, Enum):
     """The consequence of a finding. A node leaves only if the other nodes are enough for a round."""
 
     NOTE = "note"
@@ -22,7 +22,7 @@ class HardwareFinding:
 
     check: str
     seen: str
-    severity: Severity
+    severity: HardwareSeverity
 
     def __str__(self) -> str:
         return f"{self.check}: {self.seen}"

@@ -6,7 +6,7 @@ Source: the kernel's Documentation/ABI/stable/sysfs-class-infiniband.
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpcelastic.health.hardware import HardwareFinding, Severity
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 
 _CHECK = "InfiniBand"
 _ACTIVE = "ACTIVE"
@@ -32,12 +32,14 @@ class InfiniBandPorts:
             elif port not in self._down:
                 self._down.add(port)
                 seen = f"{name} is {state or 'gone'}"
-                yield HardwareFinding(_CHECK, seen, Severity.LEAVE_AT_STEP)
+                yield HardwareFinding(_CHECK, seen, HardwareSeverity.LEAVE_AT_STEP)
             now = _counters(port)
             grown = {key: now[key] - before[key] for key in now.keys() & before.keys()}
             bad = [f"{key} by {grown[key]}" for key, limit in _LIMITS.items() if grown.get(key, 0) >= limit]
             if bad:
-                yield HardwareFinding(_CHECK, f"error counters of {name} have grown: {', '.join(bad)}", Severity.NOTE)
+                yield HardwareFinding(
+                    _CHECK, f"error counters of {name} have grown: {', '.join(bad)}", HardwareSeverity.NOTE
+                )
             self._counters[port] = now
 
 

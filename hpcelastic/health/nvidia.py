@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcelastic.health.gpus import CHECK, device_files, given_gpus
-from hpcelastic.health.hardware import HardwareFinding, Severity, Source
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity, Source
 from hpcelastic.health.nvidia_query import remapping_failed, uncorrected_errors
 
 _XIDS = {
-    48: ("uncorrectable ECC error", Severity.LEAVE),
-    64: ("a faulty row of its memory could not be remapped", Severity.LEAVE_AT_STEP),
-    74: ("NVLink error", Severity.LEAVE_AT_STEP),
-    79: ("it has fallen off the bus", Severity.LEAVE),
-    94: ("contained ECC error", Severity.LEAVE_AT_STEP),
-    95: ("uncontained ECC error", Severity.LEAVE),
-    119: ("its system processor does not answer", Severity.LEAVE),
-    120: ("error of its system processor", Severity.LEAVE),
+    48: ("uncorrectable ECC error", HardwareSeverity.LEAVE),
+    64: ("a faulty row of its memory could not be remapped", HardwareSeverity.LEAVE_AT_STEP),
+    74: ("NVLink error", HardwareSeverity.LEAVE_AT_STEP),
+    79: ("it has fallen off the bus", HardwareSeverity.LEAVE),
+    94: ("contained ECC error", HardwareSeverity.LEAVE_AT_STEP),
+    95: ("uncontained ECC error", HardwareSeverity.LEAVE),
+    119: ("its system processor does not answer", HardwareSeverity.LEAVE),
+    120: ("error of its system processor", HardwareSeverity.LEAVE),
 }
 """Xids that programs do not cause. Those of programs end the worker, which reports an error itself."""
 
@@ -78,7 +78,7 @@ class NvidiaGpus:
                 yield from self._look_at(gpu)
             except self._nvml.NVMLError_GpuIsLost:
                 del self._gpus[uuid]
-                yield HardwareFinding(CHECK, f"{gpu.name} does not answer any more", Severity.LEAVE)
+                yield HardwareFinding(CHECK, f"{gpu.name} does not answer any more", HardwareSeverity.LEAVE)
 
     def _handles(self, given: list[str] | None) -> list[Any]:
         """Return the assigned GPUs; all if the assigned ones are not known, as with MIG instances."""
@@ -109,15 +109,15 @@ class NvidiaGpus:
         if uncorrected > gpu.uncorrected:
             new = uncorrected - gpu.uncorrected
             seen = f"{gpu.name} has {new} new uncorrected ECC error{'s' if new > 1 else ''}"
-            yield HardwareFinding(CHECK, seen, Severity.LEAVE_AT_STEP)
+            yield HardwareFinding(CHECK, seen, HardwareSeverity.LEAVE_AT_STEP)
         if failed and not gpu.remapping_failed:
             seen = f"{gpu.name} could not remap a faulty row of its memory"
-            yield HardwareFinding(CHECK, seen, Severity.LEAVE_AT_STEP)
+            yield HardwareFinding(CHECK, seen, HardwareSeverity.LEAVE_AT_STEP)
         gpu.uncorrected, gpu.remapping_failed = uncorrected, failed
         cause = self._slow_down(gpu.handle)
         gpu.slow_looks = gpu.slow_looks + 1 if cause else 0
         if gpu.slow_looks == _SLOW_LOOKS:
-            yield HardwareFinding(CHECK, f"{gpu.name} is slowed down: {cause}", Severity.NOTE)
+            yield HardwareFinding(CHECK, f"{gpu.name} is slowed down: {cause}", HardwareSeverity.NOTE)
 
     def _xids(self) -> Iterator[HardwareFinding]:
         while True:

@@ -12,14 +12,14 @@ import pytest
 from hpcelastic.agent.faulty_node import FaultyNode
 from hpcelastic.agent.hardware_watch import HardwareWatch
 from hpcelastic.agent.incident_recorder import IncidentRecorder
-from hpcelastic.health.hardware import HardwareFinding, Severity
+from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 from hpcelastic.health.incidents import read_incidents
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase, State, participant
 from hpcelastic.storage.paths import RunPaths
 
 TIMEOUT = 30.0
-FINDING = HardwareFinding("GPUs", "GPU 0 is hot", Severity.NOTE)
+FINDING = HardwareFinding("GPUs", "GPU 0 is hot", HardwareSeverity.NOTE)
 
 
 class Finds:
@@ -87,12 +87,14 @@ class Node:
 @pytest.mark.parametrize(
     ("severity", "notice"),
     [
-        (Severity.NOTE, None),
-        (Severity.LEAVE_AT_STEP, (Notice("faulty: GPUs: it broke", 120.0), True)),
-        (Severity.LEAVE, (Notice("faulty: GPUs: it broke", 0.0), False)),
+        (HardwareSeverity.NOTE, None),
+        (HardwareSeverity.LEAVE_AT_STEP, (Notice("faulty: GPUs: it broke", 120.0), True)),
+        (HardwareSeverity.LEAVE, (Notice("faulty: GPUs: it broke", 0.0), False)),
     ],
 )
-def test_what_follows_from_a_severity(tmp_path: Path, severity: Severity, notice: tuple[Notice, bool] | None) -> None:
+def test_what_follows_from_a_severity(
+    tmp_path: Path, severity: HardwareSeverity, notice: tuple[Notice, bool] | None
+) -> None:
     node = Node(tmp_path, others=2)
     node.node.found(HardwareFinding("GPUs", "it broke", severity), polls=True)
     assert node.notices == ([] if notice is None else [notice])
@@ -103,13 +105,13 @@ def test_what_follows_from_a_severity(tmp_path: Path, severity: Severity, notice
 
 def test_a_node_stays_if_the_others_are_not_enough(tmp_path: Path) -> None:
     node = Node(tmp_path, others=0)
-    node.node.found(HardwareFinding("GPUs", "it broke", Severity.LEAVE), polls=True)
+    node.node.found(HardwareFinding("GPUs", "it broke", HardwareSeverity.LEAVE), polls=True)
     assert (node.notices, node.incidents()) == ([], ["GPUs: it broke"])
 
 
 def test_a_node_stays_if_bad_nodes_are_not_excluded(tmp_path: Path) -> None:
     node = Node(tmp_path, others=2, enabled=False)
-    node.node.found(HardwareFinding("GPUs", "it broke", Severity.LEAVE), polls=True)
+    node.node.found(HardwareFinding("GPUs", "it broke", HardwareSeverity.LEAVE), polls=True)
     assert (node.notices, node.incidents(), len(node.events)) == ([], [], 1)
 
 

@@ -17,6 +17,7 @@ from benchmarks import (
     keep,
     metered,
     operations,
+    preflight,
     recovery,
     register,
     restart,
@@ -29,6 +30,7 @@ from benchmarks import (
 )
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import FT_LAUNCHER, TORCHFT, why_not
+from tests.network.namespaces import why_no_namespaces
 
 pytestmark = pytest.mark.nightly
 
@@ -262,6 +264,15 @@ def test_the_others_continue_without_a_silent_node() -> None:
     (run,) = results["runs"]
     assert 0 < run["ended"] <= run["all"]
     assert [row[:2] for row in silent_node.tables(results)[0].rows] == [("2", "default")]
+
+
+@pytest.mark.skipif(why_no_namespaces() is not None, reason=str(why_no_namespaces()))
+def test_the_benchmark_of_nodes_finds_what_is_planted() -> None:
+    results = through_json(preflight.measure, preflight.QUICK)
+    (run,) = results["runs"]
+    assert (len(run["planted"]), run["missed"], run["false"]) == (5, [], []), run["reports"]
+    (row,) = preflight.tables(results)[0].rows
+    assert row[2:] == ("5", "0", "0")
 
 
 def test_the_cost_of_watching() -> None:

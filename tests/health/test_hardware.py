@@ -11,14 +11,14 @@ import pytest
 from hpcelastic.health import nvidia
 from hpcelastic.health.amd import AmdGpus
 from hpcelastic.health.clock import ClockSteps
-from hpcelastic.health.hardware import Severity, Source
+from hpcelastic.health.hardware import HardwareSeverity, Source
 from hpcelastic.health.infiniband import InfiniBandPorts
 from hpcelastic.health.nvidia import NvidiaGpus
 
-NOTE, AT_STEP, AT_ONCE = Severity.NOTE, Severity.LEAVE_AT_STEP, Severity.LEAVE
+NOTE, AT_STEP, AT_ONCE = HardwareSeverity.NOTE, HardwareSeverity.LEAVE_AT_STEP, HardwareSeverity.LEAVE
 
 
-def found(source: Source) -> list[tuple[str, Severity]]:
+def found(source: Source) -> list[tuple[str, HardwareSeverity]]:
     return [(finding.seen, finding.severity) for finding in source.look()]
 
 
@@ -131,7 +131,7 @@ def test_a_machine_without_a_driver_has_no_gpus_to_watch(monkeypatch: pytest.Mon
         (13, []),
     ],
 )
-def test_xids_that_programs_do_not_cause(nvml: Nvml, number: int, expected: list[tuple[str, Severity]]) -> None:
+def test_xids_that_programs_do_not_cause(nvml: Nvml, number: int, expected: list[tuple[str, HardwareSeverity]]) -> None:
     watched = gpus(nvml)
     nvml.xid(1, number)
     assert found(watched) == expected
