@@ -96,6 +96,7 @@ pictures: $(READY)
 	$(BIN)/python docs/make_diagram.py
 	$(BIN)/python docs/make_elastic_api.py
 	$(BIN)/python docs/make_picture.py
+	$(BIN)/python docs/make_reference.py
 
 format: $(READY)
 	$(BIN)/ruff check --fix .

@@ -26,6 +26,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
+    "init": Command("write a job file, a batch script and a training script to start from"),
     "run": Command("run a job file on this machine"),
     "submit": Command("submit a job file to SLURM"),
     "sbatch": Command("print the batch script of submit"),

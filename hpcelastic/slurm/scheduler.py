@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 from hpcelastic.errors import SlurmError
+from hpcelastic.slurm.partitions import FORMAT, Partition, parse_partitions
 from hpcelastic.slurm.queue import QueuedJob
 from hpcelastic.slurm.signal_resolution import JobInfo
 
@@ -76,6 +77,11 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
     lines = _call("sinfo", "--noheader", "--Node", f"--nodes={names}", "--format=%N %T %E").splitlines()
     rows = (line.split(maxsplit=2) for line in lines)
     return {name: "".join(reason) for name, state, *reason in rows if state.startswith("drain")}
+
+
+def partitions() -> list[Partition]:
+    """Return the partitions that accept jobs, in SLURM's order. Raises SlurmError."""
+    return parse_partitions(_call("sinfo", "--noheader", f"--format={FORMAT}").splitlines())
 
 
 def requeue_job(job_id: str) -> None:
