@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -25,12 +26,12 @@ def imported(script: Path) -> set[str]:
 
 
 def installed(line: str) -> set[str]:
-    """Return what a line ``pip install . NAME ...`` in a checkout installs: these names, and pyproject.toml's."""
+    """Return what a line ``pip install '.[torch]' NAME ...`` in a checkout installs: pyproject.toml's, and names."""
     required = re.search(r"^dependencies = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)
     assert required
     names = {re.split(r"[<>=]", name)[0] for name in re.findall(r'"(.+?)"', required[1])}
-    words = line.partition("#")[0].split()[2:]
-    return names | {"hpcelastic" if word == "." else word for word in words}
+    words = shlex.split(line.partition("#")[0])[2:]
+    return names | {"torch" if word == ".[torch]" else word for word in words} | {"hpcelastic"}
 
 
 @pytest.mark.parametrize("line", re.findall(r"^pip install .*$", README, re.MULTILINE))
