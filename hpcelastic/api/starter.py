@@ -42,7 +42,7 @@ def starter_files(partitions: Sequence[Partition], chosen: Partition | None, scr
 
 
 def template(name: str) -> str:
-    return (resources.files("hpcelastic") / "templates" / name).read_text()
+    return (resources.files("hpcelastic") / "templates" / f"{name}.txt").read_text()
 
 
 def write_files(directory: Path, texts: dict[str, str], *, force: bool) -> None:
