@@ -202,7 +202,6 @@ class _Node:
         self._results: Iterator[Any] = iter(())
 
     def ask(self, command: dict[str, Any]) -> None:
-        self._finish()
         if command["do"] != "compute":
             self._results = node_benchmark.ACTIONS[command.pop("do")](**command)
         elif self._rank == self._planted.broken:
@@ -212,16 +211,20 @@ class _Node:
             self._results = iter([[{"device": "processors", "flops": flops, "memory": 1e11}]])
 
     def answer(self) -> Any:
-        answer = next(self._results)
-        if isinstance(answer, dict) and "latency" in answer and self._rank == self._planted.late:
-            return {**answer, "latency": answer["latency"] + 0.02}
+        try:
+            answer = next(self._results)
+        except Exception as error:  # the process of a real node answers with the error
+            raise StoreError(f"{type(error).__name__}: {error}") from error
+        if isinstance(answer, dict) and "latency" in answer:
+            self._finish()
+            late = 0.02 if self._rank == self._planted.late else 0.0
+            return {**answer, "latency": answer["latency"] + late}
         return answer
 
-    def close(self) -> None:
-        self._finish()
+    def close(self) -> None: ...
 
     def _finish(self) -> None:
-        """Execute the rest of the last command."""
+        """Execute the rest of the command, in which the two nodes wait for each other."""
         for _ in self._results:
             pass
 

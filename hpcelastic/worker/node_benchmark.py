@@ -29,11 +29,11 @@ _SECONDS = 0.5
 
 _TRIES = 3
 _PINGS = 50
-_BYTES = 16 << 20
-"""Size of the messages that measure a bandwidth."""
+_BYTES, _FEW_BYTES = 16 << 20, 1 << 20
+"""Size of the messages that measure a bandwidth, and that of the first ones. A slow connection transfers only these."""
 
 _TRANSFER_SECONDS = 2.0
-"""Duration of the measurement of a bandwidth. A slow connection transfers fewer messages."""
+"""Duration of the measurement of a bandwidth, during which the partner's next partner waits."""
 
 _TIMEOUT = timedelta(seconds=20)
 
@@ -110,13 +110,12 @@ def _connect(address: str, port: int) -> Iterator[dict[str, Any]]:
 
 
 def _measured(store: Any, rank: int) -> dict[str, Any]:
-    import statistics  # here, because agents import this module for its command line
-
     import torch
 
     with _group("gloo", store, rank):
         one = torch.zeros(1)
-        latency = statistics.median(_times(lambda: torch.distributed.all_reduce(one), _PINGS))
+        # Not the median: a busy processor delays some of them, and a slow connection all.
+        latency = sorted(_times(lambda: torch.distributed.all_reduce(one), _PINGS))[_PINGS // 4]
         bandwidth = _gathered(torch, "cpu")
     gather = None
     if torch.cuda.is_available():
@@ -127,7 +126,15 @@ def _measured(store: Any, rank: int) -> dict[str, Any]:
 
 def _gathered(torch: Any, device: str) -> float:
     """Return the bytes a second that each of two nodes receives from the other."""
-    ours = torch.zeros(_BYTES, dtype=torch.uint8, device=device)
+    few = _gather_seconds(torch, device, _FEW_BYTES, tries=2)
+    if few * _BYTES / _FEW_BYTES > _TRANSFER_SECONDS / 4:
+        return _FEW_BYTES / min(few, _gather_seconds(torch, device, _FEW_BYTES, tries=3))
+    return _BYTES / _gather_seconds(torch, device, _BYTES, tries=2 * _TRIES)
+
+
+def _gather_seconds(torch: Any, device: str, size: int, tries: int) -> float:
+    """Return the seconds of the fastest of some exchanges of ``size`` bytes. Both nodes get the same result."""
+    ours = torch.zeros(size, dtype=torch.uint8, device=device)
     theirs = [torch.empty_like(ours) for _ in range(2)]
 
     def gather() -> None:
@@ -136,10 +143,9 @@ def _gathered(torch: Any, device: str) -> float:
             torch.cuda.synchronize(device)
 
     gather()
-    first = torch.tensor(_times(gather, 1), device=device)
-    torch.distributed.all_reduce(first, torch.distributed.ReduceOp.MAX)  # so that both nodes make as many
-    seconds = float(first.item())
-    return float(_BYTES / min([seconds, *_times(gather, min(2 * _TRIES, int(_TRANSFER_SECONDS / seconds)))]))
+    fastest = torch.tensor(min(_times(gather, tries)), device=device)
+    torch.distributed.all_reduce(fastest, torch.distributed.ReduceOp.MAX)
+    return float(fastest.item())
 
 
 def _times(call: Callable[[], object], count: int) -> list[float]:
