@@ -110,12 +110,13 @@ def _connect(address: str, port: int) -> Iterator[dict[str, Any]]:
 
 
 def _measured(store: Any, rank: int) -> dict[str, Any]:
+    import statistics  # here, because agents import this module for its command line
+
     import torch
 
     with _group("gloo", store, rank):
         one = torch.zeros(1)
-        # Of the fastest ones: a busy processor delays most of them, and a slow connection all.
-        latency = sorted(_times(lambda: torch.distributed.all_reduce(one), _PINGS))[_PINGS // 20]
+        latency = statistics.median(_times(lambda: torch.distributed.all_reduce(one), _PINGS))
         bandwidth = _gathered(torch, "cpu")
     gather = None
     if torch.cuda.is_available():
