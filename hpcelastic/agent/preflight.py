@@ -1,11 +1,10 @@
 """The benchmark of the nodes of a job before they join a run together: a slow node would slow down all of them."""
 
 import contextlib
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from hpcelastic.doctor.benchmark import Measurer, measure_speeds
+from hpcelastic.doctor.benchmark import Measurer, NodeSpeed, measure_speeds
 from hpcelastic.doctor.coordination import Coordination, Members
 from hpcelastic.doctor.probe import remove_tree
 from hpcelastic.doctor.speeds import Baseline, judge_speeds
@@ -51,41 +50,47 @@ def slowness(
     if member.job_nodes < 2:
         return ""
     report(f"measuring the {member.job_nodes} nodes of the job before they join (health.benchmark)")
+    members = Members(member.job_nodes, member.order, f"preflight-{member.job}")
+    coordination = Coordination(paths.root, members, _STEP_TIMEOUT, lambda line: None)
+
+    def measured() -> Mapping[str, str]:
+        with contextlib.ExitStack() as stack:
+            measurer = make_measurer()  # it imports torch meanwhile
+            stack.callback(measurer.close)
+            coordination.open()
+            if coordination.created:
+                stack.callback(remove_tree, coordination.root, 10.0)
+            node = member.machine, member.address, paths.root
+            speeds = measure_speeds(coordination, *node, measurer, lambda line: None)
+            return _agreed(coordination, None if speeds is None else _slow_nodes(speeds, min_nodes, report))
+
     try:
-        measured = partial(_measure, paths, member, min_nodes, make_measurer, report)
-        return bounded(measured, _TIMEOUT, str(paths.root))
+        slow = bounded(measured, _TIMEOUT, str(paths.root))
     except (StoreError, OSError) as error:
         report(f"the nodes were not measured: {error}")
         return ""
+    return slow.get(member.machine) or slow.get(f"{member.machine}:{member.order}") or ""
 
 
-def _measure(
-    paths: RunPaths,
-    member: Member,
-    min_nodes: int,
-    make_measurer: Callable[[], Measurer],
-    report: Callable[[str], None],
-) -> str:
-    members = Members(member.job_nodes, member.order, f"preflight-{member.job}")
-    coordination = Coordination(paths.root, members, _STEP_TIMEOUT, lambda line: None)
-    with contextlib.ExitStack() as stack:
-        measurer = make_measurer()  # it imports torch meanwhile
-        stack.callback(measurer.close)
-        coordination.open()
-        if coordination.created:
-            stack.callback(remove_tree, coordination.root, 10.0)
-        speeds = measure_speeds(coordination, member.machine, member.address, paths.root, measurer, lambda line: None)
-        if speeds is not None:
-            found = judge_speeds(speeds, Baseline())
-            for finding in found.findings:
-                if finding.severity is not Severity.OK:
-                    report(f"{finding.check}: {finding.result}")
-            enough = len(speeds) - len(found.slow) >= min_nodes
-            if found.slow and not enough:
-                report(f"slow nodes join nevertheless, because nodes.min is {min_nodes}")
-            coordination.publish("slow", dict(found.slow) if enough else {})
-        slow: Mapping[str, str] = coordination.receive("slow", [0])[0]
-        coordination.publish("read")
-        if members.rank == 0:
-            coordination.receive("read", range(members.count))  # until then, the others need the directory
-        return slow.get(member.machine) or slow.get(f"{member.machine}:{member.order}") or ""
+def _slow_nodes(speeds: Sequence[NodeSpeed], min_nodes: int, report: Callable[[str], None]) -> dict[str, str]:
+    """Return the nodes that must not join, and what is slow; none if the others are fewer than ``min_nodes``."""
+    found = judge_speeds(speeds, Baseline())
+    for finding in found.findings:
+        if finding.severity is not Severity.OK:
+            report(f"{finding.check}: {finding.result}")
+    if len(speeds) - len(found.slow) >= min_nodes:
+        return dict(found.slow)
+    if found.slow:
+        report(f"slow nodes join nevertheless, because nodes.min is {min_nodes}")
+    return {}
+
+
+def _agreed(coordination: Coordination, slow: Mapping[str, str] | None) -> Mapping[str, str]:
+    """Return the slow nodes to every member. Only member 0 knows them before."""
+    if slow is not None:
+        coordination.publish("slow", slow)
+    received: Mapping[str, str] = coordination.receive("slow", [0])[0]
+    coordination.publish("read")
+    if coordination.members.rank == 0:
+        coordination.receive("read", range(coordination.members.count))  # until then, the others need the directory
+    return received

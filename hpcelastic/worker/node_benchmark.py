@@ -172,7 +172,7 @@ def _group(backend: str, store: Any, rank: int) -> Iterator[None]:
 
 
 ACTIONS: dict[str, Callable[..., Iterator[Any]]] = {"compute": _compute, "serve": _serve, "connect": _connect}
-"""What executes each command, and yields its answers."""
+"""The function of each command. It yields the answers."""
 
 if __name__ == "__main__":
     main()
