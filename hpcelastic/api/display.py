@@ -116,6 +116,9 @@ class _ProgressView:
         self._monitor = monitor
         self._follower = LogFollower(run.directory, rank)
         self._headline = ""
+        self._slow: set[tuple[int, int]] = set()
+        """The stragglers that were shown, by round and rank. One that comes and goes is shown once."""
+
         self._job_state = ""
         self._slurm_polled_at = -_SLURM_POLL_INTERVAL
         self.status = run.status()
@@ -139,6 +142,10 @@ class _ProgressView:
         if headline != self._headline:
             lines.append(f"--- {headline}")
             self._headline = headline
+        ranks = {(self.status.round, rank) for rank in self.status.slow_ranks}
+        if ranks - self._slow:
+            lines.append(f"--- {self.status.stragglers}")
+            self._slow |= ranks
         self.last.extend(lines)
         return lines
 
@@ -182,5 +189,6 @@ def _panel(view: _ProgressView) -> Group:
         node_state = Text(node.node_state, _COLORS.get(node.node_state, "white"))
         table.add_row(f"  {node.name}", node_state, node.part)
     waits = [Text(f"  waits for {view.waits_for}", "yellow")] if view.waits_for else []
+    slow = [Text(f"  {status.stragglers}", "yellow")] if status.stragglers else []
     tail = (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in view.last)
-    return Group(head, Text(f"  {status.reason}", "dim"), *waits, table, *tail)
+    return Group(head, Text(f"  {status.reason}", "dim"), *waits, *slow, table, *tail)

@@ -13,6 +13,7 @@ from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.budget import has_crash_loop
+from hpcelastic.protocol.findings import Slow
 from hpcelastic.protocol.state import Failure, NodeState, Phase, State, name_of
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.leases import Lease
@@ -81,6 +82,9 @@ class RunStatus:
     stragglers: str = ""
     """The ranks that the others wait for in each step of the running round, in one line; empty if there are none."""
 
+    slow_ranks: tuple[int, ...] = ()
+    """The ranks that `stragglers` names."""
+
     incidents: Mapping[str, NodeVerdict] = field(default_factory=dict)
     """Incidents by node, and whether they exclude the node."""
 
@@ -112,6 +116,7 @@ def read_status(run: RunReader) -> RunStatus:
 def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
     """Return the status of a run whose ``state`` has been read from ``backend`` already."""
     leases = backend.leases()
+    slow = _stragglers(state)
     return RunStatus(
         name=state.run_id,
         directory=paths.root,
@@ -129,7 +134,8 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         scaled=state.target,
         crash_loop=has_crash_loop(state),
         hang=_hang(state),
-        stragglers=_stragglers(state),
+        stragglers=slow.text if slow else "",
+        slow_ranks=slow.ranks if slow else (),
         incidents=incidents(paths),
         copied=isinstance(backend, LastStateBackend),
     )
@@ -142,9 +148,11 @@ def _hang(state: State) -> str:
     return f"round {hang.round}: {hang.verdict} ({hang.action})"
 
 
-def _stragglers(state: State) -> str:
+def _stragglers(state: State) -> Slow | None:
+    """Return the stragglers of the running round; None if there are none."""
     slow = state.slow
-    return slow.text if slow is not None and slow.round == state.round and state.phase is Phase.RUNNING else ""
+    runs = slow is not None and slow.round == state.round and state.phase is Phase.RUNNING
+    return slow if runs and slow is not None and slow.text else None
 
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:

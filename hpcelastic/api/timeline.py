@@ -39,11 +39,17 @@ def _short(text: str) -> str:
 
 def _describe_events(events: list[LoggedEvent]) -> Iterator[tuple[LoggedEvent, str]]:
     last_version = 0
+    slow: set[tuple[int, int]] = set()
     for logged in events:
         if isinstance(logged.event, StateChanged):
             if logged.event.version <= last_version:
                 continue
             last_version = logged.event.version
+        if isinstance(logged.event, StragglersFound):  # a straggler that comes and goes is shown once in a round
+            ranks = {(logged.event.round, rank) for rank in logged.event.ranks}
+            if ranks <= slow:
+                continue
+            slow |= ranks
         text = _describe(logged)
         if text:
             yield logged, text
@@ -69,7 +75,7 @@ def _describe(logged: LoggedEvent) -> str:
         case HangExamined(round=round, text=text, action=action) if action != "none":
             return f"{node}: no progress in round {round}: {text} ({action})"
         case StragglersFound(round=round, text=text):
-            return f"{node}: round {round}: {text or 'no rank is slow any more'}"
+            return f"{node}: round {round}: {text}"
         case HardwareFound(check=check, seen=seen, severity=severity):
             return f"{node}: {check}: {seen} ({severity})"
         case CheckpointFailed(step=step, error=error):

@@ -24,7 +24,7 @@ def record_stragglers(state: State, slow: Slow, exclude: Collection[int] = ()) -
     drained = tuple(sorted({*state.drained, *names}))
     if state.phase is not Phase.RUNNING or state.round != slow.round or (state.slow, state.drained) == (slow, drained):
         return Decision(None, describe(state))
-    reason = slow.text or "no rank is slow any more"
+    reason = state.reason
     if names:
-        reason += f"; {', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} replaced"
+        reason = f"{slow.text}; {', '.join(sorted(names))} {'is' if len(names) == 1 else 'are'} replaced"
     return steer(state, replace(state, slow=slow, drained=drained, reason=reason))
