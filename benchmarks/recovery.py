@@ -1,7 +1,8 @@
-"""The time for which a fault stops training: hpcelastic, torchrun and NVIDIA's ft_launcher, with three nodes.
+"""The time for which a fault stops training: hpcelastic, torchrun, NVIDIA's ft_launcher and torchft, with three nodes.
 
 Each node has an agent with one worker. The result is the seconds from the fault, or from a start, until every worker of
-the new world has executed a step. All launchers run the same script with gloo on this machine, in turn.
+the new world has executed a step. All launchers run the same script with gloo on this machine, in turn. torchft needs a
+script with its own classes, which trains a small model.
 """
 
 import signal
@@ -12,14 +13,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.notes import FirstStep, first_steps, new_world
+from benchmarks.notes import Step, first_steps, new_world
 from benchmarks.phases import MEANING, PHASES, lengths
 from benchmarks.processes import send
 from benchmarks.report import Table, attempts_note, is_hopeless, median, ratio, significant, spread
-from benchmarks.sides import Workload, sides
+from benchmarks.sides import TORCHFT, TorchFt, Workload, sides, why_not
 from hpcelastic.protocol.events import LoggedEvent
 
-SCRIPT = Path(__file__).with_name("steps.py")
+SCRIPT, TORCHFT_SCRIPT = (Path(__file__).with_name(name) for name in ("steps.py", "trains.py"))
 NODES = 3
 
 _SETTLE, _LONG_SETTLE = 2.0, 30.0
@@ -52,13 +53,17 @@ class Fault:
 
     since: float
     world: int
+    before: tuple[Step, ...] = ()
+    """The steps of the workers before the fault."""
 
 
 @dataclass(frozen=True)
 class Scenario:
     """A fault, and the settings of the launchers."""
 
-    act: Callable[[Any, Path], Fault]
+    act: Callable[[Any, Path], Fault | None]
+    """Causes the fault. Returns None if the launcher does not do what the scenario measures."""
+
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Settings of hpcelastic that are not the default."""
 
@@ -69,18 +74,18 @@ class Scenario:
 def _cold_start(side: Any, notes: Path) -> Fault:
     since = time.monotonic()
     side.start_all(NODES)
-    return Fault(since, NODES)
+    return Fault(since, side.world(NODES))
 
 
-def _start_training(side: Any, notes: Path, nodes: int = NODES, settle: float = _SETTLE) -> list[FirstStep]:
+def _start_training(side: Any, notes: Path, nodes: int = NODES, settle: float = _SETTLE) -> tuple[Step, ...]:
     """Start all nodes, wait until they have trained for ``settle`` seconds, and return the first steps."""
     since = time.monotonic()
     side.start_all(nodes)
-    steps = new_world(notes, nodes, since, 120.0)
+    steps = new_world(notes, side.world(nodes), since, 120.0)
     if steps is None:
         raise RuntimeError("training did not start within 120 s")
     time.sleep(settle)
-    return steps
+    return tuple(steps)
 
 
 def _kill_worker(side: Any, notes: Path) -> Fault:
@@ -88,29 +93,34 @@ def _kill_worker(side: Any, notes: Path) -> Fault:
     last = max(steps, key=lambda step: step.rank)
     since = time.monotonic()
     send([last.pid], signal.SIGKILL)
-    return Fault(since, NODES)
+    return Fault(since, side.world(NODES), steps)
 
 
 def _signal_node(signum: int, first: bool, settle: float = _SETTLE) -> Callable[[Any, Path], Fault]:
-    """Return a fault that signals every process of a node: the host of torch's rendezvous, or the last other node."""
+    """Return a fault that signals every process of a node: the host of torch's rendezvous, or the last other node.
+
+    The last node is one that trains, and not a spare.
+    """
 
     def act(side: Any, notes: Path) -> Fault:
-        _start_training(side, notes, settle=settle)
-        host = side.first()
-        victim = host if first else max(index for index in range(NODES) if index != host)
-        everyone = side.processes(victim)
+        steps = _start_training(side, notes, settle=settle)
+        host, pids = side.first(), {step.pid for step in steps}
+        trains = [index for index in range(NODES) if index != host and pids & {*side.processes(index)}]
+        everyone = side.processes(host if first else max(trains))
         since = time.monotonic()
         send(everyone, signum)
-        return Fault(since, NODES - 1)
+        return Fault(since, side.world(NODES - 1), steps)
 
     return act
 
 
-def _join(side: Any, notes: Path) -> Fault:
-    _start_training(side, notes, NODES - 1)
+def _join(side: Any, notes: Path) -> Fault | None:
+    if side.world(NODES) < NODES:
+        return None
+    steps = _start_training(side, notes, NODES - 1)
     since = time.monotonic()
     side.start(NODES - 1)
-    return Fault(since, NODES)
+    return Fault(since, NODES, steps)
 
 
 SCENARIOS = {
@@ -127,6 +137,12 @@ SCENARIOS = {
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Run every scenario with every launcher in turn, ``repeat`` times."""
     racing, left_out = sides(parameters.sides)
+    if not parameters.sides or "torchft" in parameters.sides:
+        missing = why_not(TORCHFT)
+        if missing:
+            left_out.append(missing)
+        else:
+            racing["torchft"] = TorchFt
     for reason in left_out:
         say(reason)
     chosen = {name: one for name, one in SCENARIOS.items() if not parameters.scenarios or name in parameters.scenarios}
@@ -136,26 +152,31 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
             for side, make in racing.items():
                 if is_hopeless(seconds({"runs": runs}, name, side), parameters.attempts):
                     continue
-                run = {"scenario": name, "side": side, **_measured(scenario, make, parameters.timeout)}
+                found = _measured(scenario, make, parameters.timeout)
+                if found is None:
+                    continue
+                run = {"scenario": name, "side": side, **found}
                 say(f"{name}: {side}: {spread([run['seconds']])} s")
                 runs.append(run)
     settings = {name: scenario.settings for name, scenario in chosen.items() if scenario.settings}
     return {"parameters": asdict(parameters), "settings": settings, "left_out": left_out, "runs": runs}
 
 
-def _measured(scenario: Scenario, make: type, timeout: float) -> dict[str, Any]:
+def _measured(scenario: Scenario, make: type, timeout: float) -> dict[str, Any] | None:
     """Return the seconds until all workers of the new world have executed a step, and the phases if they are known.
 
-    The seconds are None after ``timeout``.
+    The seconds are None after ``timeout``. The result is None if the launcher does not do what is measured.
     """
     with tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as directory:
-        workload = Workload(
-            Path(directory), SCRIPT, f"2..{NODES}", settings=scenario.settings, environment=scenario.environment
-        )
+        script, arguments = (TORCHFT_SCRIPT, ("torchft",)) if make is TorchFt else (SCRIPT, ())
+        own = {"settings": scenario.settings, "environment": scenario.environment}
+        workload = Workload(Path(directory), script, f"2..{NODES}", script_args=arguments, **own)
         side = make(workload)
         try:
             fault = scenario.act(side, workload.notes)
-            steps = new_world(workload.notes, fault.world, fault.since, timeout)
+            if fault is None:
+                return None
+            steps = new_world(workload.notes, fault.world, fault.since, timeout, fault.before)
             if steps is None:
                 return {"seconds": None, "phases": None, "seen": [asdict(s) for s in first_steps(workload.notes)]}
             return _timed(fault, steps, side.events())
@@ -163,7 +184,7 @@ def _measured(scenario: Scenario, make: type, timeout: float) -> dict[str, Any]:
             side.stop()
 
 
-def _timed(fault: Fault, steps: list[FirstStep], events: list[LoggedEvent]) -> dict[str, Any]:
+def _timed(fault: Fault, steps: list[Step], events: list[LoggedEvent]) -> dict[str, Any]:
     ahead = time.time() - time.monotonic()
     shifted = [replace(event, time=event.time - ahead) for event in events]
     until = max(step.time for step in steps)
@@ -188,7 +209,8 @@ def _race(results: Mapping[str, Any], scenarios: list[str], names: list[str]) ->
     changed = "; ".join(f"{name}: {_flat(settings)}" for name, settings in own.items())
     note = (
         f"Seconds; median (least–greatest) of {parameters['repeat']}. *never*: not within {parameters['timeout']:g} s"
-        f"{attempts_note(parameters)}. "
+        f"{attempts_note(parameters)}. -: the launcher does not do this; with ft_launcher, the least number of nodes "
+        "trains, here two, and the third is a spare. "
         "Ratio: hpcelastic / the other launcher. All launchers have their default settings"
         f"{', except hpcelastic in these scenarios: ' + changed if changed else ''}."
     )

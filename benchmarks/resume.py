@@ -148,15 +148,16 @@ def fault(name: str, case: str, build: float, parameters: Parameters) -> dict[st
         side = make(workload)
         side.start_all(NODES)
         try:
-            before = until(lambda: _all_step(side.notes, 0.0, NODES), time.monotonic() + _TIMEOUT)
+            world = side.world(NODES)
+            before = until(lambda: _all_step(side.notes, 0.0, world), time.monotonic() + _TIMEOUT)
             if before is None:
                 raise RuntimeError(f"{name}: the workers have made no step within {_TIMEOUT:g} s")
             time.sleep(parameters.settle)
-            world, died = NODES, time.monotonic()
+            died = time.monotonic()
             if case == WORKER:
                 os.kill(before[1]["pid"], signal.SIGKILL)
             else:
-                world -= 1
+                world = side.world(NODES - 1)
                 send(side.processes(side.first()), signal.SIGKILL)
             known, round_before = {note["pid"] for note in before.values()}, before[0]["round"]
             after = until(lambda: _all_step(side.notes, died, world, known, round_before), died + _TIMEOUT)

@@ -42,6 +42,9 @@ class Package:
     alone: tuple[str, ...]
     """What pip installs without dependencies, because they would replace torch."""
 
+    options: tuple[str, ...] = ()
+    """Options of pip for these."""
+
     others: tuple[str, ...] = ()
     """What pip installs with dependencies."""
 
@@ -57,7 +60,7 @@ def why_not(peer: Package) -> str | None:
     probe = [sys.executable, "-c", f"import {peer.module}"]
     if subprocess.run(probe, env=environ, capture_output=True).returncode:
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--target", peer.path]
-        for wanted in filter(None, (["--no-deps", *peer.alone], [*peer.others])):
+        for wanted in filter(None, (["--no-deps", *peer.options, *peer.alone], [*peer.others])):
             done = subprocess.run([*install, *wanted], capture_output=True, text=True)
             if done.returncode:
                 return f"{peer.name} is left out: pip could not install it: {_last(done.stderr)}"
@@ -65,16 +68,21 @@ def why_not(peer: Package) -> str | None:
     return f"{peer.name} is left out: it can't be imported: {_last(tried.stderr)}" if tried.returncode else None
 
 
-FT_VERSION, TORCHFT_VERSION = "0.4.1", "2026.10.26"
+FT_VERSION, TORCHFT_VERSION = "0.7.0", "2026.10.26"
 FT_LAUNCHER = Package(
     "ft_launcher",
     "nvidia_resiliency_ext.fault_tolerance.launcher",
-    (f"nvidia-resiliency-ext=={FT_VERSION}", "defusedxml", "nvidia-ml-py", "pynvml", "psutil"),
+    (f"nvidia-resiliency-ext=={FT_VERSION}",),
+    # Its wheel is for Python 3.12 and glibc 2.39, because of a module for the detection of stragglers on GPUs, which
+    # the launcher does not need. All else is Python.
+    ("--only-binary=:all:", "--python-version", "3.12", "--platform", "manylinux_2_39_x86_64"),
+    ("defusedxml", "psutil", "grpcio", "grpcio-tools", "pydantic-settings", "fastapi", "uvicorn", "slowapi", "httpx"),
 )
 TORCHFT = Package(
     "torchft",
     "torchft",
     (f"torchft-nightly=={TORCHFT_VERSION}",),
+    (),
     ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
 )
 
@@ -126,6 +134,9 @@ class Side(Protocol):
 
     def first(self) -> int: ...
 
+    def world(self, nodes: int) -> int:
+        """Return the number of nodes that train if so many are alive."""
+
     def events(self) -> list[LoggedEvent]: ...
 
     def stop(self) -> None: ...
@@ -174,6 +185,9 @@ class Ours:
         newest = max(event.round for event, _ in started)
         _, node = min((min(event.pids), node) for event, node in started if event.round == newest)
         return int(node.partition("@")[0].removeprefix("node"))
+
+    def world(self, nodes: int) -> int:
+        return nodes
 
     def takes_part(self) -> bool:
         """Return whether any agent has a lease."""
@@ -255,6 +269,9 @@ class _Torch:
         """The node whose agent hosts the rendezvous."""
         return next(index for index, agent in self._agents.items() if listens(agent.pid, self._port))
 
+    def world(self, nodes: int) -> int:
+        return nodes
+
     def takes_part(self) -> bool:
         """Return whether any agent serves the rendezvous."""
         return any(listens(agent.pid, self._port) for agent in self._agents.values())
@@ -313,10 +330,18 @@ class TorchrunPlugin(_Torch):
 
 
 class FtLauncher(_Torch):
-    """NVIDIA's launcher: torchrun's, with a monitor process for each rank."""
+    """NVIDIA's launcher. The least number of nodes trains, and the others are spares."""
 
     module = FT_LAUNCHER.module
-    extra = ("--ignore-missing-fault-tol-cfg",)
+    extra = ("--ft-ignore-missing-cfg",)
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__(workload)
+        self._environ["NVRX_ENABLE_MULTI_LAUNCHERS_PER_NODE"] = "1"  # all nodes of a benchmark are on this machine
+        self._min_nodes = int(workload.nodes.partition("..")[0])
+
+    def world(self, nodes: int) -> int:
+        return min(nodes, self._min_nodes)
 
     def _path(self) -> str:
         return os.pathsep.join([FT_LAUNCHER.path, *filter(None, [super()._path()])])
