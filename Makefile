@@ -11,6 +11,7 @@
 # make matrix      the SLURM tests, the contract tests and the demo with the SLURM and the Python of Debian 12, 13 and
 #                  unstable; make matrix SUITES=trixie ONLY=tests/slurm/test_preemption.py; SUITES=python3.12, torch2.10
 # make gpu         all that needs a GPU: the tests with NCCL, and the part of docs/performance.md; one GPU, ten minutes
+# make site        the documentation as a site, in build/site
 # make pictures    the pictures in README.md and docs/, from a real run, and docs/torch_elastic_api.md; on an idle
 #                  machine
 # make bench       compare with torchrun and others, and write docs/performance.md; QUICK=1 for minutes
@@ -26,7 +27,7 @@ READY := $(VENV)/.ready
 # Without byte code on disk, each of the thousands of processes of the tests would compile hpcelastic again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly gpu pictures
+.PHONY: demo test check bench format clean system simulate exhaustive mutants filesystems storm scenarios nightly weekly gpu pictures site
 .DEFAULT_GOAL := help
 
 help:
@@ -50,6 +51,10 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+site: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Without root or Debian the tests on real systems are skipped with the reason. If CI is set, this is a failure.
 system:

@@ -1,6 +1,7 @@
-"""Writes docs/reference/cli.md and docs/reference/job_file.md from the parsers and from the schema of job files.
+"""Writes docs/reference/cli.md, docs/reference/job_file.md and the manual page packaging/hpcelastic.1.
 
-``python docs/make_reference.py`` writes both pages anew. Do not edit them.
+They are made from the parsers and from the schema of job files. ``python docs/make_reference.py`` writes them anew. Do
+not edit them.
 """
 
 import argparse
@@ -12,10 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from hpcelastic import __version__
 from hpcelastic.cli import COMMANDS
+from hpcelastic.cli.completion import whole_parser
 from hpcelastic.cli.parser import Parser
 
 DIRECTORY = Path(__file__).with_name("reference")
+MANUAL_PAGE = Path(__file__).parents[1] / "packaging" / "hpcelastic.1"
 SCHEMA = Path(__file__).parents[1] / "hpcelastic" / "config" / "job.schema.json"
 _WIDTH = "100"
 """Columns of the help texts."""
@@ -132,8 +136,25 @@ def _text(value: Mapping[str, Any]) -> str:
     return re.sub(r"``(.+?)``", r"`\1`", text).replace("|", "\\|")
 
 
+def manual_page() -> str:
+    """Return the manual page of the command line."""
+    from argparse_manpage.manpage import Manpage
+
+    parser = whole_parser()
+    parser._manpage = [{"heading": "EXIT STATUS", "content": "0 on success; docs/reference/exit_codes.md has all."}]
+    page = str(Manpage(parser)).replace(
+        ".SH NAME\nhpcelastic\n",
+        ".SH NAME\nhpcelastic \\- elastic, fault\\-tolerant PyTorch training on SLURM clusters\n",
+        1,
+    )
+    return re.sub(
+        r"^\.TH .*$", f'.TH HPCELASTIC "1" "" "hpcelastic {__version__}" "User Commands"', page, count=1, flags=re.M
+    )
+
+
 def main() -> None:
     DIRECTORY.mkdir(exist_ok=True)
+    MANUAL_PAGE.write_text(manual_page())
     for name, text in pages().items():
         (DIRECTORY / name).write_text(text)
 

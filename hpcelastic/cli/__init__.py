@@ -42,6 +42,7 @@ COMMANDS = {
     "forgive": Command("allow nodes again after incidents", timeout=60.0),
     "config": Command("check a job file and show the resolved configuration"),
     "doctor": Command("check nodes, and the filesystem of a directory"),
+    "completion": Command("print the completion of commands and options for a shell"),
 }
 
 
@@ -70,7 +71,7 @@ def _run(name: str, arguments: list[str]) -> int:
     module = importlib.import_module(f"hpcelastic.cli.{name}")
     gc.freeze()
     gc.enable()
-    parser = Parser(prog=f"hpcelastic {name}", description=_as_sentence(COMMANDS[name].summary))
+    parser = Parser(prog=f"hpcelastic {name}", description=as_sentence(COMMANDS[name].summary))
     module.add_arguments(parser)
     # Options are allowed between overrides. All that follows a script or an action belongs to it.
     parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
@@ -96,5 +97,5 @@ def _no_command(arguments: list[str]) -> int:
     raise ConfigError("write the command first; see hpcelastic --help")
 
 
-def _as_sentence(text: str) -> str:
+def as_sentence(text: str) -> str:
     return text[0].upper() + text[1:] + "."

@@ -1,7 +1,6 @@
 """``hpcelastic doctor``: examine the filesystem of a directory for runs, and one or more nodes."""
 
 import argparse
-import json
 import os
 import sys
 import textwrap
@@ -10,11 +9,11 @@ from pathlib import Path
 
 from hpcelastic.agent.address import explain_address
 from hpcelastic.api.doctor import FULL, LIMIT, QUICK, Diagnosis, check_id, examine, run_in_child, save_verdict
+from hpcelastic.cli.json_output import add_json, print_json
 from hpcelastic.doctor.coordination import Members
 from hpcelastic.doctor.node_report import LocalNode
 from hpcelastic.doctor.verdict import Conclusion, FilesystemReport, Severity, advise, describe_changes, format_seconds
 from hpcelastic.errors import ConfigError
-from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.slurm.environment import slurm_task, step_rank
 
@@ -43,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interface", metavar="NAME", help="as network.interface: a name such as ib0, or a network such as 10.1.0.0/16"
     )
-    parser.add_argument("--json", action="store_true", help="print all measurements and the verdict as JSON")
+    add_json(parser, "all measurements and the verdict as a JSON object")
     group = parser.add_argument_group("several nodes without SLURM: start doctor on each node")
     group.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
     group.add_argument(
@@ -64,8 +63,10 @@ def _run(args: argparse.Namespace, members: Members) -> int:
     diagnosis = examine(directory, members, here, depth, progress, benchmark=args.benchmark)
     if diagnosis is None:
         return 0
-    lines = [_json(diagnosis)] if args.json else [*report(directory, diagnosis.verdict), *node_report(diagnosis)]
-    print("\n".join(lines), flush=True)
+    if args.json:
+        print_json(diagnosis)
+    else:
+        print("\n".join([*report(directory, diagnosis.verdict), *node_report(diagnosis)]), flush=True)
     path = save_verdict(directory, diagnosis.verdict)
     _report_progress(f"the verdict is in {path}")
     return 0 if diagnosis.fit else 1
@@ -142,10 +143,6 @@ def _format_lag(verdict: FilesystemReport) -> str:
     if verdict.nodes <= 1:
         return ""
     return f"changes by other nodes are visible within {format_seconds(max(verdict.lag, 0.01))}; "
-
-
-def _json(diagnosis: Diagnosis) -> str:
-    return json.dumps(encode(diagnosis), indent=2)
 
 
 def _report_progress(line: str) -> None:

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
         gpus = f", with {chosen.gpus} GPUs on each node" if chosen.gpus else ""
         print(f"partition: {chosen.name}{gpus}; the others are listed in {directory / 'job.yaml'}")
     enter = "" if directory == Path() else f"cd {directory}; "
-    print(f"next:\n  {enter}hpcelastic run job.yaml --nodes 2   # on this machine\n  {enter}hpcelastic submit job.yaml")
+    trial = "hpcelastic run job.yaml run.name=trial --nodes 2   # on this machine"
+    print(f"next:\n  {enter}{trial}\n  {enter}hpcelastic submit job.yaml")
     return 0
 
 

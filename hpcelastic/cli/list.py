@@ -3,14 +3,32 @@
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from hpcelastic.api.registry import holds_run, user_registry
 from hpcelastic.api.run import Run, find_runs
+from hpcelastic.cli.json_output import add_json, print_json
 from hpcelastic.errors import ConfigError, StoreError
 
-Row = tuple[str, str]
-"""The name of a run, and its status."""
 
+class Row(NamedTuple):
+    """A run in the list."""
+
+    name: str
+    directory: Path
+    phase: str
+    """The phase of the run; ``unreadable``, or ``gone`` if its directory does not exist any more."""
+
+    round: int
+    reason: str
+
+    @property
+    def line(self) -> str:
+        shown = f"  round {self.round:<3}" if self.phase not in (_UNREADABLE, _GONE) else ""
+        return f"{self.phase:9}{shown}  {self.reason}"
+
+
+_UNREADABLE, _GONE = "unreadable", "gone"
 
 _RUNS = "runs"
 """Inserted into the help text directly: before Python 3.12, argparse raises KeyError for a %(default)s of a positional
@@ -26,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also list runs in other directories that you have started, with their directories",
     )
+    add_json(parser, "an array of JSON objects, one for each run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -33,12 +52,16 @@ def run(args: argparse.Namespace) -> int:
     if not directory.is_dir() and not args.all:
         raise ConfigError(f"{directory.absolute()}: no such directory; write the directory of your runs, or use --all")
     found = find_runs(directory)
-    rows = [(run.name, f"{_line(run)}  {run.directory}" if args.all else _line(run)) for run in found]
+    rows = [_row(run) for run in found]
     if args.all:
         rows += _other_runs({run.directory for run in found})
-    width = max((len(name) for name, _ in rows), default=0)
-    for name, line in rows:
-        print(f"{name:{width}}  {line}")
+    if args.json:
+        print_json([row._asdict() for row in rows])
+        return 0
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        where = f"  {row.directory}" if args.all and row.phase != _GONE else ""
+        print(f"{row.name:{width}}  {row.line}{where}")
     if not rows:
         print("no runs" if args.all else f"no runs in {directory.absolute()}")
     return 0
@@ -51,14 +74,14 @@ def _other_runs(known: set[Path]) -> Iterator[Row]:
         if directory is None or directory in known:
             continue
         if holds_run(directory):
-            yield name, f"{_line(Run(directory))}  {directory}"
+            yield _row(Run(directory))._replace(name=name)
         else:
-            yield name, f"{'gone':9}  {registry.explain_missing(name, directory)}"
+            yield Row(name, directory, _GONE, 0, registry.explain_missing(name, directory))
 
 
-def _line(found: Run) -> str:
+def _row(found: Run) -> Row:
     try:
         status = found.status()
     except StoreError as error:  # a damaged run must not hide the others
-        return f"{'unreadable':9}  {error}"
-    return f"{status.phase:9}  round {status.round:<3}  {status.reason}"
+        return Row(found.name, found.directory, _UNREADABLE, 0, str(error))
+    return Row(found.name, found.directory, status.phase, status.round, status.reason)

@@ -1,12 +1,17 @@
 """``hpcelastic logs``: print the workers' output, each line with its round and rank."""
 
 import argparse
+import re
 import sys
 
 from hpcelastic.api.follow import worker_logs
 from hpcelastic.api.run import Run
 from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.cli.json_output import add_json, print_json_line
 from hpcelastic.errors import ConfigError
+
+_LINE = re.compile(r"\[(\d+)\.(\d+)\] (.*)", re.DOTALL)
+"""A line of a log as `Run.logs` yields it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-f", "--follow", action="store_true", help="print new lines until the run ends")
     parser.add_argument("--rank", type=int, metavar="N", help="print this rank only")
     parser.add_argument("--round", type=int, metavar="N", help="print this round only")
+    add_json(parser, "a JSON object for each line")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -21,7 +27,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.follow:
         _check_logs_exist(found, args)
     for line in found.logs(args.rank, round=args.round, follow=args.follow):
-        print(line, flush=args.follow)
+        if args.json and (parts := _LINE.match(line)):
+            print_json_line({"round": int(parts[1]), "rank": int(parts[2]), "line": parts[3]})
+        else:
+            print(line, flush=args.follow)
     return 0
 
 

@@ -5,6 +5,7 @@ import argparse
 from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.cli.json_output import add_json, print_json
 from hpcelastic.errors import SlurmError
 from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.state import Phase, name_of
@@ -13,11 +14,15 @@ from hpcelastic.storage.paths import RunPaths
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, optional=True)
+    add_json(parser, "the status as a JSON object")
 
 
 def run(args: argparse.Namespace) -> int:
     status = find_run(args).status()
-    print("\n".join(lines(status, _jobs(status))))
+    if args.json:
+        print_json(status)
+    else:
+        print("\n".join(lines(status, _jobs(status))))
     return 1 if status.ended and status.phase != Phase.SUCCEEDED.value else 0
 
 

@@ -6,6 +6,7 @@ from hpcelastic.api.launch import resolve, start
 from hpcelastic.api.run import Run
 from hpcelastic.cli import sbatch
 from hpcelastic.cli.job import add_job, add_resume, warning_printer
+from hpcelastic.cli.json_output import add_json, print_json_line
 from hpcelastic.slurm.submission import remarks
 
 
@@ -17,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = "print the command line and the script without submitting them"
     parser.add_argument("--dry-run", action="store_true", help=what)
+    add_json(parser, "a JSON object with name, job and directory; with --wait, another with phase and reason")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -27,15 +29,23 @@ def run(args: argparse.Namespace) -> int:
     started = start(config, resume=args.resume)
     for line in remarks(config):
         warn(line)
-    print(f"submitted {started.name} as SLURM job {started.status().jobs[-1]}; its directory is {started.directory}")
+    job = started.status().jobs[-1]
+    if args.json:
+        print_json_line({"name": started.name, "job": job, "directory": started.directory})
+    else:
+        print(f"submitted {started.name} as SLURM job {job}; its directory is {started.directory}")
     if args.wait:
-        return wait(started)
-    print(f"hpcelastic status {started.directory}\nhpcelastic logs -f {started.directory}")
+        return _wait(started, args.json)
+    if not args.json:
+        print(f"hpcelastic status {started.directory}\nhpcelastic logs -f {started.directory}")
     return 0
 
 
-def wait(started: Run) -> int:
+def _wait(started: Run, json: bool) -> int:
     """Wait until the run has ended, and print its phase."""
     status = started.wait()
-    print(f"{status.name} has {status.phase}: {status.reason}")
+    if json:
+        print_json_line({"name": status.name, "phase": status.phase, "reason": status.reason})
+    else:
+        print(f"{status.name} has {status.phase}: {status.reason}")
     return 0 if status.phase == "succeeded" else 1

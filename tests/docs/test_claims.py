@@ -16,7 +16,8 @@ from hpcelastic.config.job import RENAMED_KEYS
 from hpcelastic.config.schema import job_schema
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([ROOT / "README.md", ROOT / "tests" / "README.md", *(ROOT / "docs").rglob("*.md")])
+PAGES = [page for page in PAGES if page.parent.name != "adr"]  # a decision names what existed at its time
 FOLDERS = ("benchmarks", "configs", "docs", "examples", "hpcelastic", "tests")
 """Not ``slurm``, which is also a directory of a run. A name in capitals is a placeholder."""
 

@@ -1,4 +1,4 @@
-"""The commands of the README's section on SLURM, executed in order as a new user would."""
+"""The commands of the tutorial's section on commands, executed in order as a new user would."""
 
 import re
 import shlex
@@ -11,13 +11,14 @@ import pytest
 
 from hpcelastic.protocol.events import WorkersPoll
 from tests.cluster import SlurmCluster
+from tests.docs.code_blocks import blocks_of, commands
 
 ROOT = Path(__file__).parents[2]
 ENDED = 240.0
 """Time limit for one command in seconds. It is long, because the machine may be busy with other tests."""
 
-SECTION = (ROOT / "README.md").read_text().partition("## On a SLURM cluster\n")[2].partition("\n## ")[0]
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL)
+PAGE = ROOT / "docs" / "tutorials" / "first_job.md"
+BLOCKS = [(block.language, block.text) for block in blocks_of(PAGE)]
 
 # The adaptations of a user to the cluster: it has four nodes, each with one GPU that is a fake.
 FITTED = {
@@ -40,12 +41,6 @@ def fitted(text: str, edits: dict[str, str]) -> str:
     for old, new in edits.items():
         text = text.replace(old, new)
     return text
-
-
-def commands(block: str) -> list[str]:
-    """Return the lines of a block without comments. A line that ends with a backslash is continued."""
-    lines = block.replace("\\\n", " ").splitlines()
-    return [found for line in lines if (found := line.partition(" #")[0].strip())]
 
 
 class Terminal:
@@ -96,7 +91,7 @@ def test_the_commands_of_a_run(terminal: Terminal) -> None:
     (job,) = (text for kind, text in BLOCKS if kind == "yaml")
     job = fitted(job, FITTED).replace("train.py}", "train.py, args: [--step-time, 0.05, --epochs, 60]}")
     (terminal.path / "job.yaml").write_text(job)
-    (block,) = (text for _, text in BLOCKS if "hpcelastic submit job.yaml" in text)
+    (block,) = (text for _, text in BLOCKS if "hpcelastic drain" in text)
     output: dict[str, str] = {}
     for line in commands(fitted(block, FITTED)):
         command = shlex.split(line)[1]
@@ -128,7 +123,6 @@ def test_a_line_of_torchrun(terminal: Terminal) -> None:
 
 
 def test_the_doctor(terminal: Terminal) -> None:
-    (line,) = (commands(text)[0] for _, text in BLOCKS if "hpcelastic doctor" in text)
-    terminal.types("mkdir -p $SCRATCH/runs")
-    output = terminal.types(line)
+    (line,) = (commands(text)[-1] for _, text in BLOCKS if "hpcelastic doctor" in text)
+    output = terminal.types(f"mkdir -p runs; {line}")
     assert "n1" in output and "n2" in output
