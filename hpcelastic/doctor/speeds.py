@@ -20,8 +20,9 @@ _SLOW = 0.8
 _SLOW_PAIR = 0.6
 """The part of the median bandwidth below which a connection is slow."""
 
-_LATE_FACTOR, _LATE_SECONDS = 3.0, 0.0005
-"""A connection is slow if its latency is more than so many times the median and so many seconds more."""
+_LATE_FACTOR, _LATE_SECONDS, _LATE_DEVIATIONS = 3.0, 0.0005, 20.0
+"""A connection is slow if its latency is more than so many times the median, and so many seconds and so many typical
+deviations more. The deviations are large on busy nodes, because their processes wait for processors."""
 
 _SLOW_FILES = 0.25
 """The part of the median below which the filesystem is slow on a node. It is shared, so it varies more."""
@@ -122,19 +123,31 @@ def _slow_connections(speeds: Sequence[NodeSpeed], medians: dict[str, float]) ->
     nodes = [speed.node for speed in speeds]
     measured = [(rank, pair) for rank, speed in enumerate(speeds) for pair in speed.pairs]
     good = [pair for _, pair in measured if not pair.error]
-    latency = bandwidth = 0.0
+    latency = late = bandwidth = 0.0
     gather: float | None = None
     if good:
         # Of each node its best connection, because a slow node slows down half of all connections of four nodes.
         latency = -_median_of_best(speeds, lambda pair: -pair.latency)
+        late = latency + _lateness(latency, good)
         medians["network bandwidth"] = bandwidth = _median_of_best(speeds, lambda pair: pair.bandwidth)
         if any(pair.gather is not None for pair in good):
             medians["GPU network bandwidth"] = gather = _median_of_best(speeds, lambda pair: pair.gather or 0.0)
     bad: dict[tuple[str, str], str] = {}
     for rank, pair in measured:
-        if why := _why_slow(pair, latency, bandwidth, gather):
+        why = _why_slow(pair, bandwidth, gather)
+        if not why and pair.latency > late:
+            why = f"latency {pair.latency * 1e6:.0f} us, {pair.latency / latency:.1f} times the median"
+        if why:
             bad.setdefault((nodes[min(rank, pair.other)], nodes[max(rank, pair.other)]), why)
     return bad
+
+
+def _lateness(latency: float, pairs: Sequence[PairSpeed]) -> float:
+    """Return the seconds by which a connection must exceed the median ``latency`` to be slow."""
+    deviations = sorted(abs(pair.latency - latency) for pair in pairs)
+    # The first quartile, because a slow node slows down two thirds of all connections of three nodes.
+    typical = deviations[(len(deviations) - 1) // 4]
+    return max((_LATE_FACTOR - 1) * latency, _LATE_SECONDS, _LATE_DEVIATIONS * typical)
 
 
 def _median_of_best(speeds: Sequence[NodeSpeed], pick: Callable[[PairSpeed], float]) -> float:
@@ -147,16 +160,14 @@ def _measured(speed: NodeSpeed) -> bool:
     return any(not pair.error for pair in speed.pairs)
 
 
-def _why_slow(pair: PairSpeed, latency: float, bandwidth: float, gather: float | None) -> str:
-    """Return why a connection is slow; empty if it is not."""
+def _why_slow(pair: PairSpeed, bandwidth: float, gather: float | None) -> str:
+    """Return why a connection is broken, or its bandwidth low; empty if it is not."""
     if pair.error:
         return pair.error
     if pair.bandwidth < _SLOW_PAIR * bandwidth:
         return f"bandwidth {_scaled(pair.bandwidth, 'B/s')}, {pair.bandwidth / bandwidth:.0%} of the median"
     if pair.gather is not None and gather is not None and pair.gather < _SLOW_PAIR * gather:
         return f"bandwidth between GPUs {_scaled(pair.gather, 'B/s')}, {pair.gather / gather:.0%} of the median"
-    if pair.latency > max(_LATE_FACTOR * latency, latency + _LATE_SECONDS):
-        return f"latency {pair.latency * 1e6:.0f} us, {pair.latency / latency:.1f} times the median"
     return ""
 
 
