@@ -27,6 +27,7 @@ NAMES = (
     "keep",
     "watching",
     "silent_node",
+    "hangs",
     "preflight",
     "gpu",
 )

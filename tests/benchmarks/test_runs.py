@@ -14,6 +14,7 @@ import pytest
 from benchmarks import (
     agent_cost,
     gpu,
+    hangs,
     keep,
     metered,
     operations,
@@ -255,6 +256,13 @@ def test_the_owner_of_a_port() -> None:
         listener.listen()
         assert listens(os.getpid(), port)
         assert not listens(os.getppid(), port)
+
+
+@pytest.mark.slow
+def test_a_hang_is_named_and_the_training_continues() -> None:
+    results = through_json(hangs.measure, hangs.QUICK)
+    assert [row[-1] for row in hangs.tables(results)[0].rows] == ["1 of 1"]
+    assert results["runs"][0]["again"] is not None
 
 
 @pytest.mark.slow
