@@ -13,10 +13,11 @@ def as_html(status: RunStatus, waits_for: str = "", lines: Iterable[str] = ()) -
     """Return the status of a run and the last lines of its logs."""
     rows = (f"<tr>{_cells(node.name, node.node_state, node.ranks)}</tr>" for node in status.nodes)
     waits = f"<br>waits for {escape(waits_for or status.waits_for)}" if waits_for or status.waits_for else ""
+    slow = f"<br>{escape(status.stragglers)}" if status.stragglers else ""
     log = "\n".join(map(escape, lines))
     return (
         f"<b>{escape(status.name)}</b> {_phase(status)}, round {status.round}, world size {status.world_size}, "
-        f"restarts {status.restarts} of {status.max_restarts}<br>{escape(status.reason)}{waits}"
+        f"restarts {status.restarts} of {status.max_restarts}<br>{escape(status.reason)}{waits}{slow}"
         f"<table><tr><th>node</th><th>state</th><th>ranks</th></tr>{''.join(rows)}</table>"
         f"<code>{escape(str(status.directory))}</code>" + (f"<pre>{log}</pre>" if log else "")
     )

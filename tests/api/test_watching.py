@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,15 @@ import pytest
 from hpcelastic import Run, RunFailed, submit
 from hpcelastic.api import display, watching
 from hpcelastic.api.status import RunStatus
+from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.findings import Slow
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Phase
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.paths import RunPaths
+from hpcelastic.storage.register import Register
 from tests.api.jobs import KEYWORDS, WAITS, job
 from tests.cli.shell import TIMEOUT, Shell, eventually
 
@@ -264,3 +273,21 @@ def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None
     assert process.wait(TIMEOUT) == 0
     assert b"\x1b[1A" in shown
     os.close(ours)
+
+
+def test_a_straggler_that_comes_and_goes_is_shown_once(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases):
+        directory.mkdir(parents=True)
+    register, state = Register(paths.register, "test"), open_run(FileBackend(paths), "r", Settings(), "test")
+    state = replace(state, phase=Phase.RUNNING, round=1, reason="round 1 formed on 2 nodes")
+    view, shown = display._ProgressView(Run(paths.root)), list[str]()
+    for version, ranks in enumerate([(3,), (), (3,), (4,)], start=1):
+        register.commit(version, encode(replace(state, slow=Slow(1, ranks, f"{ranks} is slow" if ranks else ""))))
+        shown += view.refresh()
+    assert shown == [
+        "--- running, round 1, world size 0: round 1 formed on 2 nodes",
+        "--- (3,) is slow",
+        "--- (4,) is slow",
+    ]
+    assert "(4,) is slow" in str(display._panel(view).renderables[2])
