@@ -157,6 +157,8 @@ class LocalNodes:
         command = [sys.executable, "-m", "hpcelastic", "agent", "--run-dir", str(self._paths.root)]
         command += ["--node-name", f"node{index}", "--local-addr", "127.0.0.1", "--job", f"{self._job}:{self._count}"]
         environ = {key: value for key, value in os.environ.items() if not key.startswith("SLURM")}
+        if self._count > 1:  # the nodes share the processors of this machine, as the workers of a node do
+            environ.setdefault("OMP_NUM_THREADS", "1")
         with self.log(index).open("ab") as log:
             self._agents[index] = subprocess.Popen(
                 command, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
