@@ -1,6 +1,7 @@
 """``hpcelastic init``: write a job file, a batch script and a training script to start from."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     directory = Path(args.directory)
-    exists = (directory / args.script).is_file()
+    exists = Path(os.path.normpath(directory / args.script)).is_file()  # the directory may not exist yet
     if not exists and args.script != _SCRIPT:
         raise ConfigError(f"--script: {directory / args.script}: no such file; its path is relative to {directory}")
     partitions = _partitions(args.partition)

@@ -77,6 +77,7 @@ def test_a_script_of_the_user(shell: Shell) -> None:
     assert shell.command("init", "code", "--script", "mine.py").returncode == 0
     assert "script: mine.py" in (shell.directory / "code" / "job.yaml").read_text()
     assert not (shell.directory / "code" / "train.py").exists()
+    assert shell.command("init", "new", "--script", "../code/mine.py").returncode == 0
 
 
 @pytest.mark.slow
