@@ -1,5 +1,6 @@
 """A training with Lightning that stops and continues has the same result as one that does not stop."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from hpcelastic.errors import ConfigError
+from hpcelastic.errors import ConfigError, PoisonedState
 from hpcelastic.training import Checkpoints, GlobalBatches
 
 pytestmark = pytest.mark.slow  # imports Lightning
@@ -119,3 +120,39 @@ def test_a_strategy_with_checkpoints_of_its_own_is_refused(tmp_path: Path) -> No
     callback: Any = CheckpointCallback(Checkpoints(tmp_path), save_every=1)
     with pytest.raises(ConfigError, match="SimpleNamespace loads checkpoints in a format of its own"):
         callback.on_fit_start(SimpleNamespace(strategy=strategy), None)
+
+
+@pytest.mark.parametrize("check", [True, False])
+def test_a_loss_that_is_not_finite_ends_the_process_before_the_backward_pass(check: bool, tmp_path: Path) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+
+    from hpcelastic.training.lightning import CheckpointCallback
+
+    class Net(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(1, 1)
+
+        def training_step(self, batch: list[torch.Tensor], number: int) -> torch.Tensor:
+            return self.net(batch[0]).square().mean() * (math.nan if number == 3 else 1.0)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.001)
+
+    model = Net()
+    trainer = Trainer(
+        accelerator="cpu",
+        max_epochs=1,
+        callbacks=[CheckpointCallback(Checkpoints(tmp_path), save_every=2, check_loss=check)],
+        enable_checkpointing=False,
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    loader = torch.utils.data.DataLoader(TensorDataset(torch.ones(6, 1)))
+    if not check:
+        trainer.fit(model, loader)
+        return
+    with pytest.raises(PoisonedState, match="the loss is nan after 3 steps; training returns to the checkpoint of step 2"):
+        trainer.fit(model, loader)
+    assert torch.isfinite(model.net.weight).all()

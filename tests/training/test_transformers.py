@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from hpcelastic.errors import PoisonedState
 from hpcelastic.training import Checkpoints
 
 pytestmark = pytest.mark.slow  # imports Transformers
@@ -120,3 +121,48 @@ def test_another_size_of_the_batch_is_reported(
     with caplog.at_level(logging.WARNING, "hpcelastic"):
         train(tmp_path, monkeypatch, seed=0, per_device_train_batch_size=2)
     assert "the batches of the checkpoint have 4 samples over all ranks, and now have 2" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("factor", "options", "problem"),
+    [
+        (float("nan"), {"logging_nan_inf_filter": False}, "the loss is nan after 4 steps"),
+        (float("nan"), {}, "the loss is nan after 4 steps"),  # of the gradient, because the Trainer hides the loss
+        (1e6, {"logging_nan_inf_filter": False}, "more than 10 times"),
+    ],
+    ids=["not a number", "a gradient", "a spike"],
+)
+def test_a_bad_loss_ends_the_process(factor: float, options: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from hpcelastic.training.transformers import CheckpointCallback
+
+    bad_step = 4 if factor != factor else 30
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.steps = torch.nn.Linear(1, 1), 0
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            self.steps += 1
+            loss = (self.net(x * 0) - 5).square().mean() * (factor if self.steps == bad_step else 1.0)
+            return {"loss": loss, "logits": x}
+
+    arguments = TrainingArguments(
+        str(tmp_path / "output"),
+        max_steps=40,
+        learning_rate=1e-6,
+        logging_steps=1,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        label_names=["x"],
+        per_device_train_batch_size=4,
+        **options,
+    )
+    trainer = Trainer(Net(), arguments, train_dataset=Numbers())
+    CheckpointCallback(trainer, Checkpoints(tmp_path / "checkpoints"), save_every=2, check_loss=True, spike=10.0)
+    with pytest.raises(PoisonedState, match=problem):
+        trainer.train()
