@@ -1,6 +1,6 @@
-"""Writes docs/reference/cli.md, docs/reference/job_file.md and the manual page packaging/hpcelastic.1.
+"""Writes the pages cli.md, job_file.md and causes.md of docs/reference, and the manual page packaging/hpcelastic.1.
 
-They are made from the parsers and from the schema of job files. ``python docs/make_reference.py`` writes them anew. Do
+They are made from the parsers, from the schema of job files, and from the known causes of failures. ``python docs/make_reference.py`` writes them anew. Do
 not edit them.
 """
 
@@ -17,6 +17,7 @@ from hpcelastic import __version__
 from hpcelastic.cli import COMMANDS
 from hpcelastic.cli.completion import whole_parser
 from hpcelastic.cli.parser import Parser
+from hpcelastic.health.known_causes import CAUSES
 
 DIRECTORY = Path(__file__).with_name("reference")
 MANUAL_PAGE = Path(__file__).parents[1] / "packaging" / "hpcelastic.1"
@@ -32,6 +33,17 @@ _CLI = """\
 Every command prints its help with `--help`. The exit statuses are in [exit_codes.md](exit_codes.md). A command that
 names a run accepts its directory, or the name of a run that this user has started on this cluster.
 """
+_CAUSES = """\
+# Known causes
+
+`python docs/make_reference.py` makes this page from `hpcelastic/health/known_causes`.
+
+The report of a failure, `hpcelastic status` and `RunFailed` name the cause and a remedy if the message of the root cause
+is one of these. The first cause that matches applies. An echo is what a rank sees of a failure elsewhere. Some causes
+also count as [incidents](../health.md#incidents) of the node.
+
+| id | cause | blame | certainty | remedy | source of the message |
+| --- | --- | --- | --- | --- | --- |"""
 _JOB = """\
 # Job file
 
@@ -45,7 +57,15 @@ the parts of its name: `slurm.time=60`. `hpcelastic config show FILE` prints eac
 
 def pages() -> dict[str, str]:
     """Return the text of each page by its name."""
-    return {"cli.md": _cli(), "job_file.md": _job_file()}
+    return {"cli.md": _cli(), "job_file.md": _job_file(), "causes.md": _causes()}
+
+
+def _causes() -> str:
+    rows = [
+        f"| {cause.id} | {cause.text} | {cause.blame.value} | {cause.certainty.value} | {cause.remedy} | {cause.source} |"
+        for cause in CAUSES
+    ]
+    return "\n".join([_CAUSES, *rows]) + "\n"
 
 
 def _cli() -> str:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 
 from hpcelastic.errors import RunFailed
+from hpcelastic.health.known_causes import explain
 from hpcelastic.protocol.state import Failure, name_of
 
 
@@ -25,8 +26,12 @@ def print_failures(error: RunFailed) -> None:
 
 
 def describe(failure: Failure, *, full: bool) -> str:
-    """Describe a failure: rank, node, log path, and with ``full`` the traceback."""
+    """Describe a failure: rank, node, log path, and with ``full`` what is known about its cause, and the traceback."""
     head = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
     log = f"\n  log: {failure.log}" if failure.log else ""
-    text = "".join(f"\n  | {line}" for line in failure.traceback.splitlines()) if full else ""
-    return f"{'root cause' if full else 'then'}: {head}{log}{text}"
+    if not full:
+        return f"then: {head}{log}"
+    known = explain(failure.message, failure.traceback)
+    advice = f"\n  cause: {known.text}\n  remedy: {known.remedy}" if known else ""
+    text = "".join(f"\n  | {line}" for line in failure.traceback.splitlines())
+    return f"root cause: {head}{log}{advice}{text}"

@@ -7,6 +7,7 @@ from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.cli.json_output import add_json, print_json
 from hpcelastic.errors import SlurmError
+from hpcelastic.health.known_causes import explain
 from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.storage.paths import RunPaths
@@ -56,6 +57,8 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     for i, failure in enumerate(status.failures):
         where = f"rank {failure.rank} on {name_of(failure.node)} in round {failure.round}: {failure.message}"
         rows.append(f"{'failures' if i == 0 else '':10} {where}" + (f"; log: {failure.log}" if failure.log else ""))
+    if status.failures and (known := explain(status.failures[0].message, status.failures[0].traceback)):
+        rows += [f"cause      {known.text}", f"remedy     {known.remedy}"]
     return rows
 
 

@@ -30,7 +30,7 @@ OPTIONS_OF_OTHERS = {
     "apptainer": "--bind --nv --pwd",
     "torchx": "--cpu --dryrun --env --gpu --image --max_retries --memMB --mounts --script",
     "horovodrun": "--host-discovery-script --max-np --min-np",
-    "ft_launcher": "--ft-",
+    "ft_launcher": "--ft- --ft-segment",
     "torch.distributed.launch": "--local-rank",
     "etcd": "--enable-v2",
     "pytest": "--dist",

@@ -37,9 +37,10 @@ def test_each_option_is_in_the_section_of_its_command(command: str) -> None:
     assert section and not missing, f"run python docs/make_reference.py: {missing}"
 
 
-def test_the_page_of_job_files_is_up_to_date() -> None:
-    expected = MAKER["pages"]()["job_file.md"]
-    assert (DOCS / "reference" / "job_file.md").read_text() == expected, "run python docs/make_reference.py"
+@pytest.mark.parametrize("page", ["job_file.md", "causes.md"])
+def test_a_page_is_up_to_date(page: str) -> None:
+    expected = MAKER["pages"]()[page]
+    assert (DOCS / "reference" / page).read_text() == expected, "run python docs/make_reference.py"
 
 
 def test_each_exit_status_is_explained() -> None:

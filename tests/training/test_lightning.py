@@ -153,6 +153,8 @@ def test_a_loss_that_is_not_finite_ends_the_process_before_the_backward_pass(che
     if not check:
         trainer.fit(model, loader)
         return
-    with pytest.raises(PoisonedState, match="the loss is nan after 3 steps; training returns to the checkpoint of step 2"):
+    with pytest.raises(
+        PoisonedState, match="the loss is nan after 3 steps; training returns to the checkpoint of step 2"
+    ):
         trainer.fit(model, loader)
     assert torch.isfinite(model.net.weight).all()

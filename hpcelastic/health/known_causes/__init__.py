@@ -1,0 +1,26 @@
+"""What is known about failures: their messages, causes and remedies. Pure.
+
+The first cause whose pattern matches applies. Causes that name a fault come before those that are echoes of a failure
+elsewhere.
+"""
+
+from hpcelastic.health.known_causes import communication, gpu, host, program
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+
+_ALL = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
+CAUSES = tuple(sorted(_ALL, key=lambda cause: cause.certainty is Certainty.ECHO))
+"""All known causes, in the order in which they are tried."""
+
+__all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain"]
+
+
+def explain(message: str, traceback: str = "") -> KnownCause | None:
+    """Return the cause that the message of a failure indicates, or else its traceback; None if it is unknown.
+
+    Examples:
+        >>> cause = explain("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+        >>> cause.id, cause.blame.value
+        ('cuda-out-of-memory', 'program')
+    """
+    texts = (message, traceback)
+    return next((cause for text in texts if text for cause in CAUSES if cause.matches(text)), None)

@@ -1,0 +1,61 @@
+"""What is known about a cause of failures. Pure."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+
+from hpcelastic.health.incidents import IncidentKind
+
+
+class Blame(Enum):
+    """What is at fault."""
+
+    PROGRAM = "program"
+    """The script, its data, its settings, or its environment."""
+
+    NODE = "node"
+    NETWORK = "network"
+    FILESYSTEM = "filesystem"
+    SCHEDULER = "scheduler"
+    UNKNOWN = "unknown"
+
+
+class Certainty(Enum):
+    """How much the message says about the cause."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+
+    ECHO = "echo"
+    """The message is what other ranks see of a failure elsewhere."""
+
+
+@dataclass(frozen=True)
+class KnownCause:
+    """A cause of failures, and how its message is recognised."""
+
+    id: str
+    pattern: str
+    """A regular expression, which is searched in the message and the traceback without regard to case."""
+
+    text: str
+    """What has happened, in one sentence."""
+
+    blame: Blame
+    certainty: Certainty
+    remedy: str
+    """What to do, in one sentence."""
+
+    source: str
+    """Where the message and its meaning are documented."""
+
+    incident: IncidentKind | None = None
+    """The incident that is recorded for the node; None if the machine is not suspected."""
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern, re.IGNORECASE)
+
+    def matches(self, text: str) -> bool:
+        return self._compiled.search(text) is not None
