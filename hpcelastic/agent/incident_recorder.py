@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
-from hpcelastic.health.causes import classify_failure
 from hpcelastic.health.incidents import Incident, IncidentKind, record
 from hpcelastic.health.memory import record_losses
 from hpcelastic.protocol.state import Failure, Member, Participant, Phase, State
@@ -46,6 +45,8 @@ class IncidentRecorder:
         """Record the failure of a worker on this node if the machine caused it. Return the kind of the incident."""
         if not self._enabled:
             return None
+        from hpcelastic.health.causes import classify_failure  # here, because most agents have no failure
+
         cause = classify_failure(failure.exit_code, failure.message, failure.traceback)
         if cause is not None:
             message = f"rank {failure.rank}: {failure.message}"

@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable
 
 from hpcelastic.errors import RunFailed
-from hpcelastic.health.known_causes import explain
 from hpcelastic.protocol.state import Failure, name_of
 
 
@@ -31,6 +30,8 @@ def describe(failure: Failure, *, full: bool) -> str:
     log = f"\n  log: {failure.log}" if failure.log else ""
     if not full:
         return f"then: {head}{log}"
+    from hpcelastic.health.known_causes import explain  # here, because most agents end without a failure
+
     known = explain(failure.message, failure.traceback)
     advice = f"\n  cause: {known.text}\n  remedy: {known.remedy}" if known else ""
     text = "".join(f"\n  | {line}" for line in failure.traceback.splitlines())
