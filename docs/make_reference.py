@@ -1,7 +1,7 @@
 """Writes the pages cli.md, job_file.md and causes.md of docs/reference, and the manual page packaging/hpcelastic.1.
 
-They are made from the parsers, from the schema of job files, and from the known causes of failures. ``python docs/make_reference.py`` writes them anew. Do
-not edit them.
+They are made from the parsers, from the schema of job files, and from the known causes of failures. The command
+``python docs/make_reference.py`` writes them anew. Do not edit them.
 """
 
 import argparse
@@ -38,9 +38,9 @@ _CAUSES = """\
 
 `python docs/make_reference.py` makes this page from `hpcelastic/health/known_causes`.
 
-The report of a failure, `hpcelastic status` and `RunFailed` name the cause and a remedy if the message of the root cause
-is one of these. The first cause that matches applies. An echo is what a rank sees of a failure elsewhere. Some causes
-also count as [incidents](../health.md#incidents) of the node.
+The report of a failure, `hpcelastic status` and `RunFailed` name the cause and a remedy if the message of the root
+cause is one of these. The first cause that matches applies. An echo is what a rank sees of a failure elsewhere. Some
+causes also count as [incidents](../health.md#incidents) of the node.
 
 | id | cause | blame | certainty | remedy | source of the message |
 | --- | --- | --- | --- | --- | --- |"""
@@ -61,11 +61,8 @@ def pages() -> dict[str, str]:
 
 
 def _causes() -> str:
-    rows = [
-        f"| {cause.id} | {cause.text} | {cause.blame.value} | {cause.certainty.value} | {cause.remedy} | {cause.source} |"
-        for cause in CAUSES
-    ]
-    return "\n".join([_CAUSES, *rows]) + "\n"
+    rows = ((each.id, each.text, each.blame.value, each.certainty.value, each.remedy, each.source) for each in CAUSES)
+    return "\n".join([_CAUSES, *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
 def _cli() -> str:
