@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import recovery
-from benchmarks.report import significant
+from benchmarks.report import median, significant
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -74,3 +74,25 @@ def test_the_picture_of_the_race_shows_every_figure_of_the_benchmark() -> None:
         whole = sum(recovery.phases(BENCHMARK, scenario).values())
         for text in (scenario, f"{significant(whole)} s"):
             assert f"<!-- {text} -->" in drawn, "run python -m benchmarks --render recovery"
+
+
+def test_the_measured_times_of_the_readme_are_those_of_the_benchmark() -> None:
+    text = (DOCS.parent / "README.md").read_text()
+    found = re.search(
+        r"after SIGKILL of a worker, all workers train again in ([\d.]+) s, and in ([\d.]+) s with ft_launcher [\d.]+\. "
+        r"After SIGKILL of a node, they train again in ([\d.]+) s, and in ([\d.]+) s with torchrun",
+        text,
+    )
+    assert found
+    worker, node = "SIGKILL of a worker", "SIGKILL of the last node"
+    measured = [
+        median(recovery.seconds(BENCHMARK, scenario, side))
+        for scenario, side in [
+            (worker, "hpcelastic"),
+            (worker, "ft_launcher"),
+            (node, "hpcelastic"),
+            (node, "torchrun"),
+        ]
+    ]
+    for shown, seconds in zip(found.groups(), measured, strict=True):
+        assert seconds is not None and float(shown) == pytest.approx(seconds, rel=0.05)
