@@ -86,7 +86,6 @@ def test_the_measured_times_of_the_readme_are_those_of_the_benchmark() -> None:
         text,
     )
     assert found
-    worker, node = "SIGKILL of a worker", "SIGKILL of the last node"
     for shown, scenario, side in zip(
         found.groups(),
         ("SIGKILL of a worker", "SIGKILL of a worker", "SIGKILL of the last node", "SIGKILL of the last node"),
