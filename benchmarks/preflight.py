@@ -90,7 +90,8 @@ def _measured_once(parameters: Parameters) -> dict[str, Any]:
                 _await(directory / f"{rank}.namespace")
                 switch.plug(f"port{rank}", f"{switch.subnet}.{rank + 1}", child)
             start = time.monotonic()
-            (directory / "start").write_text(switch.subnet)
+            (directory / "start.new").write_text(switch.subnet)
+            (directory / "start.new").rename(directory / "start")
             for rank in range(count):
                 _await(directory / f"{rank}.json")
             seconds = time.monotonic() - start

@@ -20,7 +20,7 @@ _SLOW = 0.8
 _SLOW_PAIR = 0.6
 """The part of the median bandwidth below which a connection is slow."""
 
-_LATE_FACTOR, _LATE_SECONDS, _LATE_DEVIATIONS = 3.0, 0.0005, 20.0
+_LATE_FACTOR, _LATE_SECONDS, _LATE_DEVIATIONS = 3.0, 0.001, 20.0
 """A connection is slow if its latency is more than so many times the median, and so many seconds and so many typical
 deviations more. The deviations are large on busy nodes, because their processes wait for processors."""
 

@@ -28,7 +28,12 @@ _SECONDS = 0.5
 """Duration of each measurement. The best of three counts, because a machine may be busy for a moment."""
 
 _TRIES = 3
-_PINGS = 50
+_PINGS = 20
+"""Number of collectives of one number in each of the measurements of latency."""
+
+_PAUSES, _PAUSE = 6, 0.2
+"""Number of pauses between these measurements, and the seconds of a pause."""
+
 _BYTES, _FEW_BYTES = 16 << 20, 1 << 20
 """Size of the messages that measure a bandwidth, and that of the first ones. A slow connection transfers only these."""
 
@@ -116,8 +121,17 @@ def _measured(store: Any, rank: int) -> dict[str, Any]:
 
     with _group("gloo", store, rank):
         one = torch.zeros(1)
-        latency = statistics.median(_times(lambda: torch.distributed.all_reduce(one), _PINGS))
+
+        def ping() -> float:
+            return statistics.median(_times(lambda: torch.distributed.all_reduce(one), _PINGS))
+
+        # At several times, because other processes may delay many collectives in a row.
+        latencies = [ping()]
         bandwidth = _gathered(torch, "cpu")
+        for _ in range(_PAUSES):
+            latencies.append(ping())
+            time.sleep(_PAUSE)
+        latency = min(latencies)
     gather = None
     if torch.cuda.is_available():
         with _group("nccl", store, rank):
