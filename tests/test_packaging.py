@@ -15,6 +15,7 @@ import yaml
 from hpcelastic import __version__
 from hpcelastic.cli import COMMANDS, main
 from hpcelastic.cli.completion import whole_parser
+from tests.wheel import build_wheel
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -27,12 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    directory = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = directory.glob("*.whl")
-    return zipfile.ZipFile(found)
+    return zipfile.ZipFile(build_wheel(tmp_path_factory.mktemp("wheel")))
 
 
 @pytest.fixture(scope="module")

@@ -151,8 +151,9 @@ def _hang(state: State) -> str:
 def _stragglers(state: State) -> Slow | None:
     """Return the stragglers of the running round; None if there are none."""
     slow = state.slow
-    runs = slow is not None and slow.round == state.round and state.phase is Phase.RUNNING
-    return slow if runs and slow is not None and slow.text else None
+    if slow is None or not slow.text or slow.round != state.round or state.phase is not Phase.RUNNING:
+        return None
+    return slow
 
 
 def _node_statuses(state: State, leases: Mapping[str, Lease]) -> Iterator[NodeStatus]:

@@ -17,6 +17,7 @@ import pytest
 from tests.cli.shell import MARK, Shell, shell_in
 from tests.cluster import SlurmCluster
 from tests.docs.code_blocks import ROOT, blocks_of
+from tests.wheel import build_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
@@ -26,12 +27,7 @@ FreshCluster = Callable[..., SlurmCluster]
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    directory = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "build", "--wheel", "--outdir", str(directory), str(ROOT)]
-    done = subprocess.run(build, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (found,) = directory.glob("*.whl")
-    return found
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
@@ -42,7 +38,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 def script(page: str, sections: tuple[str, ...] = ()) -> str:
     """Return a script with the blocks of a page, or of some sections: the commands, and files with their names."""
-    path, lines, section = ROOT / page, [], ""
+    path, lines = ROOT / page, list[str]()
     titles = {number: line[3:] for number, line in enumerate(path.read_text().splitlines(), 1) if line[:3] == "## "}
     for block in blocks_of(path):
         section = next((titles[number] for number in sorted(titles, reverse=True) if number < block.line), "")

@@ -1,4 +1,4 @@
-"""What is known about failures: their messages, causes and remedies. Pure.
+"""The known causes of failures, with their messages and remedies. Pure.
 
 The first cause whose pattern matches applies. Causes that name a fault come before those that are echoes of a failure
 elsewhere.

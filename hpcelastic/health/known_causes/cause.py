@@ -1,4 +1,4 @@
-"""What is known about a cause of failures. Pure."""
+"""A known cause of failures. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hpcelastic.health.incidents import IncidentKind
 
 
 class Blame(Enum):
-    """What is at fault."""
+    """The part at fault."""
 
     PROGRAM = "program"
     """The script, its data, its settings, or its environment."""
@@ -40,12 +40,12 @@ class KnownCause:
     """A regular expression, which is searched in the message and the traceback without regard to case."""
 
     text: str
-    """What has happened, in one sentence."""
+    """The event, in one sentence."""
 
     blame: Blame
     certainty: Certainty
     remedy: str
-    """What to do, in one sentence."""
+    """The action for the user, in one sentence."""
 
     source: str
     """Where the message and its meaning are documented."""
