@@ -144,6 +144,9 @@ class _StopPoller:
             return self._stopping
         self._steps += 1
         self._marks.write(self._round, MarkKind.STEP, self._steps)
+        # First, because it waits for all ranks: an agent whose workers do not poll stops them at once, and workers that
+        # poll would then wait for them until the time for the end of the step is over.
+        self._meet()
         requested = self._control_page.poll(self._local_index, self._round)
         if self._any_rank_requested(requested):
             self._control_page.acknowledge(self._local_index, self._round)
@@ -158,14 +161,17 @@ class _StopPoller:
         mine = request is not None and request.save
         return mine if self._reduction is None else self._reduction.reduce_now(mine)
 
-    def _any_rank_requested(self, requested: bool) -> bool:
-        """Return True if any rank got a stop request. All ranks return the same in the same call."""
+    def _meet(self) -> None:
+        """Create the process group of the reductions, unless it exists or there is only one rank."""
         group = _default_group()
         if group is None:
-            return requested
-        if self._reduction is None or self._reduction.world is not group:
+            self._reduction = None
+        elif self._reduction is None or self._reduction.world is not group:
             self._reduction = _StopReduction(group)
-        return self._reduction.reduce(requested)
+
+    def _any_rank_requested(self, requested: bool) -> bool:
+        """Return True if any rank got a stop request. All ranks return the same in the same call."""
+        return requested if self._reduction is None else self._reduction.reduce(requested)
 
 
 class _StopReduction:

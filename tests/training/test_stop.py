@@ -3,13 +3,15 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.ipc.control_page import ControlPage, StopRequest, now
-from hpcelastic.ipc.marks import MarkKind
+from hpcelastic.ipc.marks import MarkKind, Source
+from tests.agent.processes import eventually
 
 LONE = """
 import signal, sys
@@ -34,6 +36,20 @@ while not should_stop():
     if step == 60 and rank == 1:
         print("here", flush=True)
 print("stopped", step, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+LATE = """
+import os, sys, torch.distributed as dist
+from hpcelastic.training import should_stop
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=rank, world_size=3)
+if rank == 2:
+    print("here", flush=True)
+    sys.stdin.readline()
+print(should_stop(), flush=True)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -168,6 +184,21 @@ def test_all_ranks_stop_in_the_same_step_after_a_request_to_one(control_page: Co
     other.close()
 
 
+def test_no_rank_counts_as_one_that_polls_before_all_have_called(control_page: ControlPage, tmp_path: Path) -> None:
+    """The agent of the rank that has not called would stop it at once, and the others would wait for it in vain."""
+    ranks = [start(LATE, environment(control_page, rank, 3), str(tmp_path / "store")) for rank in range(3)]
+    late = ranks[2]
+    assert late.stdin and late.stdout
+    assert late.stdout.readline() == "here\n"
+    eventually(lambda: all(control_page.marks(seat).newest(5) for seat in range(2)))
+    time.sleep(0.2)  # they would have polled
+    assert not control_page.polled(5)
+    late.stdin.write("\n")
+    late.stdin.flush()
+    assert [process.communicate(timeout=60)[0] for process in ranks] == ["False\n"] * 3
+    assert control_page.polled(5)
+
+
 def test_a_checkpoint_counts_as_progress(control_page: ControlPage, tmp_path: Path) -> None:
     code = "from hpcelastic.training import Checkpoints; c = Checkpoints('c', round=5); c.save(40, {'a': 1}); c.load()"
     subprocess.run([sys.executable, "-c", code], env=environment(control_page), cwd=tmp_path, check=True)
@@ -177,5 +208,6 @@ def test_a_checkpoint_counts_as_progress(control_page: ControlPage, tmp_path: Pa
         (MarkKind.SAVING, 0),
         (MarkKind.SAVED, 40),
         (MarkKind.PHASE_ENDED, 0),
+        (MarkKind.SOURCE, Source.DISK),
         (MarkKind.RESTORED, 40),
     ]
