@@ -93,6 +93,7 @@ def main() -> None:
     accuracy = json.loads((run.directory / "result.json").read_text())["test_accuracy"]
     print("\nWhat happened:")
     print("\n".join(what_happened(run, killed)))
+    print(f"\nhpcelastic why:\n{run.why()}\n\nhpcelastic goodput:\n{run.goodput()}")
     print(f"\ntest accuracy {accuracy:.3f}; everything that was written is in {run.directory}")
     if accuracy <= 0.95:
         sys.exit("the accuracy is too low")

@@ -6,13 +6,13 @@ The names are loaded on first use. An agent needs none of them, so that it start
 from typing import TYPE_CHECKING
 
 from hpcelastic.lazy_names import lazy_names
+from hpcelastic.version import __version__
 
 if TYPE_CHECKING:
     from hpcelastic.api import Run, Runs, RunStatus, executor, submit, sweep
     from hpcelastic.errors import ConfigError, CrashLoop, HpcElasticError, RunFailed, SlurmError, StoreError
     from hpcelastic.pytorch import RunStore
 
-__version__ = "0.1.0"
 __all__ = [
     "ConfigError",
     "CrashLoop",

@@ -218,8 +218,7 @@ def run_node_agent(
     count = _worker_count(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
-    start = time.monotonic()
-    interface = task.agent.network.interface
+    start, interface = time.monotonic(), task.agent.network.interface
     entry = Entry(task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host, any_name)
     with enter_run(entry) as entered:
         for line in overcommit_warnings(count, count_gpus(os.environ), len(os.sched_getaffinity(0))):
@@ -319,7 +318,8 @@ class _NodeRun:
             _make_batch_system(task, slurm, entered) if slurm else None,
             self.observe,
             self.restart.number,
-            self.restart.reason,
+            job_start=slurm.start if slurm else None,
+            died=self.restart.reason,
         )
 
 

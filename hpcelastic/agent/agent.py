@@ -35,7 +35,7 @@ from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.agent.launch import Launch
 from hpcelastic.agent.output import make_logs
 from hpcelastic.agent.round_store import RoundStore
-from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session, SessionSpec
+from hpcelastic.agent.session import DEPARTURE_TIMEOUT, Session
 from hpcelastic.agent.signal_resolution import SignalResolution, SignalResolver
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.agent.snapshots import snapshots_of
@@ -43,6 +43,7 @@ from hpcelastic.agent.stacks import StackCollector, StackRecorder
 from hpcelastic.agent.stragglers import StragglerWatch
 from hpcelastic.agent.supervisor import Supervisor
 from hpcelastic.agent.timer_pipe import open_pipe
+from hpcelastic.agent.training_totals import TotalsWriter
 from hpcelastic.agent.watchdog import Watchdog
 from hpcelastic.agent.worker import WorkerResources
 from hpcelastic.agent.worker_channels import WorkerChannels
@@ -78,11 +79,11 @@ class Agent:
         self._spec, self._report = spec, report
         self._inbox: Inbox[Message] = Inbox()
         self._loop = EventLoop()
-        notifications, member = spec.agent.network.notifications, spec.member
-        session = SessionSpec(spec.paths, spec.backend, spec.settings, member, spec.state, notifications, spec.observe)
-        self._session = Session(session, self._inbox, self._perform, report, self._renewed)
+        self._session = Session(spec.session, self._inbox, self._perform, report, self._renewed)
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
-        self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, member, enabled=spec.agent.health.exclude)
+        self._incident_recorder = IncidentRecorder(
+            spec.paths, spec.backend, spec.member, enabled=spec.agent.health.exclude
+        )
         self._faulty = FaultyNode(self._session, self._incident_recorder, report)
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
         self._supervisor: Supervisor | None = None
@@ -136,12 +137,13 @@ class Agent:
             return self._exit_code
 
     def _make_supervisor(self, stack: contextlib.ExitStack, control_page: ControlPage) -> Supervisor:
-        spec, workers, session = self._spec, self._spec.agent.workers, self._session
+        spec, agent, session = self._spec, self._spec.agent, self._session
         self._timers = self._make_timers(stack)
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
-        collector, self._watchdog = StackCollector(control_page.seats), Watchdog(spec.agent.hangs, control_page)
+        collector, self._watchdog = StackCollector(control_page.seats), Watchdog(agent.hangs, control_page)
         self._stragglers = StragglerWatch(session, spec.agent.stragglers, self._watchdog)
+        self._totals = TotalsWriter(session, control_page)
         stack.callback(collector.close)
         stack.callback(self._watchdog.close)
         self._stacks = StackRecorder(
@@ -155,8 +157,8 @@ class Agent:
             spec.settings.restarts.max,
             control_page.name,
             interface_of(spec.member.address),
-            workers.forward_signals,
-            workers.virtual_local_rank,
+            agent.workers.forward_signals,
+            agent.workers.virtual_local_rank,
             self._timers.path,
             channels.name,
             self._snapshots.name,
@@ -169,9 +171,7 @@ class Agent:
         self._store = RoundStore(session, self._loop, resources, spec.agent.store_port, environ)
         launch = Launch(spec.agent, run, resources, control_page, self._timers, spec.environ)
         supervisor = Supervisor(session, self._loop, launch, self._store, self._faulty.worker_failed)
-        self._hangs = HangExaminer(
-            session, spec.agent.hangs, collector, self._watchdog, control_page, supervisor.end_hung
-        )
+        self._hangs = HangExaminer(session, agent.hangs, collector, self._watchdog, control_page, supervisor.end_hung)
         supervisor.interrupted = self._hangs.collective_failed
         return supervisor
 
@@ -202,6 +202,7 @@ class Agent:
         workers = supervisor.workers()
         self._hangs.check(workers)
         self._stragglers.check(workers)
+        self._totals.check(workers)
         if self._machine.left and self._exit_code is None:
             self._exit_code = EXIT_UNFIT if self._faulty.leaves else self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -247,6 +248,7 @@ class Agent:
         supervisor.finish_early_stop()
         self._hangs.observe(state, supervisor.workers)
         self._stragglers.observe(state)
+        self._totals.observe(state)
 
     def _signalled(self, signum: int, supervisor: Supervisor) -> None:
         name = signal.Signals(signum).name
@@ -392,6 +394,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        due += [self._hangs.seconds_left(), self._stragglers.seconds_left()]
+        due += [self._hangs.seconds_left(), self._stragglers.seconds_left(), self._totals.seconds_left()]
         due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hpcelastic.agent.batch_system import BatchSystem
-from hpcelastic.agent.session import Observe
+from hpcelastic.agent.session import Observe, SessionSpec
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.settings import Settings
@@ -37,5 +37,22 @@ class AgentSpec:
     restart: int = 0
     """How often in a row the agent was started again on this node because it had died."""
 
+    job_start: float | None = None
+    """The time at which SLURM started the job, in seconds since the epoch; None if it is unknown."""
+
     died: str = ""
     """The cause of death of the previous agent; empty where ``restart`` is 0."""
+
+    @property
+    def session(self) -> SessionSpec:
+        """The arguments of the agent's session."""
+        return SessionSpec(
+            self.paths,
+            self.backend,
+            self.settings,
+            self.member,
+            self.state,
+            self.agent.network.notifications,
+            self.observe,
+            self.job_start,
+        )

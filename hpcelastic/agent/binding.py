@@ -42,3 +42,8 @@ def format_ranges(numbers: Collection[int]) -> str:
         else:
             found.append([number])
     return ",".join("-".join(map(str, ends)) for ends in found)
+
+
+def name_ranks(ranks: Collection[int]) -> str:
+    """Describe ranks, such as ``rank 3`` and ``ranks 0-3,8``."""
+    return f"rank{'s' * (len(ranks) != 1)} {format_ranges(ranks)}"

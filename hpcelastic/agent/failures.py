@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.worker import Worker
 from hpcelastic.errors import StoreError
-from hpcelastic.ipc.marks import Mark, MarkRing
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.marks import MarkRing
 from hpcelastic.protocol.events import WorkerEnded
 from hpcelastic.protocol.findings import RollbackDemand
 from hpcelastic.protocol.state import Failure
@@ -30,6 +31,14 @@ _MAX_BYTES = 16 * 1024
 _MAX_LINES = 40
 _MAX_MESSAGE = 200
 """Characters of a message that fit into one line."""
+
+
+class FailedCollective(NamedTuple):
+    """A failed collective, which counts as a failure of its worker unless another cause ends the round before."""
+
+    failure: Failure
+    at: float
+    """The time at which it counts."""
 
 
 def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
@@ -49,10 +58,21 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
         recorded, tail = None, str(error)
     if recorded is not None:
         return _truncate(recorded[0]), recorded[1][-_MAX_BYTES:], recorded[2]
-    found = re.findall(r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", tail, re.MULTILINE)
+    plain = re.sub(r"^\[rank[0-9]+\]: ?", "", tail, flags=re.MULTILINE)  # torch writes it before each line
+    found = re.findall(
+        r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", plain, re.MULTILINE
+    )
     if found:
         return f"{_truncate(found[-1])} ({how})", tail, time.time()
     return how, tail, time.time()
+
+
+def with_description(failure: Failure, worker: Worker, remark: str) -> Failure:
+    """Return the report of a failure with what the worker has left, and ``remark`` at the end of its message."""
+    from hpcelastic.health.known_causes import is_echo  # here, because most agents have no failure
+
+    message, traceback, when = describe_failure(failure.exit_code, worker.error_file, worker.log)
+    return replace(failure, message=message + remark, traceback=traceback, timestamp=when, echo=is_echo(message))
 
 
 def within(seconds: float, function: Callable[[], T], late: Callable[[T], None]) -> T | None:
@@ -124,9 +144,21 @@ def failure_of(worker: Worker, round: int, exit_code: int, marks: MarkRing) -> F
     )
 
 
-def end_of_worker(round: int, rank: int, exit_code: int, mark: Mark | None) -> WorkerEnded:
-    """Return the event of the end of a worker, whose last progress mark is ``mark``."""
-    ended = WorkerEnded(round=round, rank=rank, exit_code=exit_code)
+def end_of_worker(worker: Worker, round: int, exit_code: int, page: ControlPage | None = None) -> WorkerEnded:
+    """Return the event of the end of a worker, with what it has left on the control ``page``."""
+    usage = worker.process.usage
+    ended = WorkerEnded(
+        round=round,
+        rank=worker.rank,
+        exit_code=exit_code,
+        peak_memory=usage.peak_memory if usage else None,
+        cpu_seconds=usage.cpu_seconds if usage else None,
+    )
+    if page is None:
+        return ended
+    marks = page.marks(worker.local_rank)
+    requested = page.acknowledges(worker.local_rank, round) or None
+    ended, mark = replace(ended, step=marks.steps(round), requested=requested), marks.newest(round)
     if mark is None:
         return ended
     age = max(0.0, boottime() - mark.time / 1e9)

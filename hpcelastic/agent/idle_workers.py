@@ -6,7 +6,7 @@ place are usually ready by then, so that one round is enough.
 
 from collections.abc import Sequence
 
-from hpcelastic.agent.binding import format_ranges
+from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failures import describe_exit, end_of_worker
@@ -197,7 +197,7 @@ class IdleWorkers:
             self._launch.control_page.revoke(local_rank)  # a worker that was killed has not done it itself
         self._starts.begin()
         self._early.start(estimate, local_ranks, self._launch.environ)
-        ranks = f"local rank{'s' * (len(local_ranks) > 1)} {format_ranges(local_ranks)}"
+        ranks = f"local {name_ranks(local_ranks)}"
         self._session.report(f"starting {ranks}; the others do not wait for {ranks}")
         self._session.log(WorkersStartEarly(round=estimate.round, local_ranks=tuple(local_ranks)))
 
@@ -209,7 +209,7 @@ class IdleWorkers:
         round = self.parked.part.round
         what = f"rank {worker.rank} of round {round} has ended while it waited for the next round"
         self._session.report(f"{what}: {describe_exit(exit_code)}")
-        self._session.log(end_of_worker(round, worker.rank, exit_code, None))
+        self._session.log(end_of_worker(worker, round, exit_code))
 
     # The offer of the node
 

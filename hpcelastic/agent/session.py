@@ -5,24 +5,25 @@ the event log. Its owner waits for events, supervises the workers, and executes 
 owners exist: `hpcelastic.agent.agent.Agent` and `hpcelastic.pytorch.session.ExternalAgentSession`.
 """
 
-import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
+from hpcelastic.agent.evidence import Evidence
 from hpcelastic.agent.guard import Guard
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.lease_monitor import LeaseMonitor
 from hpcelastic.agent.notifier import NetworkNotifier, open_network
+from hpcelastic.agent.started import agent_started
 from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News, Transfer
 from hpcelastic.protocol.assignment import Assignment
-from hpcelastic.protocol.events import AgentEnded, AgentStarted, Event, Fenced, StateChanged, StoreFailed
+from hpcelastic.protocol.events import AgentEnded, Event, Fenced, StoreFailed
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, Notice, State
@@ -56,6 +57,8 @@ class SessionSpec:
     """Whether agents notify each other over the network."""
 
     observe: Observe | None = None
+    job_start: float | None = None
+    """The time at which SLURM started the job, in seconds since the epoch; None if it is unknown."""
 
 
 class Session:
@@ -93,11 +96,20 @@ class Session:
         member = replace(spec.member, notification_port=self.network.port if self.network else 0)
         self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
+        self._evidence = Evidence(self.log, spec.state)
         self._events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self.network) if self.network else None
         times = spec.settings.rendezvous
         self._lease = LeaseMonitor(lambda end: self.guard.set_deadline(end), times, self.log, report)
-        rendezvous = Rendezvous(spec.backend, member.node, spec.settings, boottime, notifier, self._lease.held_until)
+        rendezvous = Rendezvous(
+            spec.backend,
+            member.node,
+            spec.settings,
+            boottime,
+            notifier,
+            self._lease.held_until,
+            self._evidence.committed,
+        )
 
         def on_renewal() -> None:
             self._lease.renewed(rendezvous.lease_duration)
@@ -105,7 +117,7 @@ class Session:
                 renewed()
 
         self._rendezvous = RendezvousThread(rendezvous, member, times.poll, inbox.deliver, on_renewal)
-        self._version, self.reason = 0, ""
+        self.reason = ""
 
     def __enter__(self) -> "Session":
         self.guard = Guard(self.member.node, self.inherited)
@@ -138,7 +150,7 @@ class Session:
         self._rendezvous.start()
         if self.network:
             self.network.start()
-        self.log(AgentStarted(address=self.member.address, pid=os.getpid(), workers=workers))
+        self.log(agent_started(self.member, workers, self.spec.job_start))
 
     def depart(self) -> None:
         """Publish the departure; no worker may be left on this node. It takes at most `DEPARTURE_TIMEOUT` seconds."""
@@ -192,19 +204,10 @@ class Session:
             self.report(f"{self.spec.paths.root}: works again")
         self.timeouts.observe(observation)
         state = observation.state
-        if observation.version != self._version:
-            self.log(
-                StateChanged(
-                    version=observation.version,
-                    phase=state.phase,
-                    round=state.round,
-                    restarts=state.restarts,
-                    reason=state.reason,
-                )
-            )
+        self._evidence.observed(observation)
         if observation.reason != self.reason and not state.phase.final:
             self.report(observation.reason)
-        self._version, self.reason, self._lease.expiry = observation.version, observation.reason, observation.expiry
+        self.reason, self._lease.expiry = observation.reason, observation.expiry
 
     def store_failed(self, error: HpcElasticError) -> None:
         """Wait until the run's directory works again. Raises an ``error`` of another kind."""
@@ -236,6 +239,11 @@ class Session:
         """Return the error to raise after a wait that took too long."""
         return self.timeouts.timeout_error(self.spec.paths.root, self.reason)
 
+    def filesystem_time(self) -> float | None:
+        """Return the present time on the clock of the run's filesystem, as far as it is known."""
+        clock = self._events.clock
+        return None if clock is None else clock.time(boottime())
+
     def remove_old_stores(self, part: Assignment) -> None:
         """Remove the stores of rounds long ended, if this node has group rank 0. It returns at once."""
         if part.group_rank == 0:
@@ -246,4 +254,5 @@ class Session:
     # In other threads
 
     def _notified(self, news: News) -> None:
+        self._evidence.notified(news)
         self._rendezvous.call(lambda rendezvous: rendezvous.receive(news))

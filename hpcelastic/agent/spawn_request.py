@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpcelastic.agent.reaping import ResourceUsage, reap
 from hpcelastic.ipc.descriptors import send_fds
 
 UNUSABLE = "unusable "
@@ -41,6 +42,7 @@ class SpawnedProcess:
 
     def __init__(self, pid: int, awaited_pids: set[int]) -> None:
         self.pid = pid
+        self.usage: ResourceUsage | None = None
         self._awaited_pids = awaited_pids
         awaited_pids.add(pid)
 
@@ -50,10 +52,7 @@ class SpawnedProcess:
 
     def wait(self) -> int:
         """Reap the process. Return its exit status, or minus the signal that ended it."""
-        try:
-            status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        except ChildProcessError:
-            status = 255  # other code has reaped the process; this must not count as a success
+        status, self.usage = reap(self.pid)
         self._awaited_pids.discard(self.pid)
         return status
 

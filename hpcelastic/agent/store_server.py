@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 
 from hpcelastic.agent.fork_server import shell_prefix
 from hpcelastic.agent.spawn_request import WorkerCommand
-from hpcelastic.agent.worker import Process, WorkerResources
+from hpcelastic.agent.worker import FreshProcess, Process, WorkerResources
 
 STORE_SERVER_MODULE = "hpcelastic.worker.store_server_main"
 
@@ -153,10 +153,11 @@ def _fork(resources: WorkerResources, lease_from: float, environ: Mapping[str, s
 
 
 def _exec(resources: WorkerResources, environ: Mapping[str, str], listener: int) -> Process:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*shell_prefix(_IGNORED_SIGNALS), sys.executable, "-u", "-m", STORE_SERVER_MODULE, str(listener)],
         env=environ,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
         pass_fds=(listener, *resources.keep_fds),
     )
+    return FreshProcess(process)

@@ -2,13 +2,20 @@
 
 import select
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
-from hpcelastic.agent.binding import format_ranges
+from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit, describe_failure, end_of_worker, failure_of, within
+from hpcelastic.agent.failures import (
+    FailedCollective,
+    describe_exit,
+    end_of_worker,
+    failure_of,
+    with_description,
+    within,
+)
 from hpcelastic.agent.guard_main import boottime, kill_group
 from hpcelastic.agent.idle_workers import IdleWorkers
 from hpcelastic.agent.launch import Launch
@@ -16,6 +23,7 @@ from hpcelastic.agent.round_store import RoundStore
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.stacks import WorkersOfRound
 from hpcelastic.agent.started import workers_started
+from hpcelastic.agent.training_totals import log_totals
 from hpcelastic.agent.worker import Worker
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.errors import HpcElasticError
@@ -42,14 +50,6 @@ _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
 
 
-class Blame(NamedTuple):
-    """A failed collective, which counts as a failure of its worker unless another cause ends the round before."""
-
-    failure: Failure
-    at: float
-    """The time at which it counts."""
-
-
 class Supervisor:
     """Supervises the worker group of this node. ``failed`` is called with the failure of a worker.
 
@@ -73,7 +73,7 @@ class Supervisor:
         self._started_at = 0.0
         """The time at which the workers of this round were started or resumed."""
 
-        self._blame: Blame | None = None
+        self._blame: FailedCollective | None = None
         """The first failure of a collective in this round."""
 
         self._hung: dict[int, str] = {}
@@ -109,7 +109,7 @@ class Supervisor:
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start the workers: {error}") from error
         if group.resumed:
-            self._session.report(f"round {part.round}: resumed {_ranks(group.resumed)} in the same processes")
+            self._session.report(f"round {part.round}: resumed {name_ranks(group.resumed)} in the same processes")
         self._store.offer(part, lease_from)
         self._group, self._started_at = group, boottime()
         self._launch.timers.begin(group)
@@ -146,8 +146,8 @@ class Supervisor:
             return
         settings = self._launch.settings.workers
         grace = settings.park_grace
-        self._end(group, why, lambda ignoring: group.park(grace, settings.stop_grace, ignoring))
-        self._after_round(group, why)
+        seconds = self._end(group, why, lambda ignoring: group.park(grace, settings.stop_grace, ignoring))
+        self._after_round(group, why, seconds)
 
     def stop(self, why: str) -> None:
         """Stop the workers, if any run or are parked, and the store. On return, no process of theirs is left."""
@@ -158,11 +158,15 @@ class Supervisor:
             self._store.close()
             return
         grace = self._launch.settings.workers.stop_grace
-        self._end(group, why, lambda ignoring: group.stop(grace, ignoring))
-        self._session.log(WorkersStopped(round=group.part.round, reason=why))
+        seconds = self._end(group, why, lambda ignoring: group.stop(grace, ignoring))
+        self._session.log(WorkersStopped(round=group.part.round, reason=why, seconds=seconds))
 
-    def _end(self, group: WorkerGroup, why: str, end: Callable[[list[int]], list[Worker]]) -> None:
-        """End the group's part in its round by ``end``, which is called with the local ranks that ignore SIGTERM."""
+    def _end(self, group: WorkerGroup, why: str, end: Callable[[list[int]], list[Worker]]) -> float:
+        """End the group's part in its round by ``end``, which is called with the local ranks that ignore SIGTERM.
+
+        Return the seconds that it took.
+        """
+        began = boottime()
         self._group, self._blame, self._stopped_early = None, None, False
         self._launch.timers.end()
         for fd in (*group.running, *group.spawn_requests):
@@ -174,22 +178,24 @@ class Supervisor:
         self._stopping = None
         self._store.close()  # last: workers may need it to end well
         if blocked:
-            blocked_ranks = _ranks([worker.rank for worker in blocked])
+            blocked_ranks = name_ranks([worker.rank for worker in blocked])
             self._session.report(f"killed, and gone once the shared filesystem answers: {blocked_ranks}")
         alive = {worker.process.pid for worker in group.running.values()}
         if held := await_freed_memory(set(group.pids.values()) - alive):
             self._session.report(f"GPUs still hold {sum(held.values()) >> 20} MiB of workers that have ended")
+        log_totals(self._session.log, self._control_page, group.part)
+        return round(boottime() - began, 6)
 
-    def _after_round(self, group: WorkerGroup, why: str) -> None:
+    def _after_round(self, group: WorkerGroup, why: str, seconds: float | None = None) -> None:
         """Keep the parked workers of the group for the next round, and start others early if the script allows it."""
         round = group.part.round
         if group.parked:
             self.idle.keep(group)
             ranks = tuple(sorted(worker.rank for worker in group.running.values()))
-            self._session.report(f"round {round}: waiting for the next round: {_ranks(ranks)}")
-            self._session.log(WorkersParked(round=round, reason=why, ranks=ranks))
+            self._session.report(f"round {round}: waiting for the next round: {name_ranks(ranks)}")
+            self._session.log(WorkersParked(round=round, reason=why, ranks=ranks, seconds=seconds))
         else:
-            self._session.log(WorkersStopped(round=round, reason=why))
+            self._session.log(WorkersStopped(round=round, reason=why, seconds=seconds))
         # Workers that do not poll would lose the work since the last checkpoint once more when the missing ones join.
         self.idle.replace_lost(group.part, allowed=self._control_page.polled(round))
 
@@ -264,8 +270,7 @@ class Supervisor:
         assert self._group is not None
         group = self._group
         worker, exit_code = group.reap(pidfd)
-        mark = self._control_page.marks(worker.local_rank).newest(group.part.round)
-        self._session.log(end_of_worker(group.part.round, worker.rank, exit_code, mark))
+        self._session.log(end_of_worker(worker, group.part.round, exit_code, self._control_page))
         if exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
@@ -302,7 +307,7 @@ class Supervisor:
         self._session.report(
             f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
         )
-        self._blame = Blame(failure, boottime() + timeout)
+        self._blame = FailedCollective(failure, boottime() + timeout)
         self.interrupted(part.round)
 
     def seconds_left(self, now: float) -> float | None:
@@ -326,11 +331,7 @@ class Supervisor:
         """Publish the failure. Its peers wait, so a filesystem that is slow to return its log must not delay that."""
         remark = self._remark(worker) or self._memory.describe(worker.process.pid, exit_code)
         failure = self._failure(group, worker, exit_code, describe_exit(exit_code) + remark, log=str(worker.log or ""))
-
-        def describe() -> Failure:
-            message, traceback, when = describe_failure(exit_code, worker.error_file, worker.log)
-            return replace(failure, message=message + remark, traceback=traceback, timestamp=when)
-
+        describe = partial(with_description, failure, worker, remark)
         described = within(_DESCRIPTION_DELAY, describe, late=self._session.deliver)
         self._report_failure(described or failure)
         self._session.apply(self._session.state_machine.worker_failed(described or failure))
@@ -348,7 +349,8 @@ class Supervisor:
         collective: bool = False,
     ) -> Failure:
         failure = failure_of(worker, group.part.round, exit_code, self._control_page.marks(worker.local_rank))
-        return replace(failure, node=self._launch.run.node, message=message, log=log, collective=collective)
+        node, happened = self._launch.run.node, self._session.filesystem_time()
+        return replace(failure, node=node, message=message, log=log, collective=collective, happened=happened)
 
     def _remark(self, worker: Worker) -> str:
         """Return why the agent has killed a worker; empty if it has not."""
@@ -372,6 +374,7 @@ class Supervisor:
         group.finish(*([server] if server is not None else []))
         self._group = self._blame = None
         self.report_progress()
+        log_totals(self._session.log, self._control_page, group.part)
         if self._control_page.acknowledged(group.part.round):
             self._session.report(f"round {group.part.round}: the workers have stopped at the end of a step")
             self._after_round(group, "they were asked to stop")
@@ -391,9 +394,3 @@ class Supervisor:
 
     def _watch_worker(self, pidfd: int) -> None:
         self._loop.watch(pidfd, lambda: self._worker_ended(pidfd))
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    """Describe the ranks of a node's workers."""
-    numbers = format_ranges(ranks)
-    return f"rank {numbers}" if len(ranks) == 1 else f"ranks {numbers}"

@@ -1,5 +1,6 @@
 """One worker process, and the resources with which an agent starts workers."""
 
+import subprocess
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Protocol
 
 from hpcelastic.agent.fork_server import ForkServer
 from hpcelastic.agent.guard import Guard
+from hpcelastic.agent.reaping import ResourceUsage, reap
 from hpcelastic.agent.worker_channels import WorkerChannels
 from hpcelastic.ipc.worker_channel import WorkerChannel
 
@@ -15,9 +17,26 @@ class Process(Protocol):
     """A child of the agent, started by fork or by exec."""
 
     pid: int
+    usage: ResourceUsage | None
+    """The resources that it has used, once it is reaped; None if other code has reaped it."""
 
     def wait(self) -> int:
         """Reap the process. Return its exit status, or minus the signal that ended it."""
+
+
+class FreshProcess:
+    """A process that was started by exec."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self.pid = process.pid
+        self.usage: ResourceUsage | None = None
+
+    def wait(self) -> int:
+        """Reap the process. Return its exit status, or minus the signal that ended it."""
+        if self._process.returncode is None:
+            self._process.returncode, self.usage = reap(self.pid)
+        return self._process.returncode
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hpcelastic.agent.group_logs import GroupLogs
 from hpcelastic.agent.guard_main import kill_group, kill_marked_processes
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.agent.spawn_request import SpawnRequest, WorkerCommand
-from hpcelastic.agent.worker import Process, Worker, WorkerResources
+from hpcelastic.agent.worker import FreshProcess, Process, Worker, WorkerResources
 from hpcelastic.ipc.worker_channel import Park, Parked, Resume, WorkerChannel
 from hpcelastic.protocol.assignment import Assignment
 
@@ -369,7 +369,7 @@ class WorkerGroup:
                 pass_fds=self._resources.keep_fds,
             )
         self._let_guard_watch(process.pid)
-        return self._register(local_rank, process, os.pidfd_open(process.pid))
+        return self._register(local_rank, FreshProcess(process), os.pidfd_open(process.pid))
 
     def _register(self, local_rank: int, process: Process, pidfd: int) -> Worker:
         rank, errors = self.part.rank_of(local_rank), error_file(self.part, local_rank, self._run)

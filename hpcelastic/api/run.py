@@ -14,6 +14,7 @@ from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api import steering
 from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
+from hpcelastic.api.goodput import Goodput, goodput_of
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
@@ -22,6 +23,7 @@ from hpcelastic.api.registry import holds_run, locate
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
+from hpcelastic.api.why import Why, why, why_all
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.incidents import forgive
@@ -172,6 +174,24 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """Return all events of the agents, sorted by time."""
         return read_event_lines(self._paths.events)
+
+    def why(self, round: int | None = None) -> Why:
+        """Return why a round has ended; by default the last one that a fault has ended, else the newest one.
+
+        It needs only the run's directory. Raises ConfigError if there is no such round.
+        """
+        return why(self._reader, round)
+
+    def why_all(self) -> list[Why]:
+        """Return why each round has ended."""
+        return why_all(self._reader)
+
+    def goodput(self) -> Goodput:
+        """Return what the time of the run's nodes went into, from its directory only, up to now if it has not ended.
+
+        ``print`` shows it as text, and a notebook as a table. Raises StoreError if the files cannot be read.
+        """
+        return goodput_of(self._reader)
 
     def forgive(self, *nodes: str) -> tuple[str, ...]:
         """Ignore the incidents of ``nodes``, or of all nodes, from now on. Returns the nodes that had incidents."""

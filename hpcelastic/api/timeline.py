@@ -3,22 +3,9 @@
 import time
 from collections.abc import Iterator
 
+from hpcelastic.accounting.descriptions import describe
 from hpcelastic.api.run import Run
-from hpcelastic.protocol.events import (
-    AgentEnded,
-    AgentRestarted,
-    AgentStarted,
-    CheckpointFailed,
-    Fenced,
-    HangExamined,
-    HardwareFound,
-    LoggedEvent,
-    StateChanged,
-    StragglersFound,
-    UnknownEvent,
-    WorkerEnded,
-    WorkersStarted,
-)
+from hpcelastic.protocol.events import AgentStarted, LoggedEvent, StateChanged, StragglersFound, WorkersStarted
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
 
@@ -57,30 +44,9 @@ def _describe_events(events: list[LoggedEvent]) -> Iterator[tuple[LoggedEvent, s
 
 def _describe(logged: LoggedEvent) -> str:
     """Return the text of an event; empty if the history leaves it out."""
-    node = logged.node
-    match logged.event:
-        case StateChanged(phase=phase, round=round, reason=reason):
-            return f"{phase.value:9} round {round}: {reason}"
-        case AgentStarted():
-            return f"{node} starts"
-        case AgentRestarted(reason=reason):
-            return f"{node}: its agent died ({reason}) and was restarted"
-        case WorkersStarted(pids=pids, world_size=world_size, round=round):
-            return f"{node} runs rank {', '.join(map(str, sorted(pids)))} of {world_size} in round {round}"
-        case AgentEnded() | Fenced():
-            return f"{node}: {logged.event.kind}"
-        case WorkerEnded(rank=rank, exit_code=exit_code, mark=mark) as ended if exit_code != 0:
-            last = f", {ended.mark_age:.1f} s after its last mark: {mark} {ended.mark_value}" if mark else ""
-            return f"{node}: rank {rank} ended with {exit_code}{last}"
-        case HangExamined(round=round, text=text, action=action) if action != "none":
-            return f"{node}: no progress in round {round}: {text} ({action})"
-        case StragglersFound(round=round, text=text):
-            return f"{node}: round {round}: {text}"
-        case HardwareFound(check=check, seen=seen, severity=severity):
-            return f"{node}: {check}: {seen} ({severity})"
-        case CheckpointFailed(step=step, error=error):
-            return f"{node}: the checkpoint of step {step} is not saved: {error}"
-        case UnknownEvent(name=name, fields=fields):
-            values = ", ".join(f"{field}: {value}" for field, value in fields.items())
-            return f"{node}: {name}" + (f" ({values})" if values else "")
-    return ""
+    text = describe(logged.event)
+    if isinstance(logged.event, StateChanged) or not text:
+        return text
+    return (
+        f"{logged.node} {text}" if isinstance(logged.event, AgentStarted | WorkersStarted) else f"{logged.node}: {text}"
+    )

@@ -423,10 +423,19 @@ def _may_join(state: State, member: Member) -> bool:
 
 
 def _failures(state: State, view: View) -> tuple[Failure, ...]:
-    """Return all failure reports of this round, the earliest first. Reports of older rounds do not count."""
+    """Return all failure reports of this round, the root cause first. Reports of older rounds do not count.
+
+    A failure that may be the effect of another one comes last. The others are in the order of the filesystem's clock,
+    because the clocks of nodes differ.
+    """
     members = (view.nodes[p.node].member for p in state.participants)
     found = [m.failure for m in members if m is not None and m.failure is not None]
-    return tuple(sorted((f for f in found if f.round == state.round), key=lambda f: (f.timestamp, f.rank)))
+    return tuple(sorted((f for f in found if f.round == state.round), key=_precedence))
+
+
+def _precedence(failure: Failure) -> tuple[bool, bool, float, int]:
+    effect = failure.collective or failure.echo
+    return effect, failure.happened is None, failure.happened or 0.0, failure.rank
 
 
 def _nodes(count: int) -> str:

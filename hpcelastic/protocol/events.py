@@ -1,9 +1,9 @@
 """The events of the agents' event logs: one dataclass for each kind of event.
 
-Pure. In the file, an event is one line with a JSON object: ``time`` in seconds since the epoch, ``node`` with the name
-of the node, ``event`` with the ``kind`` of the event, and the fields of its dataclass. A field that is None is left
-out. All versions share this format, so a field that is added to a kind must have a default. docs/events.md lists all
-kinds.
+Pure. In the file, an event is one line with a JSON object: ``time`` in seconds since the epoch, ``up`` in seconds since
+the start of the node's operating system, ``node`` with the name of the node, ``event`` with the ``kind`` of the event,
+and the fields of its dataclass. A field that is None is left out. All versions share this format, so a field that is
+added to a kind must have a default. docs/events.md lists all kinds.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias, Union, get_args
 
 from hpcelastic.protocol.codec import DecodeError, decode, encode, renamed
-from hpcelastic.protocol.state import Phase, RequeueReason
+from hpcelastic.protocol.state import Cause, Phase, RequeueReason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +27,27 @@ class AgentStarted:
 
     workers: int | None = None
     """Number of workers on this node. None if another program starts the workers, for example torchrun."""
+
+    launched: float | None = None
+    """The time at which the agent's process was created, in seconds since the node's start."""
+
+    machine: str | None = None
+    """SLURM's name of the node. None in the event logs of earlier versions."""
+
+    job: str | None = None
+    """The SLURM job that has started the agent, and its restart count, as ``JOB.RESTART``. None outside of SLURM."""
+
+    job_nodes: int | None = None
+    """Total number of nodes of ``job``. None if it is unknown."""
+
+    job_start: float | None = None
+    """The time at which SLURM started the job, in seconds since the epoch. None if SLURM does not tell it."""
+
+    output: str | None = None
+    """The file that has the output of the agent. None if the output goes to no file."""
+
+    version: str | None = None
+    """The version of hpcelastic."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +84,60 @@ class StateChanged:
 
     reason: str
     """The reason for this version, for people."""
+
+    cause: Cause | None = None
+    """The cause for which the round has ended. None in all other phases, and in the logs of earlier versions."""
+
+    lost: str | None = None
+    """The node, with its incarnation, whose loss has ended the round. None if another reason has."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided:
+    """The agent has written a version of the register. Only the event log of this agent has this event."""
+
+    kind: ClassVar[str] = "decided"
+    version: int
+    phase: Phase
+    round: int
+    reason: str
+    """The reason for this version, for people."""
+
+    cause: Cause | None = None
+    lost: str | None = None
+    """The node whose loss has ended the round; see `StateChanged`."""
+
+    evidence: str | None = None
+    """How it is known that ``lost`` has no process any more: ``lease`` if its lease has expired, or ``reported by`` and
+    the node that has reported it."""
+
+    members: tuple[str, ...] | None = None
+    """The nodes of the round that begins with this version, in the order of their ranks. None in other phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerSuspected:
+    """The network has reported a sign that another node of the round may be dead."""
+
+    kind: ClassVar[str] = "peer suspected"
+    peer: str
+    """The other node, with its incarnation."""
+
+    sign: str
+    """``link lost``: the connection has broken. ``refused``: its kernel refuses connections. ``silent``: its heartbeats
+    are missing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockMeasured:
+    """The agent has compared its clock with that of the run's filesystem."""
+
+    kind: ClassVar[str] = "clock measured"
+    least: float
+    """The filesystem's time, in seconds since the epoch, minus the seconds since the node's start, at least."""
+
+    most: float
+    """The same difference, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +224,18 @@ class WorkerEnded:
     mark_age: float | None = None
     """Seconds from the mark until the agent has noticed the end."""
 
+    step: int | None = None
+    """The number of training steps that the worker had begun, in all rounds. None if it is unknown."""
+
+    requested: bool | None = None
+    """True if the worker had read a request to stop."""
+
+    peak_memory: int | None = None
+    """The largest part of the main memory that the process has used, in bytes."""
+
+    cpu_seconds: float | None = None
+    """Processor time of the process."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TimerExpired:
@@ -177,6 +264,8 @@ class WorkersStopped:
     kind: ClassVar[str] = "workers stopped"
     round: int
     reason: str
+    seconds: float | None = None
+    """Seconds that the agent needed to stop them. None if they have stopped on request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +288,65 @@ class WorkersParked:
     reason: str
     ranks: tuple[int, ...]
     """Ranks of the workers that wait, in the round that has ended."""
+
+    seconds: float | None = None
+    """Seconds that the agent needed to park or stop them. None if they have stopped on request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingTotals:
+    """The training of the node in a round, as its progress marks tell it. It comes at the end of the node's part.
+
+    They are those of the worker with the most steps. Times are in seconds since the node's start.
+    """
+
+    kind: ClassVar[str] = "training totals"
+    round: int
+    rank: int
+    steps: int
+    """The number of calls of ``should_stop()``."""
+
+    before: int | None = None
+    """The number of training steps before the first call, in all rounds. None if the script does not tell it."""
+
+    entered: float | None = None
+    """The time at which the worker has begun its part in the round. None if the script has no function for that."""
+
+    group: float | None = None
+    """The time at which its process group was created. None if it has none."""
+
+    restored: float | None = None
+    """The time at which the worker had its state. None if it has told of no state."""
+
+    source: str | None = None
+    """The place of the state: ``kept`` in the process, ``peer``, ``memory``, ``disk``, or ``beginning`` if there was no
+    state yet. None if it is unknown."""
+
+    first_step: float | None = None
+    """The time of the first call of ``should_stop()``."""
+
+    last_step: float | None = None
+    done: float | None = None
+    """The time at which the worker had no further step to make. None if it was not the end of its training."""
+
+    samples: tuple[float, ...] = ()
+    """Seconds from the first call to the calls with the numbers 2, 4, 8 and so on."""
+
+    saved: float | None = None
+    """The time of the newest save that is complete."""
+
+    saved_step: int | None = None
+    """The number of training steps in the state that was saved."""
+
+    saves: int = 0
+    """The number of saves, without one that has not ended."""
+
+    saving: float = 0.0
+    """Seconds in which the training has waited for saves."""
+
+    compiling: float = 0.0
+    other: float = 0.0
+    """Seconds in which the worker has evaluated, or was in another phase without steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,6 +573,9 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     AgentRestarted,
     AgentEnded,
     StateChanged,
+    Decided,
+    PeerSuspected,
+    ClockMeasured,
     SignalReceived,
     Leaving,
     WorkersStarted,
@@ -433,6 +584,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     WorkersStopped,
     WorkersStartEarly,
     WorkersParked,
+    TrainingTotals,
     WorkerInterrupted,
     StopRequested,
     WorkersPoll,
@@ -476,6 +628,11 @@ class LoggedEvent:
     """Name of the node, without the incarnation."""
 
     event: Event
+    up: float | None = None
+    """Seconds since the node's start, when the event happened. None in the event logs of earlier versions."""
+
+    line: int = field(default=0, compare=False)
+    """The number of its line in the log, from 1; 0 if it is unknown."""
 
 
 def to_fields(event: Event) -> dict[str, Any]:

@@ -80,7 +80,13 @@ class Failure:
     """Path of the worker's log."""
 
     timestamp: float = 0.0
-    """Seconds since the epoch on the node's own clock: for people, not for decisions."""
+    """Seconds since the epoch on the node's own clock: for people, not for the order of failures."""
+
+    happened: float | None = None
+    """The same on the clock of the run's filesystem, which orders the failures of different nodes. None if unknown."""
+
+    echo: bool = False
+    """True if the message is one that other ranks have when a worker fails elsewhere."""
 
     collective: bool = False
     """True if the worker lives, one of its collectives has failed, and no cause of that was found."""
@@ -343,6 +349,13 @@ class View:
             if seen.alive or name_of(node) == seen.member.name
         }
         return frozenset(expired | reported)
+
+    def evidence_of_death(self, node: str) -> str:
+        """Return how it is known that a node is dead: by its lease, or by the report of another node; empty if not."""
+        reporters = [s.member.name for s in self.nodes.values() if s.member and s.alive and node in s.member.dead]
+        if reporters:
+            return f"reported by {min(reporters)}"
+        return "lease" if node in self.dead else ""
 
 
 def name_of(node: str) -> str:

@@ -38,10 +38,21 @@ class _Leases:
     nodes: Mapping[str, Seen]
 
 
+@dataclass(frozen=True)
+class Commit:
+    """A version of the register that this node has written."""
+
+    version: int
+    state: State
+    evidence: str
+    """How it is known that the node `State.lost` is dead; empty if no node was lost."""
+
+
 class Rendezvous:
     """One node's side of the rendezvous in ``backend``. ``clock`` returns seconds.
 
     ``held_until`` is called with the time at which the node's lease expires, whenever it changes; see `LeaseKeeper`.
+    ``committed`` is called with each version that this node has written.
     """
 
     def __init__(
@@ -52,11 +63,12 @@ class Rendezvous:
         clock: Callable[[], float],
         notifier: Notifier | None = None,
         held_until: Callable[[float], None] = lambda end: None,
+        committed: Callable[["Commit"], None] = lambda commit: None,
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
         self._backend = backend
-        self._notifier = notifier or NoNotifier()
+        self._notifier, self._committed = notifier or NoNotifier(), committed
         self._register = self._backend.register(node)
         self._observer = self._backend.observer(times.expiry, clock)
         self._lease = LeaseKeeper(self._backend.lease(node), times, clock, held_until)
@@ -274,6 +286,8 @@ class Rendezvous:
                 return True  # another node was faster: decide anew
             won = self._register.commit(version.number, encode(state))
         if won:
+            evidence = self._view().evidence_of_death(state.lost) if state.lost else ""
+            self._committed(Commit(version.number + 1, state, evidence))
             self._leaders_notified = True
             members = {p.node: p for p in (*self._state.participants, *state.participants)}
             self._notifier.notify([*members.values(), *self._others(set(members))], version.number + 1)

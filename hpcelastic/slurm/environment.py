@@ -38,6 +38,9 @@ class SlurmTask:
     topology: str = ""
     """The switches above the node, ``TOP.LEAF``, or its block; empty if the site has not configured a topology."""
 
+    start: float | None = None
+    """The time at which the job was started, in seconds since the epoch; None if SLURM does not set it."""
+
     @property
     def name(self) -> str:
         """The job's name in SLURM's commands. An element's own id may also be the id of its whole array."""
@@ -60,6 +63,7 @@ def slurm_task(environ: Mapping[str, str]) -> SlurmTask | None:
         array_job=array,
         array_task=_number(environ, "SLURM_ARRAY_TASK_ID", 0) if array else None,
         topology=_topology(environ),
+        start=float(_number(environ, "SLURM_JOB_START_TIME", 0)) or None,
     )
 
 

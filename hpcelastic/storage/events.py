@@ -4,14 +4,27 @@ import contextlib
 import json
 import os
 import queue
+import re
 import threading
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.events import Event, EventsDropped, LoggedEvent, parse, to_fields
+from hpcelastic.protocol.events import ClockMeasured, Event, EventsDropped, LoggedEvent, parse, to_fields
 from hpcelastic.storage import files
+from hpcelastic.storage.clock import ClockOffset, measure_offset, now, offset_of
+
+_SUFFIX = ".jsonl"
+"""The end of the name of each log."""
+
+_ROUND = re.compile(rb'"round":([0-9]{1,18})')
+_CAUSE = re.compile(rb'"round":(?P<round>[0-9]{1,18})[^\n]{0,4000}"cause":"(?P<cause>[a-z]+)"')
+"""The round of an event, and the cause for which it has ended, in a line of a log."""
+
+_CLOCK_INTERVAL = 600.0
+"""Seconds after which the filesystem's clock is measured again, with the next event."""
 
 MAX_QUEUED = 1000
 """Events that are queued for the filesystem at most. Further events are dropped and counted."""
@@ -31,12 +44,18 @@ class EventLog:
         self._dropped = 0
         self._line_incomplete = False
         """True if the last line may be incomplete. The next event must then begin on a new line."""
+        self.clock: ClockOffset | None = None
+        """The newest measurement of the filesystem's clock; None before the first event is written."""
+
+        self._logged_clock: ClockOffset | None = None
+        """The measurement that was logged last."""
+
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
     def write(self, event: Event) -> None:
-        """Queue one line: wall-clock time in seconds, node, kind of the event, fields. Returns at once."""
-        line = self._line(event)
+        """Queue one line: times in seconds, node, kind of the event, fields. Returns at once."""
+        line = event_line(event, self._node)
         with self._lock:
             try:
                 self._queue.put_nowait(line)
@@ -59,29 +78,38 @@ class EventLog:
         self._thread.join(max(0.0, deadline - time.monotonic()))
         return not self._thread.is_alive()
 
-    def _line(self, event: Event) -> bytes:
-        now = round(time.time(), 3)
-        return files.to_json({"time": now, "node": self._node, "event": event.kind, **to_fields(event)})
-
     def _run(self) -> None:
         while (line := self._queue.get()) is not None:
             self._append(line)
+            self._update_clock()
             if self._queue.empty():
                 self._report_dropped()
             self._queue.task_done()
         self._report_dropped()
+
+    def _update_clock(self) -> None:
+        """Measure the filesystem's clock if that is due, and log a measurement that contradicts the last one."""
+        if self.clock is None:
+            return
+        if now() - self.clock.measured >= _CLOCK_INTERVAL:
+            with contextlib.suppress(OSError):
+                self.clock = measure_offset(self._path.parent)
+        if self._logged_clock is None or not self.clock.agrees_with(self._logged_clock):
+            self._logged_clock = self.clock
+            measured = ClockMeasured(least=round(self.clock.least, 6), most=round(self.clock.most, 6))
+            self._append(event_line(measured, self._node))
 
     def _report_dropped(self) -> None:
         """Write the number of dropped events to the log."""
         with self._lock:
             dropped, self._dropped = self._dropped, 0
         if dropped:
-            self._append(self._line(EventsDropped(count=dropped)))
+            self._append(event_line(EventsDropped(count=dropped), self._node))
 
     def _append(self, line: bytes) -> None:
         data = b"\n" + line if self._line_incomplete else line
         with contextlib.suppress(OSError):
-            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            fd = self._open()
             self._line_incomplete = True
             try:
                 while data:
@@ -90,33 +118,88 @@ class EventLog:
                 os.close(fd)  # close, too, may report that the disk is full
             self._line_incomplete = False
 
+    def _open(self) -> int:
+        """Open the log. If this creates the log, its times measure the filesystem's clock."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        if self.clock is None:
+            before = now()
+            with contextlib.suppress(FileExistsError):
+                fd = os.open(self._path, flags | os.O_EXCL, 0o600)
+                self.clock = offset_of(os.fstat(fd).st_ctime, before, now())
+                return fd
+            self.clock = measure_offset(self._path.parent)
+        return os.open(self._path, flags, 0o600)
+
+
+def event_line(event: Event, node: str) -> bytes:
+    """Return the line of an event that happens now."""
+    times = {"time": round(time.time(), 6), "up": round(now(), 6)}
+    return files.to_json({**times, "node": node, "event": event.kind, **to_fields(event)})
+
 
 def read_events(directory: Path) -> list[LoggedEvent]:
     """Return the events of all agents by time. Incomplete lines and lines that are no event are skipped."""
-    return [event for line in read_event_lines(directory) if (event := _logged_event(line)) is not None]
+    return [event for line in read_event_lines(directory) if (event := _logged_event(line))]
 
 
-def _logged_event(line: dict[str, Any]) -> LoggedEvent | None:
-    fields = {name: value for name, value in line.items() if name not in ("time", "node", "event")}
-    kind, node = line.get("event"), line.get("node")
+def _logged_event(line: dict[str, Any], number: int = 0) -> LoggedEvent | None:
+    fields = {name: value for name, value in line.items() if name not in ("time", "up", "node", "event")}
+    kind, node, up = line.get("event"), line.get("node"), line.get("up")
     if not isinstance(kind, str) or not isinstance(node, str):
         return None
-    return LoggedEvent(float(line["time"]), node, parse(kind, fields))
+    known_up = up if isinstance(up, int | float) else None
+    return LoggedEvent(float(line["time"]), node, parse(kind, fields), known_up, number)
+
+
+def read_logs(directory: Path, rounds: Collection[int] | None = None) -> dict[str, list[LoggedEvent]]:
+    """Return the events of each agent in the order of its log, by ``NAME@INCARNATION``; otherwise as `read_events`.
+
+    With ``rounds``, events of other rounds are left out, and events that belong to no round are not. This takes much
+    less time.
+    """
+    return {
+        name.removesuffix(_SUFFIX): [
+            event for number, line in _lines(directory / name, rounds) if (event := _logged_event(line, number))
+        ]
+        for name in sorted(files.names(directory))
+        if name.endswith(_SUFFIX)
+    }
 
 
 def read_event_lines(directory: Path) -> list[dict[str, Any]]:
     """Return the lines of all event logs by time, as they are in JSON; otherwise the same as `read_events`."""
-    found = []
+    found = [line for name in files.names(directory) for _, line in _lines(directory / name)]
+    return sorted(found, key=lambda line: line["time"])
+
+
+def ended_rounds(directory: Path, causes: Collection[str]) -> set[int]:
+    """Return the rounds that have ended by one of ``causes``, from the texts of the logs alone."""
+    found = set()
     for name in files.names(directory):
+        for line in _CAUSE.finditer(_content(directory / name)):
+            if line["cause"].decode() in causes:
+                found.add(int(line["round"]))
+    return found
+
+
+def _lines(path: Path, rounds: Collection[int] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the lines of a log with their numbers, as they are in JSON.
+
+    Incomplete lines, lines that are no event, and lines of other rounds than ``rounds`` are skipped.
+    """
+    for number, line in enumerate(_content(path).splitlines(), 1):
+        if rounds is not None and (round := _ROUND.search(line)) and int(round[1]) not in rounds:
+            continue
         try:
-            lines = (files.read(directory / name) or b"").splitlines()
-        except OSError as error:
-            raise StoreError(f"{directory / name}: {error.strerror}") from error
-        for line in lines:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and isinstance(event.get("time"), int | float):
-                found.append(event)
-    return sorted(found, key=lambda event: event["time"])
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and isinstance(event.get("time"), int | float):
+            yield number, event
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return files.read(path) or b""
+    except OSError as error:
+        raise StoreError(f"{path}: {error.strerror}") from error

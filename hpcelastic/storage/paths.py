@@ -86,6 +86,15 @@ class RunPaths:
         return self.events / f"{node}.jsonl"
 
     @property
+    def training_totals(self) -> Path:
+        """The totals of the training in the newest round, one file for each of the first nodes of a round."""
+        return self.root / "training-totals"
+
+    def totals_of(self, node: str) -> Path:
+        """The totals of one node: a line as in its event log."""
+        return self.training_totals / f"{safe_name(node)}.jsonl"
+
+    @property
     def logs(self) -> Path:
         """Worker logs for each round and rank."""
         return self.root / "logs"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from hpcelastic.errors import StoreError
-from hpcelastic.ipc.marks import MarkKind
+from hpcelastic.ipc.marks import MarkKind, Source
 
 from .archive import Archive, CannotLayOut, archive_of
 from .checkpoint_files import CheckpointFiles
@@ -286,6 +286,7 @@ class Checkpoints:
             raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
         loaded = self._load(map_location, best, like)
         if loaded is not None:
+            mark(MarkKind.SOURCE, Source.MEMORY if loaded.in_memory else Source.DISK)
             mark(MarkKind.RESTORED, loaded.step)
         return loaded
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from hpcelastic.errors import ConfigError
-from hpcelastic.ipc.marks import MarkKind
+from hpcelastic.ipc.marks import MarkKind, Source
 
 from .batches import GlobalBatches
 from .checkpoints import Checkpoints
@@ -274,6 +274,7 @@ class Elastic:
                     "no rank has a whole state and there is no checkpoint to begin with; this process has trained, so "
                     "another one must begin anew; give Elastic checkpoints=Checkpoints() and save_every"
                 )
+            mark(MarkKind.SOURCE, Source.BEGINNING)
             return
         if not choice.sources:
             assert self.checkpoints is not None
@@ -281,9 +282,12 @@ class Elastic:
             if checkpoint is not None:
                 self._load(checkpoint.state)
         elif rank in choice.receivers:
+            mark(MarkKind.SOURCE, Source.PEER)
             self._load(receive_state(choice, rank))
-        elif choice.receivers:
-            send_state(self._state_dict(), choice, rank)
+        else:
+            mark(MarkKind.SOURCE, Source.KEPT)
+            if choice.receivers:
+                send_state(self._state_dict(), choice, rank)
         if rank not in choice.sources:
             _seed(self.batches.seed, self.step, rank)
 

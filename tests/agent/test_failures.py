@@ -164,6 +164,11 @@ LOGS = {
     "message of many lines": (TRACEBACK[:-1] + " of\n  many\nlines\n", "ValueError: x of (exit status 1)"),
     "without a message": (TRACEBACK.replace("ValueError: x", "KeyboardInterrupt"), "KeyboardInterrupt (exit status 1)"),
     "no traceback": ("epoch 1\nbye\n", "exit status 1"),
+    "prefix of torch": (
+        '[rank3]: Traceback (most recent call last):\n[rank3]:   File "t.py", line 9\n[rank3]:     g()\n'
+        "[rank3]: ValueError: y\n",
+        "ValueError: y (exit status 1)",
+    ),
     "traceback that was cut off": ("Traceback (most recent call last):\n  File\n    f()\n", "exit status 1"),
     "empty": ("", "exit status 1"),
 }

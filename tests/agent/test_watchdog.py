@@ -20,6 +20,7 @@ class NoProcess:
     """A process that is never reaped."""
 
     pid = os.getpid()
+    usage = None
 
     def wait(self) -> int:
         raise AssertionError

@@ -26,4 +26,7 @@ def test_the_event_log_has_the_last_mark_of_a_killed_worker(tmp_path: Path) -> N
         killed, ended = [event for event in lines if event["event"] == "worker ended"]
     assert (killed["exit_code"], killed["mark"], killed["mark_value"]) == (-signal.SIGKILL, "step", 3)
     assert 0 <= killed["mark_age"] < TIMEOUT
+    assert killed["step"] == 3 and killed["peak_memory"] > 1e6 and killed["cpu_seconds"] > 0
     assert "mark" not in ended, "no mark of an earlier round"
+    (totals,) = [event for event in lines if event["event"] == "training totals"]
+    assert (totals["round"], totals["steps"]) == (1, 3)

@@ -12,7 +12,7 @@ import pytest
 
 from hpcelastic.ipc import marks
 from hpcelastic.ipc.control_page import ControlPage
-from hpcelastic.ipc.marks import CAPACITY, RING_SIZE, MarkKind, MarkRing
+from hpcelastic.ipc.marks import CAPACITY, RING_SIZE, MarkKind, MarkRing, Source
 from tests.agent.processes import eventually
 
 WRITE_FOR_EVER = """
@@ -157,3 +157,74 @@ def test_the_marks_of_a_killed_worker_stay() -> None:
     assert [mark.number for mark in found] == [mark.value for mark in found]
     assert page.marks(0).read() == []
     page.close()
+
+
+class Clock:
+    """A clock in seconds, for the times of marks."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        patch.setattr(time, "clock_gettime_ns", lambda clock: round(self.now * 1e9))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+def write(ring: MarkRing, clock: Clock, marks: list[tuple[float, MarkKind, int]]) -> None:
+    """Write marks of round 3 at the given times."""
+    for clock.now, kind, value in marks:
+        ring.write(3, kind, value)
+
+
+def test_the_totals_of_a_round(ring: MarkRing, clock: Clock) -> None:
+    ring.write(2, MarkKind.SAVED, 7)
+    begin = [
+        (101.0, MarkKind.ENTERED, 3),
+        (102.0, MarkKind.GROUP, 3),
+        (102.5, MarkKind.GROUP, 3),  # a second group
+        (103.0, MarkKind.SOURCE, Source.PEER),
+        (103.0, MarkKind.RESTORED, 40),
+    ]
+    steps = [(104.0 + step, MarkKind.STEP, step) for step in range(1, 11)]
+    write(ring, clock, [*begin, *steps, (114.5, MarkKind.SAVED, 50)])
+    totals = ring.totals(3)
+    assert totals is not None
+    assert (totals.steps, totals.before, totals.source, totals.saved_step) == (10, 40, Source.PEER, 50)
+    times = (totals.entered, totals.group, totals.restored, totals.last_step, totals.saved)
+    assert times == tuple(round(each * 1e9) for each in (101, 102, 103, 114, 114.5))
+    assert totals.samples == tuple(round(each * 1e9) for each in (105, 106, 108, 112))
+    assert ring.totals(2) is None
+
+
+def test_phases_count_from_the_first_beginning_to_the_last_end(ring: MarkRing, clock: Clock) -> None:
+    write(
+        ring,
+        clock,
+        [
+            (110.0, MarkKind.SAVING, 0),
+            (111.0, MarkKind.PHASE_ENDED, 0),
+            (120.0, MarkKind.EVALUATING, 0),
+            (121.0, MarkKind.SAVING, 0),  # the best state is saved during the evaluation
+            (122.0, MarkKind.PHASE_ENDED, 0),
+            (125.0, MarkKind.PHASE_ENDED, 0),
+            (130.0, MarkKind.COMPILING, 0),
+            (132.0, MarkKind.STEP, 1),  # a phase ends with a step, too
+            (133.0, MarkKind.PHASE_ENDED, 0),
+            (140.0, MarkKind.SAVING, 0),
+        ],
+    )
+    clock.now = 144.0
+    totals = ring.totals(3)
+    assert totals is not None
+    assert (totals.saving, totals.other, totals.compiling) == (5e9, 5e9, 2e9)
+    assert totals.saves == 1  # the second one has not ended
+
+
+def test_a_round_without_marks_has_no_totals(ring: MarkRing) -> None:
+    assert ring.totals(0) is None
+    ring.write(3, MarkKind.ENTERED, 3)
+    totals = ring.totals(3)
+    assert totals is not None
+    assert (totals.steps, totals.before, totals.samples, totals.source) == (0, None, (), Source.UNKNOWN)

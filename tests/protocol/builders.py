@@ -47,7 +47,7 @@ def failed(name: str, round: int, timestamp: float = 0.0, message: str = "ValueE
 
 def failure(name: str, round: int, timestamp: float = 0.0, message: str = "ValueError") -> Failure:
     rank = 2 * (ord(name[0]) - ord("a"))
-    return Failure(round, node(name), rank, 0, 1, message, timestamp=timestamp)
+    return Failure(round, node(name), rank, 0, 1, message, timestamp=timestamp, happened=timestamp)
 
 
 def left(name: str, round: int = 1) -> Seen:

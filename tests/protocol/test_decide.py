@@ -979,6 +979,31 @@ def test_other_causes_spend_nothing() -> None:
         assert (decided.phase, decided.spent, decided.restarts) == (Phase.RUNNING, {cause.value: 10}, 0)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param({"happened": 2.0}, {"happened": 3.0}, id="the earlier one, on the filesystem's clock"),
+        pytest.param(
+            {"happened": 2.0, "timestamp": 9.0}, {"happened": 3.0, "timestamp": 1.0}, id="whatever the nodes' clocks"
+        ),
+        pytest.param({"happened": 3.0}, {"happened": 2.0, "echo": True}, id="an effect comes last"),
+        pytest.param({"happened": 3.0}, {"happened": 2.0, "collective": True}, id="a failed collective too"),
+        pytest.param({"happened": 3.0}, {"happened": None}, id="an unknown time comes last"),
+        pytest.param({"happened": None}, {"happened": None}, id="the lower rank, if nothing is known"),
+    ],
+)
+@pytest.mark.parametrize("swapped", [False, True])
+def test_the_root_cause_is_the_first_failure_that_is_no_effect(
+    first: dict[str, Any], second: dict[str, Any], swapped: bool
+) -> None:
+    names = ("b", "a") if swapped and first != second else ("a", "b")
+    reports = [replace(failure(name, 1), **changes) for name, changes in zip(names, (first, second), strict=True)]
+    seen = view(*(ready(name, 1, failure=report) for name, report in zip(names, reports, strict=True)), ready("c", 1))
+    decided = decide(joining("abc", Cause.WORKER, given=settings(last_call=0.0)), seen).next
+    assert decided is not None
+    assert decided.failures == tuple(reports)
+
+
 def test_reports_are_kept_root_cause_first() -> None:
     seen = view(failed_and_back("a", timestamp=3.0), failed_and_back("b", timestamp=2.0), ready("c", 1))
     decided = decide(joining("abc", Cause.WORKER, given=settings(last_call=0.0)), seen).next

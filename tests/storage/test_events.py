@@ -11,9 +11,20 @@ from typing import Any
 import pytest
 
 from hpcelastic.errors import StoreError
-from hpcelastic.protocol.events import EventsDropped, Fenced, LoggedEvent, UnknownEvent, WorkersStarted
+from hpcelastic.protocol.events import (
+    ClockMeasured,
+    EventsDropped,
+    Fenced,
+    LoggedEvent,
+    StateChanged,
+    StoreFailed,
+    UnknownEvent,
+    WorkersStarted,
+)
+from hpcelastic.protocol.state import Cause, Phase
+from hpcelastic.storage import clock
 from hpcelastic.storage import events as event_log
-from hpcelastic.storage.events import EventLog, read_event_lines, read_events
+from hpcelastic.storage.events import EventLog, ended_rounds, read_event_lines, read_events, read_logs
 from tests.storage.forking import TIMEOUT, in_processes
 
 
@@ -27,8 +38,18 @@ def log(path: Path, node: str = "n1") -> Iterator[EventLog]:
         assert events.close(TIMEOUT)
 
 
+def written(directory: Path) -> list[LoggedEvent]:
+    """Return the events without those that the log writes itself."""
+    return [logged for logged in read_events(directory) if not isinstance(logged.event, ClockMeasured)]
+
+
+def lines(directory: Path) -> list[dict[str, Any]]:
+    """Return the lines without those that the log writes itself."""
+    return [line for line in read_event_lines(directory) if line["event"] != ClockMeasured.kind]
+
+
 def names(directory: Path) -> list[str]:
-    return [logged.event.kind for logged in read_events(directory)]
+    return [logged.event.kind for logged in written(directory)]
 
 
 def named(name: str, **fields: Any) -> UnknownEvent:
@@ -36,13 +57,14 @@ def named(name: str, **fields: Any) -> UnknownEvent:
     return UnknownEvent(name, fields)
 
 
-def test_an_event_has_time_node_and_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "time", lambda: 1234.56789)
+def test_an_event_has_times_node_and_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1234.56789012)
+    monkeypatch.setattr(event_log, "now", lambda: 77.12345678)
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("started", pids={0: 7}, reason="ü\n", nothing=None))
     fields = {"pids": {"0": 7}, "reason": "ü\n", "nothing": None}
-    assert read_event_lines(tmp_path) == [{"time": 1234.568, "node": "n1", "event": "started", **fields}]
-    assert read_events(tmp_path) == [LoggedEvent(1234.568, "n1", UnknownEvent("started", fields))]
+    assert lines(tmp_path) == [{"time": 1234.56789, "up": 77.123457, "node": "n1", "event": "started", **fields}]
+    assert written(tmp_path) == [LoggedEvent(1234.56789, "n1", UnknownEvent("started", fields), 77.123457)]
     assert (tmp_path / "a.jsonl").stat().st_mode & 0o777 == 0o600
 
 
@@ -60,11 +82,64 @@ def test_a_known_event_is_read_with_its_type(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
         events.write(started)
         events.write(Fenced(round=1))
-    assert [logged.event for logged in read_events(tmp_path)] == [started, Fenced(round=1)]
-    (line, _) = read_event_lines(tmp_path)
+    assert [logged.event for logged in written(tmp_path)] == [started, Fenced(round=1)]
+    (line, _) = lines(tmp_path)
     assert line["event"] == "workers started"
     assert line["pids"] == {"0": 7, "1": 8}
     assert "gpus" not in line
+
+
+def test_the_events_of_each_agent_are_in_the_order_of_its_log(tmp_path: Path) -> None:
+    with log(tmp_path / "n1@0-a.jsonl") as events:
+        events.write(Fenced(round=2))
+        events.write(Fenced(round=1))
+    with (tmp_path / "n1@0-a.jsonl").open("a") as file:
+        file.write("torn\n")
+    with log(tmp_path / "n1@1-b.jsonl") as events:
+        events.write(Fenced(round=3))
+    (tmp_path / "n1@1-b.txt").write_text("no log")
+    found = read_logs(tmp_path)
+    rounds = {node: [e.event.round for e in events if isinstance(e.event, Fenced)] for node, events in found.items()}
+    assert rounds == {"n1@0-a": [2, 1], "n1@1-b": [3]}
+    assert [e.line for e in found["n1@0-a"] if isinstance(e.event, Fenced)] == [1, 3]
+
+
+def clocks(directory: Path) -> list[ClockMeasured]:
+    return [logged.event for logged in read_events(directory) if isinstance(logged.event, ClockMeasured)]
+
+
+def test_the_filesystems_clock_is_measured_when_the_log_is_created(tmp_path: Path) -> None:
+    real = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    with log(tmp_path / "a.jsonl") as events:
+        events.write(named("first"))
+        events.write(named("second"))
+    (measured,) = clocks(tmp_path)
+    assert measured.least <= real + 0.001 and real - 0.001 <= measured.most
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl"]
+
+
+def test_the_clock_of_a_log_that_exists_is_measured_by_another_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("")
+    with log(tmp_path / "a.jsonl") as events:
+        events.write(named("first"))
+    assert len(clocks(tmp_path)) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl"]
+
+
+def test_a_clock_that_has_changed_is_logged_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(event_log, "_CLOCK_INTERVAL", 0.0)
+    with log(tmp_path / "a.jsonl") as events:
+        events.write(named("first"))
+        idle(events)
+        events.write(named("second"))
+        idle(events)
+        assert len(clocks(tmp_path)) == 1  # the second measurement agrees with the first one
+        boottime = clock.now
+        monkeypatch.setattr(clock, "now", lambda: boottime() - 50.0)
+        events.write(named("third"))
+        idle(events)
+    before, after = clocks(tmp_path)
+    assert after.least - before.least == pytest.approx(50.0, abs=5.0)
 
 
 def test_an_event_with_a_missing_field_is_kept(tmp_path: Path) -> None:
@@ -83,7 +158,7 @@ def test_events_of_all_agents_are_in_the_order_of_time(tmp_path: Path, monkeypat
 def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("first"))
-    line = (tmp_path / "a.jsonl").read_bytes()
+    line = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)[0]
     for cut in range(1, len(line) - 1):
         (tmp_path / "a.jsonl").write_bytes(line + line[:cut])
         assert names(tmp_path) == ["first"]
@@ -92,7 +167,7 @@ def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
 def test_a_line_without_an_event_is_ignored(tmp_path: Path) -> None:
     with log(tmp_path / "a.jsonl") as events:
         events.write(named("first"))
-    line = (tmp_path / "a.jsonl").read_bytes()
+    line = (tmp_path / "a.jsonl").read_bytes().splitlines(keepends=True)[0]
     (tmp_path / "a.jsonl").write_bytes(b'7\n"text"\n[]\nnull\n{}\n{"time":"noon"}\n\xff\xfe\n\n{"time":1,"ev\n' + line)
     assert names(tmp_path) == ["first"]
 
@@ -158,7 +233,7 @@ def test_lines_of_processes_that_share_a_log_are_complete(tmp_path: Path) -> Non
                 events.write(named("line", number=i, padding="x" * 500))
 
     in_processes(4, write)
-    events = read_event_lines(tmp_path)
+    events = lines(tmp_path)
     assert sorted((event["node"], event["number"]) for event in events) == [
         (str(n), i) for n in range(4) for i in range(100)
     ]
@@ -194,8 +269,8 @@ def test_a_hung_filesystem_does_not_block_writers_and_keeps_the_order(tmp_path: 
         assert hung.reached.wait(TIMEOUT)
         assert not (tmp_path / "a.jsonl").exists()
         hung.released.set()
-    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
-    assert [line["number"] for line in lines] == list(range(50))
+    in_file = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [line["number"] for line in in_file if line["event"] == "line"] == list(range(50))
 
 
 def test_events_beyond_the_queue_are_dropped_and_counted(
@@ -233,3 +308,30 @@ def test_a_log_that_was_never_written_closes_at_once(tmp_path: Path) -> None:
     before = threading.active_count()
     assert EventLog(tmp_path / "a.jsonl", "n1").close(0.0)
     assert threading.active_count() == before
+
+
+def test_events_of_other_rounds_are_left_out_on_request(tmp_path: Path) -> None:
+    with log(tmp_path / "n1@0-a.jsonl") as events:
+        for round in (1, 2, 12, 3):
+            events.write(Fenced(round=round))
+        events.write(StoreFailed(error='"round":9'))  # belongs to no round, whatever its text
+    (found,) = read_logs(tmp_path, rounds={2, 3}).values()
+    assert [e.event.round for e in found if isinstance(e.event, Fenced)] == [2, 3]
+    assert [e.line for e in found if isinstance(e.event, Fenced)] == [3, 5]
+    assert any(isinstance(e.event, StoreFailed) for e in found) and any(
+        isinstance(e.event, ClockMeasured) for e in found
+    )
+
+
+def test_the_rounds_that_have_ended_by_a_cause(tmp_path: Path) -> None:
+    def ended(round: int, cause: Cause | None, reason: str = "x") -> StateChanged:
+        return StateChanged(version=1, phase=Phase.JOINING, round=round, restarts=0, reason=reason, cause=cause)
+
+    with log(tmp_path / "n1@0-a.jsonl") as events:
+        events.write(ended(1, Cause.WORKER))
+        events.write(ended(2, Cause.JOIN))
+        events.write(ended(3, None, '"round":7,"cause":"worker"'))
+    with log(tmp_path / "n2@0-a.jsonl") as events:
+        events.write(ended(14, Cause.NODE, "ü" * 200))
+    assert ended_rounds(tmp_path, ("worker", "node")) == {1, 14}
+    assert ended_rounds(tmp_path / "missing", ("worker",)) == set()

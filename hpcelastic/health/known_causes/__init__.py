@@ -11,7 +11,7 @@ _ALL = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
 CAUSES = tuple(sorted(_ALL, key=lambda cause: cause.certainty is Certainty.ECHO))
 """All known causes, in the order in which they are tried."""
 
-__all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain"]
+__all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain", "is_echo"]
 
 
 def explain(message: str, traceback: str = "") -> KnownCause | None:
@@ -24,3 +24,15 @@ def explain(message: str, traceback: str = "") -> KnownCause | None:
     """
     texts = (message, traceback)
     return next((cause for text in texts if text for cause in CAUSES if cause.matches(text)), None)
+
+
+def is_echo(message: str) -> bool:
+    """Return whether a message is one that ranks have when another rank fails.
+
+    Examples:
+        >>> is_echo("RuntimeError: Connection closed by peer [10.0.0.2]:4711")
+        True
+        >>> is_echo("ValueError: bad label")
+        False
+    """
+    return any(cause.matches(message) for cause in CAUSES if cause.certainty is Certainty.ECHO)

@@ -18,6 +18,9 @@ class Blame(Enum):
     NETWORK = "network"
     FILESYSTEM = "filesystem"
     SCHEDULER = "scheduler"
+    USER = "user"
+    """A person has asked for it."""
+
     UNKNOWN = "unknown"
 
 

@@ -1,0 +1,10 @@
+"""The accounts of a run: what every second of every node went into, and what that means. Pure.
+
+Everything follows from the event logs of the agents, which may be torn, incomplete, or missing.
+"""
+
+from hpcelastic.accounting.account import Account, Fault, account
+from hpcelastic.accounting.journal import Job, Journal, Log
+from hpcelastic.accounting.segments import Category, Segment
+
+__all__ = ["Account", "Category", "Fault", "Job", "Journal", "Log", "Segment", "account"]

@@ -1,0 +1,274 @@
+"""The account of a run: node time by category, and the figures that follow from it. Pure.
+
+The categories sum exactly to the time of all nodes, in microseconds, however incomplete the logs are: what they do not
+tell is a category of its own.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from hpcelastic.accounting.journal import SECOND, Job, Journal
+from hpcelastic.accounting.rounds import Round, Training, rounds_of
+from hpcelastic.accounting.segments import Category, Life, Segment, lives_of, segments_of
+from hpcelastic.protocol.events import RunEnded, StateChanged
+
+_NOT_LOST = (Category.USEFUL, Category.CHECKPOINT, Category.SPARE, Category.QUEUE, Category.UNKNOWN)
+"""The categories that are no cost of the end of a round."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A round that the failure of a worker or the loss of a node has ended, with its cost."""
+
+    round: int
+    time: int
+    """The first sign of the fault."""
+
+    reason: str
+    node: str
+    """The name of the node that was lost, or that is in the report of the failure; empty if it is unknown."""
+
+    cost: Mapping[Category, int]
+    """Node time that was lost, in microseconds, until all nodes made new steps."""
+
+    stopped: int | None
+    """Microseconds from the fault to the first new step; None if there was none."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """The account of a run. Times are in microseconds."""
+
+    begin: int
+    end: int
+    categories: Mapping[Category, int]
+    """Node time by category. It has every category."""
+
+    segments: tuple[Segment, ...]
+    faults: tuple[Fault, ...]
+    rounds: Mapping[int, Round]
+    useful_wall: int
+    """Wall time of steps that count."""
+
+    final: bool
+    """Whether the run has ended."""
+
+    marked: bool
+    """Whether the script writes progress marks. If not, the time in which workers run cannot be divided."""
+
+    at_risk: int | None
+    """Number of steps of a running round that are not saved; None if it is unknown or the run has ended."""
+
+    @property
+    def total(self) -> int:
+        """The time of all nodes that were requested or allocated."""
+        return sum(self.categories.values())
+
+    @property
+    def allocated(self) -> int:
+        """The time of all nodes that were allocated."""
+        return self.total - self.categories[Category.QUEUE]
+
+    @property
+    def goodput(self) -> float | None:
+        """The useful part of the allocated node time; None if it is unknown."""
+        return self.categories[Category.USEFUL] / self.allocated if self.allocated and self.marked else None
+
+    @property
+    def ettr(self) -> float | None:
+        """The effective training time ratio: wall time of steps that count, by wall time since the submission.
+
+        Source: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024.
+        """
+        return self.useful_wall / (self.end - self.begin) if self.end > self.begin and self.marked else None
+
+    @property
+    def running(self) -> int:
+        """The wall time in which rounds ran."""
+        return sum((each.ended or self.end) - each.began for each in self.rounds.values() if each.began is not None)
+
+    @property
+    def mttf(self) -> float | None:
+        """The mean time to a failure in seconds, of the time in which rounds ran; None without a failure."""
+        return self.running / SECOND / len(self.faults) if self.faults else None
+
+    @property
+    def mttf_interval(self) -> tuple[float, float | None]:
+        """The 90 % confidence interval of `mttf` in seconds; the upper bound is None without a failure."""
+        least, most = poisson_interval(len(self.faults), 0.90)
+        seconds = self.running / SECOND
+        return seconds / most, seconds / least if least else None
+
+    @property
+    def save_cost(self) -> float | None:
+        """The mean time in seconds for which a save stops the training; None without a save."""
+        saves, saving = self._of_trainings(lambda each: each.saves), self._of_trainings(lambda each: each.saving)
+        return saving / SECOND / saves if saves else None
+
+    @property
+    def save_interval(self) -> float | None:
+        """The mean time in seconds from one save to the next; None without a save."""
+        saves, steps = self._of_trainings(lambda each: each.saves), self._of_trainings(lambda each: each.time_of_steps)
+        return steps / SECOND / saves if saves else None
+
+    @property
+    def best_save_interval(self) -> float | None:
+        """The time in seconds from one save to the next with the least loss; None if it is unknown.
+
+        Source: J. W. Young, "A first order approximation to the optimum checkpoint interval", 1974.
+        """
+        if self.save_cost is None or self.mttf is None:
+            return None
+        return math.sqrt(2 * self.save_cost * self.mttf)
+
+    @property
+    def predicted_ettr(self) -> float | None:
+        """The ETTR that follows from the run's own rates, without the time in the queue; None if it is unknown.
+
+        It is 1 - r (u + w / 2), for r failures in a second, of which each costs u seconds and half of the time w
+        between two saves. A run that keeps its state in memory loses less. Source: Kokolis et al., as for `ettr`.
+        """
+        stopped = [each.stopped for each in self.faults if each.stopped is not None]
+        if self.mttf is None or not stopped:
+            return None
+        restart = sum(stopped) / len(stopped) / SECOND
+        return max(0.0, 1 - (restart + (self.save_interval or 0.0) / 2) / self.mttf)
+
+    def _of_trainings(self, value: Callable[[Training], int]) -> int:
+        return sum(value(each.training) for each in self.rounds.values() if each.training is not None)
+
+
+def account(journal: Journal) -> Account:
+    """Return the account of a run."""
+    rounds, lives = rounds_of(journal), lives_of(journal)
+    segments = [segment for life in lives for segment in segments_of(life, rounds)]
+    segments += _missing(journal, lives)
+    categories: Counter[Category] = Counter(dict.fromkeys(Category, 0))
+    for segment in segments:
+        categories[segment.category] += segment.duration
+    begin = min([*(segment.begin for segment in segments), *(job.submitted for job in journal.jobs)], default=0)
+    final = _is_final(journal)
+    newest = rounds[max(rounds)] if rounds else None
+    return Account(
+        begin=begin,
+        end=max([*(segment.end for segment in segments), begin]),
+        categories=dict(categories),
+        segments=tuple(segments),
+        faults=tuple(_fault(each, rounds, segments) for each in rounds.values() if each.failed),
+        rounds=rounds,
+        useful_wall=sum(_useful_wall(each) for each in rounds.values()),
+        final=final,
+        marked=any(each.training is not None and each.training.steps > 0 for each in rounds.values()),
+        at_risk=None if final or newest is None else _at_risk(newest),
+    )
+
+
+def _is_final(journal: Journal) -> bool:
+    newest = max(
+        (
+            (entry.event.version, entry.event.phase.final)
+            for log in journal.logs
+            for entry in log.entries
+            if isinstance(entry.event, StateChanged)
+        ),
+        default=(0, False),
+    )
+    ended = any(isinstance(entry.event, RunEnded) for log in journal.logs for entry in log.entries)
+    return newest[1] or (ended and newest[0] == 0)
+
+
+def _missing(journal: Journal, lives: Sequence[Life]) -> list[Segment]:
+    """Return the time of nodes that a job has asked for and that did not run: in segments without a node."""
+    final, found = _is_final(journal), list[Segment]()
+    for job in journal.jobs:
+        ours = [life for life in lives if life.job == job.id]
+        nodes = job.nodes or max((life.job_nodes or 0 for life in ours), default=0) or journal.wanted
+        end = journal.end if not final and not ours else max((life.end for life in ours), default=journal.end)
+        found += _gaps(job, nodes, ours, end)
+    return found
+
+
+def _gaps(job: Job, nodes: int, lives: Iterable[Life], end: int) -> list[Segment]:
+    """Return the times at which fewer agents of a job ran than it has nodes: one segment for each missing agent."""
+    changes: Counter[int] = Counter({job.submitted: 0, end: 0})
+    for life in lives:
+        changes[max(life.begin, job.submitted)] += 1
+        changes[max(life.end, job.submitted)] -= 1
+    found, present = [], 0
+    for begin, until in pairwise(sorted(changes)):
+        present += changes[begin]
+        until = min(until, end)
+        found += [Segment("", begin, until, Category.QUEUE, 0)] * max(0, nodes - present) * (until > begin)
+    return found
+
+
+def _useful_wall(round: Round) -> int:
+    """Return the wall time of the steps of a round that count."""
+    training = round.training
+    if training is None:
+        return 0
+    redone = training.time_of_call(round.redone + 1) if round.redone else 0
+    return max(0, training.time_of_steps - redone - training.saving - training.compiling)
+
+
+def _at_risk(round: Round) -> int | None:
+    """Return how many steps would be lost now."""
+    training = round.training
+    if training is None or training.before is None:
+        return None
+    done = training.before + round.steps
+    return done - max(training.before, training.saved_step or 0)
+
+
+def _fault(round: Round, rounds: Mapping[int, Round], segments: Iterable[Segment]) -> Fault:
+    cost: Counter[Category] = Counter()
+    for segment in segments:
+        if segment.after == round.number and segment.category not in _NOT_LOST:
+            cost[segment.category] += segment.duration
+    time = round.faulty if round.faulty is not None else round.ended or 0
+    following = rounds.get(round.number + 1)
+    training = following.training if following else None
+    new = None
+    if following is not None and training is not None and training.first_step is not None:
+        new = training.first_step + (training.time_of_call(following.redone + 1) if following.redone else 0)
+    return Fault(
+        round.number,
+        time,
+        round.reason,
+        round.lost.rpartition("@")[0] or _node_in(round.reason),
+        dict(cost),
+        None if new is None else max(0, new - time),
+    )
+
+
+def _node_in(reason: str) -> str:
+    """Return the node in the reason for the end of a round by a worker's failure; empty if there is none."""
+    _, _, rest = reason.partition(" failed on ")
+    return rest.partition(":")[0]
+
+
+def poisson_interval(count: int, confidence: float) -> tuple[float, float]:
+    """Return the exact confidence interval of the mean of a Poisson distribution of which ``count`` was observed.
+
+    Source: F. Garwood, "Fiducial limits for the Poisson distribution", Biometrika 28, 1936.
+    """
+    tail = (1 - confidence) / 2
+    least = 0.0 if count == 0 else _solve(lambda mean: 1 - _poisson_below(count, mean), tail, count)
+    return least, _solve(lambda mean: 1 - _poisson_below(count + 1, mean), 1 - tail, count + 1)
+
+
+def _poisson_below(count: int, mean: float) -> float:
+    """Return the probability of fewer than ``count`` events."""
+    return math.fsum(math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(count)) if mean else 1.0
+
+
+def _solve(rising: Callable[[float], float], value: float, near: int) -> float:
+    """Return where a rising function has a ``value``, by bisection."""
+    low, high = 0.0, 10.0 * (near + 10)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < value else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,281 @@
+"""What each node did at each time: a sequence of segments without gaps for each agent. Pure."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from hpcelastic.accounting.journal import Entry, Journal, Log
+from hpcelastic.accounting.rounds import Round, Training
+from hpcelastic.protocol.events import (
+    AgentEnded,
+    AgentStarted,
+    Decided,
+    Fenced,
+    Leaving,
+    PeerSuspected,
+    RunEnded,
+    StateChanged,
+    WorkerEnded,
+    WorkersParked,
+    WorkersStarted,
+    WorkersStopped,
+)
+from hpcelastic.protocol.state import Phase
+
+
+class Category(str, Enum):
+    """The categories of node time. Each instant of each node belongs to exactly one."""
+
+    QUEUE = "queue"
+    """A node that was requested does not run: its job waits in SLURM's queue, or the node has failed."""
+
+    SPARE = "spare"
+    """The node stands by while a round runs without it."""
+
+    START = "start"
+    """From the start of the job to that of the agent, and until the agent takes part."""
+
+    HANG = "hang"
+    """A round made no progress, from its last step to its end."""
+
+    DETECTION = "detection"
+    """From the first sign of a fault to the end of the round."""
+
+    STOP = "stop"
+    """The node stops or parks its workers, or waits for the end of the others."""
+
+    RENDEZVOUS = "rendezvous"
+    """The node waits for the next round."""
+
+    LAUNCH = "launch"
+    """Workers start, and create their process group; also compilation."""
+
+    RESTORE = "restore"
+    """Workers get the state with which they continue."""
+
+    CHECKPOINT = "checkpoint"
+    """The training waits for saves."""
+
+    REDONE = "redone"
+    """Steps that were made before, and the part of a step that a fault has cut off."""
+
+    USEFUL = "useful"
+    """Steps that count."""
+
+    UNKNOWN = "unknown"
+    """The logs do not tell."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the time of one agent. Times are in microseconds since the epoch."""
+
+    node: str
+    begin: int
+    end: int
+    category: Category
+    after: int
+    """The number of the round whose end has led to it; 0 before the first round. For useful time, the round before."""
+
+    @property
+    def duration(self) -> int:
+        return self.end - self.begin
+
+
+@dataclass(frozen=True)
+class Life:
+    """The time in which one agent has occupied its node."""
+
+    log: Log
+    begin: int
+    end: int
+    job: str
+    """The id of its job, without the restart count; empty outside of SLURM."""
+
+    job_nodes: int | None
+    machine: str
+    last: int
+    """The time of its last own event. From then to the end, others have seen it, or it is only known that it died."""
+
+
+def lives_of(journal: Journal) -> list[Life]:
+    """Return the life of each agent, by its beginning."""
+    deaths = _deaths(journal)
+    lives: list[Life] = []
+    for log in journal.logs:
+        if log.entries:
+            lives.append(_life(log, journal, deaths.get(log.node)))
+    return sorted(lives, key=lambda life: (life.begin, life.log.node))
+
+
+def _deaths(journal: Journal) -> Mapping[str, int]:
+    """Return when other agents have first noticed the death of an agent, or have decided that it is dead."""
+    found: dict[str, int] = {}
+    for log in journal.logs:
+        for entry in log.entries:
+            match entry.event:
+                case PeerSuspected(peer=node, sign=sign) if sign != "silent":
+                    found[node] = min(entry.time, found.get(node, entry.time))
+                case Decided(lost=node) | StateChanged(lost=node) if node:
+                    found[node] = min(entry.time, found.get(node, entry.time))
+    return found
+
+
+def _life(log: Log, journal: Journal, death: int | None) -> Life:
+    first, last = log.entries[0].time, log.entries[-1].time
+    started = next((each.event for each in log.entries if isinstance(each.event, AgentStarted)), None)
+    begin, job, nodes, machine = first, "", None, log.name
+    if started is not None:
+        launched, job_start = log.at(started.launched), started.job_start
+        begin = min(first, launched or first)
+        restart = 0 if journal.jobs else None
+        if job_start is not None and restart is not None:
+            begin = min(begin, max(round(job_start * 1_000_000), 0))
+        job, nodes = (started.job or "").rpartition(".")[0], started.job_nodes
+        machine = started.machine or log.name
+    ended = any(isinstance(each.event, AgentEnded) for each in log.entries)
+    end = last
+    if not ended and death is not None and death > last:
+        end = death
+    elif not ended and death is None and journal.now is not None:
+        end = max(last, journal.now)
+    return Life(log, begin, end, job, nodes, machine, last)
+
+
+def segments_of(life: Life, rounds: Mapping[int, Round]) -> list[Segment]:
+    """Return the segments of an agent's life: in order, without gaps, from its beginning to its end."""
+    found: list[Segment] = []
+    for begin, end, category, after in _parts(life, rounds):
+        if found and found[-1].category is category and found[-1].after == after:
+            begin = found.pop().begin
+        if end > begin:
+            found.append(Segment(life.log.node, begin, end, category, after))
+    return found
+
+
+def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, Category, int]]:
+    """Yield the parts of a life one after the other, some of them empty."""
+    time, category, after = life.begin, Category.START, 0
+    training: Round | None = None
+    """The round in which the node's workers are."""
+
+    for entry in life.log.entries:
+        following = _following(entry, category, training, after, life, rounds)
+        if following is None:
+            continue
+        if training is not None:
+            end = _end_of_training(entry, training, time)
+            yield from _split(time, end, training, life)
+            if entry.time > end:
+                yield end, entry.time, Category.STOP, training.number
+        else:
+            yield time, entry.time, category, after
+        time = entry.time
+        category, training, after = following
+    if training is not None:
+        cut = training.ended if training.ended is not None and training.ended < life.end else life.end
+        end = max(time, min(life.end, cut))
+        yield from _split(time, end, training, life)
+        yield end, life.end, Category.UNKNOWN, training.number
+    else:
+        own = max(time, min(life.last, life.end))
+        yield time, own, category, after
+        yield own, life.end, Category.UNKNOWN, after
+
+
+_Following = tuple[Category, Round | None, int]
+
+
+def _following(
+    entry: Entry, category: Category, training: Round | None, after: int, life: Life, rounds: Mapping[int, Round]
+) -> _Following | None:
+    """Return what the node does from an event on, and after which round; None if the event does not change that."""
+    match entry.event:
+        case AgentStarted() if category is Category.START:
+            return Category.RENDEZVOUS, None, after
+        case StateChanged(phase=Phase.RUNNING, round=number) if training is None:
+            known = rounds.get(number)
+            if known is not None and life.log.name in known.members:
+                return Category.LAUNCH, known, number - 1
+            return Category.SPARE, None, number - 1
+        case StateChanged(phase=Phase.JOINING, round=number) if training is not None:
+            stops_at_step = training.training is not None and not (training.failed or training.hung)
+            return None if stops_at_step else (Category.STOP, None, number)
+        case StateChanged(phase=Phase.JOINING, round=number) if category is not Category.STOP:
+            return Category.RENDEZVOUS, None, number
+        case StateChanged(phase=phase, round=number) if phase.final:
+            return Category.STOP, None, number
+        case RunEnded():
+            return Category.STOP, None, training.number if training else after
+        case WorkerEnded(exit_code=exit_code, requested=requested, round=number) if training is not None:
+            return (Category.STOP, None, number) if exit_code and not requested else None
+        case WorkersStarted(round=number) if training is None and number in rounds:
+            return Category.LAUNCH, rounds[number], number - 1
+        case WorkersStopped(round=number) | WorkersParked(round=number) | Fenced(round=number):
+            return Category.RENDEZVOUS, None, number
+        case Leaving() if training is None:
+            return Category.STOP, None, after
+    return None
+
+
+def _end_of_training(entry: Entry, training: Round, begin: int) -> int:
+    """Return when the workers have ended their part in the round, which the agent has noticed with ``entry``."""
+    if training.failed or training.hung or training.training is None:
+        return entry.time
+    last = training.training.end  # they have stopped at the end of a step
+    return entry.time if last is None else min(entry.time, max(begin, last))
+
+
+def _split(begin: int, end: int, round: Round, life: Life) -> Iterator[tuple[int, int, Category, int]]:
+    """Yield the parts of the time in which a node's workers were in a round."""
+    before, training = round.number - 1, round.training
+    faulty = end
+    if round.failed and round.faulty is not None:
+        faulty = min(end, max(begin, round.faulty))
+    if training is None:
+        yield begin, faulty, Category.UNKNOWN, before
+        yield faulty, end, Category.HANG if round.hung else Category.DETECTION, round.number
+        return
+    time = begin
+    for until, category in _beginning(training):
+        until = min(max(time, until), faulty)
+        yield time, until, category, before
+        time = until
+    if training.first_step is None:
+        yield time, faulty, Category.LAUNCH if faulty < end or round.ended else Category.UNKNOWN, before
+    else:
+        steps = min(max(time, training.end or time), faulty)
+        yield from _steps(time, steps, round, training)
+        if round.hung:
+            faulty = steps
+        # The rest is the part of a step that was cut off; or the running step, of which nobody knows how it ends.
+        yield steps, faulty, Category.UNKNOWN if round.ended is None else Category.REDONE, round.number
+    yield faulty, end, Category.HANG if round.hung else Category.DETECTION, round.number
+
+
+def _beginning(training: Training) -> Iterator[tuple[int, Category]]:
+    """Yield the end of each part of the round before its first step, with the category of the part."""
+    ready = max(training.entered or 0, training.group or 0)
+    if training.restored is not None and training.restored <= (training.first_step or training.restored):
+        if ready:
+            yield ready, Category.LAUNCH
+        yield training.restored, Category.RESTORE if ready else Category.LAUNCH
+    if training.first_step is not None:
+        yield training.first_step, Category.LAUNCH
+
+
+def _steps(begin: int, end: int, round: Round, training: Training) -> Iterator[tuple[int, int, Category, int]]:
+    """Divide the time of the steps. The order within it is not that in which it happened."""
+    before, left = round.number - 1, end - begin
+    redone = min(left, training.time_of_call(round.redone + 1) if round.redone else 0)
+    left -= redone
+    saving = min(left, training.saving)
+    compiling = min(left - saving, training.compiling)
+    for duration, category in (
+        (redone, Category.REDONE),
+        (compiling, Category.LAUNCH),
+        (left - saving - compiling, Category.USEFUL),
+        (saving, Category.CHECKPOINT),
+    ):
+        yield begin, begin + duration, category, before
+        begin += duration

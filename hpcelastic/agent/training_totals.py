@@ -1,0 +1,117 @@
+"""The totals of the training of a node in a round, for the event log and, while the round runs, for a file.
+
+A node that dies cannot log them. So the first nodes of a round write them to files from time to time.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from hpcelastic.agent.session import Session
+from hpcelastic.agent.stacks import WorkersOfRound
+from hpcelastic.errors import StoreError
+from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.marks import RoundTotals, Source
+from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.events import Event, TrainingTotals
+from hpcelastic.protocol.state import Phase, State
+from hpcelastic.storage import files
+from hpcelastic.storage.events import event_line
+
+_WRITERS = 3
+"""Number of nodes that write files, so that the totals of a round survive the loss of two of them."""
+
+_INTERVAL = 10.0
+"""Seconds between two files of a node."""
+
+
+def training_totals(page: ControlPage, round: int, ranks: Mapping[int, int]) -> TrainingTotals | None:
+    """Return the totals of the worker with the most steps; None if none has written marks in the round.
+
+    ``ranks`` has the ranks of the workers, by local rank.
+    """
+    found = [(totals, rank) for seat, rank in ranks.items() if (totals := page.marks(seat).totals(round)) is not None]
+    if not found:
+        return None
+    return _event(*max(found, key=lambda each: (each[0].steps, each[0].saving, -each[1])))
+
+
+def log_totals(log: Callable[[Event], None], page: ControlPage, part: Assignment) -> None:
+    """Log the totals of a node in a round, whose workers have ended or are parked, if there are any."""
+    totals = training_totals(page, part.round, {seat: part.rank_of(seat) for seat in part.local_ranks})
+    if totals is not None:
+        log(totals)
+
+
+def _event(totals: RoundTotals, rank: int) -> TrainingTotals:
+    first = totals.samples[0] if totals.samples else 0
+    return TrainingTotals(
+        round=totals.round,
+        rank=rank,
+        steps=totals.steps,
+        before=totals.before,
+        entered=_seconds(totals.entered),
+        group=_seconds(totals.group),
+        restored=_seconds(totals.restored),
+        source=None if totals.source is Source.UNKNOWN else totals.source.name.lower(),
+        first_step=_seconds(first),
+        last_step=_seconds(totals.last_step),
+        done=_seconds(totals.done),
+        samples=tuple(_seconds(time - first) or 0.0 for time in totals.samples[1:]),
+        saved=_seconds(totals.saved),
+        saved_step=totals.saved_step if totals.saved else None,
+        saves=totals.saves,
+        saving=_seconds(totals.saving) or 0.0,
+        compiling=_seconds(totals.compiling) or 0.0,
+        other=_seconds(totals.other) or 0.0,
+    )
+
+
+def _seconds(time: int) -> float | None:
+    """Return nanoseconds as seconds, with microseconds; None for 0."""
+    return round(time, -3) / 1e9 if time else None
+
+
+class TotalsWriter:
+    """Writes the totals of the running round to a file, if this node is one of the first in the round."""
+
+    def __init__(self, session: Session, page: ControlPage, clock: Callable[[], float] = time.monotonic) -> None:
+        self._session, self._page, self._clock = session, page, clock
+        self._due: float | None = None
+        """The time of the next file; None unless this node writes one."""
+
+        self._written: TrainingTotals | None = None
+        self._thread: threading.Thread | None = None
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds until the next file; None if there is none to write."""
+        return None if self._due is None else max(0.0, self._due - self._clock())
+
+    def observe(self, state: State) -> None:
+        """Take account of the newest state of the run."""
+        writers = [participant.node for participant in state.participants[:_WRITERS]]
+        writes = state.phase is Phase.RUNNING and self._session.member.node in writers
+        if not writes:
+            self._due = None
+        elif self._due is None:
+            self._due = self._clock() + _INTERVAL
+
+    def check(self, found: WorkersOfRound) -> None:
+        """Write the file if that is due. Returns at once."""
+        if self._due is None or self._clock() < self._due:
+            return
+        self._due = self._clock() + _INTERVAL
+        totals = training_totals(self._page, found.round, {each.local_rank: each.rank for each in found.workers})
+        if totals is None or totals == self._written or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._written = totals
+        self._thread = threading.Thread(target=self._write, args=(totals,), name="training totals", daemon=True)
+        self._thread.start()
+
+    def _write(self, totals: TrainingTotals) -> None:
+        """Write the file, in a thread of its own, because the filesystem may hang."""
+        paths, member = self._session.spec.paths, self._session.member
+        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+            files.make_directory(paths.training_totals)
+            files.publish(paths.totals_of(member.node), event_line(totals, member.name), durable=False)

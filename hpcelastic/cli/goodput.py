@@ -1,0 +1,21 @@
+"""``hpcelastic goodput``: show what the time of a run's nodes went into."""
+
+import argparse
+
+from hpcelastic.cli.find import add_runs, find_all
+from hpcelastic.cli.json_output import add_json, print_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_runs(parser)
+    add_json(parser, "an array of JSON objects, one for each run")
+    parser.add_argument("--price", type=float, metavar="P", help="price of a node for an hour, to show what was lost")
+
+
+def run(args: argparse.Namespace) -> int:
+    found = [each.goodput() for each in find_all(args)]
+    if args.json:
+        print_json(found)
+    else:
+        print("\n\n".join("\n".join(each.lines(args.price)) for each in found))
+    return 0

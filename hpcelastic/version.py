@@ -1,0 +1,3 @@
+"""The version of hpcelastic."""
+
+__version__ = "0.1.0"
