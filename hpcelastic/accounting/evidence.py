@@ -14,6 +14,9 @@ from hpcelastic.protocol.state import Phase
 _LONGEST_CHAIN = 12
 """Number of links that are shown."""
 
+_LONGEST_LINE = 160
+"""Characters of a text that is shown."""
+
 _MOST_OF_A_KIND = 3
 """Number of links of the same kind."""
 
@@ -63,11 +66,14 @@ class FailedWorker:
 class RoundEvidence:
     """All events that may have to do with the end of a round."""
 
-    def __init__(self, journal: Journal, round: Round, texts: Mapping[int, FailureText]) -> None:
-        self.round, self._texts = round, texts
+    def __init__(self, journal: Journal, account: Account, number: int, texts: Mapping[int, FailureText]) -> None:
+        rounds = account.rounds
+        self.round, self._texts = rounds[number], texts
+        round = self.round
         end = round.ended if round.ended is not None else journal.end
         begin = max(round.began or 0, end - _BEFORE)
-        until = end + _AFTER
+        following = rounds.get(round.number + 1)
+        until = min(end + _AFTER, following.began if following and following.began else end + _AFTER)
         self.entries: list[tuple[Log, Entry]] = [
             (log, entry) for log, entry in merged(journal.logs) if self._belongs(entry, begin, until)
         ]
@@ -137,4 +143,10 @@ def _is_noise(entry: Entry, round: Round) -> bool:
 
 
 def _link(log: Log, entry: Entry, text: str) -> Link:
-    return Link(entry.time / SECOND, log.name, text, f"events/{log.node}.jsonl:{entry.line}")
+    return Link(entry.time / SECOND, log.name, one_line(text), f"events/{log.node}.jsonl:{entry.line}")
+
+
+def one_line(text: str) -> str:
+    """Return the first line of a text, cut off if it is long."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpcelastic.accounting.account import Account
-from hpcelastic.accounting.evidence import FailedWorker, FailureText, Link, RoundEvidence, chain
+from hpcelastic.accounting.evidence import FailedWorker, FailureText, Link, RoundEvidence, chain, one_line
 from hpcelastic.accounting.journal import Entry, Journal
 from hpcelastic.accounting.rounds import Round
 from hpcelastic.health.known_causes import Blame, Certainty
@@ -58,7 +58,7 @@ class Explanation:
 def explain_round(journal: Journal, account: Account, number: int, texts: Mapping[int, FailureText]) -> Explanation:
     """Return why a round has ended. ``texts`` has what failed workers have left, by rank."""
     round = account.rounds[number]
-    evidence = RoundEvidence(journal, round, texts)
+    evidence = RoundEvidence(journal, account, number, texts)
     found = next((each for rule in _RULES if (each := rule(evidence)) is not None), _unknown(round))
     return replace(found, chain=chain(evidence, account))
 
@@ -70,11 +70,11 @@ def _not_ended(evidence: RoundEvidence) -> Explanation | None:
     round = evidence.round
     if round.ended is None:
         return Explanation(
-            round.number, "The round has not ended.", "runs", Blame.UNKNOWN, Certainty.CERTAIN, "", None, ""
+            round.number, "The round has not ended.", "runs", Blame.NONE, Certainty.CERTAIN, "", None, ""
         )
     if round.succeeded:
         text = "All workers have succeeded."
-        return Explanation(round.number, text, "succeeded", Blame.UNKNOWN, Certainty.CERTAIN, "", None, "")
+        return Explanation(round.number, text, "succeeded", Blame.NONE, Certainty.CERTAIN, "", None, "")
     return None
 
 
@@ -113,7 +113,7 @@ def _planned(evidence: RoundEvidence) -> Explanation | None:
             blame = Blame.USER
     if any(True for _ in evidence.of(HardwareFound, node)) and node:
         return _hardware(evidence)
-    text = f"{_sentence(round.reason)}"
+    text = f"Nothing was wrong: {round.reason}."
     return Explanation(
         round.number, text, round.cause.value if round.cause else "", blame, Certainty.CERTAIN, node, None, remedy
     )
@@ -233,38 +233,37 @@ def _worker(evidence: RoundEvidence) -> Explanation | None:
         return None
     known, number = first.known, evidence.round.number
     where = f"rank {first.rank} on {first.node}"
+    message = one_line(first.text.message).rstrip(".")
     if known is not None:
-        text = f"{known.text.rstrip('.')} ({where}: {_one_line(first.text.message)})."
+        text = f"{known.text.rstrip('.')} ({where}: {message})."
         return Explanation(number, text, known.id, known.blame, known.certainty, first.node, first.rank, known.remedy)
-    log = f"read {first.text.path}" if first.text.path else "read the log of the rank"
+    log = f"read {first.text.path}" if first.text.path else "read the log of the rank: hpcelastic logs"
     if first.exit_code < 0:
-        text = f"{_sentence(where)[:-1]} was ended by a signal: {_one_line(first.text.message) or -first.exit_code}."
-        return Explanation(number, text, "signal", Blame.UNKNOWN, Certainty.LIKELY, first.node, first.rank, log)
+        text = f"Rank {first.rank} on {first.node} was {message or f'killed by signal {-first.exit_code}'}."
+        remedy = f"find out what sent it: the kernel for lack of memory (dmesg on {first.node}), SLURM, or a person"
+        return Explanation(number, text, "signal", Blame.UNKNOWN, Certainty.LIKELY, first.node, first.rank, remedy)
     if not first.text.message and not first.text.traceback:
         return None
-    text = f"{_sentence(where)[:-1]} failed: {_one_line(first.text.message)}."
-    certainty = Certainty.LIKELY
-    return Explanation(number, text, "exception", Blame.PROGRAM, certainty, first.node, first.rank, log)
-
-
-def _unknown(round: Round) -> Explanation:
-    text = f"{_sentence(round.reason)}" if round.reason else "The logs do not tell why the round has ended."
+    text = f"Rank {first.rank} on {first.node} failed: {message}."
     return Explanation(
-        round.number, text, "", Blame.UNKNOWN, None, "", None, "read the logs of the workers: hpcelastic logs"
+        number,
+        text,
+        "exception",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        first.node,
+        first.rank,
+        f"{log}, and correct the script",
     )
 
 
+def _unknown(round: Round) -> Explanation:
+    text = f"The logs do not tell why the round has ended{f': {round.reason}' if round.reason else ''}."
+    remedy = "read the logs of the workers: hpcelastic logs"
+    return Explanation(round.number, text, "", Blame.UNKNOWN, None, "", None, remedy)
+
+
 _RULES = (_not_ended, _closed, _hang, _planned, _hardware, _lost, _worker)
-
-
-def _one_line(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return line if len(line) <= 200 else line[:199] + "…"
-
-
-def _sentence(text: str) -> str:
-    text = text.strip().rstrip(".")
-    return f"{text[:1].upper()}{text[1:]}."
 
 
 def worst_round(account: Account) -> int | None:

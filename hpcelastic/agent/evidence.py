@@ -38,7 +38,7 @@ class Evidence:
                     restarts=state.restarts,
                     reason=state.reason,
                     cause=state.cause,
-                    lost=state.lost or None,
+                    lost=_lost(state),
                 )
             )
         self._version = observation.version
@@ -56,7 +56,7 @@ class Evidence:
                 round=state.round,
                 reason=state.reason,
                 cause=state.cause,
-                lost=state.lost or None,
+                lost=_lost(state),
                 evidence=commit.evidence or None,
                 members=tuple(participant.name for participant in state.participants) if forms else None,
             )
@@ -76,3 +76,8 @@ class Evidence:
         if (node, sign) not in self._suspected:
             self._suspected.add((node, sign))
             self._log(PeerSuspected(peer=node, sign=sign))
+
+
+def _lost(state: State) -> str | None:
+    """Return the node whose loss has ended the round that has just ended."""
+    return state.lost if state.lost and state.phase is Phase.JOINING else None

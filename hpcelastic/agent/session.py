@@ -97,7 +97,7 @@ class Session:
         self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
         self._evidence = Evidence(self.log, spec.state)
-        self._events = EventLog(spec.paths.event_log(member.node), member.name)
+        self.events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self.network) if self.network else None
         times = spec.settings.rendezvous
         self._lease = LeaseMonitor(lambda end: self.guard.set_deadline(end), times, self.log, report)
@@ -161,7 +161,7 @@ class Session:
     def end_log(self) -> None:
         """Log the end of the agent, as the last event."""
         self.log(AgentEnded())
-        self._events.close(DEPARTURE_TIMEOUT)
+        self.events.close(DEPARTURE_TIMEOUT)
 
     def apply(self, transition: Transition) -> None:
         """Take the next value of the node state machine, and execute its actions."""
@@ -192,7 +192,7 @@ class Session:
 
     def log(self, event: Event) -> None:
         """Write an event to the event log, in any thread."""
-        self._events.write(event)
+        self.events.write(event)
         if self.spec.observe is not None:
             self.spec.observe(event)
 
@@ -238,11 +238,6 @@ class Session:
     def timed_out(self) -> HpcElasticError:
         """Return the error to raise after a wait that took too long."""
         return self.timeouts.timeout_error(self.spec.paths.root, self.reason)
-
-    def filesystem_time(self) -> float | None:
-        """Return the present time on the clock of the run's filesystem, as far as it is known."""
-        clock = self._events.clock
-        return None if clock is None else clock.time(boottime())
 
     def remove_old_stores(self, part: Assignment) -> None:
         """Remove the stores of rounds long ended, if this node has group rank 0. It returns at once."""

@@ -349,7 +349,7 @@ class Supervisor:
         collective: bool = False,
     ) -> Failure:
         failure = failure_of(worker, group.part.round, exit_code, self._control_page.marks(worker.local_rank))
-        node, happened = self._launch.run.node, self._session.filesystem_time()
+        node, happened = self._launch.run.node, self._session.events.filesystem_time()
         return replace(failure, node=node, message=message, log=log, collective=collective, happened=happened)
 
     def _remark(self, worker: Worker) -> str:

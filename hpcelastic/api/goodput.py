@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hpcelastic.accounting import Account, Category
 from hpcelastic.accounting.journal import SECOND
 from hpcelastic.api.accounts import account_of
+from hpcelastic.api.figures import duration, percent
 from hpcelastic.backends.connect import RunReader
-from hpcelastic.health.verdict import format_duration
 
 MEANINGS = {
     Category.USEFUL: "steps that count",
@@ -97,24 +97,22 @@ class Goodput:
     def lines(self, price: float | None = None) -> list[str]:
         """Return the account as lines of text. ``price`` is the price of a node for an hour."""
         lines = [f"run          {self.name}{'' if self.final else ', which goes on'}"]
-        lines.append(f"goodput      {_percent(self.goodput)}  of {_duration(self.allocated)} of allocated node time")
-        predicted = "" if self.predicted_ettr is None else f"; {_percent(self.predicted_ettr)} follows from its rates"
-        lines.append(f"ETTR         {_percent(self.ettr)}  of {_duration(self.end - self.begin)}{predicted}")
+        lines.append(f"goodput      {percent(self.goodput):>7}  of {duration(self.allocated)} of allocated node time")
+        predicted = "" if self.predicted_ettr is None else f"; {percent(self.predicted_ettr)} follows from its rates"
+        lines.append(f"ETTR         {percent(self.ettr):>7}  of {duration(self.end - self.begin)}{predicted}")
         for category, meaning in MEANINGS.items():
             seconds = self.node_seconds[category.value]
             if seconds:
                 share = seconds / self.total
                 bar = "█" * max(1, round(share * _BAR))
-                time = _duration(seconds)
-                lines.append(f"  {category.value:10} {_percent(share)}  {time:>9}  {bar:{_BAR}}  {meaning}".rstrip())
+                time = duration(seconds)
+                lines.append(f"  {category.value:10} {percent(share):>7}  {time:>9}  {bar:{_BAR}}  {meaning}".rstrip())
         lines.append(f"faults       {self._faults()}")
         lines += [self._cost(fault) for fault in self.faults[-5:]]
         if self.save_cost is not None and self.save_interval is not None:
             best = self.best_save_interval
-            advice = "" if best is None else f"; every {_duration(best)} loses least"
-            lines.append(
-                f"saves        one in {_duration(self.save_interval)}, each {_duration(self.save_cost)}{advice}"
-            )
+            advice = "" if best is None else f"; every {duration(best)} loses least"
+            lines.append(f"saves        one in {duration(self.save_interval)}, each {duration(self.save_cost)}{advice}")
         if self.at_risk is not None:
             lines.append(f"at risk      {self.at_risk} steps that are not saved")
         if price is not None:
@@ -136,13 +134,13 @@ class Goodput:
     def _faults(self) -> str:
         least, most = self.mttf_interval
         if self.mttf is None:
-            return f"none; fewer than one in {_duration(least or 0.0)} (90 %)"
-        bounds = f"{_duration(least or 0.0)} to {_duration(most or 0.0)}"
-        return f"{len(self.faults)}: one in {_duration(self.mttf)} (90 %: {bounds})"
+            return f"none; fewer than one in {duration(least or 0.0)} (90 %)"
+        bounds = f"{duration(least or 0.0)} to {duration(most or 0.0)}"
+        return f"{len(self.faults)}: one in {duration(self.mttf)} (90 %: {bounds})"
 
     def _cost(self, fault: FaultCost) -> str:
-        cost = _duration(sum(fault.node_seconds.values()))
-        stopped = "" if fault.stopped is None else f", {_duration(fault.stopped)} without a new step"
+        cost = duration(sum(fault.node_seconds.values()))
+        stopped = "" if fault.stopped is None else f", {duration(fault.stopped)} without a new step"
         return f"  round {fault.round:<5} {cost} of node time{stopped}: {fault.reason}"
 
     def _repr_html_(self) -> str:
@@ -190,12 +188,3 @@ def goodput(name: str, account: Account) -> Goodput:
 
 def _in_seconds(categories: Mapping[Category, int]) -> dict[str, float]:
     return {category.value: micros / SECOND for category, micros in categories.items()}
-
-
-def _percent(share: float | None) -> str:
-    return "unknown" if share is None else f"{100 * share:5.1f} %"
-
-
-def _duration(seconds: float) -> str:
-    """Format a duration, with a decimal if it is short."""
-    return f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds)

@@ -15,6 +15,7 @@ from hpcelastic.api import steering
 from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.goodput import Goodput, goodput_of
+from hpcelastic.api.html_report import Report, report_of
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
@@ -192,6 +193,13 @@ class Run:
         ``print`` shows it as text, and a notebook as a table. Raises StoreError if the files cannot be read.
         """
         return goodput_of(self._reader)
+
+    def report(self) -> Report:
+        """Return a report of the run: figures, a timeline of its nodes, and each fault with its cause and cost.
+
+        It is one HTML file, which ``save(PATH)`` writes and a notebook shows. Raises StoreError.
+        """
+        return report_of(self._reader)
 
     def forgive(self, *nodes: str) -> tuple[str, ...]:
         """Ignore the incidents of ``nodes``, or of all nodes, from now on. Returns the nodes that had incidents."""

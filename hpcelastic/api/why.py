@@ -12,10 +12,10 @@ from hpcelastic.accounting.explanation import Explanation, explain_round, worst_
 from hpcelastic.accounting.journal import SECOND, Journal
 from hpcelastic.agent.failures import describe_failure
 from hpcelastic.api.accounts import read_journal
+from hpcelastic.api.figures import duration
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.known_causes import Blame
-from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.events import WorkerEnded
 from hpcelastic.protocol.state import Cause
 from hpcelastic.rendezvous.run import read_state
@@ -67,13 +67,13 @@ class Why:
         where = f"round {self.round} of {self.run}" if self.round else self.run
         certainty = f", {self.certainty}" if self.certainty else ""
         lines = [f"run      {where}", f"CAUSE    {self.cause}"]
-        lines.append(f"BLAME    {self.blame}{f' {self.node}' if self.node else ''}{certainty}")
+        lines.append(f"BLAME    {self.blame}{f' {self.node}' if self.blame == Blame.NODE.value else ''}{certainty}")
         lines += list(_chain(self.chain))
         if self.node_seconds:
             parts = sorted(self.node_seconds.items(), key=lambda part: -part[1])
-            listed = ", ".join(f"{name} {_duration(seconds)}" for name, seconds in parts)
-            stopped = "" if self.stopped is None else f"; {_duration(self.stopped)} without a new step"
-            lines.append(f"COST     {_duration(sum(self.node_seconds.values()))} of node time: {listed}{stopped}")
+            listed = ", ".join(f"{name} {duration(seconds)}" for name, seconds in parts)
+            stopped = "" if self.stopped is None else f"; {duration(self.stopped)} without a new step"
+            lines.append(f"COST     {duration(sum(self.node_seconds.values()))} of node time: {listed}{stopped}")
         if self.remedy:
             lines.append(f"DO       {self.remedy}")
         return lines
@@ -98,7 +98,7 @@ def why(run: RunReader, round: int | None = None) -> Why:
     number = round or worst_round(accounts)
     if number is None or number not in accounts.rounds:
         return _without_evidence(run.paths.root.name, round or 0, state.reason)
-    return _explained(run.paths, journal, accounts, number)
+    return explained_round(run.paths, journal, accounts, number)
 
 
 def why_all(run: RunReader) -> list[Why]:
@@ -108,10 +108,11 @@ def why_all(run: RunReader) -> list[Why]:
     accounts = account(journal)
     if not accounts.rounds:
         return [_without_evidence(run.paths.root.name, 0, state.reason)]
-    return [_explained(run.paths, journal, accounts, number) for number in sorted(accounts.rounds)]
+    return [explained_round(run.paths, journal, accounts, number) for number in sorted(accounts.rounds)]
 
 
-def _explained(paths: RunPaths, journal: Journal, accounts: Account, number: int) -> Why:
+def explained_round(paths: RunPaths, journal: Journal, accounts: Account, number: int) -> Why:
+    """Return why a round has ended, with what its workers have left in their logs."""
     explanation = explain_round(journal, accounts, number, failure_texts(paths, journal, number))
     return _with_cost(paths.root.name, explanation, accounts)
 
@@ -171,7 +172,3 @@ def _chain(links: tuple[Link, ...]) -> Iterator[str]:
         time = clock if i == 0 else f"{link.time - links[0].time:+.3f} s"
         evidence = f"  [{link.evidence}]" if link.evidence else ""
         yield f"{'CHAIN' if i == 0 else '':8} {time:>12}  {link.node:{width}}  {link.text}{evidence}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 10 else format_duration(seconds)

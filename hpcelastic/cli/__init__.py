@@ -35,6 +35,8 @@ COMMANDS = {
     "logs": Command("show the workers' output", timeout=threading.TIMEOUT_MAX),
     "why": Command("explain why a round or a run has ended", timeout=60.0),
     "goodput": Command("show what the time of a run's nodes went into", timeout=60.0),
+    "report": Command("write a report of a run as one HTML file", timeout=60.0),
+    "metrics": Command("print or serve metrics of runs for Prometheus"),
     "list": Command("list the runs in a directory", timeout=60.0),
     "cancel": Command("end a run and cancel its SLURM jobs", timeout=60.0),
     "scale": Command("change the number of nodes of a run", timeout=120.0),

@@ -286,7 +286,8 @@ class Rendezvous:
                 return True  # another node was faster: decide anew
             won = self._register.commit(version.number, encode(state))
         if won:
-            evidence = self._view().evidence_of_death(state.lost) if state.lost else ""
+            ends = state.phase is Phase.JOINING and state.lost
+            evidence = self._view().evidence_of_death(state.lost) if ends else ""
             self._committed(Commit(version.number + 1, state, evidence))
             self._leaders_notified = True
             members = {p.node: p for p in (*self._state.participants, *state.participants)}

@@ -87,6 +87,10 @@ class EventLog:
             self._queue.task_done()
         self._report_dropped()
 
+    def filesystem_time(self) -> float | None:
+        """Return the present time on the clock of the run's filesystem, as far as it is known."""
+        return None if self.clock is None else self.clock.time(now())
+
     def _update_clock(self) -> None:
         """Measure the filesystem's clock if that is due, and log a measurement that contradicts the last one."""
         if self.clock is None:

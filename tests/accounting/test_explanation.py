@@ -231,12 +231,12 @@ def test_the_chain_has_what_led_to_the_end_and_what_followed_with_evidence() -> 
     origin = found.chain[0].time
     assert [(round(link.time - origin, 3), link.node, link.text) for link in found.chain] == [
         (0.0, "n1", "rank 0 ended with 1"),
-        (0.3, "n1", "decided: "),
+        (0.3, "n1", "decided:"),
         (2.5, "", "round 2 begins on 2 nodes"),
         (4.5, "", "the training continues"),
     ]
     assert [link.evidence for link in found.chain] == ["events/n1@0-a.jsonl:0"] * 2 + ["", ""]
-    assert found.remedy == "read logs/x.err"
+    assert found.remedy == "read logs/x.err, and correct the script"
 
 
 def test_the_last_fault_is_explained_first() -> None:

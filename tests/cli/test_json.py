@@ -10,7 +10,10 @@ from typing import Any
 
 import pytest
 
+from hpcelastic.accounting.evidence import Link
+from hpcelastic.api.goodput import FaultCost, Goodput
 from hpcelastic.api.status import NodeStatus, RunStatus
+from hpcelastic.api.why import Why
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import COMMANDS, main
 from hpcelastic.protocol.codec import encode
@@ -72,14 +75,27 @@ def test_the_configuration(run: RunPaths, capsys: pytest.CaptureFixture[str]) ->
     assert shown["origins"]["nodes.max"].endswith("job.yaml:2")
 
 
-def test_each_key_of_the_status_is_described() -> None:
-    section = PAGE.partition("## Status")[2]
-    described = {
-        name for cell in re.findall(r"^\| (`[^|]+) \|", section, re.M) for name in re.findall(r"`(\w+)`", cell)
-    }
-    assert described == {field.name for field in fields(RunStatus)}
-    (nodes,) = re.findall(r"^\| `nodes` .*$", section, re.M)
-    assert {field.name for field in fields(NodeStatus)} <= {*re.findall(r"`(\w+)`", nodes)}
+def keys_of(section: str) -> set[str]:
+    """Return the keys that the table of a section describes."""
+    text = PAGE.partition(f"## {section}\n")[2].partition("\n## ")[0]
+    return {name for cell in re.findall(r"^\| (`[^|]+) \|", text, re.M) for name in re.findall(r"`(\w+)`", cell)}
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [("Status", RunStatus), ("Explanations", Why), ("Accounts", Goodput)],
+    ids=lambda each: str(each),
+)
+def test_each_key_is_described(section: str, kind: type) -> None:
+    assert keys_of(section) == {field.name for field in fields(kind)}
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("nodes", NodeStatus), ("chain", Link), ("faults", FaultCost)], ids=["nodes", "chain", "faults"]
+)
+def test_each_key_of_an_inner_object_is_described(key: str, kind: type) -> None:
+    (row,) = re.findall(rf"^\| `{key}` .*$", PAGE, re.M)
+    assert {field.name for field in fields(kind)} <= {*re.findall(r"`(\w+)`", row)}
 
 
 def test_each_command_with_the_option_is_described() -> None:

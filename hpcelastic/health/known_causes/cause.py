@@ -21,6 +21,9 @@ class Blame(Enum):
     USER = "user"
     """A person has asked for it."""
 
+    NONE = "none"
+    """Nothing was wrong."""
+
     UNKNOWN = "unknown"
 
 
