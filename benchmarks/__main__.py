@@ -29,6 +29,7 @@ NAMES = (
     "silent_node",
     "hangs",
     "preflight",
+    "why",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"

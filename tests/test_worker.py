@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hpcelastic import values
-from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.failure_texts import describe_failure
 from hpcelastic.storage.paths import RunPaths
 
 ROUND, RANK = 2, 3

@@ -46,6 +46,8 @@ class Training:
     compiling: int
     other: int
     saved_step: int | None
+    losses: tuple[tuple[float, ...], ...]
+    """Pairs of a step and a loss."""
 
     @property
     def time_of_steps(self) -> int:
@@ -232,6 +234,7 @@ def _training(totals: Mapping[str, tuple[Log, TrainingTotals]]) -> Training | No
         round(best.compiling * SECOND),
         round(best.other * SECOND),
         max((each.saved_step for _, each in totals.values() if each.saved_step is not None), default=None),
+        next((each.losses for _, each in totals.values() if each.losses), ()),
     )
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit
+from hpcelastic.agent.failure_texts import describe_exit
 from hpcelastic.agent.workers import WorkerGroup
 from hpcelastic.protocol.assignment import Assignment
 

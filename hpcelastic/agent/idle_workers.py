@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.early_workers import EarlyWorkers
 from hpcelastic.agent.event_loop import EventLoop
-from hpcelastic.agent.failures import describe_exit, end_of_worker
+from hpcelastic.agent.failure_texts import describe_exit
+from hpcelastic.agent.failures import end_of_worker
 from hpcelastic.agent.fork_server import ForkServer
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.launch import Launch

@@ -8,9 +8,9 @@ from functools import partial
 
 from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.event_loop import EventLoop
+from hpcelastic.agent.failure_texts import describe_exit
 from hpcelastic.agent.failures import (
     FailedCollective,
-    describe_exit,
     end_of_worker,
     failure_of,
     with_description,

@@ -7,6 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.stacks import WorkersOfRound
@@ -34,7 +35,10 @@ def training_totals(page: ControlPage, round: int, ranks: Mapping[int, int]) -> 
     found = [(totals, rank) for seat, rank in ranks.items() if (totals := page.marks(seat).totals(round)) is not None]
     if not found:
         return None
-    return _event(*max(found, key=lambda each: (each[0].steps, each[0].saving, -each[1])))
+    event = _event(*max(found, key=lambda each: (each[0].steps, each[0].saving, -each[1])))
+    losses = next((totals.losses for totals, _ in found if totals.losses), ())
+    total = max(totals.total for totals, _ in found)
+    return replace(event, total=total or None, losses=tuple((float(step), loss) for step, loss in losses))
 
 
 def log_totals(log: Callable[[Event], None], page: ControlPage, part: Assignment) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -18,6 +19,7 @@ from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
+from hpcelastic.api.progress import Progress
 from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus, status_of
 from hpcelastic.errors import SlurmError, StoreError
@@ -190,5 +192,13 @@ def _panel(view: _ProgressView) -> Group:
         table.add_row(f"  {node.name}", node_state, node.part)
     waits = [Text(f"  waits for {view.waits_for}", "yellow")] if view.waits_for else []
     slow = [Text(f"  {status.stragglers}", "yellow")] if status.stragglers else []
+    progress = [*_bar(status.progress)] if status.progress else []
     tail = (Text(f"  {line}", overflow="ellipsis", no_wrap=True) for line in view.last)
-    return Group(head, Text(f"  {status.reason}", "dim"), *waits, *slow, table, *tail)
+    return Group(head, Text(f"  {status.reason}", "dim"), *progress, *waits, *slow, table, *tail)
+
+
+def _bar(progress: Progress) -> Iterator[Text | ProgressBar]:
+    """Yield a bar, if the number of steps in all is known, and the progress as text."""
+    if progress.share is not None:
+        yield ProgressBar(total=1.0, completed=progress.share, width=40)
+    yield Text(f"  {progress}")

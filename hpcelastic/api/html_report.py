@@ -4,6 +4,7 @@ The file needs no other file and no script. Browsers show it in light or dark co
 """
 
 import html
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -100,6 +101,7 @@ def html_report(accounts: Account, figures: Goodput, faults: Sequence[Why]) -> s
             *_categories(accounts),
             "<h2>Timeline</h2>",
             *_timeline(accounts),
+            *_losses(accounts),
             "<h2>Faults</h2>",
             *_faults(faults),
             "<h2>Rounds</h2>",
@@ -215,6 +217,28 @@ def _runs(segments: Sequence[Segment], accounts: Account, cells: int) -> list[tu
         else:
             runs.append((cell, cell + 1, category))
     return runs
+
+
+def _losses(accounts: Account) -> Iterator[str]:
+    """Yield the curve of the loss over the steps, one line for each round, if the script has told any."""
+    rounds = [each.training.losses for each in accounts.rounds.values() if each.training and each.training.losses]
+    points = [(step, loss) for losses in rounds for step, loss in losses if math.isfinite(loss)]
+    if len(points) < 2:
+        return
+    steps, values = [step for step, _ in points], [loss for _, loss in points]
+    width, height = max(steps) - min(steps) or 1.0, max(values) - min(values) or 1.0
+    lines = []
+    for losses in rounds:
+        places = (
+            f"{60 + 930 * (step - min(steps)) / width:.1f},{12 + 150 * (max(values) - loss) / height:.1f}"
+            for step, loss in losses
+            if math.isfinite(loss)
+        )
+        lines.append(f'<polyline points="{" ".join(places)}" fill="none" stroke="#4575b4" stroke-width="1.5"/>')
+    yield f'<h2>Loss</h2><div class="scroll"><svg viewBox="0 0 {_WIDTH} 180" role="img" aria-label="Loss by step">'
+    yield f'<text x="0" y="16">{max(values):.4g}</text><text x="0" y="164">{min(values):.4g}</text>'
+    yield f'<text x="60" y="178">step {min(steps):.0f}</text>'
+    yield f'<text x="990" y="178" text-anchor="end">step {max(steps):.0f}</text>{"".join(lines)}</svg></div>'
 
 
 def _faults(faults: Sequence[Why]) -> Iterator[str]:

@@ -11,11 +11,10 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcelastic.config.job import NAME
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
-from hpcelastic.storage.paths import RunPaths, run_registry
+from hpcelastic.storage.paths import RUN_NAME, RunPaths, run_registry
 
 _TIMEOUT = 5.0
 """Seconds for recording a run: the home directory may be on another filesystem that hangs."""
@@ -36,11 +35,11 @@ class Registry:
         files.publish(self.root / run.name, files.to_json({"directory": str(run)}), durable=False)
 
     def names(self) -> list[str]:
-        return sorted(name for name in files.names(self.root) if NAME.fullmatch(name))
+        return sorted(name for name in files.names(self.root) if RUN_NAME.fullmatch(name))
 
     def directory(self, name: str) -> Path | None:
         """Return the recorded directory of the run with this name, or None. Raises StoreError."""
-        entry = files.read_json(self.root / name) if NAME.fullmatch(name) else None
+        entry = files.read_json(self.root / name) if RUN_NAME.fullmatch(name) else None
         if entry is None:
             return None
         directory = entry.get("directory") if isinstance(entry, dict) else None
@@ -86,6 +85,12 @@ def holds_run(directory: Path) -> bool:
     return RunPaths(directory).register.is_dir()
 
 
+def runs_in(directory: Path) -> list[Path]:
+    """Return the directories of the runs in ``directory``, by name. Raises StoreError if it cannot be read."""
+    names = sorted(name for name in files.names(directory) if not name.startswith("."))
+    return [directory / name for name in names if holds_run(directory / name)]
+
+
 def locate(name: str, runs: Path) -> Path:
     """Return the run's directory: ``name`` itself, else ``runs``/``name``, else the recorded directory of the name.
 
@@ -105,9 +110,8 @@ def locate(name: str, runs: Path) -> Path:
 
 def known_runs(runs: Path) -> list[str]:
     """Return the names of the runs in the directory ``runs``, and of the recorded runs."""
-    here = (
-        [name for name in files.names(runs) if NAME.fullmatch(name) and holds_run(runs / name)] if runs.is_dir() else []
-    )
+    here = files.names(runs) if runs.is_dir() else []
+    here = [name for name in here if RUN_NAME.fullmatch(name) and holds_run(runs / name)]
     return sorted({*here, *user_registry().names()})
 
 

@@ -20,7 +20,7 @@ from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
 from hpcelastic.api.prepare import whoami
-from hpcelastic.api.registry import holds_run, locate
+from hpcelastic.api.registry import holds_run, locate, runs_in
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
@@ -30,7 +30,6 @@ from hpcelastic.errors import ConfigError
 from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import close_run, read_state
-from hpcelastic.storage import files
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.storage.paths import RunPaths
 
@@ -267,8 +266,4 @@ def _return_value(paths: RunPaths, round: int, rank: int) -> Any:
 
 def find_runs(directory: Path) -> list[Run]:
     """Return the runs in a directory, sorted by name. Raises StoreError if it cannot be read."""
-    return [
-        Run(directory / name)
-        for name in sorted(files.names(directory))
-        if not name.startswith(".") and holds_run(directory / name)
-    ]
+    return [Run(path) for path in runs_in(directory)]

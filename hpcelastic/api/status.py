@@ -8,6 +8,7 @@ from pathlib import Path
 from hpcelastic.agent.member import process_status
 from hpcelastic.api.incidents import incidents
 from hpcelastic.api.jobs import jobs_of
+from hpcelastic.api.progress import Progress, read_progress
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import LastStateBackend, RunReader
 from hpcelastic.health.verdict import NodeVerdict
@@ -88,6 +89,9 @@ class RunStatus:
     incidents: Mapping[str, NodeVerdict] = field(default_factory=dict)
     """Incidents by node, and whether they exclude the node."""
 
+    progress: Progress | None = None
+    """The progress of the training; None if its script writes no progress marks, and in the first 10 s."""
+
     copied: bool = False
     """True if the server of the run does not answer, and this is the newest copy in the run's directory."""
 
@@ -137,6 +141,7 @@ def status_of(paths: RunPaths, backend: Backend, state: State) -> RunStatus:
         stragglers=slow.text if slow else "",
         slow_ranks=slow.ranks if slow else (),
         incidents=incidents(paths),
+        progress=read_progress(paths),
         copied=isinstance(backend, LastStateBackend),
     )
 

@@ -10,7 +10,7 @@ from hpcelastic.accounting import Account, account
 from hpcelastic.accounting.evidence import FailureText, Link
 from hpcelastic.accounting.explanation import Explanation, explain_round, worst_round
 from hpcelastic.accounting.journal import SECOND, Journal
-from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.failure_texts import describe_failure
 from hpcelastic.api.accounts import read_journal
 from hpcelastic.api.figures import duration
 from hpcelastic.backends.connect import RunReader

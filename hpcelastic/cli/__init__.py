@@ -36,6 +36,7 @@ COMMANDS = {
     "why": Command("explain why a round or a run has ended", timeout=60.0),
     "goodput": Command("show what the time of a run's nodes went into", timeout=60.0),
     "report": Command("write a report of a run as one HTML file", timeout=60.0),
+    "top": Command("show runs in a live table"),
     "metrics": Command("print or serve metrics of runs for Prometheus"),
     "list": Command("list the runs in a directory", timeout=60.0),
     "cancel": Command("end a run and cancel its SLURM jobs", timeout=60.0),
@@ -81,7 +82,7 @@ def _run(name: str, arguments: list[str]) -> int:
     parse = parser.parse_args if name in ("agent", "config") else parser.parse_intermixed_args
     args = parse(arguments)
     timeout = COMMANDS[name].timeout
-    if timeout is None:
+    if timeout is None or getattr(args, "watch", False):  # the display has time-outs of its own
         return int(module.run(args))
     return bounded(lambda: int(module.run(args)), timeout, "the directory of the run")
 

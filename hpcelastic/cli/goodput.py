@@ -2,7 +2,8 @@
 
 import argparse
 
-from hpcelastic.cli.find import add_runs, find_all
+from hpcelastic.api.goodput import goodput_of
+from hpcelastic.cli.find import add_runs, find_readers
 from hpcelastic.cli.json_output import add_json, print_json
 
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = [each.goodput() for each in find_all(args)]
+    found = [goodput_of(each) for each in find_readers(args)]
     if args.json:
         print_json(found)
     else:

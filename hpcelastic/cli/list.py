@@ -21,11 +21,14 @@ class Row(NamedTuple):
 
     round: int
     reason: str
+    progress: str = ""
+    """The progress of the training, as text; empty if it is unknown."""
 
     @property
     def line(self) -> str:
         shown = f"  round {self.round:<3}" if self.phase not in (_UNREADABLE, _GONE) else ""
-        return f"{self.phase:9}{shown}  {self.reason}"
+        progress = f"  [{self.progress}]" if self.progress else ""
+        return f"{self.phase:9}{shown}  {self.reason}{progress}"
 
 
 _UNREADABLE, _GONE = "unreadable", "gone"
@@ -84,4 +87,5 @@ def _row(found: Run) -> Row:
         status = found.status()
     except StoreError as error:  # a damaged run must not hide the others
         return Row(found.name, found.directory, _UNREADABLE, 0, str(error))
-    return Row(found.name, found.directory, status.phase, status.round, status.reason)
+    progress = "" if status.progress is None else str(status.progress)
+    return Row(found.name, found.directory, status.phase, status.round, status.reason, progress)

@@ -2,7 +2,8 @@
 
 import argparse
 
-from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.api.html_report import report_of
+from hpcelastic.cli.find import add_run, find_reader
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -11,6 +12,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find_run(args)
-    print(found.report().save(args.output or f"{found.name}.html"))
+    found = find_reader(args)
+    print(report_of(found).save(args.output or f"{found.name}.html"))
     return 0

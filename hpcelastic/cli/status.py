@@ -1,7 +1,9 @@
 """``hpcelastic status``: show the status of a run."""
 
 import argparse
+import time
 
+from hpcelastic.api.figures import duration
 from hpcelastic.api.jobs import live_jobs
 from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
@@ -16,10 +18,14 @@ from hpcelastic.storage.paths import RunPaths
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser, optional=True)
     add_json(parser, "the status as a JSON object")
+    parser.add_argument("--watch", action="store_true", help="show the status and the new output until the run ends")
 
 
 def run(args: argparse.Namespace) -> int:
-    status = find_run(args).status()
+    found = find_run(args)
+    if args.watch:
+        found.watch()
+    status = found.status()
     if args.json:
         print_json(status)
     else:
@@ -35,6 +41,11 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
         f"round      {status.round}, world size {status.world_size}",
         f"restarts   {status.restarts} of {status.max_restarts}",
     ]
+    if status.progress:
+        rows.append(f"progress   {status.progress}")
+        if status.progress.saved is not None:
+            ago = duration(max(0.0, time.time() - status.progress.saved))
+            rows.append(f"saved      step {status.progress.saved_step:,}, {ago} ago")
     if status.copied and not status.ended and status.round:
         rows.append(f"server     does not answer; this is the newest copy of the run's state in {status.directory}")
     if status.jobs:

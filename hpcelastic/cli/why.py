@@ -2,7 +2,8 @@
 
 import argparse
 
-from hpcelastic.cli.find import add_run, find_run
+from hpcelastic.api.why import why, why_all
+from hpcelastic.cli.find import add_run, find_reader
 from hpcelastic.cli.json_output import add_json, print_json
 
 
@@ -17,8 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = find_run(args)
-    explained = found.why_all() if args.all else [found.why(args.round)]
+    found = find_reader(args)
+    explained = why_all(found) if args.all else [why(found, args.round)]
     if args.json:
         print_json(explained)
     else:

@@ -23,8 +23,8 @@ from hpcelastic.config.slurm import SlurmSettings, check_time
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
+from hpcelastic.storage.paths import RUN_NAME
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NODES = re.compile(r"(\d{1,9})(?:(?:\.\.|:)(\d{1,9}))?")
 
@@ -47,7 +47,7 @@ class RunSettings:
     ends at the time limit of its job."""
 
     def __post_init__(self) -> None:
-        if self.name is not None and not NAME.fullmatch(self.name):
+        if self.name is not None and not RUN_NAME.fullmatch(self.name):
             raise ValueError(
                 f"run.name is {self.name!r}; use up to 100 letters, digits, '.', '_' and '-', "
                 "and begin with a letter or a digit, because it is the name of a directory and of a SLURM job"

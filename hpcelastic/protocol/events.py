@@ -348,6 +348,12 @@ class TrainingTotals:
     other: float = 0.0
     """Seconds in which the worker has evaluated, or was in another phase without steps."""
 
+    total: int | None = None
+    """The number of steps of the training in all. None if the script does not tell it."""
+
+    losses: tuple[tuple[float, ...], ...] = ()
+    """Pairs of a step and a loss, evenly chosen among all that the script has told, and the newest one."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerInterrupted:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
-from hpcelastic.agent.failures import describe_failure
+from hpcelastic.agent.failure_texts import describe_failure
 from hpcelastic.protocol.events import WorkersStarted
 from hpcelastic.protocol.state import Failure
 from hpcelastic.storage.events import read_events

@@ -219,6 +219,10 @@ def run_registry(state: Path) -> Path:
     return state / "hpcelastic" / "runs"
 
 
+RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""The pattern of a run's name, which is also the name of its directory."""
+
+
 def safe_name(name: str) -> str:
     """Return ``name`` with all characters replaced that some filesystem does not allow in a file name."""
     return _UNSAFE.sub("-", name) or "node"

@@ -29,7 +29,7 @@ from .rounds import Seat, take_seat
 from .shards import is_sharded_model
 from .small_state import SmallState
 from .state_checks import StateChecks
-from .stop import must_save, on_agents_interface, should_stop
+from .stop import must_save, on_agents_interface, report_progress, should_stop
 from .transfer import receive_state, send_state
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Elastic:
     all ranks are on one node. With 0 it does not happen.
 
     ``metrics`` is for the metrics of the current step, and empty at its beginning. If ``train`` sets the metric there
-    that ``Checkpoints(best=...)`` names, the state after the step is saved with it.
+    that ``Checkpoints(best=...)`` names, the state after the step is saved with it. A ``loss`` is shown by `hpcelastic
+    status`, in the notebook and in the report.
 
     ``spike`` is the factor for `check`: a loss that is greater than this many times the median of the last 100 is bad.
     With ``check_replicas`` the ranks compare their parameters every so many steps. A rank whose parameters differ from
@@ -166,6 +167,7 @@ class Elastic:
         self._small.find_buffers(self._parts.values())
         self._commit(self.step, self.samples)
         mark(MarkKind.RESTORED, self.step)
+        mark(MarkKind.TOTAL, last)
         while self.step < last:
             if should_stop():
                 self._keep_for_next_round()
@@ -176,6 +178,8 @@ class Elastic:
                 self._saves.snapshots.take(self._held, self._state_dict)
             self.metrics = {}
             yield self.step, next(shares)
+            if "loss" in self.metrics and self._worker.rank == 0:
+                report_progress(loss=float(self.metrics["loss"]))
             self._commit(self.step + 1, self.samples + self._batch_size())
             if self._saves.is_due(self.step, self.metrics):
                 self._save(wait=False)

@@ -22,7 +22,7 @@ from .loading import Loading
 from .loss_check import LossCheck
 from .random_numbers import gather_random_states, restore_random_state
 from .shards import is_sharded
-from .stop import should_stop
+from .stop import report_progress, should_stop
 
 _HYPERPARAMETERS = ("hyper_parameters", "hparams_", "datamodule_h")
 """How the keys of hyperparameters begin."""
@@ -88,6 +88,9 @@ class CheckpointCallback(Callback):
         if self._random is not None:
             restore_random_state(self._random)
             self._random = None
+
+        if trainer.max_steps > 0:
+            report_progress(total=trainer.max_steps)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if trainer.global_step == self._step:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.ipc.control_page import StopRequest, now
-from hpcelastic.ipc.marks import MarkKind
+from hpcelastic.ipc.mark_kinds import MarkKind, loss_bits
 
 from .context import context, local_index
 from .control_page import mark, own_control_page
@@ -83,13 +83,25 @@ def _restore_sigterm() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def report_progress(step: int) -> None:
-    """Report that the state after ``step`` steps is saved, so that a run without progress is detected.
+def report_progress(step: int | None = None, *, total: int | None = None, loss: float | None = None) -> None:
+    """Report progress of the training: that the state after ``step`` steps is saved, and values for the display.
 
-    `Checkpoints.save` calls this itself.
+    A run that saves nothing is detected. ``total`` is the number of steps in all, and ``loss`` the loss of the newest
+    step: `hpcelastic status`, the notebook and the report show them. To read a loss from a GPU, the CPU waits for it,
+    so report it every few steps. `Checkpoints.save` reports ``step`` itself, and `Elastic` the total.
+
+    Examples:
+        >>> report_progress(total=10_000)  # at the beginning
+        >>> report_progress(loss=0.25)  # in a step
     """
     control_page = own_control_page()
-    if control_page is not None:
+    if control_page is None:
+        return
+    if total is not None:
+        mark(MarkKind.TOTAL, total)
+    if loss is not None:
+        mark(MarkKind.LOSS, loss_bits(loss))
+    if step is not None:
         control_page.report(local_index(), step)
         mark(MarkKind.SAVED, step)
 

@@ -28,7 +28,7 @@ from .control_page import mark
 from .loss_check import LossCheck
 from .process_groups import gather_objects
 from .random_numbers import gather_random_states, restore_random_state
-from .stop import should_stop
+from .stop import report_progress, should_stop
 
 log = logging.getLogger(__name__)
 
@@ -120,6 +120,8 @@ class CheckpointCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Any = None, **_: Any
     ) -> None:
+        if logs and "loss" in logs and context().rank == 0:
+            report_progress(total=state.max_steps, loss=float(logs["loss"]))
         if self._check is not None and logs and "loss" in logs:
             norm = logs.get("grad_norm", 0.0)
             self._check(logs["loss"] if math.isfinite(norm) else norm, state.global_step)

@@ -70,7 +70,7 @@ class Node:
     def train(self, time: float, round: int, **times: float) -> None:
         """Log totals at ``time``. Those among ``times`` that end with ``at`` are times; see `TrainingTotals`."""
         values = {name.removesuffix("_at"): BOOT + t if name.endswith("_at") else t for name, t in times.items()}
-        whole = {name: int(values.pop(name)) for name in ("steps", "before", "saved_step") if name in values}
+        whole = {name: int(values.pop(name)) for name in ("steps", "before", "saved_step", "saves") if name in values}
         self.log(time, TrainingTotals(round=round, rank=0, steps=whole.pop("steps", 0), **whole, **values))  # type: ignore[arg-type]  # by name
 
     def park(self, time: float, round: int) -> None:

@@ -12,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from hpcelastic.agent import failures
-from hpcelastic.agent.failures import describe_exit, describe_failure, within
+from hpcelastic.agent.failure_texts import describe_exit, describe_failure
+from hpcelastic.agent.failures import within
 
 NOW = 5000.0
 

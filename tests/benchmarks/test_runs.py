@@ -28,9 +28,12 @@ from benchmarks import (
     stopping,
     torch_store,
     watching,
+    why,
 )
 from benchmarks.processes import descendants, free_port, listens
 from benchmarks.sides import FT_LAUNCHER, TORCHFT, why_not
+from hpcelastic.api.run import Run
+from hpcelastic.storage.paths import RunPaths
 from tests.network.namespaces import why_no_namespaces
 
 pytestmark = pytest.mark.nightly
@@ -281,6 +284,21 @@ def test_the_benchmark_of_nodes_finds_what_is_planted() -> None:
     assert (len(run["planted"]), run["missed"], run["false"]) == (5, [], []), run["reports"]
     (row,) = preflight.tables(results)[0].rows
     assert row[2:] == ("5", "0", "0")
+
+
+def test_the_time_of_an_explanation() -> None:
+    results = through_json(why.measure, why.Parameters(nodes=(3,), rounds=4, repeat=1))
+    rows = why.tables(results)[0].rows
+    assert [row[:2] for row in rows] == [("3", "why"), ("3", "goodput")]
+
+
+def test_the_run_that_is_explained_is_whole(tmp_path: Path) -> None:
+    why.write_run(RunPaths(tmp_path / "large"), 3, 4)
+    run = Run(tmp_path / "large")
+    explained, account = run.why(), run.goodput()
+    assert (explained.round, explained.node, explained.rank) == (4, "n1", 1)
+    assert "ValueError: bad label" in explained.cause
+    assert len(account.faults) == 4 and account.node_seconds["useful"] > 0.9 * account.total
 
 
 def test_the_cost_of_watching() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from hpcelastic.accounting.evidence import Link
 from hpcelastic.api.goodput import FaultCost, Goodput
+from hpcelastic.api.progress import Progress
 from hpcelastic.api.status import NodeStatus, RunStatus
 from hpcelastic.api.why import Why
 from hpcelastic.backends.files import FileBackend
@@ -55,7 +56,14 @@ def test_the_status(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_list(run: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = {"name": "r", "directory": str(run.root), "phase": "failed", "round": 1, "reason": "it has failed"}
+    expected = {
+        "name": "r",
+        "directory": str(run.root),
+        "phase": "failed",
+        "round": 1,
+        "reason": "it has failed",
+        "progress": "",
+    }
     assert printed(capsys, "list", "--json") == [expected]
     (run.root.parent / "empty").mkdir()
     assert printed(capsys, "list", "--json", str(run.root.parent / "empty")) == []
@@ -91,7 +99,9 @@ def test_each_key_is_described(section: str, kind: type) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "kind"), [("nodes", NodeStatus), ("chain", Link), ("faults", FaultCost)], ids=["nodes", "chain", "faults"]
+    ("key", "kind"),
+    [("nodes", NodeStatus), ("progress", Progress), ("chain", Link), ("faults", FaultCost)],
+    ids=["nodes", "progress", "chain", "faults"],
 )
 def test_each_key_of_an_inner_object_is_described(key: str, kind: type) -> None:
     (row,) = re.findall(rf"^\| `{key}` .*$", PAGE, re.M)

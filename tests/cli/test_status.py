@@ -1,17 +1,22 @@
 """``hpcelastic status``."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from hpcelastic.api.page import as_html
+from hpcelastic.api.run import Run
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import main
 from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.findings import Hang, HangAction, Slow
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage.events import event_line
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 
@@ -60,3 +65,42 @@ def test_stragglers_of_the_running_round_are_shown(
     Register(paths.register, "test").commit(1, encode(replace(state, phase=phase, round=2, slow=slow)))
     assert main(["status", str(paths.root)]) == 0
     assert ("slow       rank 3 on n1 is slow" in capsys.readouterr().out) == shown
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> RunPaths:
+    """A run that trains in round 2."""
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases, paths.training_totals):
+        directory.mkdir(parents=True)
+    state = open_run(FileBackend(paths), "r", Settings(), "test")
+    Register(paths.register, "test").commit(1, encode(replace(state, phase=Phase.RUNNING, round=2)))
+    up = time.clock_gettime(time.CLOCK_BOOTTIME)
+    totals = TrainingTotals(
+        round=2,
+        rank=0,
+        steps=101,
+        before=1000,
+        first_step=up - 20.0,
+        last_step=up,
+        total=2200,
+        losses=((1100.0, 0.25),),
+        saved=up - 7.0,
+        saved_step=1050,
+    )
+    paths.totals_of("n1@0-a").write_bytes(event_line(totals, "n1"))
+    return paths
+
+
+def test_the_progress_and_the_newest_save_are_shown(training: RunPaths, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(training.root)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (progress,) = (line for line in lines if line.startswith("progress"))
+    assert progress.startswith("progress   step 1,100 of 2,200 (50 %), 5 steps/s, ")
+    assert progress.endswith(" left, loss 0.25")
+    assert any(line.startswith("saved      step 1,050, ") and line.endswith(" s ago") for line in lines)
+
+
+def test_the_notebook_has_a_bar(training: RunPaths) -> None:
+    page = as_html(Run(training.root).status())
+    assert '<progress value="0.5000"></progress> step 1,100 of 2,200 (50 %)' in page

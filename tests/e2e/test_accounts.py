@@ -45,6 +45,7 @@ def train(elastic, data):
             FAULT.unlink()
             exec(os.environ["FAULT_CODE"])
         loss = model(x).sum()
+        elastic.metrics["loss"] = 1 / (step + 1)
         elastic.optimizer.zero_grad()
         elastic.scale_loss(loss).backward()
         elastic.optimizer.step()
@@ -165,6 +166,10 @@ def test_the_account_is_that_of_the_workers_own_traces(shell: Shell, tmp_path: P
     assert found["node_seconds"]["useful"] == pytest.approx(useful, rel=0.02, abs=0.05 * 6)
     assert found["node_seconds"]["unknown"] <= 0.005 * found["total"]
     assert redone <= found["node_seconds"]["redone"] + 0.3
+    written = shell.hpcelastic("report", str(tmp_path / "copy"), "-o", "r.html")
+    assert written.returncode == 0, written.stderr
+    report = (shell.directory / "r.html").read_text()
+    assert "<h2>Loss</h2>" in report and report.count("<details>") == len(found["faults"])
 
 
 def traced(traces: Path) -> tuple[float, float]:

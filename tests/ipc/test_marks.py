@@ -6,13 +6,16 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.ipc import marks
 from hpcelastic.ipc.control_page import ControlPage
+from hpcelastic.ipc.mark_kinds import loss_bits
 from hpcelastic.ipc.marks import CAPACITY, RING_SIZE, MarkKind, MarkRing, Source
+from hpcelastic.ipc.round_totals import LOSSES
 from tests.agent.processes import eventually
 
 WRITE_FOR_EVER = """
@@ -228,3 +231,21 @@ def test_a_round_without_marks_has_no_totals(ring: MarkRing) -> None:
     totals = ring.totals(3)
     assert totals is not None
     assert (totals.steps, totals.before, totals.samples, totals.source) == (0, None, (), Source.UNKNOWN)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, LOSSES - 1, LOSSES, LOSSES + 1, 10 * LOSSES + 7])
+def test_losses_are_chosen_evenly_and_the_newest_one_is_kept(ring: MarkRing, count: int) -> None:
+    ring.write(3, MarkKind.RESTORED, 100)
+    ring.write(3, MarkKind.TOTAL, 5000)
+    for step in range(1, count + 1):
+        ring.write(3, MarkKind.STEP, step)
+        ring.write(3, MarkKind.LOSS, loss_bits(1 / step))
+    totals = ring.totals(3)
+    assert totals is not None and totals.total == 5000
+    steps = [step - 100 for step, _ in totals.losses]
+    assert [loss for _, loss in totals.losses] == [1 / step for step in steps]
+    assert len(steps) <= LOSSES + 1 and steps[-1:] == ([count] if count else [])
+    gaps = {after - before for before, after in pairwise(steps[:-1])}
+    assert len(gaps) <= 1 and (not count or steps[0] == 1)
+    if count > LOSSES:
+        assert len(steps) > LOSSES / 2

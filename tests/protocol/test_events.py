@@ -113,6 +113,8 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
             samples=(0.5, 1.5),
             saves=1,
             saving=0.25,
+            total=5000,
+            losses=((41.0, 0.5),),
         ),
         "training totals",
         {
@@ -129,6 +131,8 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
             "saving": 0.25,
             "compiling": 0.0,
             "other": 0.0,
+            "total": 5000,
+            "losses": [[41.0, 0.5]],
         },
     ),
     (events.SignalReceived(signal="SIGTERM"), "signal", {"signal": "SIGTERM"}),
@@ -273,6 +277,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
 
 OPTIONAL = {"workers", "requeue", "gpus", "bound", "resumed", "sent", "cause", "lost", "evidence", "members"}
 OPTIONAL |= {"before", "source", "first_step", "last_step", "done", "samples", "saves", "saving", "compiling", "other"}
+OPTIONAL |= {"total", "losses"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 

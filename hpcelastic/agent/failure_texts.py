@@ -1,0 +1,83 @@
+"""Describes the failure of a worker: by its exception, the end of its log, or the signal that ended it."""
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from hpcelastic.errors import StoreError
+from hpcelastic.storage import files
+from hpcelastic.storage.bounded import bounded
+
+_READ_TIMEOUT = 5.0
+"""Seconds in which the shared filesystem must return the files of the worker."""
+
+_MAX_BYTES = 16 * 1024
+_MAX_LINES = 40
+_MAX_MESSAGE = 200
+"""Characters of a message that fit into one line."""
+
+
+def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
+    """Return one line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
+
+    ``exit_code`` is minus the signal's number if a signal ended the worker. torch's ``@record`` writes the error file;
+    without one, the end of the log is used. This function does not wait for a filesystem that hangs.
+    """
+    how = describe_exit(exit_code)
+    try:
+        recorded, tail = bounded(
+            lambda: (_read_error_file(error_file), _read_tail(log) if log else ""),
+            _READ_TIMEOUT,
+            f"{error_file.parent}",
+        )
+    except StoreError as error:
+        recorded, tail = None, str(error)
+    if recorded is not None:
+        return _truncate(recorded[0]), recorded[1][-_MAX_BYTES:], recorded[2]
+    plain = re.sub(r"^\[rank[0-9]+\]: ?", "", tail, flags=re.MULTILINE)  # torch writes it before each line
+    found = re.findall(
+        r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", plain, re.MULTILINE
+    )
+    if found:
+        return f"{_truncate(found[-1])} ({how})", tail, time.time()
+    return how, tail, time.time()
+
+
+def _truncate(line: str) -> str:
+    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"
+
+
+def describe_exit(exit_code: int) -> str:
+    """Describe an exit status in words."""
+    if exit_code >= 0:
+        return f"exit status {exit_code}"
+    try:
+        return f"killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"killed by signal {-exit_code}"
+
+
+def _read_error_file(error_file: Path) -> tuple[str, str, float] | None:
+    try:
+        content = json.loads(files.read(error_file) or b"null")
+        message = content["message"]
+        if isinstance(message, str):
+            return message.strip().splitlines()[-1], message, time.time()
+        extra = message.get("extraInfo", {})
+        line = str(message["message"]).strip().splitlines()[0]
+        return line, str(extra.get("py_callstack", "")), float(extra.get("timestamp", time.time()))
+    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError):
+        return None  # the user's process writes this file: ignore it if it is malformed
+
+
+def _read_tail(log: Path) -> str:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _MAX_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return "\n".join(text.splitlines()[-_MAX_LINES:])
