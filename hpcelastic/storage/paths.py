@@ -95,6 +95,11 @@ class RunPaths:
         return self.training_totals / f"{safe_name(node)}.jsonl"
 
     @property
+    def notifications(self) -> Path:
+        """The notifications of people that an agent has sent, or has begun to send, one file each."""
+        return self.root / "notifications"
+
+    @property
     def logs(self) -> Path:
         """Worker logs for each round and rank."""
         return self.root / "logs"
