@@ -6,7 +6,6 @@ from hpcelastic.network import News
 from hpcelastic.protocol.events import Decided, Event, PeerSuspected, StateChanged
 from hpcelastic.protocol.peers import PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Phase, State
-from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Commit
 
 
@@ -26,13 +25,13 @@ class Evidence:
         self._suspected: set[tuple[str, str]] = set()
         """The signs that were logged, because reports are repeated."""
 
-    def observed(self, observation: Observation) -> None:
+    def observed(self, version: int, state: State) -> None:
         """Log the version of the register that the agent has read, if it is new."""
-        state = observation.state
-        if observation.version != self._version:
+        if version != self._version:
+            self._version = version
             self._log(
                 StateChanged(
-                    version=observation.version,
+                    version=version,
                     phase=state.phase,
                     round=state.round,
                     restarts=state.restarts,
@@ -41,7 +40,6 @@ class Evidence:
                     lost=_lost(state),
                 )
             )
-        self._version = observation.version
 
     def committed(self, commit: Commit) -> None:
         """Log a version that this agent has written. Called in the rendezvous thread."""

@@ -204,7 +204,7 @@ class Session:
             self.report(f"{self.spec.paths.root}: works again")
         self.timeouts.observe(observation)
         state = observation.state
-        self._evidence.observed(observation)
+        self._evidence.observed(observation.version, state)
         if observation.reason != self.reason and not state.phase.final:
             self.report(observation.reason)
         self.reason, self._lease.expiry = observation.reason, observation.expiry

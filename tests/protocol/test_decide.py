@@ -1190,3 +1190,24 @@ def test_the_prospect_of_a_newcomer_follows_the_members() -> None:
     assert (part.early, part.round, part.group_rank, part.group_world_size) == (True, 1, 2, 3)
     assert (part.first_rank, part.world_size, part.local_world_size) == (5, 9, 4)
     assert (part.role_first_rank, part.role_world_size) == (3, 7)
+
+
+# Evidence of death
+
+
+@pytest.mark.parametrize(
+    ("seen", "evidence"),
+    [
+        pytest.param(view(runs("a", 1), runs("b", 1)), "", id="alive"),
+        pytest.param(view(runs("a", 1), replace(runs("b", 1), alive=False)), "lease", id="its lease has expired"),
+        pytest.param(view(runs("a", 1, dead=(node("b"),)), runs("b", 1)), "reported by a", id="another node"),
+        pytest.param(
+            view(runs("a", 1, dead=(node("b"),)), replace(runs("b", 1), alive=False)), "reported by a", id="both"
+        ),
+        pytest.param(
+            view(replace(runs("a", 1, dead=(node("b"),)), alive=False), runs("b", 1)), "", id="a dead node's report"
+        ),
+    ],
+)
+def test_how_the_death_of_a_node_is_known(seen: View, evidence: str) -> None:
+    assert seen.evidence_of_death(node("b")) == evidence

@@ -41,6 +41,9 @@ class Case:
     early: bool = False
     """Whether the fault occurs before the run trains."""
 
+    blame: str = ""
+    """The part at fault, as `hpcelastic why` must find it for some round; empty if more than one is right."""
+
     total_time: str | None = None
     """`run.total_time`."""
 
@@ -68,6 +71,8 @@ class Case:
         if self.cancelled:
             stage.run.cancel()
         stage.leaves_nothing()
+        explained = stage.run.why_all()
+        assert self.blame in ("", *(each.blame for each in explained)), "\n\n".join(map(str, explained))
         return verdict
 
     def ends(self, shape: str) -> frozenset[str]:
@@ -83,21 +88,29 @@ _TIMED: Mapping[str, object] = {"time": "5"}
 _LOOKS: Mapping[str, object] = {"poll": 1}
 
 CASES = {
-    "worker crash": Case(faults.worker_crash, restarts=1),
-    "agent crash": Case(faults.agent_crash, nightly="pool"),
-    "node killed": Case(faults.node_killed, world=3),
-    "power loss": Case(faults.power_loss, world=3),
-    "batch host lost": Case(faults.batch_host_lost, world=3, shapes=_ALLOCATION, jobs={"allocation": _CANCELLED}),
-    "batch host lost, then the time limit": Case(
-        faults.batch_host_lost_and_time_is_up, world=3, shapes=_ALLOCATION, total_time="UNLIMITED", slurm=_TIMED
+    "worker crash": Case(faults.worker_crash, blame="unknown", restarts=1),
+    "agent crash": Case(faults.agent_crash, blame="node", nightly="pool"),
+    "node killed": Case(faults.node_killed, blame="node", world=3),
+    "power loss": Case(faults.power_loss, blame="node", world=3),
+    "batch host lost": Case(
+        faults.batch_host_lost, blame="node", world=3, shapes=_ALLOCATION, jobs={"allocation": _CANCELLED}
     ),
-    "first rank's node lost": Case(faults.first_rank_lost, world=3, jobs={"allocation": _CANCELLED}),
+    "batch host lost, then the time limit": Case(
+        faults.batch_host_lost_and_time_is_up,
+        blame="node",
+        world=3,
+        shapes=_ALLOCATION,
+        total_time="UNLIMITED",
+        slurm=_TIMED,
+    ),
+    "first rank's node lost": Case(faults.first_rank_lost, blame="node", world=3, jobs={"allocation": _CANCELLED}),
     "node returns": Case(faults.node_returns, shapes=_POOL),
     "node lost, a spare takes its place": Case(
-        faults.replaced, world=3, nodes="2..3", spares=1, jobs={"allocation": _CANCELLED | COMPLETED}
+        faults.replaced, blame="node", world=3, nodes="2..3", spares=1, jobs={"allocation": _CANCELLED | COMPLETED}
     ),
     "node lost, and replaced": Case(
         faults.replaced,
+        blame="node",
         world=3,
         nodes="2..3",
         shapes=_ALLOCATION,
@@ -123,11 +136,15 @@ CASES = {
         jobs={"allocation": _CANCELLED | COMPLETED},
     ),
     "preemption without grace": Case(
-        faults.preempted, conf=PREEMPTION, slurm={"partition": "low"}, nightly="allocation"
+        faults.preempted, blame="scheduler", conf=PREEMPTION, slurm={"partition": "low"}, nightly="allocation"
     ),
-    "preemption with grace": Case(faults.preempted, conf=PREEMPTION, slurm=_POLITE),
+    "preemption with grace": Case(faults.preempted, blame="scheduler", conf=PREEMPTION, slurm=_POLITE),
     "preemption with grace, announced by the job's own signal": Case(
-        faults.preempted, conf=f"{PREEMPTION}\n{presets.USER_SIGNAL}", slurm=_POLITE, nightly="allocation"
+        faults.preempted,
+        blame="scheduler",
+        conf=f"{PREEMPTION}\n{presets.USER_SIGNAL}",
+        slurm=_POLITE,
+        nightly="allocation",
     ),
     "preemption with `requeue: false`": Case(
         faults.preempted_for_good,
@@ -136,12 +153,14 @@ CASES = {
         jobs=dict.fromkeys(SHAPES, COMPLETED | {"PREEMPTED", "FAILED"}),
         nightly="pool",
     ),
-    "time limit": Case(faults.time_is_up, total_time="UNLIMITED", slurm=_TIMED, nightly="allocation"),
-    "drain by SLURM": Case(faults.drained_by_slurm, world=3, slurm=_LOOKS, shapes=_ALLOCATION),
+    "time limit": Case(
+        faults.time_is_up, blame="scheduler", total_time="UNLIMITED", slurm=_TIMED, nightly="allocation"
+    ),
+    "drain by SLURM": Case(faults.drained_by_slurm, blame="scheduler", world=3, slurm=_LOOKS, shapes=_ALLOCATION),
     "drain by SLURM, and resumed": Case(faults.resumed_by_slurm, slurm=_LOOKS, shapes=_POOL),
-    "`hpcelastic drain`": Case(faults.drained, world=3),
-    "`hpcelastic scale`, down": Case(faults.scaled_down, world=3, nightly="pool"),
+    "`hpcelastic drain`": Case(faults.drained, blame="user", world=3),
+    "`hpcelastic scale`, down": Case(faults.scaled_down, blame="user", world=3, nightly="pool"),
     "`hpcelastic scale`, up": Case(faults.scaled_up, nodes="2..3", nightly="allocation"),
-    "`hpcelastic checkpoint`": Case(faults.checkpoint, nightly="pool"),
+    "`hpcelastic checkpoint`": Case(faults.checkpoint, blame="user", nightly="pool"),
 }
 """The cases by name. Each must succeed with the digest of an undisturbed run."""
