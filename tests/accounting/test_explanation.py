@@ -1,6 +1,7 @@
 """Why a round has ended: the rules, and the chain of events."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,13 @@ CASES = [
         {18.0: worker(1)},
         ("exception", Blame.PROGRAM, Certainty.LIKELY, "n2", 1),
         id="an echo that is seen first",
+    ),
+    pytest.param(
+        ended(Cause.WORKER, "", rank0="SystemExit: 1", rank1="ValueError: bad label"),
+        {17.9: replace(worker(0), requested=True)},
+        {18.0: worker(1)},
+        ("exception", Blame.PROGRAM, Certainty.LIKELY, "n2", 1),
+        id="a worker that was asked to stop has ended before",
     ),
     pytest.param(
         ended(Cause.WORKER, "rank 0 failed on n1: killed by SIGKILL"),

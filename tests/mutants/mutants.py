@@ -43,6 +43,14 @@ _COMMIT = "return files.publish_new(self._path(after + 1), files.to_json(documen
 _OVERWRITE = "files.publish(self._path(after + 1), files.to_json(document))"
 
 MUTANTS = {
+    "an effect of another failure may be the root cause": Patch(
+        DECIDE, "effect = failure.collective or failure.echo", "effect = False"
+    ),
+    "failures are in the order of the nodes' clocks": Patch(
+        DECIDE,
+        "return effect, failure.happened is None, failure.happened or 0.0, failure.rank",
+        "return effect, False, failure.timestamp, failure.rank",
+    ),
     "a node that is ready for an older round is a member of the next round": Patch(
         DECIDE, _READY, _READY.replace(" and m.round == state.round", "")
     ),
@@ -218,6 +226,8 @@ MUTANTS = {
 }
 
 UNSEEN = {
+    "an effect of another failure may be the root cause",
+    "failures are in the order of the nodes' clocks",
     "a round waits for all workers that are starting",
     "a round does not wait for starting workers that it needs",
     "workers without a place end no round",

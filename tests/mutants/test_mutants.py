@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import hangs, mutants, shell, snapshots
+from tests.mutants import accounts, hangs, mutants, shell, snapshots
 from tests.mutants.changed import at_night_unless_changed
 from tests.mutants.finders import TABLES, failing_simulation, failing_table, failing_tests
 from tests.protocol.under_test import DECIDE, Patch, load, source
 
-MUTANTS = mutants.MUTANTS | shell.MUTANTS | snapshots.MUTANTS | hangs.MUTANTS
-BY_TESTS = shell.BY_TESTS | snapshots.BY_TESTS
-UNSEEN = mutants.UNSEEN | shell.UNSEEN | set(snapshots.BY_TESTS) | set(hangs.MUTANTS)
+MUTANTS = mutants.MUTANTS | shell.MUTANTS | snapshots.MUTANTS | hangs.MUTANTS | accounts.MUTANTS
+BY_TESTS = shell.BY_TESTS | snapshots.BY_TESTS | accounts.BY_TESTS
+UNSEEN = mutants.UNSEEN | shell.UNSEEN | set(snapshots.BY_TESTS) | set(hangs.MUTANTS) | set(accounts.MUTANTS)
 
 
 @pytest.mark.nightly

@@ -41,6 +41,9 @@ SNAPSHOTS, SNAPSHOT_COPIES = "hpcelastic.agent.snapshots", "hpcelastic.agent.sna
 KEPT_SNAPSHOTS, SLOTS = "hpcelastic.agent.kept_snapshots", "hpcelastic.training.slots"
 CHECKPOINT_FILES, RETENTION = "hpcelastic.training.checkpoint_files", "hpcelastic.training.retention"
 LOADING = "hpcelastic.training.loading"
+JOURNAL, ROUND_FACTS = "hpcelastic.accounting.journal", "hpcelastic.accounting.rounds"
+SEGMENTS, EVIDENCE = "hpcelastic.accounting.segments", "hpcelastic.accounting.evidence"
+EXPLANATION = "hpcelastic.accounting.explanation"
 CHANNEL, TRANSFER = "hpcelastic.network.channel", "hpcelastic.network.transfer"
 
 _AS_THEY_ARE = {

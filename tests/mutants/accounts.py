@@ -1,0 +1,54 @@
+"""Possible faults of the accounts and explanations of a run. Each is one edit of the source."""
+
+from tests.protocol.under_test import EVIDENCE, EXPLANATION, JOURNAL, ROUND_FACTS, SEGMENTS, Patch
+
+MUTANTS = {
+    "the time after the last event of a dead agent is left out": Patch(
+        SEGMENTS, "yield own, life.end, Category.UNKNOWN, after", "yield own, own, Category.UNKNOWN, after"
+    ),
+    "the death that others have noticed does not end the life of an agent": Patch(
+        SEGMENTS, "end = death", "end = last"
+    ),
+    "steps that are made again count as useful": Patch(
+        SEGMENTS, "(redone, Category.REDONE)", "(redone, Category.USEFUL)"
+    ),
+    "the time of saves counts twice": Patch(
+        SEGMENTS, "(left - saving - compiling, Category.USEFUL)", "(left - compiling, Category.USEFUL)"
+    ),
+    "a hang counts as detection": Patch(
+        SEGMENTS,
+        "yield faulty, end, Category.HANG if round.hung else Category.DETECTION, round.number\n\n\n",
+        "yield faulty, end, Category.DETECTION, round.number\n\n\n",
+    ),
+    "workers that are asked to stop count as stopped": Patch(
+        SEGMENTS, "stops_at_step = training.training is not None and", "stops_at_step = False and"
+    ),
+    "events are ordered by the clocks of the nodes": Patch(
+        JOURNAL, "by_boot = offset is not None and event.up is not None", "by_boot = False"
+    ),
+    "the steps of earlier rounds are forgotten": Patch(
+        ROUND_FACTS, "furthest = max(furthest, before + each.steps)", "furthest = 0"
+    ),
+    "the fault begins with the decision": Patch(
+        ROUND_FACTS,
+        "signs = [*facts.worker_ends, *facts.fenced, *suspected.get(found.lost, ())]",
+        "signs = [*facts.fenced]",
+    ),
+    "an echo is the cause": Patch(
+        EXPLANATION,
+        "first = next((each for each in failed if not each.is_echo), None)",
+        "first = next(iter(failed), None)",
+    ),
+    "the loss of a node is the cause whatever came before": Patch(
+        EXPLANATION,
+        "own = [each for each in evidence.failed() if not each.is_echo and each.node != name]",
+        "own = list[FailedWorker]()",
+    ),
+    "a worker that was asked to stop has failed": Patch(
+        EVIDENCE,
+        "if isinstance(event, WorkerEnded) and event.exit_code and not event.requested:",
+        "if isinstance(event, WorkerEnded) and event.exit_code:",
+    ),
+}
+
+BY_TESTS = dict.fromkeys(MUTANTS, "tests/accounting")
