@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass
 
 from hpcelastic.ipc.mark_kinds import PHASES, MarkKind, Source
-from hpcelastic.ipc.round_totals import TOTALS_SIZE, RoundTotals, TotalsMemory
+from hpcelastic.ipc.round_totals import TOTALS_SIZE, RoundTotals, Steps, TotalsMemory
 
 __all__ = ["CAPACITY", "PHASES", "RING_SIZE", "Mark", "MarkKind", "MarkRing", "RoundTotals", "Source"]
 
@@ -26,9 +26,10 @@ CAPACITY = 1024
 _MARK = struct.Struct("qqqqqq")
 """Number, time, round, kind and value of the mark, and the exclusive or of the five."""
 
-_HEADER = struct.Struct("qqqq")
+_HEADER = struct.Struct("qqqqqq")
 """At the start of a ring: the number of marks ever written; the newest round, the value of its newest mark of a step,
-and the number of steps that the worker had made before the first one."""
+the number of steps that the worker had made before the first one, the time of that mark, and the kind of the outermost
+phase in which the worker is, or 0."""
 
 RING_SIZE = _HEADER.size + TOTALS_SIZE + CAPACITY * _MARK.size
 """Bytes of a ring."""
@@ -55,24 +56,31 @@ class MarkRing:
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._memory, self._offset = memory, offset
         self._totals = TotalsMemory(memory, offset + _HEADER.size)
+        self._marks = offset + _HEADER.size + TOTALS_SIZE
 
     def write(self, round: int, kind: MarkKind, value: int) -> None:
         """Add a mark."""
-        number, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
+        memory, offset = self._memory, self._offset
+        number, newest, steps, before, last_step, phase = _HEADER.unpack_from(memory, offset)
         number += 1
         if newest != round:
-            steps = before = 0
+            steps = before = last_step = phase = 0
             self._totals.clear()
-        if kind is MarkKind.STEP:
-            steps = value
-        elif kind is MarkKind.RESTORED:
-            before = value - steps
         now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
         check = number ^ now ^ round ^ kind ^ value
-        _MARK.pack_into(self._memory, self._place(number), number, now, round, kind, value, check)
-        self._totals.add(kind, value, now, before + steps)
+        _MARK.pack_into(memory, self._marks + number % CAPACITY * _MARK.size, number, now, round, kind, value, check)
+        if kind is MarkKind.STEP:  # the most frequent mark, which updates the fewest totals
+            steps, last_step = value, now
+            if phase:
+                phase = self._totals.end_phases(phase, now)
+            if value & (value - 1) == 0:
+                self._totals.sample(value, now)
+        else:
+            if kind is MarkKind.RESTORED:
+                before = value - steps
+            phase = self._totals.add(kind, value, now, before + steps, phase)
         # Last, so that a counted mark is complete.
-        _HEADER.pack_into(self._memory, self._offset, number, round, steps, before)
+        _HEADER.pack_into(memory, offset, number, round, steps, before, last_step, phase)
 
     def read(self, after: int = 0, at_most: int = CAPACITY) -> list[Mark]:
         """Return the newest marks with numbers above ``after``, ``at_most`` so many, the oldest first."""
@@ -96,7 +104,7 @@ class MarkRing:
 
     def steps(self, round: int) -> int | None:
         """Return the number of steps that the training had begun, in this round and before; None if it is unknown."""
-        _, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
+        _, newest, steps, before, _, _ = _HEADER.unpack_from(self._memory, self._offset)
         return before + steps if newest == round and steps else None
 
     def rollback(self, round: int) -> tuple[int, int] | None:
@@ -108,8 +116,10 @@ class MarkRing:
 
     def totals(self, round: int) -> RoundTotals | None:
         """Return the totals of a round; None if the newest mark belongs to another one."""
-        number, newest, steps, before = _HEADER.unpack_from(self._memory, self._offset)
-        return self._totals.read(round, steps, before) if newest == round and number else None
+        number, newest, steps, before, last_step, phase = _HEADER.unpack_from(self._memory, self._offset)
+        if newest != round or not number:
+            return None
+        return self._totals.read(round, Steps(steps, before, last_step, phase))
 
     @property
     def _count(self) -> int:
@@ -117,7 +127,7 @@ class MarkRing:
         return count
 
     def _place(self, number: int) -> int:
-        return self._offset + _HEADER.size + TOTALS_SIZE + number % CAPACITY * _MARK.size
+        return self._marks + number % CAPACITY * _MARK.size
 
     def _read(self, number: int) -> Mark | None:
         written, when, round, kind, value, check = _MARK.unpack_from(self._memory, self._place(number))

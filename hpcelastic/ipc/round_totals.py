@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from hpcelastic.ipc.mark_kinds import PHASES, MarkKind, Source, loss_of
 
@@ -38,26 +39,24 @@ class _Place(IntEnum):
     OTHER = 9
     """The duration of evaluations and other phases."""
 
-    LAST_STEP = 10
-    PHASE = 11
-    """The kind of the outermost phase in which the worker is; 0 if it is in none."""
+    PHASE_BEGAN = 10
+    """The time at which the outermost phase began in which the worker is."""
 
-    PHASE_BEGAN = 12
-    DEPTH = 13
+    DEPTH = 11
     """The number of phases that have begun and have not ended."""
 
-    SAVES = 14
+    SAVES = 12
     """The number of saves that have ended."""
 
-    DONE = 15
-    TOTAL = 16
-    LOSSES = 17
+    DONE = 13
+    TOTAL = 14
+    LOSSES = 15
     """The number of losses that the worker has told."""
 
-    STRIDE = 18
+    STRIDE = 16
     """Every so many losses one is kept; 0 means 1."""
 
-    FIRST_SAMPLE = 19
+    FIRST_SAMPLE = 17
 
 
 _FIRST_LOSS = _Place.FIRST_SAMPLE + SAMPLES
@@ -66,9 +65,6 @@ _TOTALS = struct.Struct(f"{_FIRST_LOSS + 2 * (LOSSES + 1)}q")
 
 TOTALS_SIZE = _TOTALS.size
 """Bytes of the totals."""
-
-# Computed once, because each step needs them.
-_LAST_STEP_OFFSET, _PHASE_OFFSET = _Place.LAST_STEP * _NUMBER.size, _Place.PHASE * _NUMBER.size
 
 _DURATION = {MarkKind.SAVING: _Place.SAVING, MarkKind.COMPILING: _Place.COMPILING}
 """The place of the duration of each kind of phase; `_Place.OTHER` for all others."""
@@ -129,23 +125,33 @@ class RoundTotals:
     """Steps and losses, evenly chosen among all that the worker has told, and the newest one."""
 
 
+class Steps(NamedTuple):
+    """The numbers in the header of a ring."""
+
+    steps: int
+    before: int
+    last_step: int
+    phase: int
+    """The kind of the outermost phase in which the worker is; 0 if it is in none."""
+
+
 class TotalsMemory:
     """The totals of the newest round of a worker, in ``memory`` from ``offset`` on."""
 
     def __init__(self, memory: mmap.mmap, offset: int) -> None:
         self._memory, self._offset = memory, offset
 
-    def read(self, round: int, steps: int, before: int) -> RoundTotals:
-        """Return the totals. ``steps`` and ``before`` are those of the ring."""
+    def read(self, round: int, header: Steps) -> RoundTotals:
+        """Return the totals."""
         all_totals = _TOTALS.unpack_from(self._memory, self._offset)
         values = dict(zip(_Place, all_totals, strict=False))
-        if values[_Place.PHASE]:
-            duration = _DURATION.get(MarkKind(values[_Place.PHASE]), _Place.OTHER)
+        if header.phase:
+            duration = _DURATION.get(MarkKind(header.phase), _Place.OTHER)
             values[duration] += max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - values[_Place.PHASE_BEGAN])
         return RoundTotals(
             round=round,
-            steps=steps,
-            before=before if values[_Place.RESTORED] else None,
+            steps=header.steps,
+            before=header.before if values[_Place.RESTORED] else None,
             entered=values[_Place.ENTERED],
             group=values[_Place.GROUP],
             restored=values[_Place.RESTORED],
@@ -157,9 +163,9 @@ class TotalsMemory:
             saving=values[_Place.SAVING],
             compiling=values[_Place.COMPILING],
             other=values[_Place.OTHER],
-            last_step=values[_Place.LAST_STEP],
+            last_step=header.last_step,
             done=values[_Place.DONE],
-            samples=tuple(all_totals[_Place.FIRST_SAMPLE : _FIRST_LOSS][: steps.bit_length()]),
+            samples=tuple(all_totals[_Place.FIRST_SAMPLE : _FIRST_LOSS][: header.steps.bit_length()]),
             total=values[_Place.TOTAL],
             losses=self._losses(all_totals),
         )
@@ -168,23 +174,29 @@ class TotalsMemory:
         """Begin another round."""
         self._memory[self._offset : self._offset + TOTALS_SIZE] = bytes(TOTALS_SIZE)
 
-    def add(self, kind: MarkKind, value: int, now: int, step: int) -> None:
-        """Add a mark. ``step`` is the number of steps that the training has begun, in all rounds."""
-        if kind is MarkKind.STEP:
-            _NUMBER.pack_into(self._memory, self._offset + _LAST_STEP_OFFSET, now)
-            if _NUMBER.unpack_from(self._memory, self._offset + _PHASE_OFFSET)[0]:
-                self._put(_Place.DEPTH, 0)
-                self._end_phase(now)
-            if value & (value - 1) == 0 and 0 < value < 1 << SAMPLES:
-                self._put(_Place.FIRST_SAMPLE + value.bit_length() - 1, now)
-        elif kind in PHASES:
+    def sample(self, step: int, now: int) -> None:
+        """Keep the time of a step with a number that is a power of 2."""
+        if 0 < step < 1 << SAMPLES:
+            self._put(_Place.FIRST_SAMPLE + step.bit_length() - 1, now)
+
+    def end_phases(self, phase: int, now: int) -> int:
+        """End all phases, of which the outermost one has the kind ``phase``. Return 0."""
+        self._put(_Place.DEPTH, 0)
+        return self._end_phase(phase, now)
+
+    def add(self, kind: MarkKind, value: int, now: int, step: int, phase: int) -> int:
+        """Add a mark of any other kind than a step. Return the kind of the outermost phase after it, or 0.
+
+        ``step`` is the number of steps that the training has begun, in all rounds.
+        """
+        if kind in PHASES:
             self._put(_Place.DEPTH, self._get(_Place.DEPTH) + 1)
-            if not self._get(_Place.PHASE):
+            if not phase:
                 self._put(_Place.PHASE_BEGAN, now)
-                self._put(_Place.PHASE, kind)
+                return kind
         elif kind is MarkKind.PHASE_ENDED:
             self._put(_Place.DEPTH, max(0, self._get(_Place.DEPTH) - 1))
-            self._end_phase(now)
+            return self._end_phase(phase, now)
         elif kind in _VALUED:
             self._put(_VALUED[kind], now)
             self._put(_VALUED[kind] + 1, value)
@@ -194,6 +206,7 @@ class TotalsMemory:
             self._add_loss(step, value)
         elif kind in _TIMED and not self._get(_TIMED[kind]):
             self._put(_TIMED[kind], now)
+        return phase
 
     def _add_loss(self, step: int, bits: int) -> None:
         """Keep a loss if it is one of the evenly chosen ones. The last place has the newest one."""
@@ -220,14 +233,14 @@ class TotalsMemory:
         pairs = [(values[_FIRST_LOSS + 2 * i], loss_of(values[_FIRST_LOSS + 2 * i + 1])) for i in places]
         return tuple(dict(pairs).items())
 
-    def _end_phase(self, now: int) -> None:
-        """Add the duration of the outermost phase, unless the worker is still in it."""
-        kind = self._get(_Place.PHASE)
-        if kind and not self._get(_Place.DEPTH):
-            place = _DURATION.get(MarkKind(kind), _Place.OTHER)
-            self._put(place, self._get(place) + now - self._get(_Place.PHASE_BEGAN))
-            self._put(_Place.SAVES, self._get(_Place.SAVES) + (kind == MarkKind.SAVING))
-            self._put(_Place.PHASE, 0)
+    def _end_phase(self, phase: int, now: int) -> int:
+        """Add the duration of the outermost phase, unless the worker is still in it. Return the phase after that."""
+        if not phase or self._get(_Place.DEPTH):
+            return phase
+        place = _DURATION.get(MarkKind(phase), _Place.OTHER)
+        self._put(place, self._get(place) + now - self._get(_Place.PHASE_BEGAN))
+        self._put(_Place.SAVES, self._get(_Place.SAVES) + (phase == MarkKind.SAVING))
+        return 0
 
     def _get(self, place: int) -> int:
         value: int = _NUMBER.unpack_from(self._memory, self._offset + place * _NUMBER.size)[0]
