@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hpcelastic.agent import failures
+from hpcelastic.agent import failure_texts
 from hpcelastic.agent.failure_texts import describe_exit, describe_failure
 from hpcelastic.agent.failures import within
 
@@ -20,7 +20,7 @@ NOW = 5000.0
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "time", SimpleNamespace(time=lambda: NOW))
+    monkeypatch.setattr(failure_texts, "time", SimpleNamespace(time=lambda: NOW))
 
 
 def recorded(tmp_path: Path, content: bytes) -> tuple[str, str, float]:
