@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from hpcelastic.accounting.account import Account
 from hpcelastic.accounting.descriptions import describe_sign
@@ -10,6 +11,8 @@ from hpcelastic.accounting.rounds import Round
 from hpcelastic.health.known_causes import Certainty, KnownCause, explain
 from hpcelastic.protocol.events import Decided, HangExamined, Leaving, PeerSuspected, WorkerEnded
 from hpcelastic.protocol.state import Phase
+
+E = TypeVar("E")
 
 _LONGEST_CHAIN = 12
 """Number of links that are shown."""
@@ -87,12 +90,11 @@ class RoundEvidence:
     def failed(self) -> list[FailedWorker]:
         """Return the workers that failed, in the order of time."""
         found = []
-        for log, entry in self.entries:
-            event = entry.event
-            if isinstance(event, WorkerEnded) and event.exit_code and not event.requested:
+        for node, time, event in self.of(WorkerEnded):
+            if event.exit_code and not event.requested:
                 text = self._texts.get(event.rank) or FailureText(self._in_reason(event.rank))
                 known = explain(text.message, text.traceback)
-                found.append(FailedWorker(entry.time, log.name, event.rank, event.exit_code, text, known))
+                found.append(FailedWorker(time, node, event.rank, event.exit_code, text, known))
         return found
 
     def _in_reason(self, rank: int) -> str:
@@ -100,9 +102,11 @@ class RoundEvidence:
         head, _, rest = self.round.reason.partition(" failed on ")
         return rest.partition(": ")[2] if head == f"rank {rank}" else ""
 
-    def of(self, kind: type, node: str = "") -> Iterator[tuple[Log, Entry]]:
-        """Yield the events of a kind, of all nodes or one."""
-        return ((log, entry) for log, entry in self.entries if isinstance(entry.event, kind) and node in ("", log.name))
+    def of(self, kind: type[E], node: str = "") -> Iterator[tuple[str, int, E]]:
+        """Yield the node, the time and the event of each event of a kind, of all nodes or one."""
+        for log, entry in self.entries:
+            if isinstance(entry.event, kind) and node in ("", log.name):
+                yield log.name, entry.time, entry.event
 
 
 def chain(evidence: RoundEvidence, account: Account) -> tuple[Link, ...]:

@@ -4,12 +4,12 @@ Facts precede texts: what agents, kernels and SLURM have reported counts more th
 of a worker that only sees the failure of another one is no cause.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from hpcelastic.accounting.account import Account
 from hpcelastic.accounting.evidence import FailedWorker, FailureText, Link, RoundEvidence, chain, one_line
-from hpcelastic.accounting.journal import Entry, Journal
+from hpcelastic.accounting.journal import Journal
 from hpcelastic.accounting.rounds import Round
 from hpcelastic.health.known_causes import Blame, Certainty
 from hpcelastic.protocol.events import (
@@ -26,28 +26,28 @@ from hpcelastic.protocol.events import (
 from hpcelastic.protocol.state import Cause, Phase, name_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """Why a round has ended."""
 
-    round: int
-    cause: str
-    """In one sentence."""
-
     id: str
     """The id of the known cause, or of the rule; empty if the cause is unknown."""
+
+    cause: str
+    """In one sentence."""
 
     blame: Blame
     certainty: Certainty | None
     """None if the cause is unknown."""
 
-    node: str
+    remedy: str = ""
+    node: str = ""
     """The node at fault, or the node of the worker that failed first; empty if there is none."""
 
-    rank: int | None
+    rank: int | None = None
     """The rank that failed first; None if none did."""
 
-    remedy: str
+    round: int = 0
     chain: tuple[Link, ...] = ()
 
     @property
@@ -57,126 +57,118 @@ class Explanation:
 
 def explain_round(journal: Journal, account: Account, number: int, texts: Mapping[int, FailureText]) -> Explanation:
     """Return why a round has ended. ``texts`` has what failed workers have left, by rank."""
-    round = account.rounds[number]
     evidence = RoundEvidence(journal, account, number, texts)
-    found = next((each for rule in _RULES if (each := rule(evidence)) is not None), _unknown(round))
-    return replace(found, chain=chain(evidence, account))
+    found = next((each for rule in _RULES if (each := rule(evidence)) is not None), None)
+    return replace(found or _unknown(evidence.round), round=number, chain=chain(evidence, account))
 
 
-# Rules, in the order in which they are tried. Each returns an explanation without a chain, or None.
+# Rules, in the order in which they are tried. Each returns an explanation without round and chain, or None.
 
 
-def _not_ended(evidence: RoundEvidence) -> Explanation | None:
-    round = evidence.round
-    if round.ended is None:
+def _no_fault(evidence: RoundEvidence) -> Explanation | None:
+    """A round that goes on, or has succeeded."""
+    if evidence.round.ended is None:
+        return Explanation(id="runs", cause="The round has not ended.", blame=Blame.NONE, certainty=Certainty.CERTAIN)
+    if evidence.round.succeeded:
         return Explanation(
-            round.number, "The round has not ended.", "runs", Blame.NONE, Certainty.CERTAIN, "", None, ""
+            id="succeeded", cause="All workers have succeeded.", blame=Blame.NONE, certainty=Certainty.CERTAIN
         )
-    if round.succeeded:
-        text = "All workers have succeeded."
-        return Explanation(round.number, text, "succeeded", Blame.NONE, Certainty.CERTAIN, "", None, "")
     return None
 
 
 def _closed(evidence: RoundEvidence) -> Explanation | None:
-    for _, entry in evidence.of(StateChanged):
-        event = entry.event
-        if isinstance(event, StateChanged) and event.phase is Phase.CLOSED:
-            return Explanation(
-                evidence.round.number,
-                f"The run was closed: {event.reason}.",
-                "closed",
-                Blame.USER,
-                Certainty.CERTAIN,
-                "",
-                None,
-                "submit the run again to continue it",
-            )
-    return None
-
-
-def _planned(evidence: RoundEvidence) -> Explanation | None:
-    """A round that has ended although nothing was wrong."""
-    round = evidence.round
-    blame, remedy = {
-        Cause.JOIN: (Blame.SCHEDULER, "nothing: the run has grown"),
-        Cause.SCALE: (Blame.USER, "nothing: the run has the size that was asked for"),
-        Cause.CHECKPOINT: (Blame.USER, "nothing: the run continues with its checkpoint"),
-        Cause.LEAVE: (Blame.SCHEDULER, "nothing: the run continues on the other nodes, or in the requeued job"),
-    }.get(round.cause or Cause.WORKER, (None, ""))
-    if blame is None:
+    """A run that a person has closed."""
+    reasons = [event.reason for _, _, event in evidence.of(StateChanged) if event.phase is Phase.CLOSED]
+    if not reasons:
         return None
-    node = ""
-    for log, entry in evidence.of(Leaving):
-        node = node or log.name
-        if isinstance(entry.event, Leaving) and ("drained" in entry.event.reason or "surplus" in entry.event.reason):
-            blame = Blame.USER
-    if any(True for _ in evidence.of(HardwareFound, node)) and node:
-        return _hardware(evidence)
-    text = f"Nothing was wrong: {round.reason}."
     return Explanation(
-        round.number, text, round.cause.value if round.cause else "", blame, Certainty.CERTAIN, node, None, remedy
+        id="closed",
+        cause=f"The run was closed: {reasons[0]}.",
+        blame=Blame.USER,
+        certainty=Certainty.CERTAIN,
+        remedy="submit the run again to continue it",
     )
 
 
+def _planned(evidence: RoundEvidence) -> Explanation | None:
+    """A round that has ended although nothing was wrong with its workers."""
+    round = evidence.round
+    if round.cause not in _PLANNED:
+        return None
+    blame, remedy = _PLANNED[round.cause]
+    leaving = [(node, event.reason) for node, _, event in evidence.of(Leaving)]
+    node = leaving[0][0] if leaving else ""
+    if node and (hardware := _hardware(evidence)) is not None:
+        return hardware
+    if any(word in reason for _, reason in leaving for word in ("drained", "surplus")):
+        blame = Blame.USER
+    return Explanation(
+        id=round.cause.value,
+        cause=f"Nothing was wrong: {round.reason}.",
+        blame=blame,
+        certainty=Certainty.CERTAIN,
+        remedy=f"nothing: {remedy}",
+        node=node,
+    )
+
+
+_PLANNED = {
+    Cause.JOIN: (Blame.SCHEDULER, "the run has grown"),
+    Cause.SCALE: (Blame.USER, "the run has the size that was asked for"),
+    Cause.CHECKPOINT: (Blame.USER, "the run continues with its checkpoint"),
+    Cause.LEAVE: (Blame.SCHEDULER, "the run continues on the other nodes, or in the requeued job"),
+}
+"""Causes that are no faults: who has asked for the end of the round, and what follows."""
+
+
 def _hardware(evidence: RoundEvidence) -> Explanation | None:
-    for log, entry in evidence.of(HardwareFound):
-        event = entry.event
-        if isinstance(event, HardwareFound) and event.severity != "note":
-            return Explanation(
-                evidence.round.number,
-                f"{event.check} of {log.name}: {event.seen}.",
-                "hardware",
-                Blame.NODE,
-                Certainty.CERTAIN,
-                log.name,
-                None,
-                f"report {log.name} to the administrators, and drain it: hpcelastic drain RUN {log.name}",
-            )
-    return None
+    """Hardware that an agent has found to be faulty."""
+    found = [(node, event) for node, _, event in evidence.of(HardwareFound) if event.severity != "note"]
+    if not found:
+        return None
+    node, event = found[0]
+    return Explanation(
+        id="hardware",
+        cause=f"{event.check} of {node}: {event.seen}.",
+        blame=Blame.NODE,
+        certainty=Certainty.CERTAIN,
+        remedy=f"report {node} to the administrators, and drain it: hpcelastic drain RUN {node}",
+        node=node,
+    )
 
 
 def _hang(evidence: RoundEvidence) -> Explanation | None:
-    for _, entry in evidence.of(HangExamined):
-        event = entry.event
-        if isinstance(event, HangExamined) and event.action in ("restart", "exclude"):
-            blame = {"connection": Blame.NETWORK, "cut": Blame.NETWORK, "stopped": Blame.NODE}.get(
-                event.verdict, Blame.PROGRAM
-            )
-            return Explanation(
-                evidence.round.number,
-                f"The round made no progress: {event.text}.",
-                f"hang-{event.verdict}",
-                blame,
-                Certainty.CERTAIN if event.certain else Certainty.LIKELY,
-                _node_of(event.ranks, evidence),
-                event.ranks[0] if event.ranks else None,
-                f"read the stacks of all ranks in {event.path}",
-            )
-    return None
+    """A round that made no progress."""
+    found = [event for _, _, event in evidence.of(HangExamined) if event.action in ("restart", "exclude")]
+    if not found:
+        return None
+    (event, *_) = found
+    return Explanation(
+        id=f"hang-{event.verdict}",
+        cause=f"The round made no progress: {event.text}.",
+        blame=_HANGS.get(event.verdict, Blame.PROGRAM),
+        certainty=Certainty.CERTAIN if event.certain else Certainty.LIKELY,
+        remedy=f"read the stacks of all ranks in {event.path}",
+        node=next((each.node for each in evidence.failed() if each.rank in event.ranks), ""),
+        rank=event.ranks[0] if event.ranks else None,
+    )
 
 
-def _node_of(ranks: Sequence[int], evidence: RoundEvidence) -> str:
-    """Return the node on which the first of the ranks ended; empty if it is unknown."""
-    return next((each.node for each in evidence.failed() if each.rank in ranks), "")
+_HANGS = {"connection": Blame.NETWORK, "cut": Blame.NETWORK, "stopped": Blame.NODE}
+"""The part at fault for the verdicts on a hang that do not blame the program."""
 
 
 def _lost(evidence: RoundEvidence) -> Explanation | None:
     """A node that was lost, unless a worker had failed before the first sign of that."""
-    round = evidence.round
-    name = name_of(round.lost)
-    if not name:
+    lost = evidence.round.lost
+    if not lost:
         return None
+    name = name_of(lost)
     own = [each for each in evidence.failed() if not each.is_echo and each.node != name]
-    signs = [entry.time for _, entry in evidence.of(PeerSuspected) if _peer(entry) == round.lost]
-    if own and own[0].time < min([*signs, round.ended or 0]) and not _is_consequence(own[0]):
+    signs = [time for _, time, event in evidence.of(PeerSuspected) if event.peer == lost]
+    if own and own[0].time < min([*signs, evidence.round.ended or 0]) and not _is_consequence(own[0]):
         return None
-    text, id, blame, certainty, remedy = _why_lost(evidence, name)
-    return Explanation(round.number, text, id, blame, certainty, name, None, remedy)
-
-
-def _peer(entry: Entry) -> str:
-    return entry.event.peer if isinstance(entry.event, PeerSuspected) else ""
+    return _why_lost(evidence, name)
 
 
 def _is_consequence(failed: FailedWorker) -> bool:
@@ -185,85 +177,90 @@ def _is_consequence(failed: FailedWorker) -> bool:
     return failed.known is None and not text.traceback and text.message in ("", f"exit status {failed.exit_code}")
 
 
-def _why_lost(evidence: RoundEvidence, name: str) -> tuple[str, str, Blame, Certainty, str]:
-    """Return text, id, blame, certainty and remedy for a node that was lost."""
-    look = f"look at the state of the node: scontrol show node {name}"
-    if any(True for _ in evidence.of(Fenced, name)):
-        if any(True for _ in evidence.of(StoreFailed, name)):
-            text = f"The run's directory did not work on {name}, so its lease expired."
-            return (
-                text,
-                "lease-filesystem",
-                Blame.FILESYSTEM,
-                Certainty.CERTAIN,
-                "check the shared filesystem of the node",
-            )
-        text = f"The node {name} was alive, but did not renew its lease: it hung, or its filesystem or network did."
-        return text, "lease-expired", Blame.NODE, Certainty.LIKELY, look
-    signals = [
-        entry.event.signal for _, entry in evidence.of(SignalReceived, name) if isinstance(entry.event, SignalReceived)
-    ]
-    if "SIGTERM" in signals:
-        text = f"The node {name} was stopped: its agent received SIGTERM, and has not left in time."
-        return text, "stopped-node", Blame.SCHEDULER, Certainty.LIKELY, "see scontrol show job for the reason"
-    for _, entry in evidence.of(AgentRestarted, name):
-        if isinstance(entry.event, AgentRestarted):
-            text = f"The agent of {name} died: {entry.event.reason}."
-            return text, "agent-died", Blame.NODE, Certainty.CERTAIN, f"look at the kernel log of {name} (dmesg)"
-    signs = {
-        entry.event.sign
-        for _, entry in evidence.of(PeerSuspected)
-        if isinstance(entry.event, PeerSuspected) and name_of(entry.event.peer) == name
-    }
+def _why_lost(evidence: RoundEvidence, node: str) -> Explanation:
+    """Return why a node was lost, by its own last events, and by the signs that others have seen."""
+
+    look = f"look at the state of the node: scontrol show node {node}"
+
+    def because(
+        id: str, cause: str, blame: Blame = Blame.NODE, *, certain: bool = True, remedy: str = look
+    ) -> Explanation:
+        certainty = Certainty.CERTAIN if certain else Certainty.LIKELY
+        return Explanation(id=id, cause=cause, blame=blame, certainty=certainty, remedy=remedy, node=node)
+
+    signs = {event.sign for _, _, event in evidence.of(PeerSuspected) if name_of(event.peer) == node}
+    restarts = [event.reason for _, _, event in evidence.of(AgentRestarted, node)]
+    if any(True for _ in evidence.of(Fenced, node)):
+        if any(True for _ in evidence.of(StoreFailed, node)):
+            cause = f"The run's directory did not work on {node}, so its lease expired."
+            remedy = "check the shared filesystem of the node"
+            return because("lease-filesystem", cause, Blame.FILESYSTEM, remedy=remedy)
+        cause = f"The node {node} was alive, but did not renew its lease: it hung, or its filesystem or network did."
+        return because("lease-expired", cause, certain=False)
+    if any(event.signal == "SIGTERM" for _, _, event in evidence.of(SignalReceived, node)):
+        cause = f"The node {node} was stopped: its agent received SIGTERM, and has not left in time."
+        remedy = "see scontrol show job for the reason"
+        return because("stopped-node", cause, Blame.SCHEDULER, certain=False, remedy=remedy)
+    if restarts:
+        remedy = f"look at the kernel log of {node} (dmesg)"
+        return because("agent-died", f"The agent of {node} died: {restarts[0]}.", remedy=remedy)
     if "refused" in signs or evidence.round.evidence.startswith("reported by"):
-        text = f"All processes of the run on {name} have disappeared, and its kernel answers."
-        return text, "processes-gone", Blame.NODE, Certainty.CERTAIN, f"they were killed; {look}"
+        return because(
+            "processes-gone", f"All processes of the run on {node} have disappeared, and its kernel answers."
+        )
     if "link lost" in signs:
-        text = f"The node {name} has disappeared: its connections broke, and its lease expired."
-        return text, "node-gone", Blame.NODE, Certainty.CERTAIN, look
-    text = f"The node {name} has not renewed its lease: the node, its network or its filesystem failed."
-    return text, "node-silent", Blame.NODE, Certainty.LIKELY, look
+        return because("node-gone", f"The node {node} has disappeared: its connections broke, and its lease expired.")
+    cause = f"The node {node} has not renewed its lease: the node, its network or its filesystem failed."
+    return because("node-silent", cause, certain=False)
 
 
 def _worker(evidence: RoundEvidence) -> Explanation | None:
-    """The failure of a worker."""
-    failed = evidence.failed()
-    first = next((each for each in failed if not each.is_echo), None)
+    """The failure of a worker: the first one that is no echo of another failure."""
+    first = next((each for each in evidence.failed() if not each.is_echo), None)
     if first is None:
         return None
-    known, number = first.known, evidence.round.number
-    where = f"rank {first.rank} on {first.node}"
-    message = one_line(first.text.message).rstrip(".")
-    if known is not None:
-        text = f"{known.text.rstrip('.')} ({where}: {message})."
-        return Explanation(number, text, known.id, known.blame, known.certainty, first.node, first.rank, known.remedy)
-    log = f"read {first.text.path}" if first.text.path else "read the log of the rank: hpcelastic logs"
-    if first.exit_code < 0:
-        text = f"Rank {first.rank} on {first.node} was {message or f'killed by signal {-first.exit_code}'}."
-        remedy = f"find out what sent it: the kernel for lack of memory (dmesg on {first.node}), SLURM, or a person"
-        return Explanation(number, text, "signal", Blame.UNKNOWN, Certainty.LIKELY, first.node, first.rank, remedy)
-    if not first.text.message and not first.text.traceback:
+    message, where = one_line(first.text.message).rstrip("."), f"rank {first.rank} on {first.node}"
+    if first.known is not None:
+        found = Explanation(
+            id=first.known.id,
+            cause=f"{first.known.text.rstrip('.')} ({where}: {message}).",
+            blame=first.known.blame,
+            certainty=first.known.certainty,
+            remedy=first.known.remedy,
+        )
+    elif first.exit_code < 0:
+        found = Explanation(
+            id="signal",
+            cause=f"R{where[1:]} was {message or f'killed by signal {-first.exit_code}'}.",
+            blame=Blame.UNKNOWN,
+            certainty=Certainty.LIKELY,
+            remedy=f"find out what sent it: the kernel for lack of memory (dmesg on {first.node}), SLURM, or a person",
+        )
+    elif message or first.text.traceback:
+        found = Explanation(
+            id="exception",
+            cause=f"R{where[1:]} failed: {message}.",
+            blame=Blame.PROGRAM,
+            certainty=Certainty.LIKELY,
+            remedy=f"read {first.text.path or 'the log of the rank: hpcelastic logs'}, and correct the script",
+        )
+    else:
         return None
-    text = f"Rank {first.rank} on {first.node} failed: {message}."
-    return Explanation(
-        number,
-        text,
-        "exception",
-        Blame.PROGRAM,
-        Certainty.LIKELY,
-        first.node,
-        first.rank,
-        f"{log}, and correct the script",
-    )
+    return replace(found, node=first.node, rank=first.rank)
 
 
 def _unknown(round: Round) -> Explanation:
-    text = f"The logs do not tell why the round has ended{f': {round.reason}' if round.reason else ''}."
-    remedy = "read the logs of the workers: hpcelastic logs"
-    return Explanation(round.number, text, "", Blame.UNKNOWN, None, "", None, remedy)
+    reason = f": {round.reason}" if round.reason else ""
+    return Explanation(
+        id="",
+        cause=f"The logs do not tell why the round has ended{reason}.",
+        blame=Blame.UNKNOWN,
+        certainty=None,
+        remedy="read the logs of the workers: hpcelastic logs",
+    )
 
 
-_RULES = (_not_ended, _closed, _hang, _planned, _hardware, _lost, _worker)
+_RULES = (_no_fault, _closed, _hang, _planned, _hardware, _lost, _worker)
 
 
 def worst_round(account: Account) -> int | None:

@@ -17,6 +17,9 @@ from hpcelastic.protocol.events import (
 )
 from hpcelastic.protocol.state import Cause, Phase
 
+SIGN_WINDOW = 60 * SECOND
+"""The time before the loss of a node in which signs of its death count. An older one was a passing disturbance."""
+
 
 @dataclass(frozen=True)
 class Training:
@@ -206,7 +209,8 @@ def _first_sign(found: Round, facts: _Facts, suspected: Mapping[str, Sequence[in
     """Return the time of the first sign of the fault that has ended the round; None if no fault has."""
     if found.ended is None or not found.failed:
         return None
-    signs = [*facts.worker_ends, *facts.fenced, *suspected.get(found.lost, ())]
+    seen = [time for time in suspected.get(found.lost, ()) if time >= found.ended - SIGN_WINDOW]
+    signs = [*facts.worker_ends, *facts.fenced, *seen]
     began = max(found.began or 0, (found.training.last_step or 0) if found.training and not found.hung else 0)
     return min([max(time, began) for time in signs if time <= found.ended], default=found.ended)
 

@@ -1,11 +1,11 @@
 """What each node did at each time: a sequence of segments without gaps for each agent. Pure."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import Enum
 
-from hpcelastic.accounting.journal import Entry, Journal, Log
-from hpcelastic.accounting.rounds import Round, Training
+from hpcelastic.accounting.journal import SECOND, Entry, Journal, Log, merged
+from hpcelastic.accounting.rounds import SIGN_WINDOW, Round, Training
 from hpcelastic.protocol.events import (
     AgentEnded,
     AgentStarted,
@@ -89,57 +89,74 @@ class Life:
     log: Log
     begin: int
     end: int
-    job: str
-    """The id of its job, without the restart count; empty outside of SLURM."""
-
-    job_nodes: int | None
-    machine: str
     last: int
     """The time of its last own event. From then to the end, others have seen it, or it is only known that it died."""
+
+    machine: str
+    started_by: str = ""
+    """The job that has started it, and its restart count, as ``JOB.RESTART``; empty outside of SLURM."""
+
+    job_nodes: int | None = None
+    job_start: float | None = None
+    """When SLURM started the job, in seconds since the epoch."""
+
+    @property
+    def job(self) -> str:
+        """The id of its job, without the restart count; empty outside of SLURM."""
+        return self.started_by.rpartition(".")[0]
 
 
 def lives_of(journal: Journal) -> list[Life]:
     """Return the life of each agent, by its beginning."""
     deaths = _deaths(journal)
-    lives: list[Life] = []
-    for log in journal.logs:
-        if log.entries:
-            lives.append(_life(log, journal, deaths.get(log.node)))
-    return sorted(lives, key=lambda life: (life.begin, life.log.node))
+    found = [_life(log, journal, deaths.get(log.node)) for log in journal.logs if log.entries]
+    found.sort(key=lambda life: (life.begin, life.log.node))
+    return _with_starts(found)
 
 
 def _deaths(journal: Journal) -> Mapping[str, int]:
-    """Return when other agents have first noticed the death of an agent, or have decided that it is dead."""
-    found: dict[str, int] = {}
-    for log in journal.logs:
-        for entry in log.entries:
-            match entry.event:
-                case PeerSuspected(peer=node, sign=sign) if sign != "silent":
-                    found[node] = min(entry.time, found.get(node, entry.time))
-                case Decided(lost=node) | StateChanged(lost=node) if node:
-                    found[node] = min(entry.time, found.get(node, entry.time))
-    return found
+    """Return when other agents have first noticed the death of an agent that they have decided to be dead."""
+    lost: dict[str, int] = {}
+    signs: list[tuple[str, int]] = []
+    for _, entry in merged(journal.logs):
+        match entry.event:
+            case PeerSuspected(peer=node, sign=sign) if sign != "silent":
+                signs.append((node, entry.time))
+            case Decided(lost=node) | StateChanged(lost=node) if node:
+                lost.setdefault(node, entry.time)
+    return {
+        node: min([time, *(sign for peer, sign in signs if peer == node and time - SIGN_WINDOW <= sign <= time)])
+        for node, time in lost.items()
+    }
 
 
 def _life(log: Log, journal: Journal, death: int | None) -> Life:
     first, last = log.entries[0].time, log.entries[-1].time
     started = next((each.event for each in log.entries if isinstance(each.event, AgentStarted)), None)
-    begin, job, nodes, machine = first, "", None, log.name
-    if started is not None:
-        launched, job_start = log.at(started.launched), started.job_start
-        begin = min(first, launched or first)
-        restart = 0 if journal.jobs else None
-        if job_start is not None and restart is not None:
-            begin = min(begin, max(round(job_start * 1_000_000), 0))
-        job, nodes = (started.job or "").rpartition(".")[0], started.job_nodes
-        machine = started.machine or log.name
     ended = any(isinstance(each.event, AgentEnded) for each in log.entries)
     end = last
-    if not ended and death is not None and death > last:
-        end = death
-    elif not ended and death is None and journal.now is not None:
+    if not ended and death is not None:
+        end = max(last, death)
+    elif not ended and journal.now is not None:
         end = max(last, journal.now)
-    return Life(log, begin, end, job, nodes, machine, last)
+    if started is None:
+        return Life(log, first, end, last, log.name)
+    begin, machine = min(first, log.at(started.launched) or first), started.machine or log.name
+    return Life(log, begin, end, last, machine, started.job or "", started.job_nodes, started.job_start)
+
+
+def _with_starts(lives: Iterable[Life]) -> list[Life]:
+    """Return lives that begin with the job, or with the end of the agent before on the same node of the job."""
+    before: dict[tuple[str, str], Life] = {}
+    found = []
+    for life in lives:
+        place = life.started_by, life.machine
+        start = before[place].end if place in before else round((life.job_start or life.begin / SECOND) * SECOND)
+        if life.started_by:
+            life = replace(life, begin=min(life.begin, start))
+            before[place] = life
+        found.append(life)
+    return found
 
 
 def segments_of(life: Life, rounds: Mapping[int, Round]) -> list[Segment]:

@@ -39,11 +39,26 @@ class Node:
         """Log an event at a time."""
         self.events.append(LoggedEvent(BEGIN + time + self.skew, self.name, event, BOOT + time))
 
-    def start(self, time: float, launched: float | None = None, job: str = "", nodes: int = 0) -> None:
+    def start(
+        self,
+        time: float,
+        launched: float | None = None,
+        job: str = "",
+        nodes: int = 0,
+        job_start: float | None = None,
+    ) -> None:
         up = None if launched is None else BOOT + launched
         self.log(
             time,
-            AgentStarted(address="h", pid=7, workers=1, launched=up, job=job or None, job_nodes=nodes or None),
+            AgentStarted(
+                address="h",
+                pid=7,
+                workers=1,
+                launched=up,
+                job=job or None,
+                job_nodes=nodes or None,
+                job_start=job_start,
+            ),
         )
         self.log(time, ClockMeasured(least=BEGIN - BOOT - 0.001, most=BEGIN - BOOT + 0.001))
 

@@ -8,7 +8,7 @@ from hpcelastic.accounting.journal import SECOND
 from hpcelastic.protocol.events import HangExamined, PeerSuspected, StopRequested
 from hpcelastic.protocol.state import Cause, Phase
 
-from .logs import Node, decided, journal
+from .logs import BEGIN, Node, decided, journal, micros
 
 
 def seconds(found: Account) -> dict[str, float]:
@@ -168,6 +168,30 @@ def test_a_job_waits_in_the_queue_and_again_after_it_was_requeued() -> None:
     assert found.total == round(70 * SECOND)
     assert found.categories[Category.QUEUE] == round((70 - 11 - 6) * SECOND)
     assert found.allocated == round(17 * SECOND)
+
+
+def test_an_agent_that_is_restarted_in_place_leaves_no_gap() -> None:
+    first, again, start = Node("n1"), Node("n1", incarnation="0-b"), BEGIN + 4.0
+    first.start(10.0, launched=9.0, job="77.0", nodes=1, job_start=start)
+    first.log(20.0, StopRequested(round=1, seconds=1.0, reason="x"))
+    again.start(23.0, launched=22.0, job="77.0", nodes=1, job_start=start)
+    again.end(30.0)
+    found = account(journal(first, again, jobs={"77": 0.0}))
+    # It waits from 0 to 4 s. The job starts at 4 s, and the second agent at the end of the first one.
+    assert seconds(found)["queue"] == 4.0
+    assert seconds(found)["start"] == 6.0 + 3.0
+    assert found.total == round(30 * SECOND)
+
+
+def test_a_disturbance_of_the_network_is_no_death() -> None:
+    first, second = Node("n1"), Node("n2")
+    for node in (first, second):
+        begin(node)
+    first.log(12.0, PeerSuspected(peer="n2@0-a", sign="link lost"))
+    first.train(30.0, 1, steps=26, last_step_at=30.0, **FIRST)
+    found = account(journal(first, second, now=31.0))
+    ends = {segment.node: segment.end for segment in found.segments}
+    assert ends == dict.fromkeys(("n1@0-a", "n2@0-a"), micros(31.0))
 
 
 def test_a_job_that_has_not_started_waits() -> None:

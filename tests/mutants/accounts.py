@@ -7,7 +7,7 @@ MUTANTS = {
         SEGMENTS, "yield own, life.end, Category.UNKNOWN, after", "yield own, own, Category.UNKNOWN, after"
     ),
     "the death that others have noticed does not end the life of an agent": Patch(
-        SEGMENTS, "end = death", "end = last"
+        SEGMENTS, "end = max(last, death)", "end = last"
     ),
     "steps that are made again count as useful": Patch(
         SEGMENTS, "(redone, Category.REDONE)", "(redone, Category.USEFUL)"
@@ -31,13 +31,13 @@ MUTANTS = {
     ),
     "the fault begins with the decision": Patch(
         ROUND_FACTS,
-        "signs = [*facts.worker_ends, *facts.fenced, *suspected.get(found.lost, ())]",
+        "signs = [*facts.worker_ends, *facts.fenced, *seen]",
         "signs = [*facts.fenced]",
     ),
     "an echo is the cause": Patch(
         EXPLANATION,
-        "first = next((each for each in failed if not each.is_echo), None)",
-        "first = next(iter(failed), None)",
+        "first = next((each for each in evidence.failed() if not each.is_echo), None)",
+        "first = next(iter(evidence.failed()), None)",
     ),
     "the loss of a node is the cause whatever came before": Patch(
         EXPLANATION,
@@ -46,8 +46,8 @@ MUTANTS = {
     ),
     "a worker that was asked to stop has failed": Patch(
         EVIDENCE,
-        "if isinstance(event, WorkerEnded) and event.exit_code and not event.requested:",
-        "if isinstance(event, WorkerEnded) and event.exit_code:",
+        "if event.exit_code and not event.requested:",
+        "if event.exit_code:",
     ),
 }
 
