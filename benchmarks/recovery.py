@@ -77,13 +77,17 @@ def _cold_start(side: Any, notes: Path) -> Fault:
     return Fault(since, side.world(NODES))
 
 
+class NotStarted(RuntimeError):
+    """The training has not begun, so there is nothing to measure."""
+
+
 def _start_training(side: Any, notes: Path, nodes: int = NODES, settle: float = _SETTLE) -> tuple[Step, ...]:
     """Start all nodes, wait until they have trained for ``settle`` seconds, and return the first steps."""
     since = time.monotonic()
     side.start_all(nodes)
     steps = new_world(notes, side.world(nodes), since, 120.0)
     if steps is None:
-        raise RuntimeError("training did not start within 120 s")
+        raise NotStarted("training did not start within 120 s")
     time.sleep(settle)
     return tuple(steps)
 
@@ -152,7 +156,11 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
             for side, make in racing.items():
                 if is_hopeless(seconds({"runs": runs}, name, side), parameters.attempts):
                     continue
-                found = _measured(scenario, make, parameters.timeout)
+                try:
+                    found = _measured(scenario, make, parameters.timeout)
+                except NotStarted as error:  # one of a hundred starts must not spoil all results
+                    say(f"{name}: {side}: {error}; left out")
+                    continue
                 if found is None:
                     continue
                 run = {"scenario": name, "side": side, **found}

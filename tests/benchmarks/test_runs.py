@@ -286,6 +286,21 @@ def test_the_benchmark_of_nodes_finds_what_is_planted() -> None:
     assert row[2:] == ("5", "0", "0")
 
 
+def test_a_launcher_that_does_not_start_spoils_no_other_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    def measured(scenario: object, make: type, timeout: float) -> dict[str, Any]:
+        if make is int:
+            raise recovery.NotStarted("training did not start within 120 s")
+        return {"seconds": 1.5, "phases": None}
+
+    monkeypatch.setattr(recovery, "sides", lambda names: ({"ours": str, "theirs": int}, []))
+    monkeypatch.setattr(recovery, "_measured", measured)
+    said: list[str] = []
+    parameters = recovery.Parameters(repeat=2, scenarios=("cold start",), sides=("ours", "theirs"))
+    results = recovery.measure(parameters, said.append)
+    assert [(run["side"], run["seconds"]) for run in results["runs"]] == [("ours", 1.5)] * 2
+    assert said.count("cold start: theirs: training did not start within 120 s; left out") == 2
+
+
 def test_the_time_of_an_explanation() -> None:
     results = through_json(why.measure, why.Parameters(nodes=(3,), rounds=4, repeat=1))
     rows = why.tables(results)[0].rows
