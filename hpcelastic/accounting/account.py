@@ -210,7 +210,7 @@ def _useful_wall(round: Round) -> int:
     training = round.training
     if training is None:
         return 0
-    redone = training.time_of_call(round.redone + 1) if round.redone else 0
+    redone = training.time_of_call(round.redone + 1)
     return max(0, training.time_of_steps - redone - training.saving - training.compiling)
 
 
@@ -233,7 +233,7 @@ def _fault(round: Round, rounds: Mapping[int, Round], segments: Iterable[Segment
     training = following.training if following else None
     new = None
     if following is not None and training is not None and training.first_step is not None:
-        new = training.first_step + (training.time_of_call(following.redone + 1) if following.redone else 0)
+        new = training.first_step + training.time_of_call(following.redone + 1)
     return Fault(
         round.number,
         time,

@@ -29,7 +29,7 @@ _BEFORE, _AFTER = 60 * SECOND, 5 * SECOND
 
 @dataclass(frozen=True)
 class FailureText:
-    """What a worker has left about its failure."""
+    """The failure of a worker, in its own words."""
 
     message: str
     traceback: str = ""

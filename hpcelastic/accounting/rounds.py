@@ -1,4 +1,4 @@
-"""What the logs of all agents together tell about each round of a run. Pure."""
+"""The rounds of a run, assembled from the logs of all its agents. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,6 @@ from hpcelastic.protocol.events import (
     Fenced,
     HangExamined,
     PeerSuspected,
-    RunEnded,
     StateChanged,
     TrainingTotals,
     WorkerEnded,
@@ -150,8 +149,8 @@ def rounds_of(journal: Journal) -> Mapping[int, Round]:
         for entry in log.entries:
             if isinstance(entry.event, PeerSuspected):
                 suspected.setdefault(entry.event.peer, []).append(entry.time)
-            elif (number := getattr(entry.event, "round", 0)) or isinstance(entry.event, RunEnded):
-                _add(facts.setdefault(number, _Facts()) if number else _Facts(), log, entry.time, entry.event)
+            elif number := getattr(entry.event, "round", 0):
+                _add(facts.setdefault(number, _Facts()), log, entry.time, entry.event)
         if journal.totals and log.node in journal.totals:
             totals = journal.totals[log.node]
             known = facts.setdefault(totals.round, _Facts()).totals

@@ -1,4 +1,4 @@
-"""What each node did at each time: a sequence of segments without gaps for each agent. Pure."""
+"""The activity of each node at each time: segments without gaps for each agent. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -182,7 +182,7 @@ def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, 
             continue
         if training is not None:
             end = _end_of_training(entry, training, time)
-            yield from _split(time, end, training, life)
+            yield from _split(time, end, training)
             if entry.time > end:
                 yield end, entry.time, Category.STOP, training.number
         else:
@@ -192,7 +192,7 @@ def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, 
     if training is not None:
         cut = training.ended if training.ended is not None and training.ended < life.end else life.end
         end = max(time, min(life.end, cut))
-        yield from _split(time, end, training, life)
+        yield from _split(time, end, training)
         yield end, life.end, Category.UNKNOWN, training.number
     else:
         own = max(time, min(life.last, life.end))
@@ -243,7 +243,7 @@ def _end_of_training(entry: Entry, training: Round, begin: int) -> int:
     return entry.time if last is None else min(entry.time, max(begin, last))
 
 
-def _split(begin: int, end: int, round: Round, life: Life) -> Iterator[tuple[int, int, Category, int]]:
+def _split(begin: int, end: int, round: Round) -> Iterator[tuple[int, int, Category, int]]:
     """Yield the parts of the time in which a node's workers were in a round."""
     before, training = round.number - 1, round.training
     faulty = end
@@ -284,7 +284,7 @@ def _beginning(training: Training) -> Iterator[tuple[int, Category]]:
 def _steps(begin: int, end: int, round: Round, training: Training) -> Iterator[tuple[int, int, Category, int]]:
     """Divide the time of the steps. The order within it is not that in which it happened."""
     before, left = round.number - 1, end - begin
-    redone = min(left, training.time_of_call(round.redone + 1) if round.redone else 0)
+    redone = min(left, training.time_of_call(round.redone + 1))
     left -= redone
     saving = min(left, training.saving)
     compiling = min(left - saving, training.compiling)
