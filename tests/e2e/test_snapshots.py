@@ -56,10 +56,14 @@ def steps(run: Run) -> int:
 
 
 def counting(code: str) -> str:
-    """Let each rank note the steps that are complete."""
+    """Let each rank note the steps that are complete, once the snapshot of the step before is kept."""
     return changed(
         code,
-        {"        time.sleep(PAUSE / 1000)": '        note("step", str(step + 1))\n        time.sleep(PAUSE / 1000)'},
+        {
+            "GlobalBatches, context": "GlobalBatches, context, snapshot_channel",
+            "        time.sleep(PAUSE / 1000)": "        assert snapshot_channel.snapshot_channel().is_kept(60)\n"
+            '        note("step", str(step + 1))\n        time.sleep(PAUSE / 1000)',
+        },
     )
 
 
