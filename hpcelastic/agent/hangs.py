@@ -4,10 +4,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hpcelastic.agent.native_stacks import TIMEOUT as NATIVE_STACKS_TIMEOUT
 from hpcelastic.agent.native_stacks import native_stacks
+from hpcelastic.agent.progress import examined_at
 from hpcelastic.agent.reachability import unreached
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.settings import HangSettings
@@ -66,6 +68,18 @@ _COMPILERS = ("/torch/_dynamo/", "/torch/_inductor/", "/triton/")
 """Directories of code that compiles. Nobody announces a compilation that a new shape of the data causes."""
 
 
+@dataclass(frozen=True)
+class _Ending:
+    """A round that ends once a thread has written native stacks, but at the latest at ``deadline``."""
+
+    hang: Hang
+    thread: threading.Thread
+    deadline: float
+
+    def is_due(self, now: float) -> bool:
+        return not self.thread.is_alive() or now >= self.deadline
+
+
 class HangExaminer:
     """Requests examinations, reports on this node's workers, and concludes the examinations that it has requested.
 
@@ -91,9 +105,13 @@ class HangExaminer:
         self._overdue: Overdue | None = None
         """The reason for this agent's newest request; None if it was a collective that has failed."""
 
+        self._limit_ends = 0.0
+        """When the limit of that worker ends."""
+
         self._failed: tuple[int, float] | None = None
         """A round in which a collective has failed, and the time at which the network is examined."""
 
+        self._ending: _Ending | None = None
         self._next_request, self._delay = 0.0, self._first_delay
         self._reported = False
         """Whether the lack of progress that lasts was reported."""
@@ -108,6 +126,10 @@ class HangExaminer:
         """Request an examination if a worker of this node makes no progress."""
         overdue = self._watchdog.check(found)
         now = time.monotonic()
+        if self._ending is not None and self._ending.is_due(now):
+            hang, self._ending = self._ending.hang, None
+            self._end_round(hang)
+            return
         if self._failed is not None and now >= self._failed[1]:
             round, self._failed, self._overdue = self._failed[0], None, None
             if found.round == round:
@@ -119,9 +141,9 @@ class HangExaminer:
             return
         if self._reported or now < self._next_request:
             return
-        self._overdue = overdue
+        self._overdue, self._limit_ends = overdue, now + overdue.left
         self._next_request, self._delay = now + self._delay, min(2 * self._delay, self._settings.without_marks)
-        self._request(overdue.round, f"rank {overdue.rank} has made no progress for {overdue.still:.0f} s")
+        self._request(overdue.round, f"rank {overdue.rank} has made no progress for {overdue.limit:.0f} s")
 
     def collective_failed(self, round: int) -> None:
         """A collective of a worker of this node has failed. If the round does not end soon, the network is examined."""
@@ -131,6 +153,7 @@ class HangExaminer:
     def seconds_left(self) -> float | None:
         """Return the seconds until the next check; None if nothing is due."""
         due = [self._watchdog.seconds_left(), None if self._failed is None else self._failed[1] - time.monotonic()]
+        due.append(None if self._ending is None else _POLL_INTERVAL)
         return min((max(0.0, seconds) for seconds in due if seconds is not None), default=None)
 
     def _request(self, round: int, why: str) -> None:
@@ -167,11 +190,17 @@ class HangExaminer:
         self._next_request = time.monotonic() + self._delay
         self._reported |= hang.action == "report"
         ours = hang.examiner == self._session.member.node
-        if ours and hang.action != "none":
+        if hang.action == "none":
+            return
+        if ours:
             self._session.report(f"no progress in round {hang.round}: {hang.verdict}{_consequence(hang)}")
-        here = {worker.rank for worker in found.workers}
-        if hang.action in ("restart", "exclude") and (here & {*hang.ranks} or (ours and not hang.ranks)):
-            self._end_round(hang)
+        ends = hang.action in ("restart", "exclude")
+        # The others continue in the next round. They must not be stopped.
+        traced = [worker for worker in found.workers if not (ends and hang.ranks) or worker.rank in hang.ranks]
+        thread = threading.Thread(target=self._write_native_stacks, args=(hang, traced), name="native", daemon=True)
+        thread.start()
+        if ends and (traced if hang.ranks else ours):
+            self._ending = _Ending(hang, thread, time.monotonic() + NATIVE_STACKS_TIMEOUT)
 
     def _first_report(self, worker: Worker) -> RankReport:
         """Return what is known of a worker without its stacks."""
@@ -207,11 +236,12 @@ class HangExaminer:
     ) -> None:
         """Write the report of this node. If it is the examiner, await those of the others, and conclude."""
         member, lost = self._session.member, list[str]()
+        until = self._limit_ends if self._overdue is not None and hang.examiner == member.node else 0.0
         peers = [peer for peer in participants if peer.node != member.node]
         test = threading.Thread(target=lambda: lost.extend(unreached(peers, member.address)), daemon=True)
         test.start()
         with stack:
-            reports, text = self._sample(hang.round, pidfds, first)
+            reports, text = self._sample(hang.round, pidfds, first, until)
         test.join()
         name = name_of(member.node)
         report = HangReport(name, tuple(reports), tuple(lost))
@@ -226,15 +256,16 @@ class HangExaminer:
             self._session.log(StoreFailed(error=str(error)))
 
     def _sample(
-        self, round: int, pidfds: Mapping[Worker, int], first: Sequence[RankReport]
+        self, round: int, pidfds: Mapping[Worker, int], first: Sequence[RankReport], until: float
     ) -> tuple[list[RankReport], str]:
-        """Return the complete reports, and the text for a file with the stacks."""
+        """Return the complete reports, not before ``until``, and the text for a file with the stacks."""
         began, before = time.monotonic(), [usage_of(worker.process.pid) for worker in pidfds]
         marks = [self._newest_mark(round, worker) for worker in pidfds]
         samples = [self._collector.collect(pidfds)]
         while len(samples) < _SAMPLES:
             time.sleep(_SAMPLE_INTERVAL)
             samples.append(self._collector.collect(pidfds))
+        time.sleep(max(0.0, until - time.monotonic()))
         after, seconds = [usage_of(worker.process.pid) for worker in pidfds], time.monotonic() - began
         reports = []
         for worker, report, old, new, mark in zip(pidfds, first, before, after, marks, strict=True):
@@ -243,9 +274,7 @@ class HangExaminer:
             report = replace(report, groups=groups, progressed=progressed)
             busy = new.works_since(old, seconds)
             reports.append(self._complete(report, [each[worker] for each in samples], busy, new.children))
-        # Last: a process is stopped meanwhile. One that is blocked or stopped already cannot be traced.
-        native = native_stacks(w.process.pid for w in pidfds if state_letter(w.process.pid) in ("R", "S"))
-        return reports, describe_stacks(samples[-1], round, self._control_page, native)
+        return reports, describe_stacks(samples[-1], round, self._control_page)
 
     def _write_records(self, hang: Hang, workers: Iterable[Worker]) -> None:
         """Write the flight records of the workers that answer in time."""
@@ -261,10 +290,20 @@ class HangExaminer:
                 path = self._session.spec.paths.hang_report(hang.round, hang.number, name, "json")
                 files.publish(path, record)
 
+    def _write_native_stacks(self, hang: Hang, workers: Iterable[Worker]) -> None:
+        """Write the native stacks of workers that are not blocked or stopped; those cannot be traced."""
+        pids = {worker.process.pid: worker.rank for worker in workers}
+        for pid, text in native_stacks(pid for pid in pids if state_letter(pid) in ("R", "S")).items():
+            path = self._session.spec.paths.hang_report(
+                hang.round, hang.number, f"native-stacks-{pids[pid]:05d}", "txt"
+            )
+            with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
+                files.publish(path, text.encode())
+
     def _complete(self, report: RankReport, stacks: Sequence[WorkerStacks], busy: bool, children: int) -> RankReport:
         frames = stacks[-1].main
         moves = len({each.main for each in stacks}) > 1
-        busy &= report.still < self._settings.without_marks  # later, it is taken for a loop without an end
+        busy &= report.still < examined_at(self._settings.without_marks)  # later, it is taken for a loop without an end
         compiles = report.still < self._settings.phase and any(part in frame for frame in frames for part in _COMPILERS)
         return replace(report, frames=frames, works=report.works or moves or busy or compiles, children=children)
 

@@ -1,7 +1,7 @@
 """The native stacks of workers: the functions of C, C++ and CUDA libraries in which they are.
 
 They are taken by py-spy, where it is installed and may trace the processes (ptrace). It stops a process meanwhile, for
-about half a second.
+up to half a second.
 """
 
 import os
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 
 PROGRAM = "py-spy"
 
-_TIMEOUT = 3.0
-"""Seconds for all processes together. The other nodes wait for the report."""
+TIMEOUT = 3.0
+"""Seconds for all processes together. The end of a round waits for them."""
 
 
 def native_stacks(pids: Iterable[int]) -> dict[int, str]:
@@ -23,7 +23,7 @@ def native_stacks(pids: Iterable[int]) -> dict[int, str]:
     program = shutil.which(PROGRAM, path=path)
     if program is None:
         return {}
-    deadline = time.monotonic() + _TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     started = {pid: _start(program, pid) for pid in pids}
     return {pid: _result(process, deadline) for pid, process in started.items()}
 
@@ -40,7 +40,7 @@ def _result(process: "subprocess.Popen[str]", deadline: float) -> str:
             output, errors = process.communicate(timeout=max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
-            return f"no native stacks: {PROGRAM} took longer than {_TIMEOUT:g} s\n"
+            return f"no native stacks: {PROGRAM} took longer than {TIMEOUT:g} s\n"
     if process.returncode:
         reason = next(filter(None, errors.splitlines()), f"exit status {process.returncode}")
         return f"no native stacks: {PROGRAM}: {reason}\n"

@@ -13,6 +13,10 @@ from hpcelastic.ipc.marks import PHASES, Mark, MarkKind
 STEPS = 100
 """Number of the newest steps from which the limit follows."""
 
+_EXAMINATION, _EXAMINATION_PART = 0.7, 0.05
+"""An examination begins so many seconds before a limit ends, or this part of the limit before it ends if that is less.
+It takes about this long, so a hang is named when its limit ends."""
+
 _ENDS = (MarkKind.STOPPING, MarkKind.PARKED, MarkKind.DONE)
 """After such a mark the worker has no step to make in its round."""
 
@@ -69,14 +73,25 @@ class WorkerProgress:
         return max(settings.min_limit, settings.factor * max(self._durations, default=0.0))
 
     @property
-    def is_overdue(self) -> bool:
-        """Whether the worker has made no progress for longer than it may."""
+    def until_examined(self) -> float | None:
+        """Seconds without progress after which the worker is examined; None if nothing is expected of it."""
         limit = self.limit
-        return limit is not None and self.still >= limit
+        return None if limit is None else examined_at(limit) - self.still
 
-    def observe(self, passed: float, marks: Sequence[Mark], collectives: tuple[object, ...]) -> None:
-        """Take account of ``passed`` seconds, and of what the worker has done in them: its marks of this round."""
-        if marks or collectives != self._collectives:
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the worker has made no progress for about as long as it may."""
+        left = self.until_examined
+        return left is not None and left <= 0.0
+
+    def observe(self, passed: float, marks: Sequence[Mark], collectives: tuple[object, ...], age: float = 0.0) -> None:
+        """Take account of ``passed`` seconds, and of what the worker has done in them: its marks of this round.
+
+        ``age`` is the number of seconds since the newest of these marks.
+        """
+        if marks:
+            self.still = min(passed, age)
+        elif collectives != self._collectives:
             self.still = 0.0
         else:
             self.still += passed
@@ -96,3 +111,8 @@ class WorkerProgress:
             self._phases.append(mark.value or self._settings.phase)
         elif mark.kind is MarkKind.PHASE_ENDED and self._phases:
             self._phases.pop()
+
+
+def examined_at(limit: float) -> float:
+    """Return the seconds without progress after which a worker is examined whose limit has ``limit`` seconds."""
+    return limit - min(_EXAMINATION, _EXAMINATION_PART * limit)

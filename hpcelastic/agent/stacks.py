@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from hpcelastic.agent.fork_server import PROGRAM
 from hpcelastic.agent.guard_main import boottime
@@ -167,17 +166,9 @@ class StackRecorder:
             self._log(StacksWritten(request=request, round=round, path=str(path)))
 
 
-def describe_stacks(
-    collected: Mapping[Worker, WorkerStacks],
-    round: int,
-    control_page: ControlPage,
-    native: Mapping[int, str] = MappingProxyType({}),
-) -> str:
-    """Return the text for a file with the stacks of the workers of ``round``, and ``native`` stacks by process id."""
-    parts = [
-        _describe(round, worker, stacks, control_page) + native.get(worker.process.pid, "")
-        for worker, stacks in collected.items()
-    ]
+def describe_stacks(collected: Mapping[Worker, WorkerStacks], round: int, control_page: ControlPage) -> str:
+    """Return the text for a file with the stacks of the workers of ``round``."""
+    parts = [_describe(round, worker, stacks, control_page) for worker, stacks in collected.items()]
     return "\n".join(parts) or "no worker of this node is in a round, or they are starting\n"
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.progress import STEPS, WorkerProgress
 from hpcelastic.agent.settings import HangSettings
 from hpcelastic.agent.stacks import WorkersOfRound
@@ -18,21 +19,24 @@ from hpcelastic.worker import collective_watch
 from hpcelastic.worker.collective_watch import GroupCount, Samples
 
 _CHECKS = 40
-"""Number of checks within the shortest limit."""
+"""Number of checks within the shortest limit. One more is made when a limit ends."""
 
-_MIN_INTERVAL, _MAX_INTERVAL = 0.02, 1.0
+_MIN_INTERVAL, _MAX_INTERVAL = 0.02, 0.5
 
 
 @dataclass(frozen=True)
 class Overdue:
-    """Workers of a round that have made no progress for longer than they may."""
+    """Workers of a round that have made no progress for about as long as they may."""
 
     round: int
     rank: int
     """The rank of the first of them."""
 
-    still: float
-    """Seconds for which it has made no progress."""
+    limit: float
+    """Seconds for which it may make no progress."""
+
+    left: float
+    """Seconds until it has made none for so long."""
 
     has_steps: bool
     """Whether it writes a mark at each step."""
@@ -66,7 +70,7 @@ class Watchdog:
     def seconds_left(self) -> float | None:
         """Return the seconds until the next check; None if there is nothing to watch."""
         interval = self._interval()
-        return None if interval is None else max(0.0, self._checked_at + interval - self._clock())
+        return None if interval is None else max(0.0, self._checked_at + self._pause(interval) - self._clock())
 
     def progress(self, worker: Worker) -> WorkerProgress:
         """Return the progress of a worker of the round."""
@@ -96,7 +100,7 @@ class Watchdog:
         for worker in found.workers:
             self._progress.setdefault(worker.local_rank, WorkerProgress(self._settings))
         interval, now = self._interval(), self._clock()
-        if interval is None or now < self._checked_at + interval:
+        if interval is None or now < self._checked_at + self._pause(interval):
             return None
         # A gap is time in which this process did not run, and the workers may not have run either.
         passed = min(now - self._checked_at, 2 * interval)
@@ -107,8 +111,10 @@ class Watchdog:
 
     def _observe(self, worker: Worker, passed: float) -> None:
         progress = self._progress[worker.local_rank]
-        marks = self._control_page.marks(worker.local_rank).read(progress.newest, at_most=STEPS)
-        progress.observe(passed, [mark for mark in marks if mark.round == self._round], self.collectives(worker))
+        read = self._control_page.marks(worker.local_rank).read(progress.newest, at_most=STEPS)
+        marks = [mark for mark in read if mark.round == self._round]
+        age = max(0.0, boottime() - marks[-1].time / 1e9) if marks else 0.0
+        progress.observe(passed, marks, self.collectives(worker), age)
 
     def _overdue(self, found: WorkersOfRound) -> Overdue | None:
         workers: Sequence[Worker] = sorted(found.workers, key=lambda worker: worker.rank)
@@ -119,7 +125,14 @@ class Watchdog:
         if not chosen:
             return None
         progress = self.progress(chosen[0])
-        return Overdue(self._round, chosen[0].rank, progress.still, progress.has_steps)
+        limit = progress.limit
+        assert limit is not None
+        return Overdue(self._round, chosen[0].rank, limit, limit - progress.still, progress.has_steps)
+
+    def _pause(self, interval: float) -> float:
+        """Return the seconds until the next check: ``interval``, or less if a worker is to be examined before."""
+        due = (left for each in self._progress.values() if (left := each.until_examined) is not None and left > 0.0)
+        return max(_MIN_INTERVAL, min((interval, *due)))
 
     def _interval(self) -> float | None:
         """Return the seconds between two checks; None if there is nothing to watch."""

@@ -143,7 +143,12 @@ def judge(reports: Sequence[RankReport], missing: Sequence[str] = ()) -> HangVer
     verdict = _by_counts(by_rank) or _by_stacks(by_rank)
     working = [rank for rank in by_rank if by_rank[rank].works]
     if {*verdict.ranks} <= {*working} if verdict.ranks else working:
-        return HangVerdict(HangKind.PROGRESS, verdict.ranks, False, f"{verdict.text}; {_ranks(working)} still works")
+        return HangVerdict(
+            HangKind.PROGRESS,
+            verdict.ranks,
+            False,
+            f"{verdict.text}; {_ranks(working)} still work{'s' * (len(working) == 1)}",
+        )
     if missing:
         names = ", ".join(missing)
         text = f"{verdict.text}; {names} {'has' if len(missing) == 1 else 'have'} not reported"

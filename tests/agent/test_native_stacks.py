@@ -68,7 +68,7 @@ def test_a_program_that_may_not_trace_reports_the_reason(installed: Callable[[st
 def test_a_program_that_does_not_end_is_killed(
     installed: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "_TIMEOUT", 0.3)
+    monkeypatch.setattr(module, "TIMEOUT", 0.3)
     installed(f"echo $$ > {tmp_path}/pid; exec /bin/sleep 1000")
     assert native_stacks([1]) == {1: "no native stacks: py-spy took longer than 0.3 s\n"}
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()

@@ -58,12 +58,21 @@ def test_only_the_last_100_steps_count(worker: Worker) -> None:
 
 def test_the_time_without_progress_counts_from_the_newest_mark(worker: Worker) -> None:
     worker.steps(1, 5)
-    worker.progress.observe(9.9, [], ())
+    assert worker.progress.until_examined == 9.5
+    worker.progress.observe(9.4, [], ())
     assert not worker.progress.is_overdue
     worker.progress.observe(0.1, [], ())
-    assert worker.progress.is_overdue
+    assert worker.progress.is_overdue, "an examination takes half a second"
     worker.steps(6, 6)
     assert not worker.progress.is_overdue and worker.progress.still == 0.0
+
+
+def test_the_age_of_the_newest_mark_counts_unless_the_agent_has_not_run(worker: Worker) -> None:
+    marks = [Mark(1, 1, 1, MarkKind.STEP, 1)]
+    worker.progress.observe(0.25, marks, (), age=0.2)
+    assert worker.progress.still == 0.2
+    worker.progress.observe(0.25, marks, (), age=3600.0)
+    assert worker.progress.still == 0.25
 
 
 def test_a_collective_is_progress(worker: Worker) -> None:

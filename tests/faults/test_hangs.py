@@ -186,7 +186,8 @@ def test_a_hang_is_named_and_ended(shell: Shell, case: Case) -> None:
     assert case.place in (directory / "verdict.txt").read_text()
     assert sorted(path.name for path in directory.glob("n*.json")) == ["n0.json", "n1.json", "n2.json"]
     if case.fault == "read_samples":
-        assert ("nanosleep (libc" in (directory / "n1.txt").read_text()) == may_trace()
+        native = directory / f"native-stacks-{CULPRIT:05d}.txt"
+        assert ("nanosleep (libc" in native.read_text()) == may_trace()
     output = run.finish()
     assert output.count(f"no progress in round 1: {event['text']}; the round ends") == 1
 
