@@ -10,32 +10,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hpcelastic.accounting.categories import Category
+from hpcelastic.accounting.folded import EndedAgent, Fault, Fold, Sums
 from hpcelastic.accounting.journal import SECOND, Job, Journal
-from hpcelastic.accounting.rounds import Round, Training, rounds_of
-from hpcelastic.accounting.segments import Category, Life, Segment, lives_of, segments_of
+from hpcelastic.accounting.rounds import Round, rounds_of
+from hpcelastic.accounting.segments import Life, Segment, lives_of, segments_of
 from hpcelastic.protocol.events import RunEnded, StateChanged
+from hpcelastic.protocol.state import Cause
 
 _NOT_LOST = (Category.USEFUL, Category.CHECKPOINT, Category.SPARE, Category.QUEUE, Category.UNKNOWN)
 """The categories that are no cost of the end of a round."""
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A round that the failure of a worker or the loss of a node has ended, with its cost."""
-
-    round: int
-    time: int
-    """The first sign of the fault."""
-
-    reason: str
-    node: str
-    """The name of the node that was lost, or that is in the report of the failure; empty if it is unknown."""
-
-    cost: Mapping[Category, int]
-    """Node time that was lost, in microseconds, until all nodes made new steps."""
-
-    stopped: int | None
-    """Microseconds from the fault to the first new step; None if there was none."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +32,17 @@ class Account:
     """Node time by category. It has every category."""
 
     segments: tuple[Segment, ...]
+    """Without the time that was folded."""
+
     faults: tuple[Fault, ...]
     rounds: Mapping[int, Round]
-    useful_wall: int
-    """Wall time of steps that count."""
+    """Without the rounds that were folded."""
+
+    sums: Sums
+    """Sums over all rounds."""
 
     final: bool
     """Whether the run has ended."""
-
-    marked: bool
-    """Whether the script writes progress marks. If not, the time in which workers run cannot be divided."""
 
     at_risk: int | None
     """Number of steps of a running round that are not saved; None if it is unknown or the run has ended."""
@@ -66,6 +51,11 @@ class Account:
     def total(self) -> int:
         """The time of all nodes that were requested or allocated."""
         return sum(self.categories.values())
+
+    @property
+    def marked(self) -> bool:
+        """Whether the script writes progress marks. If not, the time in which workers run cannot be divided."""
+        return self.sums.calls > 0
 
     @property
     def allocated(self) -> int:
@@ -83,36 +73,29 @@ class Account:
 
         Source: Kokolis et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters", 2024.
         """
-        return self.useful_wall / (self.end - self.begin) if self.end > self.begin and self.marked else None
-
-    @property
-    def running(self) -> int:
-        """The wall time in which rounds ran."""
-        return sum((each.ended or self.end) - each.began for each in self.rounds.values() if each.began is not None)
+        return self.sums.useful_wall / (self.end - self.begin) if self.end > self.begin and self.marked else None
 
     @property
     def mttf(self) -> float | None:
         """The mean time to a failure in seconds, of the time in which rounds ran; None without a failure."""
-        return self.running / SECOND / len(self.faults) if self.faults else None
+        return self.sums.running / SECOND / len(self.faults) if self.faults else None
 
     @property
     def mttf_interval(self) -> tuple[float, float | None]:
         """The 90 % confidence interval of `mttf` in seconds; the upper bound is None without a failure."""
         least, most = poisson_interval(len(self.faults), 0.90)
-        seconds = self.running / SECOND
+        seconds = self.sums.running / SECOND
         return seconds / most, seconds / least if least else None
 
     @property
     def save_cost(self) -> float | None:
         """The mean time in seconds for which a save stops the training; None without a save."""
-        saves, saving = self._of_trainings(lambda each: each.saves), self._of_trainings(lambda each: each.saving)
-        return saving / SECOND / saves if saves else None
+        return self.sums.saving / SECOND / self.sums.saves if self.sums.saves else None
 
     @property
     def save_interval(self) -> float | None:
         """The mean time in seconds from one save to the next; None without a save."""
-        saves, steps = self._of_trainings(lambda each: each.saves), self._of_trainings(lambda each: each.time_of_steps)
-        return steps / SECOND / saves if saves else None
+        return self.sums.stepping / SECOND / self.sums.saves if self.sums.saves else None
 
     @property
     def best_save_interval(self) -> float | None:
@@ -137,33 +120,98 @@ class Account:
         restart = sum(stopped) / len(stopped) / SECOND
         return max(0.0, 1 - (restart + (self.save_interval or 0.0) / 2) / self.mttf)
 
-    def _of_trainings(self, value: Callable[[Training], int]) -> int:
-        return sum(value(each.training) for each in self.rounds.values() if each.training is not None)
-
 
 def account(journal: Journal) -> Account:
     """Return the account of a run."""
-    rounds, lives = rounds_of(journal), lives_of(journal)
+    rounds, lives, final = rounds_of(journal), lives_of(journal), _is_final(journal)
     segments = [segment for life in lives for segment in segments_of(life, rounds)]
-    segments += _missing(journal, lives)
-    categories: Counter[Category] = Counter(dict.fromkeys(Category, 0))
-    for segment in segments:
-        categories[segment.category] += segment.duration
+    segments += _missing(journal, lives, final)
     begin = min([*(segment.begin for segment in segments), *(job.submitted for job in journal.jobs)], default=0)
-    final = _is_final(journal)
+    end = max([*(segment.end for segment in segments), begin])
+    before = journal.fold or _nothing(begin)
+    costs = _costs(segments)
     newest = rounds[max(rounds)] if rounds else None
     return Account(
-        begin=begin,
-        end=max([*(segment.end for segment in segments), begin]),
-        categories=dict(categories),
-        segments=tuple(segments),
-        faults=tuple(_fault(each, rounds, segments) for each in rounds.values() if each.failed),
+        begin=min(begin, before.begin),
+        end=end,
+        categories=_with_time_of(before.categories, segments, before.until, end),
+        segments=tuple(segment for segment in segments if segment.end > before.until),
+        faults=(
+            *before.faults,
+            *(_fault(each, rounds, costs.get(each.number, {})) for each in rounds.values() if each.failed),
+        ),
         rounds=rounds,
-        useful_wall=sum(_useful_wall(each) for each in rounds.values()),
+        sums=sum(_sums(rounds, end).values(), before.sums),
         final=final,
-        marked=any(each.training is not None and each.training.steps > 0 for each in rounds.values()),
         at_risk=None if final or newest is None else _at_risk(newest),
     )
+
+
+def fold(journal: Journal, kept: int) -> Fold | None:
+    """Return the account of the rounds before ``kept``, and of the time until the round after it began.
+
+    Return None if the beginnings of both are unknown, or if the journal's own fold has these rounds.
+    """
+    rounds, lives = rounds_of(journal), lives_of(journal)
+    began, until = (rounds[number].began if number in rounds else None for number in (kept, kept + 1))
+    if began is None or until is None:
+        return None
+    found = account(journal)
+    before = journal.fold or _nothing(found.begin)
+    if until <= before.until:
+        return None
+    sums = _sums(rounds, found.end)
+    return Fold(
+        kept,
+        until,
+        found.begin,
+        _with_time_of(before.categories, found.segments, before.until, until),
+        tuple(fault for fault in found.faults if fault.round < kept),
+        sum((each for number, each in sums.items() if number < kept), before.sums),
+        max([before.steps, *(each.reached for number, each in rounds.items() if number < kept)]),
+        tuple(
+            EndedAgent(life.log.node, life.begin, life.end, life.machine, life.started_by, life.job_nodes)
+            for life in lives
+            if life.end < began
+        ),
+    )
+
+
+def _nothing(begin: int) -> Fold:
+    """Return the fold of no rounds."""
+    return Fold(0, begin, begin, {}, (), Sums(), 0, ())
+
+
+def _with_time_of(
+    categories: Mapping[Category, int], segments: Iterable[Segment], begin: int, end: int
+) -> dict[Category, int]:
+    """Return ``categories`` with the time of segments between ``begin`` and ``end``."""
+    found = {category: categories.get(category, 0) for category in Category}
+    for segment in segments:
+        found[segment.category] += max(0, min(segment.end, end) - max(segment.begin, begin))
+    return found
+
+
+def _sums(rounds: Mapping[int, Round], end: int) -> dict[int, Sums]:
+    """Return the sums of each round. A round whose end is unknown lasts until the next one, or until ``end``."""
+    found = {}
+    for number, each in rounds.items():
+        following = rounds.get(number + 1)
+        ended = each.ended or (following.began if following else None) or end
+        running = 0 if each.began is None else max(0, ended - each.began)
+        training = each.training
+        if training is None:
+            found[number] = Sums(running=running)
+        else:
+            found[number] = Sums(
+                _useful_wall(each),
+                running,
+                training.steps,
+                training.time_of_steps,
+                training.saves,
+                training.saving,
+            )
+    return found
 
 
 def _is_final(journal: Journal) -> bool:
@@ -180,9 +228,17 @@ def _is_final(journal: Journal) -> bool:
     return newest[1] or (ended and newest[0] == 0)
 
 
-def _missing(journal: Journal, lives: Sequence[Life]) -> list[Segment]:
+def _costs(segments: Iterable[Segment]) -> Mapping[int, Mapping[Category, int]]:
+    """Return the node time by the round that has led to it, and by category."""
+    found: dict[int, Counter[Category]] = {}
+    for segment in segments:
+        found.setdefault(segment.after, Counter())[segment.category] += segment.duration
+    return found
+
+
+def _missing(journal: Journal, lives: Sequence[Life], final: bool) -> list[Segment]:
     """Return the time of nodes that a job has asked for and that did not run: in segments without a node."""
-    final, found = _is_final(journal), list[Segment]()
+    found = list[Segment]()
     for job in journal.jobs:
         ours = [life for life in lives if life.job == job.id]
         nodes = job.nodes or max((life.job_nodes or 0 for life in ours), default=0) or journal.wanted
@@ -223,11 +279,8 @@ def _at_risk(round: Round) -> int | None:
     return done - max(training.before, training.saved_step or 0)
 
 
-def _fault(round: Round, rounds: Mapping[int, Round], segments: Iterable[Segment]) -> Fault:
-    cost: Counter[Category] = Counter()
-    for segment in segments:
-        if segment.after == round.number and segment.category not in _NOT_LOST:
-            cost[segment.category] += segment.duration
+def _fault(round: Round, rounds: Mapping[int, Round], following_time: Mapping[Category, int]) -> Fault:
+    """Return the fault that has ended a round, to which ``following_time`` of the nodes is due."""
     time = round.faulty if round.faulty is not None else round.ended or 0
     following = rounds.get(round.number + 1)
     training = following.training if following else None
@@ -237,9 +290,11 @@ def _fault(round: Round, rounds: Mapping[int, Round], segments: Iterable[Segment
     return Fault(
         round.number,
         time,
+        round.cause or Cause.WORKER,
+        round.hung,
         round.reason,
         round.lost.rpartition("@")[0] or _node_in(round.reason),
-        dict(cost),
+        {category: duration for category, duration in following_time.items() if category not in _NOT_LOST},
         None if new is None else max(0, new - time),
     )
 

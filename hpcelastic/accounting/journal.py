@@ -7,6 +7,7 @@ how far the clock of the filesystem, which all nodes share, is ahead of it. Time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hpcelastic.accounting.folded import Fold
 from hpcelastic.protocol.events import ClockMeasured, Event, LoggedEvent, TrainingTotals
 
 SECOND = 1_000_000
@@ -73,10 +74,15 @@ class Journal:
     now: int | None = None
     """The present time, if the run has not ended and its agents may be alive."""
 
+    fold: Fold | None = None
+    """The account of the first rounds, whose events the logs need not have."""
+
     @property
     def end(self) -> int:
         """The end of the accounts: the present time, or the time of the last event."""
-        last = max((log.entries[-1].time for log in self.logs if log.entries), default=0)
+        last = max(
+            (log.entries[-1].time for log in self.logs if log.entries), default=self.fold.until if self.fold else 0
+        )
         jobs = max((job.submitted for job in self.jobs), default=0)
         return max(last, jobs, self.now or 0)
 

@@ -122,6 +122,11 @@ class Round:
         return self.training.steps if self.training.done is not None else self.training.steps - 1
 
     @property
+    def reached(self) -> int:
+        """The number of steps that are complete at its end, over all rounds; 0 if it is unknown."""
+        return 0 if self.training is None or self.training.before is None else self.training.before + self.steps
+
+    @property
     def failed(self) -> bool:
         """Whether the failure of a worker or the loss of a node has ended it."""
         return self.cause in (Cause.WORKER, Cause.NODE)
@@ -142,7 +147,7 @@ class _Facts:
 
 
 def rounds_of(journal: Journal) -> Mapping[int, Round]:
-    """Return all rounds of the run, by number."""
+    """Return the rounds of the run, by number, except those that the fold has."""
     facts: dict[int, _Facts] = {}
     suspected: dict[str, list[int]] = {}
     for log in journal.logs:
@@ -156,7 +161,10 @@ def rounds_of(journal: Journal) -> Mapping[int, Round]:
             known = facts.setdefault(totals.round, _Facts()).totals
             if log.node not in known or known[log.node][1].steps < totals.steps:
                 known[log.node] = log, totals
-    return _with_repetitions({number: _round(number, facts[number], suspected) for number in sorted(facts)})
+    fold = journal.fold
+    numbers = sorted(number for number in facts if fold is None or number >= fold.kept)
+    rounds = {number: _round(number, facts[number], suspected) for number in numbers}
+    return _with_repetitions(rounds, fold.steps if fold else 0)
 
 
 def _add(facts: _Facts, log: Log, time: int, event: object) -> None:
@@ -241,9 +249,8 @@ def _training(totals: Mapping[str, tuple[Log, TrainingTotals]]) -> Training | No
     )
 
 
-def _with_repetitions(rounds: dict[int, Round]) -> dict[int, Round]:
-    """Note for each round how many of its first steps had been made before."""
-    furthest = 0
+def _with_repetitions(rounds: dict[int, Round], furthest: int) -> dict[int, Round]:
+    """Note for each round how many of its first steps had been made before. Earlier rounds had made ``furthest``."""
     for number, each in rounds.items():
         before = each.training.before if each.training else None
         if before is None:

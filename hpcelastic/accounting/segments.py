@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from enum import Enum
 
-from hpcelastic.accounting.journal import SECOND, Entry, Journal, Log, merged
+from hpcelastic.accounting.categories import Category
+from hpcelastic.accounting.folded import EndedAgent
+from hpcelastic.accounting.journal import SECOND, Entry, Journal, Log
 from hpcelastic.accounting.rounds import SIGN_WINDOW, Round, Training
 from hpcelastic.protocol.events import (
     AgentEnded,
@@ -21,49 +22,6 @@ from hpcelastic.protocol.events import (
     WorkersStopped,
 )
 from hpcelastic.protocol.state import Phase
-
-
-class Category(str, Enum):
-    """The categories of node time. Each instant of each node belongs to exactly one."""
-
-    QUEUE = "queue"
-    """A node that was requested does not run: its job waits in SLURM's queue, or the node has failed."""
-
-    SPARE = "spare"
-    """The node stands by while a round runs without it."""
-
-    START = "start"
-    """From the start of the job to that of the agent, and until the agent takes part."""
-
-    HANG = "hang"
-    """A round made no progress, from its last step to its end."""
-
-    DETECTION = "detection"
-    """From the first sign of a fault to the end of the round."""
-
-    STOP = "stop"
-    """The node stops or parks its workers, or waits for the end of the others."""
-
-    RENDEZVOUS = "rendezvous"
-    """The node waits for the next round."""
-
-    LAUNCH = "launch"
-    """Workers start, and create their process group; also compilation."""
-
-    RESTORE = "restore"
-    """Workers get the state with which they continue."""
-
-    CHECKPOINT = "checkpoint"
-    """The training waits for saves."""
-
-    REDONE = "redone"
-    """Steps that were made before, and the part of a step that a fault has cut off."""
-
-    USEFUL = "useful"
-    """Steps that count."""
-
-    UNKNOWN = "unknown"
-    """The logs do not tell."""
 
 
 @dataclass(frozen=True)
@@ -108,8 +66,12 @@ class Life:
 
 def lives_of(journal: Journal) -> list[Life]:
     """Return the life of each agent, by its beginning."""
-    deaths = _deaths(journal)
-    found = [_life(log, journal, deaths.get(log.node)) for log in journal.logs if log.entries]
+    deaths, ended = _deaths(journal), journal.fold.ended if journal.fold else ()
+    before = {agent.node for agent in ended}
+    found = [
+        _life(log, journal, deaths.get(log.node)) for log in journal.logs if log.entries and log.node not in before
+    ]
+    found += [_ended_life(agent) for agent in ended]
     found.sort(key=lambda life: (life.begin, life.log.node))
     return _with_starts(found)
 
@@ -117,15 +79,16 @@ def lives_of(journal: Journal) -> list[Life]:
 def _deaths(journal: Journal) -> Mapping[str, int]:
     """Return when other agents have first noticed the death of an agent that they have decided to be dead."""
     lost: dict[str, int] = {}
-    signs: list[tuple[str, int]] = []
-    for _, entry in merged(journal.logs):
-        match entry.event:
-            case PeerSuspected(peer=node, sign=sign) if sign != "silent":
-                signs.append((node, entry.time))
-            case Decided(lost=node) | StateChanged(lost=node) if node:
-                lost.setdefault(node, entry.time)
+    signs: dict[str, list[int]] = {}
+    for log in journal.logs:
+        for entry in log.entries:
+            match entry.event:
+                case PeerSuspected(peer=node, sign=sign) if sign != "silent":
+                    signs.setdefault(node, []).append(entry.time)
+                case Decided(lost=node) | StateChanged(lost=node) if node:
+                    lost[node] = min(entry.time, lost.get(node, entry.time))
     return {
-        node: min([time, *(sign for peer, sign in signs if peer == node and time - SIGN_WINDOW <= sign <= time)])
+        node: min([time, *(sign for sign in signs.get(node, ()) if time - SIGN_WINDOW <= sign <= time)])
         for node, time in lost.items()
     }
 
@@ -143,6 +106,11 @@ def _life(log: Log, journal: Journal, death: int | None) -> Life:
         return Life(log, first, end, last, log.name)
     begin, machine = min(first, log.at(started.launched) or first), started.machine or log.name
     return Life(log, begin, end, last, machine, started.job or "", started.job_nodes, started.job_start)
+
+
+def _ended_life(agent: EndedAgent) -> Life:
+    log = Log(agent.node, (), None)
+    return Life(log, agent.begin, agent.end, agent.end, agent.machine, agent.started_by, agent.job_nodes)
 
 
 def _with_starts(lives: Iterable[Life]) -> list[Life]:

@@ -1,27 +1,54 @@
 """The account of a run, from its directory."""
 
+import contextlib
+import os
+import sys
 import time
 from collections.abc import Collection
+from dataclasses import replace
 
-from hpcelastic.accounting import Account, Job, Journal, account
+from hpcelastic.accounting import Account, Category, Fault, Fold, Job, Journal, account, fold
 from hpcelastic.accounting.journal import SECOND, log_of
 from hpcelastic.backends.connect import RunReader
+from hpcelastic.errors import StoreError
+from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm.jobs import submitted
+from hpcelastic.storage import files
 from hpcelastic.storage.events import read_logs
 from hpcelastic.storage.paths import RunPaths
 
+KEPT_ROUNDS = 20
+"""The number of the newest rounds that are not folded. Some of their events may not be written yet."""
+
+_SETTLED = 600 * SECOND
+"""The age at which a round may be folded."""
+
 
 def account_of(run: RunReader) -> Account:
-    """Return the account of a run, up to now if it has not ended. Raises StoreError if its files cannot be read."""
-    return account(read_journal(run.paths, read_state(run.backend())))
+    """Return the account of a run, up to now if it has not ended. Raises StoreError if its files cannot be read.
+
+    In a long run, the account of old rounds is left in the directory, so that their events are not read again.
+    """
+    journal = read_journal(run.paths, read_state(run.backend()), before=read_fold(run.paths))
+    found = account(journal)
+    _fold(run.paths, journal, found)
+    return found
 
 
-def read_journal(paths: RunPaths, state: State, rounds: Collection[int] | None = None) -> Journal:
-    """Return all that the directory of a run tells about it, or about some rounds only; see `read_logs`."""
-    logs = tuple(log_of(node, events) for node, events in read_logs(paths.events, rounds).items())
+def read_journal(
+    paths: RunPaths, state: State, rounds: Collection[int] | None = None, before: Fold | None = None
+) -> Journal:
+    """Return all that the directory of a run tells about it; see `read_logs` for ``rounds``.
+
+    Events of rounds that are part of ``before`` are left out.
+    """
+    ended = {agent.node for agent in before.ended} if before else ()
+    if before is not None:
+        rounds = range(before.kept, sys.maxsize)
+    logs = tuple(log_of(node, events) for node, events in read_logs(paths.events, rounds, ended).items())
     jobs = tuple(
         Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"))
         for job in submitted(paths)
@@ -34,4 +61,48 @@ def read_journal(paths: RunPaths, state: State, rounds: Collection[int] | None =
         if isinstance(event.event, TrainingTotals)
     }
     now = None if state.phase.final else round(time.time() * SECOND)
-    return Journal(logs, jobs, state.settings.nodes.wanted, totals, now)
+    return Journal(logs, jobs, state.settings.nodes.wanted, totals, now, before)
+
+
+def log_bytes(paths: RunPaths) -> int:
+    """Return the size of the event logs of a run, without those that are not read because of a fold."""
+    before = read_fold(paths)
+    ended = {paths.event_log(agent.node) for agent in before.ended} if before else set()
+    logs = [path for path in paths.events.glob("*.jsonl") if path not in ended]
+    return sum(path.stat().st_size for path in logs)
+
+
+def read_fold(paths: RunPaths) -> Fold | None:
+    """Return the account of the first rounds that an earlier command has left; None if there is none for this one."""
+    try:
+        data = files.read_json(paths.account)
+        return None if data is None else _with_categories(decode(Fold, data))
+    except (StoreError, DecodeError):
+        return None
+
+
+def _fold(paths: RunPaths, journal: Journal, found: Account) -> None:
+    """Leave the account of old rounds in the directory, if there are many, and the directory is this user's."""
+    if not found.rounds or paths.root.stat().st_uid != os.geteuid():
+        return
+    kept = max(found.rounds) - KEPT_ROUNDS
+    following = found.rounds.get(kept + 1)
+    if kept - min(found.rounds) < KEPT_ROUNDS or following is None:
+        return
+    if following.began is None or following.began > round(time.time() * SECOND) - _SETTLED:
+        return
+    folded = fold(journal, kept)
+    if folded is not None:
+        with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
+            files.publish(paths.account, files.to_json(encode(folded)))
+
+
+def _with_categories(found: Fold) -> Fold:
+    """Return a fold whose categories are such, instead of their names, as they are in JSON."""
+    faults = tuple(replace(fault, cost=_by_category(fault)) for fault in found.faults)
+    categories = {category: found.categories.get(category, 0) for category in Category}
+    return replace(found, categories=categories, faults=faults)
+
+
+def _by_category(fault: Fault) -> dict[Category, int]:
+    return {category: fault.cost[category] for category in Category if category in fault.cost}

@@ -83,19 +83,12 @@ def registry_of(runs: Iterable[Run]) -> CollectorRegistry:
 
 def _faults(account: Account) -> dict[str, int]:
     found = {"worker": 0, "node": 0, "hang": 0}
-    for each in account.rounds.values():
-        if each.hung:
-            found["hang"] += 1
-        elif each.failed and each.cause is not None:
-            found[each.cause.value] += 1
+    for fault in account.faults:
+        found["hang" if fault.hung else fault.cause.value] += 1
     return found
 
 
 def _steps(account: Account) -> int | None:
     """Return the number of steps that are complete, over all rounds; None if it is unknown."""
-    known = [
-        each.training.before + each.steps
-        for each in account.rounds.values()
-        if each.training is not None and each.training.before is not None
-    ]
+    known = [each.reached for each in account.rounds.values() if each.training and each.training.before is not None]
     return max(known, default=None)

@@ -1,18 +1,45 @@
 """``hpcelastic status``: show the status of a run."""
 
 import argparse
+import os
+import sys
 import time
 
-from hpcelastic.api.figures import duration
+from hpcelastic.api.accounts import log_bytes
+from hpcelastic.api.figures import duration, percent
 from hpcelastic.api.jobs import live_jobs
+from hpcelastic.api.run import Run
 from hpcelastic.api.status import RunStatus
 from hpcelastic.cli.find import add_run, find_run
 from hpcelastic.cli.json_output import add_json, print_json
-from hpcelastic.errors import SlurmError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.health.known_causes import explain
 from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.storage.paths import RunPaths
+
+_MAX_LOG_BYTES = 64 << 20
+"""The size of event logs that are read within about a second or two."""
+
+_GREEN, _YELLOW, _RED = "32", "33", "31"
+_PHASE_COLOURS = {
+    Phase.JOINING.value: _YELLOW,
+    Phase.RUNNING.value: _GREEN,
+    Phase.SUCCEEDED.value: _GREEN,
+    Phase.FAILED.value: _RED,
+    Phase.CLOSED.value: _YELLOW,
+}
+_COLOURS = {
+    "server": _RED,
+    "drained": _YELLOW,
+    "hang": _RED,
+    "slow": _YELLOW,
+    "incidents": _YELLOW,
+    "failures": _RED,
+    "cause": _RED,
+    "remedy": _YELLOW,
+    "goodput": _GREEN,
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +56,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(status)
     else:
-        print("\n".join(lines(status, _jobs(status))))
+        rows = lines(status, _jobs(status)) + goodput_lines(found)
+        print("\n".join(_coloured(row, status.phase) for row in rows))
     return 1 if status.ended and status.phase != Phase.SUCCEEDED.value else 0
 
 
@@ -71,6 +99,34 @@ def lines(status: RunStatus, jobs: dict[str, str]) -> list[str]:
     if status.failures and (known := explain(status.failures[0].message, status.failures[0].traceback)):
         rows += [f"cause      {known.text}", f"remedy     {known.remedy}"]
     return rows
+
+
+def goodput_lines(run: Run) -> list[str]:
+    """Return the goodput and the last fault as lines of text; nothing if they are unknown or take long to compute."""
+    if log_bytes(run.reader.paths) > _MAX_LOG_BYTES:
+        return [f"goodput    see hpcelastic goodput {run.name}; the event logs are large"]
+    try:
+        found = run.goodput()
+    except StoreError:
+        return []
+    rows = []
+    if found.goodput is not None:
+        rows.append(f"goodput    {percent(found.goodput)} of {duration(found.allocated)} of allocated node time")
+    if found.faults:
+        fault = found.faults[-1]
+        ago = duration(max(0.0, time.time() - fault.time))
+        cost = duration(sum(fault.node_seconds.values()))
+        rows.append(f"last fault round {fault.round}, {ago} ago, {cost} of node time: see hpcelastic why {run.name}")
+    return rows
+
+
+def _coloured(row: str, phase: str) -> str:
+    """Return a line in colour if it is shown on a terminal: the phase, and what needs the attention of the user."""
+    if not sys.stdout.isatty() or "NO_COLOR" in os.environ:
+        return row
+    name = row.partition(" ")[0]
+    colour = _PHASE_COLOURS.get(phase) if name == "phase" else _COLOURS.get(name)
+    return row if colour is None else f"\033[{colour}m{name}\033[0m{row[len(name) :]}"
 
 
 def _job(job: str, state: str) -> str:

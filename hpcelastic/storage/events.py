@@ -155,18 +155,23 @@ def _logged_event(line: dict[str, Any], number: int = 0) -> LoggedEvent | None:
     return LoggedEvent(float(line["time"]), node, parse(kind, fields), known_up, number)
 
 
-def read_logs(directory: Path, rounds: Collection[int] | None = None) -> dict[str, list[LoggedEvent]]:
+def read_logs(
+    directory: Path, rounds: Collection[int] | None = None, without: Collection[str] = ()
+) -> dict[str, list[LoggedEvent]]:
     """Return the events of each agent in the order of its log, by ``NAME@INCARNATION``; otherwise as `read_events`.
 
     With ``rounds``, events of other rounds are left out, and events that belong to no round are not. This takes much
-    less time.
+    less time. The logs of the agents ``without`` are not read.
     """
+    nodes = [name.removesuffix(_SUFFIX) for name in sorted(files.names(directory)) if name.endswith(_SUFFIX)]
     return {
-        name.removesuffix(_SUFFIX): [
-            event for number, line in _lines(directory / name, rounds) if (event := _logged_event(line, number))
+        node: [
+            event
+            for number, line in _lines(directory / f"{node}{_SUFFIX}", rounds)
+            if (event := _logged_event(line, number))
         ]
-        for name in sorted(files.names(directory))
-        if name.endswith(_SUFFIX)
+        for node in nodes
+        if node not in without
     }
 
 

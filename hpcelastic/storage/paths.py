@@ -95,6 +95,11 @@ class RunPaths:
         return self.training_totals / f"{safe_name(node)}.jsonl"
 
     @property
+    def account(self) -> Path:
+        """The account of old rounds, so that their events need not be read again."""
+        return self.root / "account.json"
+
+    @property
     def notifications(self) -> Path:
         """The notifications of people that an agent has sent, or has begun to send, one file each."""
         return self.root / "notifications"

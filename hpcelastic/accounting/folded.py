@@ -1,0 +1,102 @@
+"""The exact account of the first rounds of a long run, which makes most of its events unnecessary. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hpcelastic.accounting.categories import Category
+from hpcelastic.protocol.state import Cause
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A round that the failure of a worker or the loss of a node has ended, with its cost."""
+
+    round: int
+    time: int
+    """The first sign of the fault."""
+
+    cause: Cause
+    hung: bool
+    """Whether the round was ended because it made no progress."""
+
+    reason: str
+    node: str
+    """The name of the node that was lost, or that is in the report of the failure; empty if it is unknown."""
+
+    cost: Mapping[Category, int]
+    """Node time that was lost, in microseconds, until all nodes made new steps."""
+
+    stopped: int | None
+    """Microseconds from the fault to the first new step; None if there was none."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums over rounds. Times are in microseconds."""
+
+    useful_wall: int = 0
+    """Wall time of steps that count."""
+
+    running: int = 0
+    """Wall time in which the rounds ran."""
+
+    calls: int = 0
+    """The number of calls of ``should_stop()``."""
+
+    stepping: int = 0
+    """Wall time of steps."""
+
+    saves: int = 0
+    saving: int = 0
+    """Wall time in which training waited for saves."""
+
+    def __add__(self, other: "Sums") -> "Sums":
+        return Sums(
+            self.useful_wall + other.useful_wall,
+            self.running + other.running,
+            self.calls + other.calls,
+            self.stepping + other.stepping,
+            self.saves + other.saves,
+            self.saving + other.saving,
+        )
+
+
+@dataclass(frozen=True)
+class EndedAgent:
+    """An agent that has ended, as far as it matters for the time after its end."""
+
+    node: str
+    """``NAME@INCARNATION``."""
+
+    begin: int
+    end: int
+    machine: str
+    started_by: str
+    job_nodes: int | None
+
+
+@dataclass(frozen=True)
+class Fold:
+    """The account of a run up to a time. Times are in microseconds since the epoch."""
+
+    kept: int
+    """The first round whose events are needed for the account of the whole run."""
+
+    until: int
+    """The time at which the round after it began."""
+
+    begin: int
+    categories: Mapping[Category, int]
+    """Node time up to ``until``, by category."""
+
+    faults: tuple[Fault, ...]
+    """Faults of the rounds before ``kept``."""
+
+    sums: Sums
+    """Sums over the rounds before ``kept``."""
+
+    steps: int
+    """The number of steps that these rounds have reached."""
+
+    ended: tuple[EndedAgent, ...]
+    """The agents that have ended before round ``kept`` began."""

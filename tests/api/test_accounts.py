@@ -1,0 +1,114 @@
+"""The account of a long run: old rounds are folded, so their events are not read again."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcelastic.api import accounts
+from hpcelastic.api.accounts import account_of, read_fold
+from hpcelastic.api.run import Run
+from hpcelastic.backends.files import FileBackend
+from hpcelastic.cli import status
+from hpcelastic.protocol.events import to_fields
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.rendezvous.run import open_run
+from hpcelastic.storage import files
+from hpcelastic.storage.events import read_logs
+from hpcelastic.storage.paths import RunPaths
+from tests.accounting.logs import BEGIN
+from tests.accounting.test_folds import LongRun, figures, run_of
+
+
+def write(run: LongRun, directory: Path, later: float = 0.0) -> Run:
+    """Write the directory of a run, whose rounds were ``later`` seconds later."""
+    paths = RunPaths(directory)
+    for each in (paths.register, paths.events):
+        each.mkdir(parents=True)
+    open_run(FileBackend(paths), "long", Settings(), "n0@0-a")
+    for node in run.all:
+        lines = [
+            {
+                "time": each.time + later,
+                "up": None if each.up is None else each.up + later,
+                "node": each.node,
+                "event": each.event.kind,
+                **to_fields(each.event),
+            }
+            for each in node.events
+        ]
+        paths.event_log(node.id).write_bytes(b"".join(files.to_json(line) for line in lines))
+    return Run(directory)
+
+
+@pytest.fixture
+def long_run(tmp_path: Path) -> Run:
+    run, _ = run_of([("worker", 0), ("node", 1), ("spare", 2), ("back", 0)] * 15, final=True)
+    return write(run, tmp_path / "long")
+
+
+def test_old_rounds_are_read_once(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = account_of(long_run.reader)
+    folded = read_fold(long_run.reader.paths)
+    assert folded is not None and folded.kept == 40 and len(first.faults) == 30
+    read: list[int] = []
+
+    def counted(*args: object) -> object:
+        found = read_logs(*args)  # type: ignore[arg-type]
+        read.append(sum(map(len, found.values())))
+        return found
+
+    monkeypatch.setattr(accounts, "read_logs", counted)
+    again = account_of(long_run.reader)
+    whole = sum(map(len, read_logs(long_run.reader.paths.events).values()))
+    assert figures(again) == figures(first)
+    assert read[0] < whole / 2
+    assert min(again.rounds) == 40
+
+
+def test_a_fold_that_cannot_be_read_or_written_is_done_without(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = figures(account_of(long_run.reader))
+    paths = long_run.reader.paths
+    for content in ("{", "[]", json.dumps({"kept": 7})):
+        paths.account.write_text(content)
+        assert figures(account_of(long_run.reader)) == expected
+        assert read_fold(paths) is not None, "it is written again"
+    paths.account.unlink()
+    monkeypatch.setattr(accounts.os, "geteuid", lambda: paths.root.stat().st_uid + 1)
+    assert figures(account_of(long_run.reader)) == expected
+    assert not paths.account.exists(), "a file of another user would be in the way of the owner"
+
+
+def test_rounds_that_have_just_ended_are_not_folded(tmp_path: Path) -> None:
+    run, _ = run_of([("worker", 0)] * 60, final=True)
+    young = write(run, tmp_path / "young", later=time.time() - BEGIN - 60.0 * 21.0)
+    account_of(young.reader)
+    assert read_fold(young.reader.paths) is None
+
+
+def test_a_short_run_has_no_fold(tmp_path: Path) -> None:
+    run, _ = run_of([("worker", 0)] * 30, final=True)
+    short = write(run, tmp_path / "short")
+    account_of(short.reader)
+    assert read_fold(short.reader.paths) is None
+
+
+def test_the_status_has_the_goodput_and_the_last_fault(long_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    goodput, fault = status.goodput_lines(long_run)
+    assert goodput.startswith("goodput    ") and "of allocated node time" in goodput
+    assert fault.startswith("last fault round 58, ") and fault.endswith(": see hpcelastic why long")
+    monkeypatch.setattr(status, "_MAX_LOG_BYTES", 1000)
+    (hint,) = status.goodput_lines(long_run)
+    assert "see hpcelastic goodput long" in hint
+
+
+def test_the_status_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "phase      failed: too many restarts"
+    assert status._coloured(row, "failed") == row
+    monkeypatch.setattr(status.sys.stdout, "isatty", lambda: True)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert status._coloured(row, "failed") == "\033[31mphase\033[0m      failed: too many restarts"
+    assert status._coloured("round      7", "failed") == "round      7"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert status._coloured(row, "failed") == row
