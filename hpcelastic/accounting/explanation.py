@@ -217,8 +217,11 @@ def _why_lost(evidence: RoundEvidence, node: str) -> Explanation:
 def _worker(evidence: RoundEvidence) -> Explanation | None:
     """The failure of a worker: the first one that is no echo of another failure."""
     first = next((each for each in evidence.failed() if not each.is_echo), None)
-    if first is None:
-        return None
+    return None if first is None else explain_worker(first)
+
+
+def explain_worker(first: FailedWorker) -> Explanation | None:
+    """Return what a worker itself tells about its failure; None if it tells nothing."""
     message, where = one_line(first.text.message).rstrip("."), f"rank {first.rank} on {first.node}"
     if first.known is not None:
         found = Explanation(

@@ -19,6 +19,12 @@ _MAX_LINES = 40
 _MAX_MESSAGE = 200
 """Characters of a message that fit into one line."""
 
+_TRACEBACK = "Traceback (most recent call last):"
+_EXCEPTION = re.compile(
+    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Graph|Failed)(?::.*)?"
+)
+"""The last line of a traceback whose beginning is not in the text."""
+
 
 def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
     """Return one line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
@@ -37,13 +43,22 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
         recorded, tail = None, str(error)
     if recorded is not None:
         return _truncate(recorded[0]), recorded[1][-_MAX_BYTES:], recorded[2]
-    plain = re.sub(r"^\[rank[0-9]+\]: ?", "", tail, flags=re.MULTILINE)  # torch writes it before each line
-    found = re.findall(
-        r"^Traceback \(most recent call last\):\n(?:.*\n)*?(?=\S)(?!Traceback)(.+)$", plain, re.MULTILINE
-    )
-    if found:
-        return f"{_truncate(found[-1])} ({how})", tail, time.time()
-    return how, tail, time.time()
+    found = _last_exception(re.sub(r"^\[rank[0-9]+\]: ?", "", tail, flags=re.MULTILINE))  # torch writes it in each line
+    return (f"{_truncate(found)} ({how})" if found else how), tail, time.time()
+
+
+def _last_exception(text: str) -> str:
+    """Return the line of the last exception that has ended something; empty if there is none."""
+    found, before, inside, ignored = "", "", False, False
+    for line in text.splitlines():
+        if line == _TRACEBACK:
+            inside, ignored = True, before.startswith("Exception ignored in")
+        elif line[:1].strip() and (inside or (before[:1] in " \t╰" and _EXCEPTION.fullmatch(line.strip()))):
+            if not ignored:
+                found = line
+            inside = ignored = False
+        before = line or before
+    return found
 
 
 def _truncate(line: str) -> str:

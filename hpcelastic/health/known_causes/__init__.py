@@ -1,15 +1,23 @@
 """The known causes of failures, with their messages and remedies. Pure.
 
-The first cause whose pattern matches applies. Causes that name a fault come before those that are echoes of a failure
-elsewhere.
+Of the causes that match the same text, the first one applies.
 """
 
-from hpcelastic.health.known_causes import communication, gpu, host, program
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+import re
 
-_ALL = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
-CAUSES = tuple(sorted(_ALL, key=lambda cause: cause.certainty is Certainty.ECHO))
+from hpcelastic.health.known_causes import communication, gpu, host, program
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
+
+CAUSES = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
 """All known causes, in the order in which they are tried."""
+
+_ECHOES = tuple(cause for cause in CAUSES if cause.certainty is Certainty.ECHO)
+_DETAILS = tuple(cause for cause in CAUSES if cause.weight is Weight.DETAIL)
+_VAGUE = tuple(cause for cause in CAUSES if cause.weight is Weight.VAGUE)
+_USUAL = tuple(cause for cause in CAUSES if cause not in {*_ECHOES, *_DETAILS, *_VAGUE})
+
+_END = re.compile(r"(?:exit status \d+|killed by SIG(?!KILL)\w+)")
+"""A message that only tells how a process has ended, which may be an echo. SIGKILL comes from outside."""
 
 __all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain", "is_echo"]
 
@@ -17,13 +25,24 @@ __all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain", "is_echo"]
 def explain(message: str, traceback: str = "") -> KnownCause | None:
     """Return the cause that the message of a failure indicates, or else its traceback; None if it is unknown.
 
+    ``traceback`` may be the end of a log, which has other messages as well.
+
     Examples:
         >>> cause = explain("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
         >>> cause.id, cause.blame.value
         ('cuda-out-of-memory', 'program')
     """
-    texts = (message, traceback)
-    return next((cause for text in texts if text for cause in CAUSES if cause.matches(text)), None)
+    vague = _END.match(message) is not None or _first(_VAGUE, message) is not None
+    return (
+        _first(_DETAILS, message)
+        or _first(_DETAILS, traceback)
+        or _first(_USUAL, message)
+        or _first(_ECHOES, message)
+        or _first(_USUAL, traceback)
+        or (_first(_ECHOES, traceback) if vague else None)
+        or _first(_VAGUE, message)
+        or _first(_VAGUE, traceback)
+    )
 
 
 def is_echo(message: str) -> bool:
@@ -35,4 +54,8 @@ def is_echo(message: str) -> bool:
         >>> is_echo("ValueError: bad label")
         False
     """
-    return any(cause.matches(message) for cause in CAUSES if cause.certainty is Certainty.ECHO)
+    return _first(_ECHOES, message) is not None
+
+
+def _first(causes: tuple[KnownCause, ...], text: str) -> KnownCause | None:
+    return next((cause for cause in causes if cause.matches(text)), None) if text else None

@@ -37,6 +37,17 @@ class Certainty(Enum):
     """The message is what other ranks see of a failure elsewhere."""
 
 
+class Weight(Enum):
+    """How much a message counts beside others in the log of a worker."""
+
+    DETAIL = "detail"
+    """It tells more than the final message, wherever it stands."""
+
+    USUAL = "usual"
+    VAGUE = "vague"
+    """It only tells how the process has ended, or that another library has failed."""
+
+
 @dataclass(frozen=True)
 class KnownCause:
     """A cause of failures, and how its message is recognised."""
@@ -58,6 +69,8 @@ class KnownCause:
 
     incident: IncidentKind | None = None
     """The incident that is recorded for the node; None if the machine is not suspected."""
+
+    weight: Weight = Weight.USUAL
 
     @cached_property
     def _compiled(self) -> re.Pattern[str]:

@@ -1,6 +1,7 @@
 """Failures of collectives, stores and networks."""
 
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+from hpcelastic.health.incidents import IncidentKind
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 _NCCL = "NVIDIA, NCCL: troubleshooting, and torch's ProcessGroupNCCL"
 _GLOO = "gloo, transport/tcp"
@@ -51,6 +52,26 @@ CAUSES = (
         Blame.PROGRAM,
         Certainty.CERTAIN,
         "set environment.NCCL_SOCKET_IFNAME to the name of the interface",
+        _NCCL,
+    ),
+    KnownCause(
+        "infiniband-adapter",
+        r"local catastrophic error|\bIBV_EVENT_DEVICE_FATAL\b",
+        "An InfiniBand adapter of the node has failed.",
+        Blame.NODE,
+        Certainty.CERTAIN,
+        "drain the node",
+        "rdma-core, ibv_get_async_event(3)",
+        IncidentKind.HARDWARE,
+        Weight.DETAIL,
+    ),
+    KnownCause(
+        "nccl-connect",
+        r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)",
+        "NCCL could not connect to another node.",
+        Blame.NETWORK,
+        Certainty.LIKELY,
+        "set environment.NCCL_SOCKET_IFNAME to an interface that all nodes reach: hpcelastic doctor",
         _NCCL,
     ),
     KnownCause(
@@ -111,7 +132,8 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-timeout",
-        r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out",
+        r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out|"
+        r"watchdog (?:got )?stuck|NCCL watchdog thread terminated",
         "A collective was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -135,6 +157,7 @@ CAUSES = (
         Certainty.LIKELY,
         "set environment.NCCL_DEBUG to WARN for the reason",
         _NCCL,
+        weight=Weight.VAGUE,
     ),
     KnownCause(
         "nccl-cuda",
@@ -144,6 +167,7 @@ CAUSES = (
         Certainty.LIKELY,
         "set environment.NCCL_DEBUG to WARN for the reason; look for an earlier error of CUDA",
         _NCCL,
+        weight=Weight.VAGUE,
     ),
     KnownCause(
         "gloo-timeout",
@@ -165,7 +189,8 @@ CAUSES = (
     ),
     KnownCause(
         "store-timeout",
-        r"client socket has timed out|wait timeout after \d+ms, keys|Timed out after \d+ seconds waiting for clients",
+        r"client socket has timed out|wait timeout after \d+ms, keys|Timed out after \d+ seconds waiting for clients|"
+        r"Timed out initializing process group in store based barrier|failed to pass monitoredBarrier",
         "A store of torch did not answer in time, or a rank did not arrive.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -174,12 +199,70 @@ CAUSES = (
     ),
     KnownCause(
         "store-lost",
-        r"Did the remote server shutdown or crash|TCPStore.*(?:Broken pipe|Connection reset)",
+        r"Did the remote server shutdown or crash|TCPStore.*(?:Broken pipe|Connection reset)|"
+        r"dump signal from another rank",
         "The server of a store of torch has ended.",
         Blame.UNKNOWN,
         Certainty.ECHO,
         _ELSEWHERE,
         _STORE,
+    ),
+    KnownCause(
+        "store-connect",
+        r"client socket has failed to connect to any network address",
+        "The address of rank 0 cannot be reached.",
+        Blame.NETWORK,
+        Certainty.LIKELY,
+        "check that the name of the node is resolved, and firewalls: hpcelastic doctor",
+        _STORE,
+    ),
+    KnownCause(
+        "mpi-peer",
+        r"ORTE has lost communication|PRTE has lost communication|mpirun noticed that process rank",
+        "A launcher of MPI reports the end of another process or node.",
+        Blame.UNKNOWN,
+        Certainty.ECHO,
+        _ELSEWHERE,
+        "Open MPI",
+    ),
+    KnownCause(
+        "nccl-usage",
+        r"\bncclInvalid(?:Usage|Argument)\b",
+        "NCCL was called in a way that it does not support.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "set environment.NCCL_DEBUG to WARN for the reason; check that each rank uses its own GPU",
+        _NCCL,
+        weight=Weight.VAGUE,
+    ),
+    KnownCause(
+        "killed-by-signal",
+        r"SignalException: Process \d+ got signal",
+        "A launcher was stopped by a signal.",
+        Blame.UNKNOWN,
+        Certainty.LIKELY,
+        "find out what sent it: SLURM at its time limit or for a preemption, or a person",
+        "torch.distributed.elastic.multiprocessing",
+        weight=Weight.VAGUE,
+    ),
+    KnownCause(
+        "rendezvous-closed",
+        r"\bRendezvous(?:Closed|Graceful\w*|Timeout|Connection|State)Error\b",
+        "The rendezvous of torchrun was closed, or its server has ended.",
+        Blame.UNKNOWN,
+        Certainty.ECHO,
+        _ELSEWHERE,
+        "torch.distributed.elastic.rendezvous",
+    ),
+    KnownCause(
+        "child-failed",
+        r"\bChildFailedError\b",
+        "A launcher reports that one of its processes has failed.",
+        Blame.UNKNOWN,
+        Certainty.LIKELY,
+        "read the error of that process, above in the log or in its own log",
+        "torch.distributed.elastic.multiprocessing.errors",
+        weight=Weight.VAGUE,
     ),
     KnownCause(
         "connection-lost",

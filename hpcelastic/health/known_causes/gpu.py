@@ -1,7 +1,7 @@
 """Failures of GPUs, their drivers and their libraries."""
 
 from hpcelastic.health.incidents import IncidentKind
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 _CUDA = "cudaGetErrorString, NVIDIA's CUDA runtime API"
 _XID = "NVIDIA, XID errors"
@@ -14,7 +14,8 @@ def _xid(numbers: str, text: str, blame: Blame, remedy: str, incident: IncidentK
     pattern = rf"\bXid\b[^\n]*\b(?:{numbers})\b(?![:.][0-9a-f])"
     certainty = Certainty.CERTAIN if incident is IncidentKind.HARDWARE else Certainty.LIKELY
     name = "xid-" + numbers.replace("|", "-")
-    return KnownCause(name, pattern, text, blame, certainty, remedy, _XID, incident)
+    weight = Weight.DETAIL if incident is IncidentKind.HARDWARE else Weight.USUAL
+    return KnownCause(name, pattern, text, blame, certainty, remedy, _XID, incident, weight)
 
 
 _REPLACE = "drain the node, and have the GPU reset or replaced"
@@ -54,6 +55,7 @@ CAUSES = (
     _xid("94", "An error in the memory of a GPU has ended a program.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
     _xid("64", "A row of a GPU's memory could not be remapped.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
     _xid("74", "A connection between GPUs has failed.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
+    _xid("145|149", "A connection between GPUs has failed.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
     _xid("79", "A GPU has fallen off the bus.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
     _xid("119|120", "The system processor of a GPU does not answer.", Blame.NODE, _REPLACE, IncidentKind.HARDWARE),
     _xid("61|62", "The micro-controller of a GPU has failed.", Blame.NODE, _REPLACE, IncidentKind.SUSPECT),
@@ -66,7 +68,8 @@ CAUSES = (
     ),
     KnownCause(
         "cuda-out-of-memory",
-        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory",
+        r"CUDA out of memory|torch\.(?:cuda\.)?OutOfMemoryError|CUDA error: out of memory|"
+        r"Failed to CUDA (?:calloc|malloc)|Cuda failure.{0,20}out of memory",
         "A GPU has too little memory.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -101,6 +104,44 @@ CAUSES = (
         _CUDA,
     ),
     KnownCause(
+        "hip-memory-fault",
+        r"Memory access fault by GPU node|HSA_STATUS_ERROR_MEMORY_FAULT|hipErrorIllegalAddress",
+        "A kernel has accessed invalid memory of a GPU.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "find the kernel with AMD_SERIALIZE_KERNEL=3; often an index is out of range",
+        "AMD, ROCr runtime",
+    ),
+    KnownCause(
+        "hip-hardware",
+        r"HW Exception by GPU node|HSA_STATUS_ERROR_EXCEPTION|amdgpu[^\n]*(?:GPU reset|RAS)",
+        "A GPU has reported an error of the hardware.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "look at the kernel's log of the node; drain the node if it happens again",
+        "AMD, ROCr runtime and amdgpu",
+        IncidentKind.SUSPECT,
+    ),
+    KnownCause(
+        "cuda-peer-memory",
+        r"Invalid access of peer GPU memory over nvlink",
+        "The memory of another GPU could not be read: its process has ended, or the connection has failed.",
+        Blame.UNKNOWN,
+        Certainty.LIKELY,
+        "look for the first failure of another rank, and for Xids in the kernel's log of the node",
+        _CUDA,
+    ),
+    KnownCause(
+        "cuda-arguments",
+        r"CUDA error: invalid (?:argument|configuration argument|resource handle)|"
+        r"(?:CUBLAS|CUDNN)_STATUS_(?:INVALID_VALUE|NOT_SUPPORTED|BAD_PARAM|ARCH_MISMATCH)",
+        "A function of CUDA was called with invalid arguments.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "find the call with CUDA_LAUNCH_BLOCKING=1; check shapes, types, and the builds of the libraries",
+        _CUDA,
+    ),
+    KnownCause(
         "cuda-misaligned",
         r"CUDA error: misaligned address|cudaErrorMisalignedAddress",
         "A kernel has accessed a misaligned address.",
@@ -120,7 +161,8 @@ CAUSES = (
     ),
     KnownCause(
         "cuda-no-kernel",
-        r"no kernel image is available for execution on the device",
+        r"no kernel image is available for execution on the device|invalid device function|"
+        r"PTX was compiled with an unsupported toolchain|hipErrorNoBinaryForGpu",
         "The installed build of a library has no code for this GPU.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -156,8 +198,9 @@ CAUSES = (
     ),
     KnownCause(
         "driver-mismatch",
-        r"Driver/library version mismatch",
-        "The driver of the node was updated, and its kernel module was not loaded again.",
+        r"Driver/library version mismatch|couldn't communicate with the NVIDIA driver|"
+        r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|system driver mismatch",
+        "The driver of the node was updated, or is not loaded.",
         Blame.NODE,
         Certainty.CERTAIN,
         "drain and reboot the node",
@@ -176,7 +219,8 @@ CAUSES = (
     ),
     KnownCause(
         "cuda-no-device",
-        r"no CUDA-capable device is detected|No CUDA GPUs are available|system not yet initialized",
+        r"no CUDA-capable device is detected|No (?:CUDA|HIP) GPUs are available|system not yet initialized|"
+        r"hipErrorNoDevice|[Ff]abric ?[Mm]anager[^\n]*(?:not running|failed|not initialized)",
         "The process sees no GPU.",
         Blame.NODE,
         Certainty.LIKELY,

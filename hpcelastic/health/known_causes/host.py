@@ -1,13 +1,50 @@
 """Failures of memory, processes and filesystems of a node."""
 
 from hpcelastic.health.incidents import IncidentKind
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 _ERRNO = "Linux, errno(3)"
 _SIGNAL = "Linux, signal(7)"
 _LOADER = "torch.utils.data.DataLoader"
 
+_SMALL_SHARED_MEMORY = (
+    "make /dev/shm larger (in a container: --shm-size), remove old files from it, or use fewer processes of a loader"
+)
+
 CAUSES = (
+    KnownCause(
+        "memory-of-node",
+        r"constraint=CONSTRAINT_NONE|\bglobal_oom\b",
+        "The memory of the node was used up, and the kernel has killed a process.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "look in the kernel's log for the process that used most memory; request whole nodes, or a limit of memory",
+        "Linux, Documentation/mm: out of memory",
+        IncidentKind.SUSPECT,
+        Weight.DETAIL,
+    ),
+    KnownCause(
+        "system-disk",
+        r"(?:\s|^)/(?:usr/)?s?bin/\S+(?:: bad interpreter)?: Input/output error|"
+        r"(?:/var/run|/etc|/lib|/usr)/\S+\"?: Input/output error",
+        "The disk of the node with its operating system has an error.",
+        Blame.NODE,
+        Certainty.CERTAIN,
+        "drain the node",
+        _ERRNO,
+        IncidentKind.HARDWARE,
+        Weight.DETAIL,
+    ),
+    KnownCause(
+        "semaphores",
+        r"SemLock[^\n]*\n(?:[^\n]*\n)?\W*(?:\[rank\d+\]: *)?(?:OSError|FileNotFoundError)",
+        "The shared memory of the node is full or missing, so no semaphore could be made.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        _SMALL_SHARED_MEMORY,
+        "Python, multiprocessing.synchronize; Linux, sem_overview(7)",
+        weight=Weight.DETAIL,
+    ),
     KnownCause(
         "memory-limit",
         r"because of a lack of memory|oom[-_ ]kill|Out of memory: Killed process|Exceeded (?:job|step) memory limit",
@@ -30,26 +67,26 @@ CAUSES = (
     KnownCause(
         "shared-memory",
         r"insufficient shared memory \(shm\)|unable to (?:open|mmap|write to|allocate) shared memory|"
-        r"No space left on device: '?/dev/shm",
-        "The shared memory of the node is full.",
-        Blame.NODE,
+        r"No space left on device: '?/dev/shm|Error while (?:creating|attaching to) shared memory segment|"
+        r"NCCL WARN [^\n]*/dev/shm/nccl",
+        "The shared memory of the node or the container is full.",
+        Blame.PROGRAM,
         Certainty.LIKELY,
-        "make /dev/shm larger, remove old files from it, or use fewer processes of data loaders",
-        _LOADER,
+        _SMALL_SHARED_MEMORY,
+        f"{_LOADER}; NVIDIA, NCCL: troubleshooting",
     ),
     KnownCause(
         "loader-bus-error",
         r"DataLoader worker .*killed by signal: Bus error",
         "A process of a data loader had too little shared memory.",
-        Blame.NODE,
+        Blame.PROGRAM,
         Certainty.LIKELY,
-        "make /dev/shm larger, remove old files from it, or use fewer processes of data loaders",
+        _SMALL_SHARED_MEMORY,
         _LOADER,
-        IncidentKind.SUSPECT,
     ),
     KnownCause(
         "loader-killed",
-        r"DataLoader worker .*(?:killed by signal|exited unexpectedly)",
+        r"DataLoader worker .*(?:killed by signal|exited unexpectedly)|Pin memory thread exited unexpectedly",
         "A process of a data loader has ended.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -76,12 +113,24 @@ CAUSES = (
     ),
     KnownCause(
         "processes",
-        r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable",
+        r"can't start new thread|pthread_create failed|[Tt]hread creation failed|"
+        r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
         "The user or the job has more processes and threads than its limit.",
         Blame.PROGRAM,
         Certainty.LIKELY,
         "raise the limit (ulimit -u), set OMP_NUM_THREADS, or use fewer processes of data loaders",
         "Linux, fork(2)",
+    ),
+    KnownCause(
+        "locked-memory",
+        r"ibv_(?:create_cq|create_qp|reg_mr\w*|alloc_pd)\b[^\n]*Cannot allocate memory|\bRLIMIT_MEMLOCK\b",
+        "The network adapter needs more locked memory than the node permits.",
+        Blame.NODE,
+        Certainty.CERTAIN,
+        "set the limit of locked memory to unlimited on the node, and let SLURM not pass on that of the login node "
+        "(PropagateResourceLimitsExcept=MEMLOCK)",
+        "rdma-core, ibv_reg_mr(3); NVIDIA, NCCL: troubleshooting",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "filesystem-full",
@@ -118,6 +167,64 @@ CAUSES = (
         Certainty.CERTAIN,
         "check the mount of the node; do not remove files that a run uses",
         _ERRNO,
+    ),
+    KnownCause(
+        "checkpoint-write",
+        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+",
+        "A checkpoint could not be written, most often because the filesystem or the quota is full.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "check the space and the quota of its directory; hpcelastic continues once there is space",
+        "torch.save",
+    ),
+    KnownCause(
+        "file-locks",
+        r"No locks available|\bENOLCK\b|unable to lock file|database is locked",
+        "The filesystem has not locked a file.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "put the file on a local filesystem, or turn off its locks (HDF5_USE_FILE_LOCKING=FALSE)",
+        _ERRNO,
+    ),
+    KnownCause(
+        "filesystem-silent",
+        r"nfs: server \S+ not responding|blocked for more than \d+ seconds|ptlrpc_expire_one_request",
+        "A filesystem does not answer.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "check the server of the filesystem, and the network to it",
+        "Linux, NFS client and hung tasks",
+        IncidentKind.SUSPECT,
+    ),
+    KnownCause(
+        "namespaces",
+        r"(?:user namespace|unshare|newuidmap|newgidmap|clone)[^\n]*"
+        r"(?:No space left on device|Operation not permitted)",
+        "The node does not permit a container to make its namespaces.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "raise user.max_user_namespaces on the node, or permit unprivileged namespaces",
+        "Linux, user_namespaces(7)",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "filesystem-evicted",
+        r"Cannot send after transport endpoint shutdown|This client was evicted by|\bESHUTDOWN\b",
+        "A server of the filesystem has evicted this node, or the connection to it was lost.",
+        Blame.FILESYSTEM,
+        Certainty.CERTAIN,
+        "check the network between the node and the filesystem; the kernel's log of the node has the reason",
+        "Lustre, Operations Manual; Linux, errno(3)",
+        IncidentKind.SUSPECT,
+    ),
+    KnownCause(
+        "container-image",
+        r"while mounting image|squashfuse\w* failed to mount|failed to mount (?:squashfs|image)",
+        "The image of the container could not be mounted in time.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "copy the image to a fast or local filesystem before the job",
+        "Apptainer, User Guide",
     ),
     KnownCause(
         "fuse-ended",
@@ -178,6 +285,15 @@ CAUSES = (
         _SIGNAL,
     ),
     KnownCause(
+        "heap-corruption",
+        r"double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected",
+        "A library has damaged the memory of the process.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "check that the builds of the libraries fit each other; run with MALLOC_CHECK_=3",
+        "glibc, mallopt(3)",
+    ),
+    KnownCause(
         "segmentation-fault",
         r"\bSIGSEGV\b|Segmentation fault",
         "A process has accessed invalid memory.",
@@ -194,5 +310,6 @@ CAUSES = (
         Certainty.LIKELY,
         "read the error above in the log",
         _SIGNAL,
+        weight=Weight.VAGUE,
     ),
 )

@@ -1,6 +1,7 @@
 """Failures of scripts and their environments, and ends by the scheduler."""
 
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause
+from hpcelastic.health.incidents import IncidentKind
+from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 _PYTHON = "Python, built-in exceptions"
 _TORCH = "torch"
@@ -36,12 +37,22 @@ CAUSES = (
     ),
     KnownCause(
         "shared-library",
-        r"cannot open shared object file|error while loading shared libraries|version `?GLIBC\w*_[\d.]+'? not found",
+        r"cannot open shared object file|error while loading shared libraries|undefined symbol: |"
+        r"version `?\w+_[\d.]+'? not found",
         "A library of the system is missing on the node, or is too old.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
         "load the module of the site in slurm.setup, or use a container",
         "Linux, ld.so(8)",
+    ),
+    KnownCause(
+        "arguments",
+        r"error: (?:unrecognized arguments|argument \S+: |the following arguments are required)",
+        "The script does not know an argument, or misses one.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "compare entrypoint.args with the help of the script; launchers of torch before 2.0 added --local_rank",
+        "Python, argparse",
     ),
     KnownCause(
         "syntax",
@@ -136,6 +147,15 @@ CAUSES = (
         _PYTHON,
     ),
     KnownCause(
+        "no-gpu-requested",
+        r"No supported gpu backend found",
+        "The script wants a GPU, and the process sees none.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "request GPUs (slurm.gpus_per_node), and check that they are visible to each task",
+        "Lightning, accelerators",
+    ),
+    KnownCause(
         "hub-access",
         r"401 Client Error|403 Client Error|\bGatedRepoError\b|\bRepositoryNotFoundError\b",
         "A server has refused a model or a data set.",
@@ -149,7 +169,7 @@ CAUSES = (
         r"couldn't connect to 'https?://|Max retries exceeded with url|\bLocalEntryNotFoundError\b|"
         r"Failed to establish a new connection",
         "A server outside of the cluster cannot be reached.",
-        Blame.NETWORK,
+        Blame.PROGRAM,
         Certainty.LIKELY,
         "download models and data before the job; nodes of many clusters have no access to the Internet",
         "huggingface_hub, errors; urllib3",
@@ -158,7 +178,7 @@ CAUSES = (
         "interrupt",
         r"\bKeyboardInterrupt\b|\bSIGINT\b",
         "The run was interrupted.",
-        Blame.SCHEDULER,
+        Blame.USER,
         Certainty.CERTAIN,
         "continue it with --resume",
         _PYTHON,
@@ -183,7 +203,7 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-node-failure",
-        r"DUE TO NODE FAILURE|\bNODE_FAIL\b",
+        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|error: Node failure on",
         "SLURM reports that a node has failed.",
         Blame.NODE,
         Certainty.CERTAIN,
@@ -191,12 +211,51 @@ CAUSES = (
         _SLURM,
     ),
     KnownCause(
+        "slurm-step-ended",
+        r"srun: error: [^\n]*task[^\n]*: (?:Exited with exit code [1-9]|Killed|Segmentation fault|Aborted)[\s\S]*"
+        r"CANCELLED AT \S+ \*",
+        "SLURM has ended the step, because a task on another node has failed.",
+        Blame.UNKNOWN,
+        Certainty.ECHO,
+        "look for the first failure of another rank: hpcelastic status",
+        _SLURM,
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "slurm-launch",
+        r"(?:Task launch for StepId\S* failed|Application launch failed)[^\n]*(?:timed out|Communication|connection)",
+        "SLURM could not reach the nodes of the job in time.",
+        Blame.NETWORK,
+        Certainty.LIKELY,
+        "check the network between the nodes; more than a thousand nodes may need a greater TCPTimeout in slurm.conf",
+        _SLURM,
+    ),
+    KnownCause(
         "slurm-cancelled",
         r"CANCELLED AT",
         "The job was cancelled.",
-        Blame.SCHEDULER,
+        Blame.USER,
         Certainty.LIKELY,
         "continue it with --resume",
+        _SLURM,
+    ),
+    KnownCause(
+        "munge",
+        r"Munge (?:de|en)code failed|(?:Expired|Rewound|Invalid) credential|Protocol authentication error",
+        "The authentication of SLURM does not work on the node: munge is not running, or the clock is wrong.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "check munge and the clock of the node",
+        "MUNGE, munge(7)",
+        IncidentKind.SUSPECT,
+    ),
+    KnownCause(
+        "slurm-controller",
+        r"Unable to contact slurm controller|Batch job submission failed|Unable to confirm allocation",
+        "SLURM's controller does not answer, or has refused the request.",
+        Blame.SCHEDULER,
+        Certainty.LIKELY,
+        "see the rest of the message; scontrol ping shows whether the controller answers",
         _SLURM,
     ),
     KnownCause(
