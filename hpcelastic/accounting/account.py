@@ -147,16 +147,15 @@ def account(journal: Journal) -> Account:
     )
 
 
-def fold(journal: Journal, kept: int) -> Fold | None:
-    """Return the account of the rounds before ``kept``, and of the time until the round after it began.
+def fold(journal: Journal, found: Account, kept: int) -> Fold | None:
+    """Return the part of an account with the rounds before ``kept``, and the time until the round after it began.
 
     Return None if the beginnings of both are unknown, or if the journal's own fold has these rounds.
     """
-    rounds, lives = rounds_of(journal), lives_of(journal)
+    rounds = found.rounds
     began, until = (rounds[number].began if number in rounds else None for number in (kept, kept + 1))
     if began is None or until is None:
         return None
-    found = account(journal)
     before = journal.fold or _nothing(found.begin)
     if until <= before.until:
         return None
@@ -171,7 +170,7 @@ def fold(journal: Journal, kept: int) -> Fold | None:
         max([before.steps, *(each.reached for number, each in rounds.items() if number < kept)]),
         tuple(
             EndedAgent(life.log.node, life.begin, life.end, life.machine, life.started_by, life.job_nodes)
-            for life in lives
+            for life in lives_of(journal)
             if life.end < began
         ),
     )
@@ -293,16 +292,10 @@ def _fault(round: Round, rounds: Mapping[int, Round], following_time: Mapping[Ca
         round.cause or Cause.WORKER,
         round.hung,
         round.reason,
-        round.lost.rpartition("@")[0] or _node_in(round.reason),
+        round.lost.rpartition("@")[0] or round.reported[1],
         {category: duration for category, duration in following_time.items() if category not in _NOT_LOST},
         None if new is None else max(0, new - time),
     )
-
-
-def _node_in(reason: str) -> str:
-    """Return the node in the reason for the end of a round by a worker's failure; empty if there is none."""
-    _, _, rest = reason.partition(" failed on ")
-    return rest.partition(":")[0]
 
 
 def poisson_interval(count: int, confidence: float) -> tuple[float, float]:

@@ -99,8 +99,8 @@ class RoundEvidence:
 
     def _in_reason(self, rank: int) -> str:
         """Return the message of a rank in the reason for the end of the round; empty if it is not there."""
-        head, _, rest = self.round.reason.partition(" failed on ")
-        return rest.partition(": ")[2] if head == f"rank {rank}" else ""
+        failed, _, message = self.round.reported
+        return message if failed == f"rank {rank}" else ""
 
     def of(self, kind: type[E], node: str = "") -> Iterator[tuple[str, int, E]]:
         """Yield the node, the time and the event of each event of a kind, of all nodes or one."""

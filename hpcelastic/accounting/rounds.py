@@ -46,7 +46,6 @@ class Training:
     saves: int
     saving: int
     compiling: int
-    other: int
     saved_step: int | None
     losses: tuple[tuple[float, ...], ...]
     """Pairs of a step and a loss."""
@@ -125,6 +124,13 @@ class Round:
     def reached(self) -> int:
         """The number of steps that are complete at its end, over all rounds; 0 if it is unknown."""
         return 0 if self.training is None or self.training.before is None else self.training.before + self.steps
+
+    @property
+    def reported(self) -> tuple[str, str, str]:
+        """The failure in the reason: ``rank N``, the name of its node, and its message; empty for another reason."""
+        rank, _, rest = self.reason.partition(" failed on ")
+        node, _, message = rest.partition(": ")
+        return (rank, node, message) if rest else ("", "", "")
 
     @property
     def failed(self) -> bool:
@@ -229,23 +235,22 @@ def _training(totals: Mapping[str, tuple[Log, TrainingTotals]]) -> Training | No
     log, best = max(totals.values(), key=lambda each: (each[1].steps, each[1].saving))
     slowest = max((each for _, each in totals.values()), key=lambda each: each.saving)
     return Training(
-        log.node,
-        log.at(best.entered),
-        log.at(best.group),
-        log.at(best.restored),
-        log.at(best.first_step),
-        log.at(best.last_step),
-        log.at(best.done),
-        best.source,
-        best.steps,
-        best.before,
-        tuple(round(each * SECOND) for each in best.samples),
-        slowest.saves,
-        round(slowest.saving * SECOND),
-        round(best.compiling * SECOND),
-        round(best.other * SECOND),
-        max((each.saved_step for _, each in totals.values() if each.saved_step is not None), default=None),
-        next((each.losses for _, each in totals.values() if each.losses), ()),
+        node=log.node,
+        entered=log.at(best.entered),
+        group=log.at(best.group),
+        restored=log.at(best.restored),
+        first_step=log.at(best.first_step),
+        last_step=log.at(best.last_step),
+        done=log.at(best.done),
+        source=best.source,
+        steps=best.steps,
+        before=best.before,
+        samples=tuple(round(each * SECOND) for each in best.samples),
+        saves=slowest.saves,
+        saving=round(slowest.saving * SECOND),
+        compiling=round(best.compiling * SECOND),
+        saved_step=max((each.saved_step for _, each in totals.values() if each.saved_step is not None), default=None),
+        losses=next((each.losses for _, each in totals.values() if each.losses), ()),
     )
 
 

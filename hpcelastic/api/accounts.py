@@ -91,7 +91,7 @@ def _fold(paths: RunPaths, journal: Journal, found: Account) -> None:
         return
     if following.began is None or following.began > round(time.time() * SECOND) - _SETTLED:
         return
-    folded = fold(journal, kept)
+    folded = fold(journal, found, kept)
     if folded is not None:
         with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
             files.publish(paths.account, files.to_json(encode(folded)))

@@ -154,17 +154,18 @@ def run_of(causes: Sequence[tuple[str, int]], final: bool) -> tuple[LongRun, flo
 def test_a_fold_changes_no_figure(causes: list[tuple[str, int]], final: bool, data: st.DataObject) -> None:
     run, now = run_of(causes, final)
     expected = account(whole(run, now))
-    first = fold(whole(run, now), data.draw(st.integers(1, len(causes) - 1), label="kept"))
+    first = fold(whole(run, now), expected, data.draw(st.integers(1, len(causes) - 1), label="kept"))
     assert first is not None
-    assert figures(account(without(run, first, now))) == figures(expected)
-    second = fold(without(run, first, now), data.draw(st.integers(first.kept, len(causes) - 1), label="later"))
+    rest = account(without(run, first, now))
+    assert figures(rest) == figures(expected)
+    second = fold(without(run, first, now), rest, data.draw(st.integers(first.kept, len(causes) - 1), label="later"))
     if second is not None:
         assert figures(account(without(run, second, now))) == figures(expected)
 
 
 def test_a_fold_is_small_and_survives_json() -> None:
     run, now = run_of([("worker", 0), ("node", 1), ("spare", 2), ("hang", 0)] * 5, final=True)
-    found = fold(whole(run, now), 18)
+    found = fold(whole(run, now), account(whole(run, now)), 18)
     assert found is not None and found.kept == 18 and {fault.round for fault in found.faults} < set(range(1, 18))
     read = decode(Fold, encode(found))
     assert read == found
@@ -177,4 +178,4 @@ def test_a_fold_is_small_and_survives_json() -> None:
 @pytest.mark.parametrize("kept", [0, 4, 9])
 def test_nothing_is_folded_without_the_time_at_which_the_next_round_began(kept: int) -> None:
     run, now = run_of([("worker", 0)] * 4, final=True)
-    assert fold(whole(run, now), kept) is None
+    assert fold(whole(run, now), account(whole(run, now)), kept) is None
