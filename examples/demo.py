@@ -94,7 +94,9 @@ def main() -> None:
     print("\nWhat happened:")
     print("\n".join(what_happened(run, killed)))
     print(f"\nhpcelastic why:\n{run.why()}\n\nhpcelastic goodput:\n{run.goodput()}")
+    run.report().save(run.directory / "report.html")
     print(f"\ntest accuracy {accuracy:.3f}; everything that was written is in {run.directory}")
+    print("report.html there shows what each node did at each time")
     if accuracy <= 0.95:
         sys.exit("the accuracy is too low")
 
