@@ -79,11 +79,14 @@ class Source(IntEnum):
     """Another rank has sent the state."""
 
     MEMORY = 3
-    """A snapshot in the memory of this node's agent, or of another node's agent."""
+    """A snapshot in the memory of this node's agent."""
 
     DISK = 4
     BEGINNING = 5
     """There was no state yet: the training begins."""
+
+    BUDDY = 6
+    """A snapshot of which a part was in the memory of another node's agent."""
 
 
 PHASES = (MarkKind.SAVING, MarkKind.COMPILING, MarkKind.EVALUATING, MarkKind.PHASE)

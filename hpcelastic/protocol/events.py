@@ -319,8 +319,8 @@ class TrainingTotals:
     """The time at which the worker had its state. None if it has told of no state."""
 
     source: str | None = None
-    """The place of the state: ``kept`` in the process, ``peer``, ``memory``, ``disk``, or ``beginning`` if there was no
-    state yet. None if it is unknown."""
+    """The place of the state: ``kept`` in the process, ``peer``, ``memory`` of the own agent, ``buddy`` for that of
+    another node, ``disk``, or ``beginning`` if there was no state yet. None if it is unknown."""
 
     first_step: float | None = None
     """The time of the first call of ``should_stop()``."""

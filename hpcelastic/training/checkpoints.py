@@ -284,9 +284,9 @@ class Checkpoints:
         """
         if best and not self.retention.best:
             raise ValueError("load(best=True) needs the name of a metric: Checkpoints(best=...)")
-        loaded = self._load(map_location, best, like)
+        loaded, source = self._load(map_location, best, like)
         if loaded is not None:
-            mark(MarkKind.SOURCE, Source.MEMORY if loaded.in_memory else Source.DISK)
+            mark(MarkKind.SOURCE, source)
             mark(MarkKind.RESTORED, loaded.step)
         return loaded
 
@@ -296,15 +296,16 @@ class Checkpoints:
         name = memory.newest(self._newest_file(memory)) or next(iter(self._candidates(best=False)), None)
         return None if name is None else Held(*name[:2])
 
-    def _load(self, map_location: Any, best: bool, like: dict[str, Any] | None) -> Checkpoint | None:
+    def _load(self, map_location: Any, best: bool, like: dict[str, Any] | None) -> tuple[Checkpoint | None, Source]:
         if best:
             found = load_best(self.directory, self._candidates(best), self.retention, map_location, like)
-            return self._as_checkpoint(found, False)
+            return self._as_checkpoint(found, False), Source.DISK
         memory = MemoryCheckpoints(self._channel(), self.directory)
         found = memory.load(self._newest_file(memory), map_location, like)
+        source = Source.BUDDY if memory.fetched else Source.MEMORY
         in_memory = found is not None
         if found is None:
-            names = self._candidates(best)
+            source, names = Source.DISK, self._candidates(best)
             memory.warn_of_loss(names)
             found = load_newest(self.directory, names, map_location, like)
         memory.keep_only(found[0] if found is not None and in_memory else None)
@@ -312,7 +313,7 @@ class Checkpoints:
             raise StoreError(  # a part of `like` may have been overwritten
                 f"the newest state is lost: {memory.failed}; there is no checkpoint on disk; the training begins anew"
             )
-        return self._as_checkpoint(found, in_memory)
+        return self._as_checkpoint(found, in_memory), source
 
     def _as_checkpoint(self, found: Loaded | None, in_memory: bool) -> Checkpoint | None:
         if found is None:

@@ -92,6 +92,9 @@ class MemoryCheckpoints:
         self.failed: Failed | None = None
         """The last part that a rank could not read in `load`; None if all ranks have read all parts."""
 
+        self.fetched = False
+        """Whether this rank has read a part from the memory of another node's agent."""
+
     def newest(self, than: CheckpointName | None) -> CheckpointName | None:
         """Return the newest checkpoint in memory, unless it is older ``than`` another one."""
         name = self.complete[0].name if self.complete else None
@@ -167,6 +170,7 @@ class MemoryCheckpoints:
         """Provide a path by which the memory of a part can be read. Its content has been checked."""
         nodes = checkpoint.holders[part]
         node = self._node if self._node in nodes else nodes[0]
+        self.fetched |= node != self._node
         assert self._channel is not None
         try:
             fd = self._channel.fetch(self._directory, checkpoint.name._replace(part=part), node)

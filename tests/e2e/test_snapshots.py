@@ -83,6 +83,8 @@ def test_the_state_of_a_lost_node_is_on_another(shell: Shell, victim: int) -> No
     assert checkpoint_files(shell) == []  # nothing came from there
     run.finish()
     check_result(shell, EVERY_STEP)
+    sources = {event["source"] for event in run.events("training totals") if event["round"] == 2}
+    assert "buddy" in sources and sources <= {"buddy", "memory"}
 
 
 @pytest.mark.parametrize(("victims", "lost"), [((0, 2), False), ((1, 2), True)], ids=["not buddies", "buddies"])
@@ -140,6 +142,7 @@ def test_a_plain_script_continues_from_memory_after_a_crash(shell: Shell) -> Non
     assert run.note("2.0.memory") == "True"
     assert checkpoint_files(shell) == []
     run.finish()
+    assert [event["source"] for event in run.events("training totals") if event["round"] == 2] == ["memory"]
 
 
 def test_the_newest_snapshot_is_on_disk_when_a_run_is_preempted(shell: Shell) -> None:
