@@ -4,7 +4,7 @@ set -euo pipefail
 
 # SLURM; namespaces and their networks; filesystems in user space; NFS, with kernels of its own; MooseFS. The compiler
 # is for a small library that those kernels need on some processors. etcd, a server that the rendezvous may be kept in, and
-# openssl, which makes certificates for it.
+# openssl, which makes certificates for it. promtool, of Prometheus, which tests alerts.
 packages=(
     slurmctld slurmd slurm-client
     iproute2 util-linux
@@ -12,6 +12,7 @@ packages=(
     user-mode-linux kmod nfs-kernel-server nfs-common rpcbind gcc libc6-dev
     moosefs-master moosefs-chunkserver moosefs-client
     etcd-server openssl
+    prometheus
 )
 programs=(
     slurmctld slurmd srun sbatch scontrol squeue sinfo scancel
@@ -20,6 +21,7 @@ programs=(
     linux.uml modprobe exportfs rpc.nfsd rpc.mountd mount.nfs rpc.statd rpcbind cc
     mfsmaster mfschunkserver mfsmount
     etcd openssl
+    promtool
 )
 PATH=$PATH:/usr/sbin:/sbin
 
@@ -36,7 +38,7 @@ if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
     echo "missing: $(missing)" >&2
     echo "On Debian or Ubuntu, as root: apt-get install ${packages[*]}" >&2
     echo "Elsewhere: install SLURM's controller, node daemon and commands, iproute2, util-linux, fuse3, user-mode Linux," >&2
-    echo "kmod, NFS's server and client tools, a C compiler, MooseFS's master, chunk server and client, etcd and openssl." >&2
+    echo "kmod, NFS's server and client tools, a C compiler, MooseFS's master, chunk server and client, etcd, openssl and promtool." >&2
     exit 1
 fi
 

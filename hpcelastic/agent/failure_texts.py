@@ -20,8 +20,10 @@ _MAX_MESSAGE = 200
 """Characters of a message that fit into one line."""
 
 _TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'(?P<prefix>.*?)Traceback \(most recent call last\):$|(?P<other>\S.*?[\s:])?  File "')
 _EXCEPTION = re.compile(
-    r"(?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Graph|Failed)(?::.*)?"
+    r"(?:(?:\w+\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Failed))"
+    r"(?::.*)?"
 )
 """The last line of a traceback whose beginning is not in the text."""
 
@@ -43,8 +45,19 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
         recorded, tail = None, str(error)
     if recorded is not None:
         return _truncate(recorded[0]), recorded[1][-_MAX_BYTES:], recorded[2]
-    found = _last_exception(re.sub(r"^\[rank[0-9]+\]: ?", "", tail, flags=re.MULTILINE))  # torch writes it in each line
+    found = _last_exception(_without_prefixes(tail))
     return (f"{_truncate(found)} ({how})" if found else how), tail, time.time()
+
+
+def _without_prefixes(text: str) -> str:
+    """Return the text without what torch or a launcher has written before each line of a traceback."""
+    prefix, found = "", []
+    for line in text.splitlines():
+        begins = _FRAME.match(line)
+        if begins is not None:
+            prefix = begins["prefix"] or begins["other"] or ""
+        found.append(line.removeprefix(prefix))
+    return "\n".join(found)
 
 
 def _last_exception(text: str) -> str:
@@ -52,7 +65,7 @@ def _last_exception(text: str) -> str:
     found, before, inside, ignored = "", "", False, False
     for line in text.splitlines():
         if line == _TRACEBACK:
-            inside, ignored = True, before.startswith("Exception ignored in")
+            inside, ignored = True, "Exception ignored in" in before
         elif line[:1].strip() and (inside or (before[:1] in " \t╰" and _EXCEPTION.fullmatch(line.strip()))):
             if not ignored:
                 found = line

@@ -245,6 +245,27 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "error: Munge decode failed: Expired credential",
     ),
     "slurm-controller": ("srun: error: Unable to contact slurm controller (connect failure)",),
+    "nvlink-peers": (
+        "NCCL WARN P2P is disabled between NVLINK connected GPUs 1 and 0.",
+        "transport/nvls.cc:165 NCCL WARN Cuda failure 'invalid argument'",
+    ),
+    "cuda-peer-access": (
+        "NCCL WARN failed to open CUDA IPC handle : 217 peer access is not supported between these two devices",
+    ),
+    "cuda-launch-timeout": ("RuntimeError: CUDA error: the launch timed out and was terminated",),
+    "container-runtime": (
+        "nvidia-container-cli: initialization error: nvml error: driver not loaded",
+        "squashfuse_ll exited: fuse: failed to exec fusermount3",
+    ),
+    "local-disk": (
+        "Buffer I/O error on device nvme0n1p1, logical block 11272192",
+        "EXT4-fs (nvme0n1p1): Remounting filesystem read-only",
+    ),
+    "object-store": (
+        "botocore.exceptions.ConnectionClosedError: Connection was closed before we received a valid response",
+    ),
+    "slurm-client": ("srun: fatal: Could not establish a configuration source",),
+    "hydra": ("Error executing job with overrides: ['data=mp']",),
 }
 
 NEAR_MISSES: dict[str, tuple[str, ...]] = {
@@ -369,4 +390,12 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "no-gpu-requested": ("no supported format found",),
     "munge": ("credentials are valid",),
     "slurm-controller": ("the controller was contacted",),
+    "nvlink-peers": ("NVLS multicast support is available",),
+    "cuda-peer-access": ("peer access is on",),
+    "cuda-launch-timeout": ("the launch of the job timed out",),
+    "container-runtime": ("container started",),
+    "local-disk": ("OSError: [Errno 5] Input/output error",),
+    "object-store": ("the store is an object",),
+    "slurm-client": ("the configuration was found",),
+    "hydra": ("overrides of the job",),
 }

@@ -41,7 +41,7 @@ def explain(message: str, traceback: str = "") -> KnownCause | None:
         or _first(_USUAL, traceback)
         or (_first(_ECHOES, traceback) if vague else None)
         or _first(_VAGUE, message)
-        or _first(_VAGUE, traceback)
+        or (_first(_VAGUE, traceback) if vague else None)
     )
 
 

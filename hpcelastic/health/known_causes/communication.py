@@ -47,9 +47,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-no-interface",
-        r"no socket interface found|Bootstrap : no socket interface",
+        r"no socket interface found|Bootstrap : no socket interface|neither AF_INET\(2\) nor AF_INET6",
         "NCCL found no network interface.",
-        Blame.PROGRAM,
+        Blame.NETWORK,
         Certainty.CERTAIN,
         "set environment.NCCL_SOCKET_IFNAME to the name of the interface",
         _NCCL,
@@ -73,11 +73,12 @@ CAUSES = (
         Certainty.LIKELY,
         "set environment.NCCL_SOCKET_IFNAME to an interface that all nodes reach: hpcelastic doctor",
         _NCCL,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "infiniband",
         r"(?:ibv_\w+|wrap_ibv_\w+).*failed|Got completion .*(?:status|error)[ =]*(?:12|5)\b|"
-        r"transport retry counter exceeded",
+        r"[Tt]ransport retry count(?:er)? exceeded|async event ?: ?port (?:error|down)",
         "An operation on InfiniBand has failed.",
         Blame.NETWORK,
         Certainty.LIKELY,
@@ -120,6 +121,7 @@ CAUSES = (
         Certainty.LIKELY,
         "set environment.GLOO_SOCKET_IFNAME to the interface, or add the name to the name server",
         "Linux, getaddrinfo(3)",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "address-in-use",
@@ -133,7 +135,8 @@ CAUSES = (
     KnownCause(
         "nccl-timeout",
         r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out|"
-        r"watchdog (?:got )?stuck|NCCL watchdog thread terminated",
+        r"watchdog (?:got )?stuck|NCCL watchdog thread terminated|ncclCommWatchdog|"
+        r"Remote Rank did not send the data in time",
         "A collective was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -142,7 +145,8 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-remote",
-        r"remote process exited or there was a network error|ncclRemoteError",
+        r"remote process exited or there was a network error|ncclRemoteError|Socket recv failed while polling|"
+        r"Connection closed by localRank",
         "Another rank has ended, or its connection was lost.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -171,7 +175,7 @@ CAUSES = (
     ),
     KnownCause(
         "gloo-timeout",
-        r"Timed out waiting \d+ms for (?:recv|send) operation",
+        r"Timed out waiting \d+ms for (?:recv|send) operation|Application timeout caused pair closure",
         "A collective of gloo was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -189,8 +193,11 @@ CAUSES = (
     ),
     KnownCause(
         "store-timeout",
-        r"client socket has timed out|wait timeout after \d+ms, keys|Timed out after \d+ seconds waiting for clients|"
-        r"Timed out initializing process group in store based barrier|failed to pass monitoredBarrier",
+        r"client socket has timed out|wait timeout after \d+ms, keys|"
+        r"Timed out after \d+ seconds waiting for clients|"
+        r"Timed out initializing process group in store based barrier|failed to pass monitoredBarrier|"
+        r"reached monitoredBarrier, but received errors|"
+        r"ncclUniqueId from \[0\]",
         "A store of torch did not answer in time, or a rank did not arrive.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -218,7 +225,8 @@ CAUSES = (
     ),
     KnownCause(
         "mpi-peer",
-        r"ORTE has lost communication|PRTE has lost communication|mpirun noticed that process rank",
+        r"ORTE has lost communication|PRTE has lost communication|mpirun noticed that process rank|"
+        r"peer process has unexpectedly disconnected|Horovod has been shut down",
         "A launcher of MPI reports the end of another process or node.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -256,7 +264,8 @@ CAUSES = (
     ),
     KnownCause(
         "child-failed",
-        r"\bChildFailedError\b",
+        r"\bChildFailedError\b|Forcefully terminating all other processes|crashed with exit code -?\d|"
+        r"closing signal SIGTERM|Received 15 death signal|Failed to check the \"should dump\" flag",
         "A launcher reports that one of its processes has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,

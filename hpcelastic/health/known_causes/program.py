@@ -80,6 +80,7 @@ CAUSES = (
         Certainty.CERTAIN,
         "define the class or function at the top level of a module; do not pass locks, files or generators",
         "Python, pickle",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "state-dict",
@@ -157,12 +158,23 @@ CAUSES = (
     ),
     KnownCause(
         "hub-access",
-        r"401 Client Error|403 Client Error|\bGatedRepoError\b|\bRepositoryNotFoundError\b",
+        r"401 Client Error|403 Client Error|401 Unauthorized|429 Client Error|\bGatedRepoError\b|"
+        r"\bRepositoryNotFoundError\b",
         "A server has refused a model or a data set.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
         "accept its terms, and set the token of your account in the environment of the job",
         "huggingface_hub, errors",
+    ),
+    KnownCause(
+        "hydra",
+        r"Error executing job with overrides|Error locating target|HYDRA_FULL_ERROR",
+        "Hydra could not make or call an object of the configuration.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "set environment.HYDRA_FULL_ERROR to 1 for the whole traceback, and correct the configuration",
+        "Hydra",
+        weight=Weight.VAGUE,
     ),
     KnownCause(
         "hub-offline",
@@ -173,15 +185,17 @@ CAUSES = (
         Certainty.LIKELY,
         "download models and data before the job; nodes of many clusters have no access to the Internet",
         "huggingface_hub, errors; urllib3",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "interrupt",
-        r"\bKeyboardInterrupt\b|\bSIGINT\b",
+        r"\bKeyboardInterrupt\b|\bSIGINT\b|got signal: [12]\b|Received [12] death signal|closing signal SIGHUP",
         "The run was interrupted.",
         Blame.USER,
         Certainty.CERTAIN,
         "continue it with --resume",
         _PYTHON,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-time-limit",
@@ -194,7 +208,7 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-preemption",
-        r"DUE TO PREEMPTION",
+        r"DUE TO PREEMPTION|node was preempted|instance reclaim",
         "SLURM has preempted the job.",
         Blame.SCHEDULER,
         Certainty.CERTAIN,
@@ -213,7 +227,7 @@ CAUSES = (
     KnownCause(
         "slurm-step-ended",
         r"srun: error: [^\n]*task[^\n]*: (?:Exited with exit code [1-9]|Killed|Segmentation fault|Aborted)[\s\S]*"
-        r"CANCELLED AT \S+ \*",
+        r"CANCELLED AT \S+ \*|DUE TO TASK FAILURE",
         "SLURM has ended the step, because a task on another node has failed.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -241,12 +255,24 @@ CAUSES = (
     ),
     KnownCause(
         "munge",
-        r"Munge (?:de|en)code failed|(?:Expired|Rewound|Invalid) credential|Protocol authentication error",
+        r"Munge (?:de|en)code failed|(?:Expired|Rewound|Invalid) (?:job )?credential|[Cc]redential expired|"
+        r"Protocol authentication error",
         "The authentication of SLURM does not work on the node: munge is not running, or the clock is wrong.",
         Blame.NODE,
         Certainty.LIKELY,
         "check munge and the clock of the node",
         "MUNGE, munge(7)",
+        IncidentKind.SUSPECT,
+        Weight.DETAIL,
+    ),
+    KnownCause(
+        "slurm-client",
+        r"resolve_ctls_from_dns_srv|Could not establish a configuration source",
+        "The node has no configuration of SLURM.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "check slurm.conf or slurmd's address on the node",
+        _SLURM,
         IncidentKind.SUSPECT,
     ),
     KnownCause(
@@ -260,9 +286,12 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-configuration",
-        r"Requested node configuration is not available|Unable to create step for job|More processors requested than",
+        r"Requested node configuration is not available|Unable to create step for job|"
+        r"More processors requested than|"
+        r"Invalid generic resource|Requested nodes are busy|not enough slots available|"
+        r"Invalid (?:account|qos|partition)",
         "SLURM cannot give the requested resources.",
-        Blame.SCHEDULER,
+        Blame.PROGRAM,
         Certainty.CERTAIN,
         "compare the keys of slurm with sinfo and scontrol show partition",
         _SLURM,
