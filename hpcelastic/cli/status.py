@@ -18,7 +18,7 @@ from hpcelastic.health.verdict import format_duration
 from hpcelastic.protocol.state import Phase, name_of
 from hpcelastic.storage.paths import RunPaths
 
-_MAX_LOG_BYTES = 64 << 20
+_MAX_LOG_BYTES = 16 << 20
 """The size of event logs that are read within about a second or two."""
 
 _GREEN, _YELLOW, _RED = "32", "33", "31"
