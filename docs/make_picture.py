@@ -1,14 +1,16 @@
-"""Makes docs/recovery.svg, and the output in examples/digits/README.md, from a run of examples/demo.py.
+"""Makes the pictures of the README, and the output in examples/digits/README.md, from a run of examples/demo.py.
 
 ``python docs/make_picture.py`` runs the demo for about a minute, on a machine that does nothing else, and keeps what it
-has printed in docs/recovery.json. ``--render`` draws again from that file. The figure in the picture, the seconds that
-the loss of a node costs, must agree with the last benchmark in docs/performance; a test compares them too.
+has printed in docs/recovery.json. It draws docs/recovery.svg from that, and Chromium takes docs/report.png, a picture
+of the run's report. ``--render`` only draws again from the file. The figure in the picture, the seconds that the loss
+of a node costs, must agree with the last benchmark in docs/performance; a test compares them too.
 """
 
 import argparse
 import io
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from hpcelastic.api.run import Run
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 RECORD, PICTURE, BENCHMARK = DOCS / "recovery.json", DOCS / "recovery.svg", DOCS / "performance" / "recovery.json"
+REPORT = DOCS / "report.png"
 PAGE = ROOT / "examples" / "digits" / "README.md"
 
 COST = re.compile(r"([\d.]+) s after the SIGKILL, the workers of round \d+ had started")
@@ -49,6 +52,7 @@ def recorded() -> dict[str, Any]:
         done = subprocess.run([sys.executable, ROOT / "examples" / "demo.py", runs], capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"the demo has failed:\n{done.stdout}{done.stderr}")
+        photograph(Path(runs, "demo", "report.html"))
         logged = [line.partition("] ")[2] for line in Run(Path(runs, "demo")).logs(rank=0)]
     first, second = ([line for line in logged if line.startswith(f"round {number},")] for number in (1, 2))
     return {
@@ -56,6 +60,15 @@ def recorded() -> dict[str, Any]:
         "happened": done.stdout.partition("What happened:\n")[2].partition("\n\ntest accuracy")[0].splitlines(),
         "output": [first[-1], *second[:2], "...", logged[-1]],
     }
+
+
+def photograph(page: Path) -> None:
+    """Take the picture of a report, as wide as a page of the documentation."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        sys.exit("the picture of the report needs chromium")
+    options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=880,760", f"--screenshot={REPORT}"]
+    subprocess.run([browser, *options, page.as_uri()], check=True, capture_output=True)
 
 
 def cost(text: str) -> float | None:

@@ -50,9 +50,9 @@ WORKER_TRUTHS = {
     "a segmentation fault": Truth("program", "segmentation-fault"),
     "an abort": Truth("program", "abort"),
     "SIGKILL": Truth("unknown", "signal"),
-    "a bus error": Truth("node", "bus-error"),
+    "a bus error": Truth("program", "bus-error"),
     "an illegal instruction": Truth("program", "illegal-instruction"),
-    "an interrupt": Truth("scheduler", "interrupt"),
+    "an interrupt": Truth("user", "interrupt"),
 }
 
 NODE_TRUTHS = {
