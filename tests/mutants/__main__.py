@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.mutants import shell
 from tests.mutants.finders import TABLES, failing_simulation, failing_table, failing_tests
-from tests.mutants.test_mutants import BY_TESTS, MUTANTS
+from tests.mutants.test_mutants import BY_TESTS, MUTANTS, UNSEEN
 
 
 def found_by(name: str) -> tuple[str, list[str]]:
@@ -15,7 +15,7 @@ def found_by(name: str) -> tuple[str, list[str]]:
     patch, found = MUTANTS[name], []
     if patch.module in TABLES and (row := failing_table(patch)) is not None:
         found.append(f"table: {row.partition(':')[0]}")
-    if (history := failing_simulation(patch, profile=shell.PROFILE_OF.get(name))) is not None:
+    if name not in UNSEEN and (history := failing_simulation(patch, profile=shell.PROFILE_OF.get(name))) is not None:
         found.append(f"simulator: {history}")
     if name in BY_TESTS:
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,6 +1,6 @@
 """Possible faults of the accounts and explanations of a run. Each is one edit of the source."""
 
-from tests.protocol.under_test import EVIDENCE, EXPLANATION, JOURNAL, ROUND_FACTS, SEGMENTS, Patch
+from tests.protocol.under_test import ACCOUNT, EVIDENCE, EXPLANATION, JOURNAL, ROUND_FACTS, SEGMENTS, Patch
 
 MUTANTS = {
     "the time after the last event of a dead agent is left out": Patch(
@@ -48,6 +48,18 @@ MUTANTS = {
         EVIDENCE,
         "if event.exit_code and not event.requested:",
         "if event.exit_code:",
+    ),
+    "an agent is left out that has ended in a round whose events are kept": Patch(
+        ACCOUNT, "if life.end < began", "if life.end < until"
+    ),
+    "the time that was folded counts twice": Patch(ACCOUNT, "max(segment.begin, begin))", "segment.begin)"),
+    "the steps of folded rounds are forgotten": Patch(ROUND_FACTS, "fold.steps if fold else 0", "0"),
+    "folded faults are forgotten": Patch(ACCOUNT, "            *before.faults,\n", ""),
+    "the faults of kept rounds are folded": Patch(
+        ACCOUNT, "for fault in found.faults if fault.round < kept", "for fault in found.faults"
+    ),
+    "the sums of kept rounds are folded": Patch(
+        ACCOUNT, "for number, each in sums.items() if number < kept", "for number, each in sums.items()"
     ),
 }
 

@@ -43,7 +43,7 @@ CHECKPOINT_FILES, RETENTION = "hpcelastic.training.checkpoint_files", "hpcelasti
 LOADING = "hpcelastic.training.loading"
 JOURNAL, ROUND_FACTS = "hpcelastic.accounting.journal", "hpcelastic.accounting.rounds"
 SEGMENTS, EVIDENCE = "hpcelastic.accounting.segments", "hpcelastic.accounting.evidence"
-EXPLANATION = "hpcelastic.accounting.explanation"
+EXPLANATION, ACCOUNT = "hpcelastic.accounting.explanation", "hpcelastic.accounting.account"
 CHANNEL, TRANSFER = "hpcelastic.network.channel", "hpcelastic.network.transfer"
 
 _AS_THEY_ARE = {
