@@ -57,7 +57,7 @@ def recorded() -> dict[str, Any]:
     first, second = ([line for line in logged if line.startswith(f"round {number},")] for number in (1, 2))
     return {
         "date": datetime.now(timezone.utc).date().isoformat(),
-        "happened": done.stdout.partition("What happened:\n")[2].partition("\n\ntest accuracy")[0].splitlines(),
+        "happened": done.stdout.partition("What happened:\n")[2].partition("\n\nhpcelastic why")[0].splitlines(),
         "output": [first[-1], *second[:2], "...", logged[-1]],
     }
 
@@ -67,7 +67,7 @@ def photograph(page: Path) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         sys.exit("the picture of the report needs chromium")
-    options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=880,760", f"--screenshot={REPORT}"]
+    options = ["--headless", "--no-sandbox", "--hide-scrollbars", "--window-size=880,890", f"--screenshot={REPORT}"]
     subprocess.run([browser, *options, page.as_uri()], check=True, capture_output=True)
 
 

@@ -18,7 +18,7 @@ MEANINGS = {
     Category.LAUNCH: "workers start and compile",
     Category.RENDEZVOUS: "nodes wait for a round",
     Category.STOP: "workers stop or park",
-    Category.DETECTION: "from a fault to the end of the round",
+    Category.DETECTION: "until a fault is noticed",
     Category.HANG: "no progress",
     Category.START: "agents start",
     Category.SPARE: "nodes stand by",
@@ -27,7 +27,7 @@ MEANINGS = {
 }
 """The categories in the order of the display, each with its meaning."""
 
-_BAR = 24
+_BAR = 16
 """Characters of the longest bar."""
 
 _NO_MARKS = (
