@@ -144,6 +144,7 @@ class Agent:
         collector, self._watchdog = StackCollector(control_page.seats), Watchdog(agent.hangs, control_page)
         self._stragglers = StragglerWatch(session, spec.agent.stragglers, self._watchdog)
         self._totals = TotalsWriter(session, control_page)
+        stack.callback(self._totals.close)
         stack.callback(collector.close)
         stack.callback(self._watchdog.close)
         self._stacks = StackRecorder(

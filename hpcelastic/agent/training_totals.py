@@ -26,6 +26,9 @@ _WRITERS = 3
 _INTERVAL = 10.0
 """Seconds between two files of a node."""
 
+_CLOSE_TIMEOUT = 1.0
+"""Seconds for which the end of an agent waits for its last file."""
+
 
 def training_totals(page: ControlPage, round: int, ranks: Mapping[int, int]) -> TrainingTotals | None:
     """Return the totals of the worker with the most steps; None if none has written marks in the round.
@@ -78,12 +81,15 @@ def _seconds(time: int) -> float | None:
 
 
 class TotalsWriter:
-    """Writes the totals of the running round to a file, if this node is one of the first in the round."""
+    """Writes the totals of the running round, and at its end, to a file, if this node is one of the first in it."""
 
     def __init__(self, session: Session, page: ControlPage, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._page, self._clock = session, page, clock
         self._due: float | None = None
         """The time of the next file; None unless this node writes one."""
+
+        self._workers = WorkersOfRound(0)
+        """The newest workers of a round."""
 
         self._written: TrainingTotals | None = None
         self._thread: threading.Thread | None = None
@@ -97,16 +103,29 @@ class TotalsWriter:
         writers = [participant.node for participant in state.participants[:_WRITERS]]
         writes = state.phase is Phase.RUNNING and self._session.member.node in writers
         if not writes:
+            if self._due is not None:
+                self._begin_file()
             self._due = None
         elif self._due is None:
             self._due = self._clock() + _INTERVAL
 
     def check(self, found: WorkersOfRound) -> None:
         """Write the file if that is due. Returns at once."""
+        if found.workers:
+            self._workers = found
         if self._due is None or self._clock() < self._due:
             return
         self._due = self._clock() + _INTERVAL
-        totals = training_totals(self._page, found.round, {each.local_rank: each.rank for each in found.workers})
+        self._begin_file()
+
+    def close(self) -> None:
+        """Wait for the last file, but not long."""
+        if self._thread is not None:
+            self._thread.join(_CLOSE_TIMEOUT)
+
+    def _begin_file(self) -> None:
+        ranks = {worker.local_rank: worker.rank for worker in self._workers.workers}
+        totals = training_totals(self._page, self._workers.round, ranks)
         if totals is None or totals == self._written or (self._thread is not None and self._thread.is_alive()):
             return
         self._written = totals

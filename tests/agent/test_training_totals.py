@@ -98,8 +98,14 @@ def test_one_of_the_first_nodes_replaces_its_file_while_the_round_runs(
     eventually(lambda: one.steps() == [9])
     (log,) = read_logs(one.paths.training_totals).values()
     assert isinstance(log[0], LoggedEvent) and log[0].node == "n2" and log[0].up is not None
-    one.observe(Phase.JOINING)
+    train(page, 0, 11)
+    one.wait(1.0)
+    one.found = WorkersOfRound(0)  # they have ended
+    one.wait(0.0)
+    one.observe(Phase.SUCCEEDED)
     assert one.writer.seconds_left() is None
+    one.writer.close()
+    assert one.steps() == [11], "the end of the round is in the file too"
 
 
 def test_other_nodes_write_no_file(node: Callable[[int], Node], page: ControlPage) -> None:

@@ -9,8 +9,10 @@ ROOT = Path(__file__).parents[2]
 
 TESTED = [
     "demo.py",
+    "digits/trackers.py",
     "digits/train.py",
     "digits/train_elastic.py",
+    "digits/train_tracked.py",
     "frameworks/elastic_accelerate.py",
     "frameworks/elastic_lightning.py",
     "frameworks/elastic_transformers.py",
