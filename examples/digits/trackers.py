@@ -1,11 +1,12 @@
 """One run of a tracker for the whole training, over all rounds, nodes and requeues: in files, without a server.
 
 The tracker has the steps up to `last_step`. The rank that logs may be another one in each round, on another node. It
-asks the tracker what it has already, so no step is logged twice. What the last rank has not logged any more is in the
-state of the training.
+asks the tracker what it has already, so a step is not logged twice. What the last rank has not logged any more is in
+the state of the training.
 """
 
 import os
+import time
 from pathlib import Path
 from typing import Protocol
 
@@ -72,8 +73,11 @@ class MLflow:
 class WandB:
     """A run of Weights & Biases. ``wandb sync`` uploads it, unless ``WANDB_MODE`` is ``online``.
 
-    What an offline run has cannot be read again, so the newest step is in a file of its own.
+    A process of wandb writes the files some time later, and they cannot be read again. So a step counts as logged after
+    ten seconds, and after a crash the steps since then are logged once more.
     """
+
+    DELAY = 10.0
 
     def __init__(self, directory: Path, name: str) -> None:
         os.environ.setdefault("WANDB_MODE", "offline")
@@ -82,14 +86,21 @@ class WandB:
         self._run = wandb.init(project="hpcelastic", id=name, resume="allow", dir=directory)
         self._record = directory / "wandb-step"
         self.last_step = int(self._record.read_text()) if self._record.exists() else 0
+        self._noted, self._note = self.last_step, time.monotonic()
 
     def log(self, step: int, loss: float) -> None:
         self._run.log({"loss": loss}, step=step)
-        with publish(self._record) as file:
-            file.write(str(step).encode())
+        if time.monotonic() - self._note >= self.DELAY:
+            self._write(self._noted)
+            self._noted, self._note = step, time.monotonic()
 
     def close(self) -> None:
         self._run.finish()
+        self._write(self.last_step)
+
+    def _write(self, step: int) -> None:
+        with publish(self._record) as file:
+            file.write(str(step).encode())
 
 
 TRACKERS = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}

@@ -94,3 +94,20 @@ def test_the_measured_times_of_the_readme_are_those_of_the_benchmark() -> None:
     ):
         times = [seconds for seconds in recovery.seconds(BENCHMARK, scenario, side) if seconds is not None]
         assert float(shown) == pytest.approx(statistics.median(times), rel=0.05)
+
+
+def test_the_measured_times_of_the_comparison_are_those_of_the_benchmark() -> None:
+    text = (DOCS / "comparison.md").read_text()
+    rows = {
+        "SIGKILL of a worker: all train again after": "SIGKILL of a worker",
+        "SIGKILL of the last node": "SIGKILL of the last node",
+        "SIGKILL of the first node": "SIGKILL of the first node",
+    }
+    for label, scenario in rows.items():
+        (row,) = re.findall(rf"^\| {label} \| (.*) \|$", text, re.MULTILINE)
+        for shown, side in zip(row.split(" | "), ("hpcelastic", "torchrun", "ft_launcher", "torchft"), strict=False):
+            times = [seconds for seconds in recovery.seconds(BENCHMARK, scenario, side) if seconds is not None]
+            if shown == "never":
+                assert not times
+            else:
+                assert float(shown.removesuffix(" s")) == pytest.approx(statistics.median(times), rel=0.05)
