@@ -25,7 +25,7 @@ def _short(text: str) -> str:
 
 
 def _describe_events(events: list[LoggedEvent]) -> Iterator[tuple[LoggedEvent, str]]:
-    last_version = 0
+    last_version, last_state = 0, ""
     slow: set[tuple[int, int]] = set()
     for logged in events:
         if isinstance(logged.event, StateChanged):
@@ -38,6 +38,8 @@ def _describe_events(events: list[LoggedEvent]) -> Iterator[tuple[LoggedEvent, s
                 continue
             slow |= ranks
         text = _describe(logged)
+        if isinstance(logged.event, StateChanged):  # another version may only differ in what other events tell
+            text, last_state = "" if text == last_state else text, text
         if text:
             yield logged, text
 

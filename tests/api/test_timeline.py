@@ -88,6 +88,11 @@ HANG = HangExamined(
             ["n1: round 2: rank 3 is slow"],
             id="stragglers",
         ),
+        pytest.param(
+            [STATE, replace(STATE, version=3), replace(STATE, version=4, round=2)],
+            ["running   round 1: all nodes are ready", "running   round 2: all nodes are ready"],
+            id="a version without another phase or reason",
+        ),
         pytest.param([RunEnded(phase=Phase.SUCCEEDED, reason="x")], [], id="other events are left out"),
         pytest.param(
             [UnknownEvent("node painted", {"colour": "green", "layers": [1]})],
