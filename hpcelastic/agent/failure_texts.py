@@ -27,6 +27,9 @@ _EXCEPTION = re.compile(
 )
 """The last line of a traceback whose beginning is not in the text."""
 
+_ENDS = re.compile(r"[\w.]+(?:: |:?$)")
+"""The last line of a traceback: the exception, and its message if it has one."""
+
 
 def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tuple[str, str, float]:
     """Return one line, a traceback (may be empty) and a wall-clock time for a worker that ended with ``exit_code``.
@@ -66,7 +69,7 @@ def _last_exception(text: str) -> str:
     for line in text.splitlines():
         if line == _TRACEBACK:
             inside, ignored = True, "Exception ignored in" in before
-        elif line[:1].strip() and (inside or (before[:1] in " \t╰" and _EXCEPTION.fullmatch(line.strip()))):
+        elif _ENDS.match(line) if inside else before[:1] in " \t╰" and _EXCEPTION.fullmatch(line.rstrip()):
             if not ignored:
                 found = line
             inside = ignored = False

@@ -1,4 +1,4 @@
-"""The part at fault, from the end of a worker's log alone, in 400 tails after the forms of public reports.
+"""The part at fault, from the end of a worker's log alone, in 560 tails after the forms of public reports.
 
 Each tail has the part at fault as the report tells it, which the tail alone may not show, and the address of the
 report. One half of the first 200 was never read when the causes were written: its figure is the one that counts. Which
@@ -20,7 +20,7 @@ from hpcelastic.agent.failure_texts import describe_failure
 from hpcelastic.health.known_causes import explain
 
 TAILS = Path(__file__).with_name("tails")
-LEAST = {"unseen": 0.80, "seen": 0.90, "seen later": 0.85}
+LEAST = {"unseen": 0.84, "seen": 0.93, "seen later": 0.88}
 """The least share that may be right. A change of a rule must not make them worse."""
 
 
@@ -33,7 +33,7 @@ def tails(half: str) -> Iterator[dict[str, Any]]:
         for line in path.read_text().splitlines():
             tail = json.loads(line)
             seen = "seen" if hashlib.sha256(tail["id"].encode()).digest()[0] % 2 == 0 else "unseen"
-            if half == ("seen later" if path.stem.endswith("2") else seen):
+            if half == ("seen later" if path.stem[-1].isdigit() else seen):
                 yield tail
 
 
@@ -60,7 +60,7 @@ def test_the_part_at_fault_follows_from_the_end_of_a_log(half: str, tmp_path: Pa
 
 def test_each_tail_is_whole() -> None:
     found = [tail for half in LEAST for tail in tails(half)]
-    assert len(found) == len({tail["id"] for tail in found}) == 400
+    assert len(found) == len({tail["id"] for tail in found}) == 560
     parts = {"program", "node", "network", "filesystem", "scheduler", "user", "unknown"}
     for tail in found:
         assert tail["blame"] in parts and tail["text"].strip() and tail["source"] and tail["what"]

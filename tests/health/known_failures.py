@@ -266,6 +266,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "slurm-client": ("srun: fatal: Could not establish a configuration source",),
     "hydra": ("Error executing job with overrides: ['data=mp']",),
+    "memory-hardware": ("Memory failure: 0x9f: Killing python:816 due to hardware memory corruption",),
 }
 
 NEAR_MISSES: dict[str, tuple[str, ...]] = {
@@ -398,4 +399,5 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "object-store": ("the store is an object",),
     "slurm-client": ("the configuration was found",),
     "hydra": ("overrides of the job",),
+    "memory-hardware": ("EDAC MC0: 1 CE memory read error",),
 }

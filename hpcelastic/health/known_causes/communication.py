@@ -77,13 +77,14 @@ CAUSES = (
     ),
     KnownCause(
         "infiniband",
-        r"(?:ibv_\w+|wrap_ibv_\w+).*failed|Got completion .*(?:status|error)[ =]*(?:12|5)\b|"
+        r"(?:ibv_\w+|wrap_ibv_\w+).*failed|Got completion .*(?:status|error)[ =]*12\b|"
         r"[Tt]ransport retry count(?:er)? exceeded|async event ?: ?port (?:error|down)",
         "An operation on InfiniBand has failed.",
         Blame.NETWORK,
         Certainty.LIKELY,
         "check the ports and cables of the nodes (ibstat, perfquery) and the memory limit (ulimit -l)",
         "rdma-core, ibverbs; NVIDIA, NCCL: troubleshooting",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "libfabric",
@@ -145,7 +146,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-remote",
-        r"remote process exited or there was a network error|ncclRemoteError|Socket recv failed while polling|"
+        r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
+        r"Got completion .*(?:status|error)[ =]*5\b|"
+        r"Socket recv failed while polling|"
         r"Connection closed by localRank",
         "Another rank has ended, or its connection was lost.",
         Blame.UNKNOWN,
@@ -155,8 +158,8 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-system",
-        r"unhandled system error|ncclSystemError",
-        "A system call of NCCL has failed.",
+        r"unhandled system error|ncclSystemError|ncclInternalError|internal error - please report",
+        "A system call of NCCL, or NCCL itself, has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,
         "set environment.NCCL_DEBUG to WARN for the reason",
@@ -226,12 +229,13 @@ CAUSES = (
     KnownCause(
         "mpi-peer",
         r"ORTE has lost communication|PRTE has lost communication|mpirun noticed that process rank|"
-        r"peer process has unexpectedly disconnected|Horovod has been shut down",
-        "A launcher of MPI reports the end of another process or node.",
+        r"peer process has unexpectedly disconnected|Horovod has been shut down|\b(?:RayActorError|"
+        r"ActorDiedError|WorkerCrashedError)\b",
+        "MPI, Horovod or Ray reports the end of another process or node.",
         Blame.UNKNOWN,
         Certainty.ECHO,
         _ELSEWHERE,
-        "Open MPI",
+        "Open MPI; Horovod; Ray",
     ),
     KnownCause(
         "nccl-usage",
@@ -264,7 +268,8 @@ CAUSES = (
     ),
     KnownCause(
         "child-failed",
-        r"\bChildFailedError\b|Forcefully terminating all other processes|crashed with exit code -?\d|"
+        r"\b(?:ChildFailedError|ProcessExitedException|SIGTERMException)\b|died with <Signals|"
+        r"Forcefully terminating all other processes|crashed with exit code -?\d|"
         r"closing signal SIGTERM|Received 15 death signal|Failed to check the \"should dump\" flag",
         "A launcher reports that one of its processes has failed.",
         Blame.UNKNOWN,

@@ -43,7 +43,8 @@ CAUSES = (
     ),
     KnownCause(
         "gpu-lost",
-        r"GPU (?:is lost|has fallen off the bus)|fallen off the bus",
+        r"GPU (?:is lost|has fallen off the bus)|fallen off the bus|Unable to determine the device handle|"
+        r"GPU [Rr]eset [Rr]equired",
         "The driver has lost the connection to a GPU.",
         Blame.NODE,
         Certainty.CERTAIN,
@@ -125,7 +126,8 @@ CAUSES = (
     ),
     KnownCause(
         "nvlink-peers",
-        r"P2P is disabled between NVLINK connected GPUs|transport/nvls\.cc[^\n]*WARN[^\n]*(?:Cuda failure|failed)",
+        r"P2P is disabled between NVLINK connected GPUs|Failed to bind NVLink SHARP|"
+        r"transport/nvls\.cc[^\n]*WARN[^\n]*(?:Cuda failure|failed)",
         "GPUs of the node do not reach each other over NVLink: the fabric manager or a connection has failed.",
         Blame.NODE,
         Certainty.LIKELY,

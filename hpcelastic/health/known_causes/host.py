@@ -310,6 +310,17 @@ CAUSES = (
         IncidentKind.SUSPECT,
     ),
     KnownCause(
+        "memory-hardware",
+        r"hardware memory corruption|EDAC [^\n]*\bUE\b|Machine [Cc]heck [^\n]*[Uu]ncorrect",
+        "The memory of the node has an uncorrectable error.",
+        Blame.NODE,
+        Certainty.CERTAIN,
+        "drain the node, and have the module replaced",
+        "Linux, EDAC and hwpoison",
+        IncidentKind.HARDWARE,
+        Weight.DETAIL,
+    ),
+    KnownCause(
         "illegal-instruction",
         r"\bSIGILL\b|Illegal instruction",
         "A library was built for another processor.",
@@ -329,7 +340,7 @@ CAUSES = (
     ),
     KnownCause(
         "segmentation-fault",
-        r"\bSIGSEGV\b|Segmentation fault",
+        r"killed by SIGSEGV|Segmentation fault|Caught signal 11\b",
         "A process has accessed invalid memory.",
         Blame.PROGRAM,
         Certainty.LIKELY,
