@@ -27,7 +27,7 @@ _EXCEPTION = re.compile(
 )
 """The last line of a traceback whose beginning is not in the text."""
 
-_ENDS = re.compile(r"[\w.]+(?:: |:?$)")
+_ENDS = re.compile(r"[\w.<>]+(?:: |:?$)")
 """The last line of a traceback: the exception, and its message if it has one."""
 
 

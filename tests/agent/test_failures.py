@@ -170,6 +170,23 @@ LOGS = {
         "[rank3]: ValueError: y\n",
         "ValueError: y (exit status 1)",
     ),
+    "a class within a function": (
+        'Traceback (most recent call last):\n  File "t.py", line 9\n    g()\n__main__.main.<locals>.Bad: y\n',
+        "__main__.main.<locals>.Bad: y (exit status 1)",
+    ),
+    "a traceback without its beginning": (
+        '    g()\n  File "t.py", line 9, in g\nOSError: y\n',
+        "OSError: y (exit status 1)",
+    ),
+    "a launcher's prefix": (
+        'n1: Traceback (most recent call last):\nn1:   File "t.py", line 9\nn1: ValueError: y\nn1: killing 7\n',
+        "ValueError: y (exit status 1)",
+    ),
+    "an exception that was ignored": (
+        'Traceback (most recent call last):\n  File "t.py"\nValueError: y\n'
+        'Exception ignored in: <f>\nTraceback (most recent call last):\n  File "t.py"\nOSError: z\n',
+        "ValueError: y (exit status 1)",
+    ),
     "traceback that was cut off": ("Traceback (most recent call last):\n  File\n    f()\n", "exit status 1"),
     "empty": ("", "exit status 1"),
 }
