@@ -6,8 +6,6 @@ from enum import Enum
 class Category(str, Enum):
     """The categories of node time. Each instant of each node belongs to exactly one."""
 
-    __str__ = str.__str__  # in JSON, as the key of an object
-
     QUEUE = "queue"
     """A node that was requested does not run: its job waits in SLURM's queue, or the node has failed."""
 

@@ -20,7 +20,7 @@ _MAX_MESSAGE = 200
 """Characters of a message that fit into one line."""
 
 _TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(r'(?P<prefix>.*?)Traceback \(most recent call last\):$|(?P<other>\S.*?[\s:])?  File "')
+_FRAME = re.compile(rf'(?P<prefix>.*?){re.escape(_TRACEBACK)}$|(?P<other>\S.*?[\s:])?  File "')
 _EXCEPTION = re.compile(
     r"(?:(?:\w+\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Failed))"
     r"(?::.*)?"

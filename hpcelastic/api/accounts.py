@@ -5,9 +5,8 @@ import os
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import replace
 
-from hpcelastic.accounting import Account, Category, Fault, Fold, Job, Journal, account, fold
+from hpcelastic.accounting import Account, Fold, Job, Journal, account, fold
 from hpcelastic.accounting.journal import SECOND, log_of
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import StoreError
@@ -76,7 +75,7 @@ def read_fold(paths: RunPaths) -> Fold | None:
     """Return the account of the first rounds that an earlier command has left; None if there is none for this one."""
     try:
         data = files.read_json(paths.account)
-        return None if data is None else _with_categories(decode(Fold, data))
+        return None if data is None else decode(Fold, data)
     except (StoreError, DecodeError):
         return None
 
@@ -95,14 +94,3 @@ def _fold(paths: RunPaths, journal: Journal, found: Account) -> None:
     if folded is not None:
         with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
             files.publish(paths.account, files.to_json(encode(folded)))
-
-
-def _with_categories(found: Fold) -> Fold:
-    """Return a fold whose categories are such, instead of their names, as they are in JSON."""
-    faults = tuple(replace(fault, cost=_by_category(fault)) for fault in found.faults)
-    categories = {category: found.categories.get(category, 0) for category in Category}
-    return replace(found, categories=categories, faults=faults)
-
-
-def _by_category(fault: Fault) -> dict[Category, int]:
-    return {category: fault.cost[category] for category in Category if category in fault.cost}

@@ -47,7 +47,7 @@ def encode(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
     if isinstance(value, Mapping):
-        return {str(key): encode(item) for key, item in value.items()}
+        return {str(encode(key)): encode(item) for key, item in value.items()}
     return value
 
 
@@ -75,12 +75,19 @@ def _reader(hint: Any, complete: bool) -> Read:
     if origin is tuple:
         return _tuple(_reader(args[0], complete))
     if origin is not None and issubclass(origin, Mapping):
-        return _mapping(_whole_number if args[0] is int else _unchanged, _reader(args[1], complete))
+        return _mapping(_key(args[0], complete), _reader(args[1], complete))
     if dataclasses.is_dataclass(hint):
         return _dataclass(hint, complete)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _one_of([member.value for member in hint], {member.value: member for member in hint})
     return _float if hint is float else _plain(hint)
+
+
+def _key(hint: Any, complete: bool) -> Read:
+    """Return the function that reads a key of an object, which is a text in JSON."""
+    if hint is int:
+        return _whole_number
+    return _reader(hint, complete) if isinstance(hint, type) and issubclass(hint, enum.Enum) else _unchanged
 
 
 def _dataclass(kind: Any, complete: bool) -> Read:

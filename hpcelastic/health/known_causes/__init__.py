@@ -14,7 +14,7 @@ CAUSES = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
 _ECHOES = tuple(cause for cause in CAUSES if cause.certainty is Certainty.ECHO)
 _DETAILS = tuple(cause for cause in CAUSES if cause.weight is Weight.DETAIL)
 _VAGUE = tuple(cause for cause in CAUSES if cause.weight is Weight.VAGUE)
-_USUAL = tuple(cause for cause in CAUSES if cause not in {*_ECHOES, *_DETAILS, *_VAGUE})
+_USUAL = tuple(cause for cause in CAUSES if cause.weight is Weight.USUAL and cause.certainty is not Certainty.ECHO)
 
 _END = re.compile(r"(?:exit status \d+|killed by SIG(?!KILL)\w+)")
 """A message that only tells how a process has ended, which may be an echo. SIGKILL comes from outside."""
