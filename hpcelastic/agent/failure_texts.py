@@ -20,9 +20,11 @@ _MAX_MESSAGE = 200
 """Characters of a message that fit into one line."""
 
 _TRACEBACK = "Traceback (most recent call last):"
-_FRAME = re.compile(rf'(?P<prefix>.*?){re.escape(_TRACEBACK)}$|(?P<other>\S.*?[\s:])?  File "')
+_FRAME = re.compile(
+    rf'(?P<prefix>.*?){re.escape(_TRACEBACK)}$|(?P<other>\S.*?[\s:]|  )?  File "|(?P<boxed>\S.*?\s)[│╭╰][ ─]'
+)
 _EXCEPTION = re.compile(
-    r"(?:(?:\w+\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Failed))"
+    r"(?:(?:\w+\.)+[A-Z]\w*|[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Expired|Timeout|Closed|Found|Failed)|Exception)"
     r"(?::.*)?"
 )
 """The last line of a traceback whose beginning is not in the text."""
@@ -58,7 +60,7 @@ def _without_prefixes(text: str) -> str:
     for line in text.splitlines():
         begins = _FRAME.match(line)
         if begins is not None:
-            prefix = begins["prefix"] or begins["other"] or ""
+            prefix = begins["prefix"] or begins["other"] or begins["boxed"] or ""
         found.append(line.removeprefix(prefix))
     return "\n".join(found)
 
@@ -78,7 +80,9 @@ def _last_exception(text: str) -> str:
 
 
 def _truncate(line: str) -> str:
-    return line if len(line) <= _MAX_MESSAGE else line[: _MAX_MESSAGE - 1] + "…"
+    """Return the line without its middle if it is too long: both ends tell what happened."""
+    end = _MAX_MESSAGE // 4
+    return line if len(line) <= _MAX_MESSAGE else f"{line[: _MAX_MESSAGE - end - 1]}…{line[-end:]}"
 
 
 def describe_exit(exit_code: int) -> str:

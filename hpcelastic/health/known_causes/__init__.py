@@ -12,7 +12,14 @@ CAUSES = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES)
 """All known causes, in the order in which they are tried."""
 
 _ECHOES = tuple(cause for cause in CAUSES if cause.certainty is Certainty.ECHO)
-_DETAILS = tuple(cause for cause in CAUSES if cause.weight is Weight.DETAIL)
+_DETAILS = tuple(
+    sorted(
+        (cause for cause in CAUSES if cause.weight is Weight.DETAIL),
+        key=lambda cause: cause.certainty is Certainty.ECHO,
+    )
+)
+"""An echo tells less than any other detail."""
+
 _VAGUE = tuple(cause for cause in CAUSES if cause.weight is Weight.VAGUE)
 _USUAL = tuple(cause for cause in CAUSES if cause.weight is Weight.USUAL and cause.certainty is not Certainty.ECHO)
 

@@ -47,7 +47,7 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-no-interface",
-        r"no socket interface found|Bootstrap : no socket interface|neither AF_INET\(2\) nor AF_INET6",
+        r"no socket interface found|Bootstrap : no socket interface|NET/Socket : 0 interfaces found|neither AF_INET\(2\) nor AF_INET6",
         "NCCL found no network interface.",
         Blame.NETWORK,
         Certainty.CERTAIN,
@@ -84,6 +84,16 @@ CAUSES = (
         Certainty.LIKELY,
         "check the ports and cables of the nodes (ibstat, perfquery) and the memory limit (ulimit -l)",
         "rdma-core, ibverbs; NVIDIA, NCCL: troubleshooting",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "efa-address",
+        r"NET/OFI (?:Unable to insert remote address|Request [^\n]*UNDELIVERABLE)",
+        "The network adapter cannot reach another node.",
+        Blame.NETWORK,
+        Certainty.LIKELY,
+        "let the security group of the nodes permit all traffic within itself",
+        "Amazon EC2, Elastic Fabric Adapter",
         weight=Weight.DETAIL,
     ),
     KnownCause(
@@ -158,8 +168,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-system",
-        r"unhandled system error|ncclSystemError|ncclInternalError|internal error - please report",
-        "A system call of NCCL, or NCCL itself, has failed.",
+        r"unhandled system error|ncclSystemError|ncclInternalError|ProcessGroupNCCL\.cpp:\d+, internal error|"
+        r"\bHccl\w+, error code is\b",
+        "A system call of NCCL, NCCL itself, or a library like it has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,
         "set environment.NCCL_DEBUG to WARN for the reason",

@@ -114,6 +114,16 @@ CAUSES = (
         _ERRNO,
     ),
     KnownCause(
+        "openblas-threads",
+        r"blas_thread_init: pthread_create failed",
+        "The user or the job has more threads than its limit, and OpenBLAS has interrupted the process.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "set OPENBLAS_NUM_THREADS, or raise the limit (ulimit -u)",
+        "OpenBLAS, blas_server.c",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "processes",
         r"can't start new thread|pthread_create failed|[Tt]hread creation failed|"
         r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
@@ -180,6 +190,15 @@ CAUSES = (
         "torch.save",
     ),
     KnownCause(
+        "file-locked",
+        r"unable to lock file, errno = 11\b",
+        "Two processes have opened the same file.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "write the file from one rank only, and open it after a barrier",
+        "HDF5, file locking",
+    ),
+    KnownCause(
         "file-locks",
         r"No locks available|\bENOLCK\b|unable to lock file|database is locked|SQLite database: locking protocol",
         "The filesystem has not locked a file.",
@@ -221,7 +240,8 @@ CAUSES = (
     ),
     KnownCause(
         "container-runtime",
-        r"nvidia-container-cli\b|[Ee]rror running hook|hooks\.d/\S+ exited with return code|failed to exec fusermount",
+        r"nvidia-container-cli\b|[Ee]rror running hook|failed to exec fusermount|"
+        r"(?<!No space left on device\n)\[ERROR\] [^\n]*hooks\.d/\S+ exited with return code",
         "The node cannot start a container: a program or a permission for it is missing.",
         Blame.NODE,
         Certainty.LIKELY,

@@ -10,7 +10,7 @@ _SLURM = "SLURM, srun and slurmstepd"
 CAUSES = (
     KnownCause(
         "poisoned-state",
-        r"\bPoisonedState\b|the loss is (?:nan|inf|-inf)",
+        r"\bPoisonedState\b|\bloss is (?:nan|inf|-inf)\b|found NaN in local grad norm",
         "The loss is not a number any more, or has risen suddenly.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -139,6 +139,24 @@ CAUSES = (
         "torch.compile",
     ),
     KnownCause(
+        "cuda-toolkit",
+        r"Installed CUDA version \S+ does not match the version torch was compiled with",
+        "The CUDA toolkit of the node differs from the one of PyTorch, so an extension cannot be compiled.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "load the module of the same version in slurm.setup, or install PyTorch for this version",
+        "torch.utils.cpp_extension; DeepSpeed, op_builder",
+    ),
+    KnownCause(
+        "mpi-start",
+        r"It looks like MPI_INIT failed|An error occurred in MPI_Init",
+        "MPI could not start in this process.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "check that the library of MPI fits the launcher (srun --mpi=list), and the process's environment",
+        "Open MPI, MPI_Init(3)",
+    ),
+    KnownCause(
         "recursion",
         r"\bRecursionError\b",
         "Functions have called each other too deeply.",
@@ -195,11 +213,10 @@ CAUSES = (
         Certainty.CERTAIN,
         "continue it with --resume",
         _PYTHON,
-        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-time-limit",
-        r"DUE TO TIME LIMIT",
+        r"DUE TO TIME LIMIT|this job is timed-out",
         "SLURM has ended the job at its time limit.",
         Blame.SCHEDULER,
         Certainty.CERTAIN,
@@ -208,7 +225,7 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-preemption",
-        r"DUE TO PREEMPTION|node was preempted|instance reclaim",
+        r"DUE TO PREEMPTION|this job is preempted|node was preempted|instance reclaim",
         "SLURM has preempted the job.",
         Blame.SCHEDULER,
         Certainty.CERTAIN,
@@ -245,13 +262,32 @@ CAUSES = (
         _SLURM,
     ),
     KnownCause(
+        "slurm-requeue",
+        r"DUE TO JOB REQUEUE",
+        "SLURM has requeued the job.",
+        Blame.SCHEDULER,
+        Certainty.CERTAIN,
+        "nothing: the job starts again",
+        _SLURM,
+    ),
+    KnownCause(
         "slurm-cancelled",
-        r"CANCELLED AT",
+        r"\bJOB \S+ ON \S+ CANCELLED AT",
         "The job was cancelled.",
         Blame.USER,
         Certainty.LIKELY,
         "continue it with --resume",
         _SLURM,
+    ),
+    KnownCause(
+        "slurm-step-cancelled",
+        r"\bSTEP \S+ ON \S+ CANCELLED AT",
+        "The step was ended: one of its tasks has failed, or somebody has cancelled it.",
+        Blame.UNKNOWN,
+        Certainty.LIKELY,
+        "look for the first failure of another rank: hpcelastic status",
+        _SLURM,
+        weight=Weight.VAGUE,
     ),
     KnownCause(
         "munge",
@@ -276,17 +312,8 @@ CAUSES = (
         IncidentKind.SUSPECT,
     ),
     KnownCause(
-        "slurm-controller",
-        r"Unable to contact slurm controller|Batch job submission failed|Unable to confirm allocation",
-        "SLURM's controller does not answer, or has refused the request.",
-        Blame.SCHEDULER,
-        Certainty.LIKELY,
-        "see the rest of the message; scontrol ping shows whether the controller answers",
-        _SLURM,
-    ),
-    KnownCause(
         "slurm-configuration",
-        r"Requested node configuration is not available|Unable to create step for job|"
+        r"Requested node configuration is not available|Memory specification can not be satisfied|Unable to create step for job|"
         r"More processors requested than|"
         r"Invalid generic resource|Requested nodes are busy|not enough slots available|"
         r"Invalid (?:account|qos|partition)",
@@ -294,6 +321,15 @@ CAUSES = (
         Blame.PROGRAM,
         Certainty.CERTAIN,
         "compare the keys of slurm with sinfo and scontrol show partition",
+        _SLURM,
+    ),
+    KnownCause(
+        "slurm-controller",
+        r"Unable to contact slurm controller|Batch job submission failed|Unable to confirm allocation",
+        "SLURM's controller does not answer, or has refused the request.",
+        Blame.SCHEDULER,
+        Certainty.LIKELY,
+        "see the rest of the message; scontrol ping shows whether the controller answers",
         _SLURM,
     ),
 )
