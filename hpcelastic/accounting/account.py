@@ -47,6 +47,9 @@ class Account:
     at_risk: int | None
     """Number of steps of a running round that are not saved; None if it is unknown or the run has ended."""
 
+    abandoned: bool = False
+    """Whether no agent is left, although the run has not ended."""
+
     @property
     def total(self) -> int:
         """The time of all nodes that were requested or allocated."""
@@ -144,6 +147,7 @@ def account(journal: Journal) -> Account:
         sums=sum(_sums(rounds, end).values(), before.sums),
         final=final,
         at_risk=None if final or newest is None else _at_risk(newest),
+        abandoned=journal.abandoned and not final,
     )
 
 

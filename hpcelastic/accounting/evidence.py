@@ -72,6 +72,7 @@ class RoundEvidence:
     def __init__(self, journal: Journal, account: Account, number: int, texts: Mapping[int, FailureText]) -> None:
         rounds = account.rounds
         self.round, self._texts = rounds[number], texts
+        self.abandoned, self.jobs = account.abandoned, journal.jobs
         round = self.round
         end = round.ended if round.ended is not None else journal.end
         begin = max(round.began or 0, end - _BEFORE)

@@ -65,6 +65,78 @@ def explain_round(journal: Journal, account: Account, number: int, texts: Mappin
 # Rules, in the order in which they are tried. Each returns an explanation without round and chain, or None.
 
 
+def _abandoned(evidence: RoundEvidence) -> Explanation | None:
+    """A round that was not ended, because no agent is left."""
+    if evidence.round.ended is not None or not evidence.abandoned:
+        return None
+    states = {state for job in evidence.jobs for state in job.ended}
+    (state,) = states if len(states) == 1 else ("",)
+    if state in _JOB_ENDS:
+        id, cause, blame, remedy = _JOB_ENDS[state]
+        certainty = Certainty.LIKELY if blame is Blame.USER else Certainty.CERTAIN
+        return Explanation(
+            id=id, cause=f"No agent is left: {cause}.", blame=blame, certainty=certainty, remedy=remedy
+        )
+    resume = "continue the run with --resume"
+    if any(event.signal == "SIGTERM" for _, _, event in evidence.of(SignalReceived)):
+        cause = "No agent is left: they received SIGTERM, and have not left in time."
+        return Explanation(
+            id="stopped-run",
+            cause=cause,
+            blame=Blame.UNKNOWN,
+            certainty=Certainty.LIKELY,
+            remedy=f"see sacct -j JOB -o JobID,State,Reason for the reason; {resume}",
+        )
+    told = f", and SLURM calls the jobs {', '.join(sorted(states))}" if states else ""
+    return Explanation(
+        id="",
+        cause=f"No agent is left, and none has told why{told}.",
+        blame=Blame.UNKNOWN,
+        certainty=None,
+        remedy=f"see sacct -j JOB -o JobID,State,Reason, and the kernel's logs of the nodes; {resume}",
+    )
+
+
+_LIMIT = (
+    "slurm-time-limit",
+    "SLURM has ended the job at its time limit",
+    Blame.SCHEDULER,
+    "continue the run with --resume; with run.total_time it requeues itself",
+)
+_NODE_FAILED = (
+    "slurm-node-failure",
+    "SLURM has ended the job because a node has failed",
+    Blame.NODE,
+    "see sinfo -R for the node; continue the run with --resume",
+)
+
+_JOB_ENDS = {
+    "TIMEOUT": _LIMIT,
+    "DEADLINE": _LIMIT,
+    "NODE_FAIL": _NODE_FAILED,
+    "BOOT_FAIL": _NODE_FAILED,
+    "CANCELLED": (
+        "slurm-cancelled",
+        "the job was cancelled",
+        Blame.USER,
+        "continue the run with --resume",
+    ),
+    "PREEMPTED": (
+        "slurm-preemption",
+        "SLURM has preempted the job",
+        Blame.SCHEDULER,
+        "continue the run with --resume; with slurm.requeue it requeues itself",
+    ),
+    "OUT_OF_MEMORY": (
+        "memory-limit",
+        "the job has used more memory than its limit",
+        Blame.PROGRAM,
+        "request more memory (slurm.memory); continue the run with --resume",
+    ),
+}
+"""The id, the cause, the part at fault and the remedy for the final state of a job. Source: squeue(1)."""
+
+
 def _no_fault(evidence: RoundEvidence) -> Explanation | None:
     """A round that goes on, or has succeeded."""
     if evidence.round.ended is None:
@@ -263,7 +335,7 @@ def _unknown(round: Round) -> Explanation:
     )
 
 
-_RULES = (_no_fault, _closed, _hang, _planned, _hardware, _lost, _worker)
+_RULES = (_abandoned, _no_fault, _closed, _hang, _planned, _hardware, _lost, _worker)
 
 
 def worst_round(account: Account) -> int | None:
@@ -271,6 +343,8 @@ def worst_round(account: Account) -> int | None:
     if not account.rounds:
         return None
     newest = account.rounds[max(account.rounds)]
+    if newest.ended is None and account.abandoned:
+        return newest.number
     faulty = [number for number, each in account.rounds.items() if each.failed]
     ended_otherwise = newest.ended is not None and not newest.succeeded
     return max(faulty) if faulty and (newest.failed or not ended_otherwise) else newest.number

@@ -58,6 +58,9 @@ class Job:
     nodes: int | None
     """Number of its nodes; None if it is not known until the job starts. That of an array is its number of elements."""
 
+    ended: tuple[str, ...] = ()
+    """SLURM's states of the job, or of the elements of the array, if no agent is left; empty if they are unknown."""
+
 
 @dataclass(frozen=True)
 class Journal:
@@ -72,7 +75,13 @@ class Journal:
     """The newest totals of the running round that are in files, by node."""
 
     now: int | None = None
-    """The present time, if the run has not ended and its agents may be alive."""
+    """The present time, if the run has not ended."""
+
+    last_sign: int | None = None
+    """The time of the last renewal of a lease by any agent, if the run has not ended; None if it is unknown."""
+
+    abandoned: bool = False
+    """Whether the last renewal is so long ago that no agent is alive, although the run has not ended."""
 
     fold: Fold | None = None
     """The account of the first rounds, whose events the logs need not have."""

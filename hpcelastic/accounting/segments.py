@@ -101,7 +101,7 @@ def _life(log: Log, journal: Journal, death: int | None) -> Life:
     if not ended and death is not None:
         end = max(last, death)
     elif not ended and journal.now is not None:
-        end = max(last, journal.now)
+        end = max(last, journal.now if journal.last_sign is None else min(journal.now, journal.last_sign))
     if started is None:
         return Life(log, first, end, last, log.name)
     begin, machine = min(first, log.at(started.launched) or first), started.machine or log.name

@@ -29,6 +29,9 @@ _EXCEPTION = re.compile(
 )
 """The last line of a traceback whose beginning is not in the text."""
 
+_OF_LAUNCHER = re.compile(r"[\w.]*\b(?:ChildFailedError|ProcessExitedException|ProcessRaisedException)\b")
+"""An exception of a launcher that reports the failure of its process, which may be in the text as well."""
+
 _ENDS = re.compile(r"[\w.<>]+(?:: |:?$)")
 """The last line of a traceback: the exception, and its message if it has one."""
 
@@ -72,7 +75,7 @@ def _last_exception(text: str) -> str:
         if line == _TRACEBACK:
             inside, ignored = True, "Exception ignored in" in before
         elif _ENDS.match(line) if inside else before[:1] in " \t╰" and _EXCEPTION.fullmatch(line.rstrip()):
-            if not ignored:
+            if not ignored and not (found and _OF_LAUNCHER.match(line)):
                 found = line
             inside = ignored = False
         before = line or before

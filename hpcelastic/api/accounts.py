@@ -2,20 +2,23 @@
 
 import contextlib
 import os
+import shutil
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from hpcelastic.accounting import Account, Fold, Job, Journal, account, fold
 from hpcelastic.accounting.journal import SECOND, log_of
 from hpcelastic.backends.connect import RunReader
-from hpcelastic.errors import StoreError
+from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import read_state
-from hpcelastic.slurm.jobs import submitted
+from hpcelastic.slurm import scheduler
+from hpcelastic.slurm.jobs import final_states, record_final_states, submitted
 from hpcelastic.storage import files
+from hpcelastic.storage.bounded import bounded
 from hpcelastic.storage.events import read_logs
 from hpcelastic.storage.paths import RunPaths
 
@@ -24,6 +27,12 @@ KEPT_ROUNDS = 20
 
 _SETTLED = 600 * SECOND
 """The age at which a round may be folded."""
+
+_STALE = 60.0
+"""Seconds by which the times of a shared filesystem may be old. Source: nfs(5), acdirmax."""
+
+_SLURM_TIMEOUT = 5.0
+"""Seconds in which SLURM must answer."""
 
 
 def account_of(run: RunReader) -> Account:
@@ -42,14 +51,19 @@ def read_journal(
 ) -> Journal:
     """Return all that the directory of a run tells about it; see `read_logs` for ``rounds``.
 
-    Events of rounds that are part of ``before`` are left out.
+    Events of rounds that are part of ``before`` are left out. If no agent of the run is left, SLURM is asked once how
+    its jobs have ended.
     """
     ended = {agent.node for agent in before.ended} if before else ()
     if before is not None:
         rounds = range(before.kept, sys.maxsize)
     logs = tuple(log_of(node, events) for node, events in read_logs(paths.events, rounds, ended).items())
+    now = time.time()
+    last_sign = None if state.phase.final else _last_sign(paths)
+    abandoned = last_sign is not None and now - last_sign > state.settings.rendezvous.expiry.of(None) + _STALE
+    ended = _final_states(paths) if abandoned else {}
     jobs = tuple(
-        Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"))
+        Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"), ended.get(job["job"], ()))
         for job in submitted(paths)
         if "submitted" in job
     )
@@ -59,8 +73,44 @@ def read_journal(
         for event in events
         if isinstance(event.event, TrainingTotals)
     }
-    now = None if state.phase.final else round(time.time() * SECOND)
-    return Journal(logs, jobs, state.settings.nodes.wanted, totals, now, before)
+    return Journal(
+        logs,
+        jobs,
+        state.settings.nodes.wanted,
+        totals,
+        now=None if state.phase.final else round(now * SECOND),
+        last_sign=None if last_sign is None else round(last_sign * SECOND),
+        abandoned=abandoned,
+        fold=before,
+    )
+
+
+def _last_sign(paths: RunPaths) -> float | None:
+    """Return the time of the last renewal of a lease; None if the leases are not in the directory of the run.
+
+    This is for display only: it uses file times and clocks of other machines.
+    """
+    try:
+        return paths.leases.stat().st_mtime  # a renewal renames a file in it
+    except OSError:
+        return None
+
+
+def _final_states(paths: RunPaths) -> Mapping[str, tuple[str, ...]]:
+    """Return SLURM's states of the jobs of a run whose agents have all disappeared; without those that are unknown."""
+    jobs = [job["job"] for job in submitted(paths)]
+    known = final_states(paths)
+    if known or not jobs or shutil.which("squeue") is None:
+        return known
+    try:
+        states = bounded(lambda: scheduler.final_states(jobs), _SLURM_TIMEOUT, "SLURM")
+    except (SlurmError, StoreError):
+        return {}
+    found = {job: tuple(each) for job, each in states.items() if scheduler.ENDED_STATES.issuperset(each)}
+    if found.keys() == {*jobs}:
+        with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
+            record_final_states(paths, found)
+    return found
 
 
 def log_bytes(paths: RunPaths) -> int:

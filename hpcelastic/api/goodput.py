@@ -77,6 +77,9 @@ class Goodput:
     final: bool
     """Whether the run has ended."""
 
+    abandoned: bool
+    """Whether no agent is left, although the run has not ended."""
+
     marked: bool
     """Whether the script writes progress marks."""
 
@@ -96,7 +99,8 @@ class Goodput:
 
     def lines(self, price: float | None = None) -> list[str]:
         """Return the account as lines of text. ``price`` is the price of a node for an hour."""
-        lines = [f"run          {self.name}{'' if self.final else ', which goes on'}"]
+        state = "" if self.final else ", of which no agent is left" if self.abandoned else ", which goes on"
+        lines = [f"run          {self.name}{state}"]
         lines.append(f"goodput      {percent(self.goodput):>7}  of {duration(self.allocated)} of allocated node time")
         predicted = "" if self.predicted_ettr is None else f"; {percent(self.predicted_ettr)} follows from its rates"
         lines.append(f"ETTR         {percent(self.ettr):>7}  of {duration(self.end - self.begin)}{predicted}")
@@ -165,6 +169,7 @@ def goodput(name: str, account: Account) -> Goodput:
         begin=account.begin / SECOND,
         end=account.end / SECOND,
         final=account.final,
+        abandoned=account.abandoned,
         marked=account.marked,
         faults=tuple(
             FaultCost(

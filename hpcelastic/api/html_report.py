@@ -112,7 +112,7 @@ def html_report(accounts: Account, figures: Goodput, faults: Sequence[Why]) -> s
 
 
 def _head(figures: Goodput) -> Iterator[str]:
-    state = "has ended" if figures.final else "goes on"
+    state = "has ended" if figures.final else "has no agent left" if figures.abandoned else "goes on"
     when = f"{date(figures.begin)} to {date(figures.end)}"
     yield f'<h1>{_text(figures.name)}</h1><p class="soft">{when}; the run {state}</p><div class="figures">'
     yield _figure("goodput", percent(figures.goodput), f"of {duration(figures.allocated)} of node time")

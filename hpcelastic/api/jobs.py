@@ -24,15 +24,9 @@ from hpcelastic.errors import StoreError
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.slurm.jobs import submitted
 from hpcelastic.slurm.queue import Capacity, capacity_of
-from hpcelastic.slurm.scheduler import cancel_jobs, job_states, queue
+from hpcelastic.slurm.scheduler import ENDED_STATES, cancel_jobs, job_states, queue
 from hpcelastic.slurm.submission import submit_elements, submit_job
 from hpcelastic.storage.paths import RunPaths
-
-_ENDED_STATES = {
-    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
-    *("PREEMPTED", "REVOKED"),  # a job that is requeued after a preemption is PENDING
-}
-"""States of jobs that have ended. Source: squeue(1), JOB STATE CODES."""
 
 _LOCAL_PREFIX = "local-"
 """Prefix of the job name of agents that `LocalNodes` has started."""
@@ -86,7 +80,7 @@ def live_jobs(paths: RunPaths) -> dict[str, str]:
 
 
 def _unended(jobs: Iterable[str]) -> dict[str, list[str]]:
-    return {job: states for job, states in job_states(jobs).items() if not _ENDED_STATES.issuperset(states)}
+    return {job: states for job, states in job_states(jobs).items() if not ENDED_STATES.issuperset(states)}
 
 
 def capacity(run: RunReader) -> Capacity:
@@ -107,7 +101,7 @@ def _describe_job(states: list[str], elements: int | None) -> str:
     """
     if elements is None:
         return states[0]
-    alive = Counter(state for state in states if state not in _ENDED_STATES)
+    alive = Counter(state for state in states if state not in ENDED_STATES)
     counts = [f"{alive[state]} {state}" for state in sorted(alive, reverse=True)]  # RUNNING before PENDING
     ended = elements - alive.total()
     return f"{elements} element{'s' * (elements != 1)}: {', '.join([*counts, f'{ended} ended'] if ended else counts)}"

@@ -13,6 +13,12 @@ from hpcelastic.slurm.signal_resolution import JobInfo
 _REQUEUE_LIMIT = ("JobHoldMaxRequeue", "launch_failure_limit_exceeded_requeued_held")
 """Reasons, as a code and as a text, with which SLURM holds a job that it has requeued ``MaxBatchRequeue`` times."""
 
+ENDED_STATES = {
+    *("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE"),
+    *("PREEMPTED", "REVOKED"),  # a job that is requeued after a preemption is PENDING
+}
+"""States of jobs that have ended. Source: squeue(1), JOB STATE CODES."""
+
 _TIMEOUT = 30.0
 """Seconds for one command. A busy controller answers late; for a dead one, a command waits for its own time-outs."""
 
@@ -31,6 +37,20 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
         if job in known:
             known[job].append(state)
     return {job: states for job, states in known.items() if states}
+
+
+def final_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
+    """Return the states of jobs that have ended, as `job_states` does, also of those that are in the accounting only."""
+    ids = list(job_ids)
+    known = job_states(ids)
+    missing = [job for job in ids if job not in known]
+    if missing:
+        command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", "--jobs")
+        for line in _call(*command, ",".join(missing)).splitlines():
+            job, _, state = line.partition("|")
+            # "12_3|CANCELLED by 1000"
+            known.setdefault(job.partition("_")[0], []).append(state.partition(" ")[0])
+    return known
 
 
 def job_info(job_id: str) -> JobInfo:

@@ -100,6 +100,11 @@ class RunPaths:
         return self.root / "account.json"
 
     @property
+    def job_ends(self) -> Path:
+        """SLURM's states of the jobs of a run whose agents have all disappeared."""
+        return self.root / "job-ends.json"
+
+    @property
     def notifications(self) -> Path:
         """The notifications of people that an agent has sent, or has begun to send, one file each."""
         return self.root / "notifications"

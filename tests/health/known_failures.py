@@ -69,6 +69,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "It is possible that dataloader's workers are out of shared memory; insufficient shared memory (shm)",
     ),
     "loader-bus-error": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.",),
+    "loader-terminated": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Terminated.",),
     "loader-killed": (
         "RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.",
         "RuntimeError: DataLoader worker (pid(s) 7, 8) exited unexpectedly",
@@ -89,6 +90,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "OSError: [Errno 5] Input/output error: '/tmp/x'",
         "OSError: [Errno 117] Structure needs cleaning",
     ),
+    "no-safetensors": ("SafetensorError: Error while deserializing header: HeaderTooLarge",),
     "damaged-file": (
         "RuntimeError: PytorchStreamReader failed reading zip archive: failed finding central directory",
         "EOFError: Ran out of input",
@@ -112,6 +114,9 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "AttributeError: Can't get local object 'f.<locals>.g'",
     ),
     "state-dict": ('RuntimeError: Error(s) in loading state_dict for Net: Missing key(s) in state_dict: "a"',),
+    "model-differs": (
+        "RuntimeError: DDP expects same model across all ranks, but Rank 3 has 12 params, while rank 0 has 10 params.",
+    ),
     "shapes": (
         "RuntimeError: mat1 and mat2 shapes cannot be multiplied (64x3 and 4x8)",
         "RuntimeError: The size of tensor a (4) must match the size of tensor b (3) at non-singleton dimension 1",
@@ -200,6 +205,8 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "RuntimeError: [enforce fail at inline_container.cc:603] . unexpected pos 128 vs 0",
         "PytorchStreamWriter failed writing file data/7: file write failed",
     ),
+    "file-busy": ("OSError: [Errno 16] Device or resource busy: 'a' -> 'b'",),
+    "no-memory-map": ("OSError: No such device (os error 19)", "OSError: [Errno 19] No such device"),
     "file-locked": ("OSError: Unable to open file (unable to lock file, errno = 11, error message = 'Resource')",),
     "file-locks": (
         "OSError: [Errno 37] No locks available",
@@ -237,6 +244,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "infiniband-adapter": ("NCCL WARN NET/IB : Got async event : local catastrophic error",),
     "nccl-connect": ("socketStartConnect: Connect to 10.0.0.1<4411> failed : Software caused connection abort",),
     "store-connect": ("The client socket has failed to connect to any network address of (n1, 29500).",),
+    "mpi-interface": ("mca_btl_tcp_endpoint_recv_connect_ack] received unexpected process identifier [[1,1],6]",),
     "mpi-peer": (
         "ORTE has lost communication with a remote daemon.",
         "mpirun noticed that process rank 3 with PID 7 on node n2 exited on signal 11",
@@ -256,6 +264,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "srun: error: Task launch for StepId=7.0 failed on node n2: Socket timed out on send/recv operation",
     ),
     "no-gpu-requested": ("MisconfigurationException: No supported gpu backend found!",),
+    "slurm-prolog": ("salloc: Prolog failure on node n3",),
     "munge": (
         "slurmstepd: error: Munge encode failed: Failed to access socket",
         "error: Munge decode failed: Expired credential",
@@ -320,6 +329,7 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "memory-allocation": ("allocated 3 GiB of memory",),
     "shared-memory": ("OSError: [Errno 28] No space left on device: '/tmp/a'",),
     "loader-bus-error": ("DataLoader worker (pid 7) is killed by signal: Killed.",),
+    "loader-terminated": ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Aborted.",),
     "loader-killed": ("DataLoader with 4 workers",),
     "loader-timeout": ("DataLoader finished after 60 seconds",),
     "open-files": ("opened 3 files",),
@@ -331,6 +341,7 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "stale-handle": ("the cache is stale",),
     "fuse-ended": ("the endpoint is connected",),
     "input-output": ("input and output have 3 channels",),
+    "no-safetensors": ("SafetensorError: invalid UTF-8",),
     "damaged-file": ("PytorchStreamReader: 3 records",),
     "permission": ("permission was granted",),
     "bus-error": ("the bus has no error",),
@@ -345,6 +356,9 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "missing-file": ("no such key: lr",),
     "pickling": ("pickled 3 objects",),
     "state-dict": ("loaded state_dict of step 3",),
+    "model-differs": (
+        "DDP expects same model across all ranks, but Rank 3 has 9 params, while rank 0 has inconsistent 0 params.",
+    ),
     "shapes": ("the shape is (3, 4)",),
     "devices": ("all tensors are on the same device",),
     "types": ("type: float32",),
@@ -390,6 +404,8 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "semaphores": ("OSError: [Errno 28] No space left on device: 'a'",),
     "locked-memory": ("Call to ibv_poll_cq failed",),
     "checkpoint-write": ("PytorchStreamReader failed reading",),
+    "file-busy": ("the device is busy",),
+    "no-memory-map": ("no such device: cuda:9",),
     "file-locked": ("unable to lock file, errno = 37",),
     "file-locks": ("the door is locked",),
     "filesystem-silent": ("the server is responding",),
@@ -405,6 +421,7 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "infiniband-adapter": ("Got async event : port active",),
     "nccl-connect": ("socketAccept: done",),
     "store-connect": ("the client has connected",),
+    "mpi-interface": ("received 3 messages",),
     "mpi-peer": ("mpirun: version 4",),
     "nccl-usage": ("nccl usage: 3 GiB",),
     "killed-by-signal": ("the process got a message",),
@@ -414,6 +431,7 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
     "slurm-step-ended": ("slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-01-01T00:00:00 ***",),
     "slurm-launch": ("srun: error: n2: task 1: Killed",),
     "no-gpu-requested": ("no supported format found",),
+    "slurm-prolog": ("the prolog has ended",),
     "munge": ("credentials are valid",),
     "slurm-controller": ("the controller was contacted",),
     "nvlink-peers": ("NVLS multicast support is available",),

@@ -78,7 +78,7 @@ CAUSES = (
     KnownCause(
         "infiniband",
         r"(?:ibv_\w+|wrap_ibv_\w+).*failed|Got completion .*(?:status|error)[ =]*12\b|"
-        r"[Tt]ransport retry count(?:er)? exceeded|async event ?: ?port (?:error|down)",
+        r"[Tt]ransport retry count(?:er)? exceeded|Got async event ?: ?[^\n]*(?:error|down)\b",
         "An operation on InfiniBand has failed.",
         Blame.NETWORK,
         Certainty.LIKELY,
@@ -147,7 +147,7 @@ CAUSES = (
         "nccl-timeout",
         r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out|"
         r"watchdog (?:got )?stuck|NCCL watchdog thread terminated|ncclCommWatchdog|"
-        r"Remote Rank did not send the data in time",
+        r"Remote Rank did not send the data in time|timed out in blocking wait",
         "A collective was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -158,7 +158,7 @@ CAUSES = (
         "nccl-remote",
         r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
         r"Got completion .*(?:status|error)[ =]*5\b|"
-        r"Socket recv failed while polling|"
+        r"Socket recv failed while polling|while rank \d+ has inconsistent 0 params|"
         r"Connection closed by localRank",
         "Another rank has ended, or its connection was lost.",
         Blame.UNKNOWN,
@@ -169,7 +169,7 @@ CAUSES = (
     KnownCause(
         "nccl-system",
         r"unhandled system error|ncclSystemError|ncclInternalError|ProcessGroupNCCL\.cpp:\d+, internal error|"
-        r"\bHccl\w+, error code is\b",
+        r"\bHccl\w+, error code is\b|\bHCCL error in\b|\boneCCL\b.*init transport failed",
         "A system call of NCCL, NCCL itself, or a library like it has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,
@@ -236,6 +236,15 @@ CAUSES = (
         Certainty.LIKELY,
         "check that the name of the node is resolved, and firewalls: hpcelastic doctor",
         _STORE,
+    ),
+    KnownCause(
+        "mpi-interface",
+        r"received unexpected process identifier",
+        "A connection of Open MPI has reached another process: an interface has the same address on several nodes.",
+        Blame.NETWORK,
+        Certainty.LIKELY,
+        "name the interface that all nodes reach: environment.OMPI_MCA_btl_tcp_if_include",
+        "Open MPI, frequently asked questions: TCP",
     ),
     KnownCause(
         "mpi-peer",

@@ -127,7 +127,7 @@ CAUSES = (
     KnownCause(
         "nvlink-peers",
         r"P2P is disabled between NVLINK connected GPUs|Failed to bind NVLink SHARP|"
-        r"transport/nvls\.cc[^\n]*WARN[^\n]*(?:Cuda failure(?![^\n]*invalid argument)|failed)",
+        r"transport/nvls\.cc[^\n]*WARN[^\n]*(?:Cuda failure|failed)",
         "GPUs of the node do not reach each other over NVLink: the fabric manager or a connection has failed.",
         Blame.NODE,
         Certainty.LIKELY,
@@ -243,7 +243,8 @@ CAUSES = (
     KnownCause(
         "driver-mismatch",
         r"Driver/library version mismatch|couldn't communicate with the NVIDIA driver|"
-        r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|system driver mismatch",
+        r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|system driver mismatch|"
+        r"unsupported display driver / cuda driver combination",
         "The driver of the node was updated, or is not loaded.",
         Blame.NODE,
         Certainty.CERTAIN,

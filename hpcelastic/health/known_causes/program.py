@@ -92,6 +92,15 @@ CAUSES = (
         "torch.nn.Module.load_state_dict",
     ),
     KnownCause(
+        "model-differs",
+        r"DDP expects same model across all ranks(?![^\n]*inconsistent 0 params)",
+        "Ranks have made different models.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "make the same model on all ranks: the same configuration, and no branch that depends on the rank",
+        "torch, DistributedDataParallel",
+    ),
+    KnownCause(
         "shapes",
         r"shapes cannot be multiplied|size mismatch|The size of tensor a .* must match|"
         r"stack expects each tensor to be equal size|shape '.*' is invalid for input of size",
@@ -186,7 +195,7 @@ CAUSES = (
     ),
     KnownCause(
         "hydra",
-        r"Error executing job with overrides|Error locating target|HYDRA_FULL_ERROR",
+        r"Error locating target|HYDRA_FULL_ERROR",
         "Hydra could not make or call an object of the configuration.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -288,6 +297,17 @@ CAUSES = (
         "look for the first failure of another rank: hpcelastic status",
         _SLURM,
         weight=Weight.VAGUE,
+    ),
+    KnownCause(
+        "slurm-prolog",
+        r"\bProlog (?:failure|failed|error|hook error)\b|\bprolog failed\b",
+        "SLURM could not prepare the node for the job.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "drain the node, and report it to the administrators: the log of slurmd has the reason",
+        "SLURM, Prolog and Epilog Guide",
+        IncidentKind.SUSPECT,
+        Weight.DETAIL,
     ),
     KnownCause(
         "munge",
