@@ -74,7 +74,9 @@ class RoundEvidence:
         self.round, self._texts = rounds[number], texts
         self.abandoned, self.jobs = account.abandoned, journal.jobs
         round = self.round
-        end = round.ended if round.ended is not None else journal.end
+        end = round.ended
+        if end is None:
+            end = journal.last_sign if account.abandoned and journal.last_sign is not None else journal.end
         begin = max(round.began or 0, end - _BEFORE)
         following = rounds.get(round.number + 1)
         until = min(end + _AFTER, following.began if following and following.began else end + _AFTER)

@@ -106,12 +106,17 @@ def decided(node: Node, time: float, phase: Phase, round: int, *members: str, lo
 
 
 def journal(
-    *nodes: Node, jobs: Mapping[str, float] | None = None, wanted: int = 0, now: float | None = None
+    *nodes: Node,
+    jobs: Mapping[str, float] | None = None,
+    wanted: int = 0,
+    now: float | None = None,
+    last_sign: float | None = None,
 ) -> Journal:
     """Return the journal of the nodes. ``jobs`` has the time of submission of each job."""
     logs: tuple[Log, ...] = tuple(log_of(node.id, node.events) for node in nodes)
     submitted = tuple(Job(job, micros(time), None) for job, time in (jobs or {}).items())
-    return Journal(logs, submitted, wanted, None, None if now is None else micros(now))
+    present, last = (None if time is None else micros(time) for time in (now, last_sign))
+    return Journal(logs, submitted, wanted, None, present, last)
 
 
 def micros(time: float) -> int:

@@ -1,5 +1,7 @@
 """The account of a run: each second of each node in its category, from logs that tell all, and from others."""
 
+from dataclasses import replace
+
 import pytest
 
 from hpcelastic.accounting import Account, Category, account
@@ -217,6 +219,17 @@ def test_a_script_without_marks_has_no_goodput() -> None:
     found = account(journal(node))
     assert seconds(found)["unknown"] == 103.0
     assert found.goodput is None and found.ettr is None and not found.marked
+
+
+def test_the_time_after_the_last_sign_of_an_agent_is_no_time_of_its_node() -> None:
+    node = Node("n1")
+    begin(node)
+    node.train(30.0, 1, steps=26, last_step_at=30.0, **FIRST)
+    for now in (33.0, 10_000.0):
+        found = account(replace(journal(node, now=now, last_sign=32.0), abandoned=True))
+        assert found.abandoned and not found.final
+        assert seconds(found)["unknown"] == 2.0
+        assert found.end == micros(32.0)
 
 
 def test_a_run_that_goes_on_has_steps_at_risk() -> None:

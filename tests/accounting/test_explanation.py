@@ -8,6 +8,7 @@ import pytest
 from hpcelastic.accounting import account
 from hpcelastic.accounting.evidence import FailureText
 from hpcelastic.accounting.explanation import Explanation, explain_round, worst_round
+from hpcelastic.accounting.journal import Job
 from hpcelastic.health.known_causes import Blame, Certainty
 from hpcelastic.protocol.events import (
     AgentRestarted,
@@ -24,7 +25,7 @@ from hpcelastic.protocol.events import (
 )
 from hpcelastic.protocol.state import Cause, Phase
 
-from .logs import Node, journal
+from .logs import Node, journal, micros
 from .test_account import begin, failing_run
 
 LOST = "n2@0-a"
@@ -269,6 +270,41 @@ def test_a_round_that_goes_on_or_has_succeeded_has_no_fault() -> None:
     node.state(30.0, Phase.SUCCEEDED, 1)
     done = journal(node)
     assert explain_round(done, account(done), 1, {}).id == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("states", "events", "expected"),
+    [
+        pytest.param(("TIMEOUT",), {}, ("slurm-time-limit", Blame.SCHEDULER, Certainty.CERTAIN), id="time limit"),
+        pytest.param(("NODE_FAIL",) * 2, {}, ("slurm-node-failure", Blame.NODE, Certainty.CERTAIN), id="elements"),
+        pytest.param(("CANCELLED",), {}, ("slurm-cancelled", Blame.USER, Certainty.LIKELY), id="cancelled"),
+        pytest.param(("OUT_OF_MEMORY",), {}, ("memory-limit", Blame.PROGRAM, Certainty.CERTAIN), id="memory"),
+        pytest.param(("FAILED", "TIMEOUT"), {}, ("", Blame.UNKNOWN, None), id="several states"),
+        pytest.param((), {}, ("", Blame.UNKNOWN, None), id="nothing is known"),
+        pytest.param(
+            (),
+            {29.0: SignalReceived(signal="SIGTERM")},
+            ("stopped-run", Blame.UNKNOWN, Certainty.LIKELY),
+            id="a signal",
+        ),
+    ],
+)
+def test_a_run_of_which_no_agent_is_left(
+    states: tuple[str, ...], events: dict[float, Event], expected: tuple[str, Blame, Certainty | None]
+) -> None:
+    node = Node("n1")
+    begin(node)
+    for time, event in events.items():
+        node.log(time, event)
+    running = journal(node, now=500.0, last_sign=30.0)
+    known = replace(running, abandoned=True, jobs=(Job("77", micros(0.0), None, states),))
+    accounts = account(known)
+    assert worst_round(accounts) == 1
+    found = explain_round(known, accounts, 1, {})
+    assert (found.id, found.blame, found.certainty) == expected
+    assert found.cause.startswith("No agent is left") and "--resume" in found.remedy
+    if not found.known and states:
+        assert "SLURM calls the jobs FAILED, TIMEOUT" in found.cause
 
 
 def test_decisions_about_the_next_round_are_no_part_of_the_chain() -> None:

@@ -209,6 +209,12 @@ def test_everything_is_killed_and_the_directory_still_tells(shell: Shell, tmp_pa
     assert found["node_seconds"]["useful"] > 0 or found["node_seconds"]["unknown"] > 0
     text = shell.hpcelastic("goodput", copy)
     assert text.returncode == 0 and "goodput" in text.stdout
+    long_ago = time.time() - 600
+    os.utime(Path(copy, "rendezvous", "nodes"), (long_ago, long_ago))
+    (why,) = told(shell, "why", copy, status=1)
+    assert why["cause"] == "No agent is left, and none has told why."
+    (later,) = told(shell, "goodput", copy)
+    assert later["abandoned"] and later["end"] <= found["end"]
 
 
 def test_a_round_that_does_not_exist_is_named(shell: Shell) -> None:

@@ -55,6 +55,18 @@ def test_the_state_of_a_job(output: str, expected: JobInfo, monkeypatch: pytest.
     assert scheduler.job_info("4") == expected
 
 
+def test_the_final_states_of_jobs_that_only_the_accounting_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(*command: str) -> str:
+        if command[0] == "squeue":
+            return "4 COMPLETED\n9 RUNNING\n"
+        assert command[0] == "sacct" and command[-1] == "5,6,7"
+        return "5|TIMEOUT\n6_0|CANCELLED by 1000\n6_1|COMPLETED\n"
+
+    monkeypatch.setattr(scheduler, "_call", call)
+    found = scheduler.final_states(["4", "5", "6", "7"])
+    assert found == {"4": ["COMPLETED"], "5": ["TIMEOUT"], "6": ["CANCELLED", "COMPLETED"]}
+
+
 @pytest.mark.parametrize("output", ["", "\n", "No jobs in the system\n"])
 def test_output_without_the_job_is_an_error(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
