@@ -30,6 +30,7 @@ NAMES = (
     "hangs",
     "preflight",
     "why",
+    "telling",
     "gpu",
 )
 PAGE = machine.CHECKOUT / "docs" / "performance.md"
