@@ -1,5 +1,7 @@
 """Events as text for people. Pure."""
 
+from datetime import datetime
+
 from hpcelastic.protocol.events import (
     AgentEnded,
     AgentRestarted,
@@ -10,6 +12,7 @@ from hpcelastic.protocol.events import (
     Fenced,
     HangExamined,
     HardwareFound,
+    JobEligible,
     Leaving,
     PeerSuspected,
     SignalReceived,
@@ -31,6 +34,8 @@ def describe(event: Event) -> str:
             return f"{phase.value:9} round {round}: {reason}"
         case AgentStarted():
             return "starts"
+        case JobEligible(since=since):
+            return f"its job could start from {datetime.fromtimestamp(since):%H:%M:%S} on"
         case AgentRestarted(reason=reason):
             return f"its agent died ({reason}) and was restarted"
         case WorkersStarted(pids=pids, world_size=world_size, round=round):

@@ -51,7 +51,7 @@ from hpcelastic.errors import CrashLoop, HpcElasticError, RunFailed
 from hpcelastic.health.hardware import HardwareFinding
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.protocol.budget import has_crash_loop
-from hpcelastic.protocol.events import AgentRestarted, Leaving, RunEnded, SignalReceived
+from hpcelastic.protocol.events import AgentRestarted, JobEligible, Leaving, RunEnded, SignalReceived
 from hpcelastic.protocol.node import (
     Action,
     Finish,
@@ -67,7 +67,14 @@ from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 
 Message: TypeAlias = (
-    Observation | HpcElasticError | SignalResolution | PendingCapacity | Failure | HardwareFinding | int
+    Observation
+    | HpcElasticError
+    | SignalResolution
+    | PendingCapacity
+    | JobEligible
+    | Failure
+    | HardwareFinding
+    | int
 )
 """A message from another thread to the main thread. A number is the number of a signal."""
 
@@ -221,6 +228,8 @@ class Agent:
                 self._leave(notice)
         elif isinstance(message, PendingCapacity):
             self._capacity_changed(message)
+        elif isinstance(message, JobEligible):
+            self._session.log(message)
         elif isinstance(message, Failure):
             supervisor.failure_described(message)
         elif isinstance(message, HardwareFinding):

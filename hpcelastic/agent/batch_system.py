@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from hpcelastic.protocol.events import JobEligible
 from hpcelastic.protocol.state import Notice, State
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -38,8 +39,8 @@ class BatchSystem(Protocol):
     def resolve_signal(self, signum: int) -> Notice | None:
         """Return the meaning of a signal; None if the node may stay. It may take long, and runs in its own thread."""
 
-    def start(self, expect: Callable[[PendingCapacity], None]) -> None:
-        """From now on call ``expect``, in another thread, with the pending capacity."""
+    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None:
+        """From now on call ``deliver``, in another thread, with the pending capacity and the times of the job."""
 
     def observe(self, state: State, first: bool) -> None:
         """Observe the state of the run. Only the ``first`` agent asks questions that all agents would ask."""
@@ -66,7 +67,7 @@ class NoBatchSystem:
     def resolve_signal(self, signum: int) -> Notice | None:
         return Notice(signal.Signals(signum).name, self._grace) if signum in STOP_SIGNALS else None
 
-    def start(self, expect: Callable[[PendingCapacity], None]) -> None: ...
+    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None: ...
 
     def observe(self, state: State, first: bool) -> None: ...
 

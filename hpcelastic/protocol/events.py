@@ -51,6 +51,15 @@ class AgentStarted:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobEligible:
+    """SLURM has told when it could start the job of this agent. One agent of a job asks once."""
+
+    kind: ClassVar[str] = "job eligible"
+    since: float
+    """Seconds since the epoch. Before, the job waited for another job or for a time, or it was held."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AgentRestarted:
     """The agent was started again on its node because the previous agent had died. It follows `AgentStarted`."""
 
@@ -576,6 +585,7 @@ class UnknownEvent:
 
 KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     AgentStarted,
+    JobEligible,
     AgentRestarted,
     AgentEnded,
     StateChanged,

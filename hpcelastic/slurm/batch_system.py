@@ -1,11 +1,14 @@
 """SLURM as the batch system of an agent. It resolves signals with one query to SLURM for the whole job."""
 
+import contextlib
 import signal
+import threading
 import time
 from collections.abc import Callable
 
-from hpcelastic.agent.batch_system import STOP_SIGNALS, USER_SIGNALS
+from hpcelastic.agent.batch_system import STOP_SIGNALS, USER_SIGNALS, PendingCapacity
 from hpcelastic.errors import SlurmError, StoreError
+from hpcelastic.protocol.events import JobEligible
 from hpcelastic.protocol.state import Notice
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.environment import SlurmTask
@@ -31,8 +34,20 @@ class SlurmBatchSystem:
         self._policy = policy
         self._checkpoint = checkpoint
         self._queue_watcher = queue_watcher
-        self.observe, self.stop, self.start = queue_watcher.observe, queue_watcher.stop, queue_watcher.start
+        self.observe, self.stop = queue_watcher.observe, queue_watcher.stop
         self.query_delay = _QUERY_DELAY * min(task.node_id, _MAX_DELAYS) if task.nodes > 1 else 0.0
+
+    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None:
+        """See `hpcelastic.agent.batch_system`. The first node of a job also asks when the job was eligible."""
+        self._queue_watcher.start(deliver)
+        if self._task.node_id == 0 and not self._task.array_task:
+            threading.Thread(target=self._ask_eligible, args=(deliver,), name="eligible time", daemon=True).start()
+
+    def _ask_eligible(self, deliver: Callable[[JobEligible], None]) -> None:
+        with contextlib.suppress(SlurmError):
+            since = scheduler.job_info(self._task.name).eligible
+            if since is not None:
+                deliver(JobEligible(since=since))
 
     def resolve_signal(self, signum: int) -> Notice | None:
         """See `hpcelastic.agent.batch_system`."""

@@ -69,6 +69,7 @@ def job_info(job_id: str) -> JobInfo:
         requeue=fields.get("Requeue") == "1",
         restarts=int(fields.get("Restarts", "0")),
         held=fields.get("Reason") in _REQUEUE_LIMIT,
+        eligible=eligible.timestamp() if (eligible := _parse_time(fields.get("EligibleTime", ""))) else None,
     )
 
 

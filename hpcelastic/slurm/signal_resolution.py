@@ -30,6 +30,9 @@ class JobInfo:
     held: bool = False
     """Whether SLURM has requeued it ``MaxBatchRequeue`` times and therefore holds it."""
 
+    eligible: float | None = None
+    """The time from which SLURM could start it, in seconds since the epoch; None if it is unknown."""
+
     @property
     def running(self) -> bool:
         """Whether it has its nodes and SLURM is not ending it."""

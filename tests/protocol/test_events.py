@@ -32,6 +32,7 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         "agent restarted",
         {"number": 1, "reason": "killed by SIGKILL"},
     ),
+    (events.JobEligible(since=1.7e9), "job eligible", {"since": 1.7e9}),
     (events.AgentEnded(), "agent ended", {}),
     (
         events.CheckpointSaved(round=2, step=500, path="/c/a.pt", bytes=2000, seconds=0.5),

@@ -1,12 +1,15 @@
 """Resolution of signals by an agent under SLURM."""
 
+import queue
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import SlurmError
+from hpcelastic.protocol.events import JobEligible
 from hpcelastic.protocol.state import Notice
 from hpcelastic.slurm import scheduler
 from hpcelastic.slurm.batch_system import SlurmBatchSystem
@@ -16,6 +19,7 @@ from hpcelastic.slurm.signal_resolution import JobInfo, Policy
 from hpcelastic.storage.paths import RunPaths
 
 POLICY = Policy(warning=120.0, stop_grace=30.0, requeue=True, beyond_limit=True)
+TASK = SlurmTask("7", "n1", 0, 2, 0)
 NEAR_LIMIT = JobInfo("RUNNING", 130.0, preempted=False, requeue=True)
 LONG_BEFORE = JobInfo("RUNNING", 86_400.0, preempted=False, requeue=True)
 USER_SIGNALS = pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2], ids=lambda signum: signum.name)
@@ -26,18 +30,20 @@ class Slurm:
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.job: JobInfo | None = LONG_BEFORE
-        self.checkpoints = 0
-        paths = RunPaths(root)
-        watched = WatchedRun(paths, FileBackend(paths), "n1@0-ab", 60.0, False, 0.0, str)
-        self.batch_system = SlurmBatchSystem(
-            SlurmTask("7", "n1", 0, 2, 0), POLICY, self._checkpoint, QueueWatcher(watched, print)
-        )
+        self.checkpoints = self.asked = 0
+        self._paths = RunPaths(root)
+        self.batch_system = self.system(TASK)
         monkeypatch.setattr(scheduler, "job_info", self._job_info)
+
+    def system(self, task: SlurmTask) -> SlurmBatchSystem:
+        watched = WatchedRun(self._paths, FileBackend(self._paths), "n1@0-ab", 60.0, False, 0.0, str)
+        return SlurmBatchSystem(task, POLICY, self._checkpoint, QueueWatcher(watched, print))
 
     def _checkpoint(self) -> None:
         self.checkpoints += 1
 
     def _job_info(self, job_id: str) -> JobInfo:
+        self.asked += 1
         if self.job is None:
             raise SlurmError("no answer")
         return self.job
@@ -46,6 +52,24 @@ class Slurm:
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Slurm:
     return Slurm(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("node_id", "element", "asks"), [(0, None, True), (1, None, False), (0, 0, True), (0, 3, False)]
+)
+def test_one_agent_of_a_job_asks_once_when_the_job_was_eligible(
+    slurm: Slurm, node_id: int, element: int | None, asks: bool
+) -> None:
+    slurm.job = replace(LONG_BEFORE, eligible=1.7e9)
+    slurm.batch_system = slurm.system(replace(TASK, node_id=node_id, array_task=element))
+    delivered: queue.Queue[object] = queue.Queue()
+    slurm.batch_system.start(delivered.put)
+    try:
+        if asks:
+            assert delivered.get(timeout=30.0) == JobEligible(since=1.7e9)
+        assert slurm.asked == asks
+    finally:
+        slurm.batch_system.stop()
 
 
 @USER_SIGNALS

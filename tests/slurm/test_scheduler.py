@@ -1,5 +1,8 @@
 """Parsing of the output of SLURM's commands, recorded on a real cluster."""
 
+from dataclasses import replace
+from datetime import datetime
+
 import pytest
 
 from hpcelastic.errors import SlurmError
@@ -36,6 +39,10 @@ HELD = REQUEUED.replace("Restarts=0", "Restarts=6").replace(
 TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
 
 
+ELIGIBLE = datetime(2026, 11, 21, 21, 54, 44).timestamp()
+"""SLURM's times are those of the site's time zone."""
+
+
 @pytest.mark.parametrize(
     ("output", "expected"),
     [
@@ -52,7 +59,13 @@ TWO = RUNS + RUNS.replace("JobId=4", "JobId=5").replace("RUNNING", "FAILED")
 )
 def test_the_state_of_a_job(output: str, expected: JobInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
-    assert scheduler.job_info("4") == expected
+    assert scheduler.job_info("4") == replace(expected, eligible=ELIGIBLE)
+
+
+def test_a_job_that_is_held_has_no_eligible_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = RUNS.replace("EligibleTime=2026-11-21T21:54:44 ", "EligibleTime=Unknown ", 1)
+    monkeypatch.setattr(scheduler, "_call", lambda *command: held)
+    assert scheduler.job_info("4").eligible is None
 
 
 def test_the_final_states_of_jobs_that_only_the_accounting_knows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -293,6 +293,9 @@ def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> V
         storm.report(
             f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {stage.plan.steps} steps trained again"
         )
+        figures = stage.run.goodput()
+        unknown = figures.node_seconds["unknown"] / figures.total
+        storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {unknown:.2%} of the node time is unknown")
         return verdict
 
 
