@@ -10,21 +10,43 @@ from typing import Any
 from hpcelastic.storage.events import read_event_lines
 from tests.cli.shell import TIMEOUT, Shell, eventually
 
+_ATTEMPTS = 5
+"""On a busy machine a node may come too late for the first round. Then a run begins again."""
+
 
 class Run:
-    """A run of agents on this machine, of which each is a node."""
+    """A run of agents on this machine, of which each is a node. All of them are in its first round."""
 
     def __init__(
         self, shell: Shell, code: str, nodes: int, *flags: str, workers: int = 1, script_arguments: Sequence[str] = ()
     ) -> None:
         shell.write({"train.py": code})
-        (shell.directory / "notes").mkdir()
         self._shell, self._flags = (
             shell,
             (f"--nproc-per-node={workers}", "--max-restarts=3", *flags, "train.py", *script_arguments),
         )
-        self.agents = [self.start(f"n{i}", f"--nnodes=1:{nodes}") for i in range(nodes)]
-        self.await_workers(nodes * workers, after=0)  # on a busy machine a node may come too late for the first round
+        (shell.directory / "notes").mkdir()
+        before, all_workers = shell.listing(), nodes * workers
+        for _ in range(_ATTEMPTS):
+            self.agents = [self.start(f"n{i}", f"--nnodes=1:{nodes}") for i in range(nodes)]
+            eventually(lambda: len(self.pids(1)) == all_workers or self.newest_round() > 1)
+            if len(self.pids(1)) == all_workers:
+                return
+            self._undo(before)
+        raise AssertionError(f"in {_ATTEMPTS} attempts, round 1 had fewer than {nodes} nodes")
+
+    def _undo(self, before: set[str]) -> None:
+        """Kill everything, and remove all files that were not there ``before``."""
+        for agent in self.agents:
+            os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait()
+        eventually(lambda: not self._shell.processes())
+        for name in sorted(self._shell.listing() - before, reverse=True):  # files precede their directories
+            path = self._shell.directory / name
+            if path.is_dir() and not path.is_symlink():
+                path.rmdir()
+            else:
+                path.unlink()
 
     def start(self, name: str, nodes: str) -> Any:
         agent = self._shell.agent("--node-name", name, nodes, *self._flags)

@@ -11,12 +11,25 @@ _ELSEWHERE = "look for the first failure of another rank: hpcelastic status"
 CAUSES = (
     KnownCause(
         "collective-mismatch",
-        r"Detected mismatch between collectives on ranks|collective.*shape mismatch across ranks",
+        r"Detected mismatch between collectives on ranks|collective.*shape mismatch across ranks|"
+        r"collective mismatch error, local size|message truncated : receiving \d+ bytes instead of",
         "Ranks have called different collectives, or the same one with different shapes.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
         "all ranks must call the same collectives in the same order; TORCH_DISTRIBUTED_DEBUG=DETAIL names them",
         "torch.distributed, TORCH_DISTRIBUTED_DEBUG",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "preparation",
+        r"\b(?:zero_first|main_process_first|rank_zero_first)\b[\s\S]*(?:wait timeout after|operation timeout)|"
+        r"Running tokenizer on[^\n]*collective operation timeout",
+        "Ranks waited for one rank that prepares data, longer than the time-out of a collective.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "prepare the data before the job, or raise the time-out: init_process_group(timeout=...), ddp_timeout",
+        "torch.distributed.init_process_group; Transformers, main_process_first",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "ddp-unused-parameters",
@@ -67,13 +80,37 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-connect",
-        r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)",
+        r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)|"
+        r"NCCL WARN Connect to (?:127|172\.17)\.\S+ failed|NCCL WARN Connect to \S+ failed : (?!Connection refused)",
         "NCCL could not connect to another node.",
         Blame.NETWORK,
         Certainty.LIKELY,
         "set environment.NCCL_SOCKET_IFNAME to an interface that all nodes reach: hpcelastic doctor",
         _NCCL,
         weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "infiniband-driver",
+        r"\bibv_\w*query_device\b[^\n]*(?:returned \d+|failed)",
+        "The driver of an InfiniBand adapter does not work on the node.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "check the driver and its kernel modules on the node (ibv_devinfo), and reboot it",
+        "rdma-core, ibv_query_device(3)",
+        IncidentKind.SUSPECT,
+        Weight.DETAIL,
+    ),
+    KnownCause(
+        "gpu-direct",
+        r"Got completion [^\n]*(?:status|error)[ =]*4\b|Local protection on mlx5",
+        "A network adapter could not access memory of a process or a GPU.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "turn off PCI access control (ACS) in the firmware of the node, and check nvidia-peermem; "
+        "NCCL_NET_GDR_LEVEL=LOC avoids it",
+        "NVIDIA, NCCL: troubleshooting; rdma-core, ibv_poll_cq(3)",
+        IncidentKind.SUSPECT,
+        Weight.DETAIL,
     ),
     KnownCause(
         "infiniband",
@@ -230,17 +267,19 @@ CAUSES = (
     ),
     KnownCause(
         "store-connect",
-        r"client socket has failed to connect to any network address",
+        r"client socket has failed to connect to any network address|"
+        r"client socket has failed to connect to \S+ \(errno: (?:101|110|113)\b",
         "The address of rank 0 cannot be reached.",
         Blame.NETWORK,
         Certainty.LIKELY,
         "check that the name of the node is resolved, and firewalls: hpcelastic doctor",
         _STORE,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "mpi-interface",
-        r"received unexpected process identifier",
-        "A connection of Open MPI has reached another process: an interface has the same address on several nodes.",
+        r"received unexpected process identifier|Open MPI failed to TCP connect to a peer",
+        "A connection of Open MPI uses an interface by which the nodes do not reach each other.",
         Blame.NETWORK,
         Certainty.LIKELY,
         "name the interface that all nodes reach: environment.OMPI_MCA_btl_tcp_if_include",

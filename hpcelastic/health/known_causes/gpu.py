@@ -44,7 +44,7 @@ CAUSES = (
     KnownCause(
         "gpu-lost",
         r"GPU (?:is lost|has fallen off the bus)|fallen off the bus|Unable to determine the device handle|"
-        r"GPU [Rr]eset [Rr]equired",
+        r"GPU [Rr]eset [Rr]equired|UR_RESULT_ERROR_DEVICE_LOST",
         "The driver has lost the connection to a GPU.",
         Blame.NODE,
         Certainty.CERTAIN,
@@ -244,7 +244,7 @@ CAUSES = (
         "driver-mismatch",
         r"Driver/library version mismatch|couldn't communicate with the NVIDIA driver|"
         r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|system driver mismatch|"
-        r"unsupported display driver / cuda driver combination",
+        r"unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW",
         "The driver of the node was updated, or is not loaded.",
         Blame.NODE,
         Certainty.CERTAIN,

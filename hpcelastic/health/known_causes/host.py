@@ -46,9 +46,20 @@ CAUSES = (
         weight=Weight.DETAIL,
     ),
     KnownCause(
+        "memory-used-up",
+        r"CPU Virtual Memory:[^\n]*percent = (?:8[5-9]|9\d|100)[\s\S]*return code = -9\b|"
+        r"Loading checkpoint shards[\s\S]*exit(?: ?code:?|s with return code =) -9\b",
+        "The process was killed when the memory of the host was nearly used up.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "request more memory (slurm.memory), load the model on fewer ranks at once, or offload less",
+        "DeepSpeed, see_memory_usage; Transformers, from_pretrained",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "memory-limit",
         r"because of a lack of memory|oom[-_ ]kill(?!er)|invoked oom-killer|Out of memory: Killed process|"
-        r"Exceeded (?:job|step) memory limit",
+        r"Exceeded (?:job|step) memory limit|PBS: job killed: mem \S+ exceeded limit|\bTERM_MEMLIMIT\b",
         "The kernel has killed a process, because the memory of the job or of the node was used up.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -191,7 +202,7 @@ CAUSES = (
     ),
     KnownCause(
         "checkpoint-write",
-        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+",
+        r"PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|OSError: \d+ requested and \d+ written",
         "A checkpoint could not be written, most often because the filesystem or the quota is full.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -200,7 +211,7 @@ CAUSES = (
     ),
     KnownCause(
         "file-busy",
-        r"\[Errno 16\] Device or resource busy|\bEBUSY\b",
+        r"\[Errno 16\] Device or resource busy(?![^\n]*\.nfs)",
         "A filesystem does not permit an operation on a file that a process has open.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -227,7 +238,7 @@ CAUSES = (
     ),
     KnownCause(
         "file-locks",
-        r"No locks available|\bENOLCK\b|unable to lock file|database is locked|SQLite database: locking protocol",
+        r"No locks available|\bENOLCK\b|unable to lock file|does not appear to support flock|database is locked|SQLite database: locking protocol",
         "The filesystem has not locked a file.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -319,7 +330,7 @@ CAUSES = (
     ),
     KnownCause(
         "input-output",
-        r"Input/output error|\bEIO\b|Structure needs cleaning|Remote I/O error",
+        r"Input/output error|\bdisk I/O error|\bEIO\b|Structure needs cleaning|Remote I/O error",
         "A disk or a filesystem has an error.",
         Blame.FILESYSTEM,
         Certainty.CERTAIN,

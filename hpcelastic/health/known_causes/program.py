@@ -225,7 +225,7 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-time-limit",
-        r"DUE TO TIME LIMIT|this job is timed-out",
+        r"DUE TO TIME LIMIT|this job is timed-out|PBS: job killed: walltime \d+ exceeded limit|\bTERM_RUNLIMIT\b",
         "SLURM has ended the job at its time limit.",
         Blame.SCHEDULER,
         Certainty.CERTAIN,
@@ -242,6 +242,16 @@ CAUSES = (
         _SLURM,
     ),
     KnownCause(
+        "preemption",
+        r"\bjob (?:was |is being )?preempted\b|\bPreemption notice\b|\bpod-termination\b|\bspot interruption\b",
+        "The site has preempted the job.",
+        Blame.SCHEDULER,
+        Certainty.LIKELY,
+        "continue the run with --resume",
+        "Kubernetes, pod termination; Amazon EC2, spot interruptions",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "slurm-node-failure",
         r"DUE TO NODE FAILURE|\bNODE_FAIL\b|error: Node failure on",
         "SLURM reports that a node has failed.",
@@ -252,7 +262,7 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-step-ended",
-        r"srun: error: [^\n]*task[^\n]*: (?:Exited with exit code [1-9]|Killed|Segmentation fault|Aborted)[\s\S]*"
+        r"srun: error: [^\n]*task[^\n]*: (?:Exited with exit code [1-9]|Killed|Aborted)[\s\S]*"
         r"CANCELLED AT \S+ \*|DUE TO TASK FAILURE",
         "SLURM has ended the step, because a task on another node has failed.",
         Blame.UNKNOWN,
@@ -308,6 +318,26 @@ CAUSES = (
         "SLURM, Prolog and Epilog Guide",
         IncidentKind.SUSPECT,
         Weight.DETAIL,
+    ),
+    KnownCause(
+        "slurm-container",
+        r"\bcontainer_[gp]_join\b[^\n]*failed",
+        "SLURM could not let a task join the container of its job.",
+        Blame.NODE,
+        Certainty.LIKELY,
+        "report it to the administrators: the job_container plug-in, and its directory on the node",
+        "SLURM, job_container.conf",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "slurm-credential",
+        r"Invalid job credential",
+        "Nodes do not accept the credentials that SLURM's controller has signed.",
+        Blame.SCHEDULER,
+        Certainty.LIKELY,
+        "report it to the administrators: the keys of SLURM or munge differ between the nodes and the controller",
+        "SLURM, Troubleshooting Guide",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "munge",
