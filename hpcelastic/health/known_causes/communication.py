@@ -12,7 +12,7 @@ CAUSES = (
     KnownCause(
         "collective-mismatch",
         r"Detected mismatch between collectives on ranks|collective.*shape mismatch across ranks|"
-        r"collective mismatch error, local size|message truncated : receiving \d+ bytes instead of",
+        r"collective mismatch error, local size|message truncated : receiving \d+ bytes instead of(?![\s\S]*Connection reset)",
         "Ranks have called different collectives, or the same one with different shapes.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -81,7 +81,7 @@ CAUSES = (
     KnownCause(
         "nccl-connect",
         r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)|"
-        r"NCCL WARN Connect to (?:127|172\.17)\.\S+ failed|NCCL WARN Connect to \S+ failed : (?!Connection refused)",
+        r"NCCL WARN Connect to (?:127|172\.(?:1[6-9]|2\d|3[01]))\.\S+ failed|NCCL WARN Connect to \S+ failed : (?!Connection refused)",
         "NCCL could not connect to another node.",
         Blame.NETWORK,
         Certainty.LIKELY,
@@ -196,6 +196,7 @@ CAUSES = (
         r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
         r"Got completion .*(?:status|error)[ =]*5\b|"
         r"Socket recv failed while polling|while rank \d+ has inconsistent 0 params|"
+        r"this error originated at tensorpipe/transport|"
         r"Connection closed by localRank",
         "Another rank has ended, or its connection was lost.",
         Blame.UNKNOWN,

@@ -243,7 +243,7 @@ CAUSES = (
     KnownCause(
         "driver-mismatch",
         r"Driver/library version mismatch|couldn't communicate with the NVIDIA driver|"
-        r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|system driver mismatch|"
+        r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|Can't initialize NVML|system driver mismatch|"
         r"unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW",
         "The driver of the node was updated, or is not loaded.",
         Blame.NODE,
@@ -251,6 +251,16 @@ CAUSES = (
         "drain and reboot the node",
         "NVML, NVML_ERROR_LIB_RM_VERSION_MISMATCH",
         IncidentKind.SUSPECT,
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "npu-in-use",
+        r"Failed to initialize the HCCP process",
+        "An earlier process still holds the accelerators.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "end the earlier process (npu-smi info), and start again some seconds later",
+        "Huawei, CANN: error codes",
         weight=Weight.DETAIL,
     ),
     KnownCause(

@@ -69,7 +69,7 @@ CAUSES = (
     KnownCause(
         "memory-allocation",
         r"\bMemoryError\b|Cannot allocate memory|DefaultCPUAllocator: (?:can't|not enough) (?:allocate )?memory|"
-        r"std::bad_alloc",
+        r"std::bad_alloc|memory allocation of \d+ bytes failed",
         "A process could not allocate host memory.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -135,7 +135,7 @@ CAUSES = (
     ),
     KnownCause(
         "openblas-threads",
-        r"blas_thread_init: pthread_create failed",
+        r"blas_thread_init: pthread_create failed(?![^\n]*Operation not permitted)",
         "The user or the job has more threads than its limit, and OpenBLAS has interrupted the process.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -210,6 +210,15 @@ CAUSES = (
         "torch.save",
     ),
     KnownCause(
+        "open-file-removed",
+        r"\[Errno 39\] Directory not empty",
+        "A directory could not be removed: a shared filesystem keeps files there that a process has open.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "remove directories after all processes have closed their files, or ignore the error",
+        "Linux, NFS: files named .nfs",
+    ),
+    KnownCause(
         "file-busy",
         r"\[Errno 16\] Device or resource busy(?![^\n]*\.nfs)",
         "A filesystem does not permit an operation on a file that a process has open.",
@@ -278,7 +287,8 @@ CAUSES = (
     ),
     KnownCause(
         "container-runtime",
-        r"nvidia-container-cli\b|[Ee]rror running hook|failed to exec fusermount|"
+        r"nvidia-container-cli\b|[Ee]rror running hook|pyxis: seccomp filter failed|"
+        r"cgroup\.procs' failed|pthread_create failed[^\n]*Operation not permitted|failed to exec fusermount|"
         r"(?<!No space left on device\n)\[ERROR\] [^\n]*hooks\.d/\S+ exited with return code",
         "The node cannot start a container: a program or a permission for it is missing.",
         Blame.NODE,

@@ -120,6 +120,15 @@ CAUSES = (
         _TORCH,
     ),
     KnownCause(
+        "arithmetic",
+        r"Caught signal 8\b|\bFloating point exception\b|killed by SIGFPE",
+        "A library has made an invalid operation with numbers.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "install builds of the libraries for the GPUs and processors of the node",
+        "Linux, signal(7)",
+    ),
+    KnownCause(
         "types",
         r"expected scalar type|must have the same dtype|expected m1 and m2 to have the same dtype",
         "Tensors of one operation have different types.",
@@ -158,7 +167,7 @@ CAUSES = (
     ),
     KnownCause(
         "mpi-start",
-        r"It looks like MPI_INIT failed|An error occurred in MPI_Init",
+        r"It looks like MPI_INIT failed|An error occurred in MPI_Init|orted: command not found",
         "MPI could not start in this process.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -231,6 +240,7 @@ CAUSES = (
         Certainty.CERTAIN,
         "set run.total_time, so that the job requeues itself",
         _SLURM,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-preemption",
@@ -240,6 +250,7 @@ CAUSES = (
         Certainty.CERTAIN,
         "nothing: the job is requeued, unless slurm.requeue is false",
         _SLURM,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "preemption",
@@ -259,6 +270,7 @@ CAUSES = (
         Certainty.CERTAIN,
         "nothing: the others continue with --no-kill; see sinfo -R for the reason",
         _SLURM,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-step-ended",
@@ -288,6 +300,7 @@ CAUSES = (
         Certainty.CERTAIN,
         "nothing: the job starts again",
         _SLURM,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-cancelled",
