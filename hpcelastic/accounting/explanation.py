@@ -74,9 +74,7 @@ def _abandoned(evidence: RoundEvidence) -> Explanation | None:
     if state in _JOB_ENDS:
         id, cause, blame, remedy = _JOB_ENDS[state]
         certainty = Certainty.LIKELY if blame is Blame.USER else Certainty.CERTAIN
-        return Explanation(
-            id=id, cause=f"No agent is left: {cause}.", blame=blame, certainty=certainty, remedy=remedy
-        )
+        return Explanation(id=id, cause=f"No agent is left: {cause}.", blame=blame, certainty=certainty, remedy=remedy)
     resume = "continue the run with --resume"
     if any(event.signal == "SIGTERM" for _, _, event in evidence.of(SignalReceived)):
         cause = "No agent is left: they received SIGTERM, and have not left in time."

@@ -67,14 +67,7 @@ from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 
 Message: TypeAlias = (
-    Observation
-    | HpcElasticError
-    | SignalResolution
-    | PendingCapacity
-    | JobEligible
-    | Failure
-    | HardwareFinding
-    | int
+    Observation | HpcElasticError | SignalResolution | PendingCapacity | JobEligible | Failure | HardwareFinding | int
 )
 """A message from another thread to the main thread. A number is the number of a signal."""
 

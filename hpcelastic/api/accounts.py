@@ -61,9 +61,9 @@ def read_journal(
     now = time.time()
     last_sign = None if state.phase.final else _last_sign(paths)
     abandoned = last_sign is not None and now - last_sign > state.settings.rendezvous.expiry.of(None) + _STALE
-    ended = _final_states(paths) if abandoned else {}
+    final = _final_states(paths) if abandoned else {}
     jobs = tuple(
-        Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"), ended.get(job["job"], ()))
+        Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"), final.get(job["job"], ()))
         for job in submitted(paths)
         if "submitted" in job
     )

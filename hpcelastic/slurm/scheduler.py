@@ -40,7 +40,7 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def final_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the states of jobs that have ended, as `job_states` does, also of those that are in the accounting only."""
+    """Return the states of jobs as `job_states` does, also of jobs that only the accounting still knows."""
     ids = list(job_ids)
     known = job_states(ids)
     missing = [job for job in ids if job not in known]

@@ -42,7 +42,9 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "CUDA driver version is insufficient for CUDA runtime version",
     ),
     "driver-mismatch": ("Failed to initialize NVML: Driver/library version mismatch",),
-    "npu-in-use": ("EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",),
+    "npu-in-use": (
+        "EJ0001: Failed to initialize the HCCP process. Reason: Maybe the last training process is running.",
+    ),
     "cuda-busy": (
         "CUDA error: all CUDA-capable devices are busy or unavailable",
         "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",

@@ -12,7 +12,8 @@ CAUSES = (
     KnownCause(
         "collective-mismatch",
         r"Detected mismatch between collectives on ranks|collective.*shape mismatch across ranks|"
-        r"collective mismatch error, local size|message truncated : receiving \d+ bytes instead of(?![\s\S]*Connection reset)",
+        r"collective mismatch error, local size|"
+        r"message truncated : receiving \d+ bytes instead of(?![\s\S]*Connection reset)",
         "Ranks have called different collectives, or the same one with different shapes.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -60,7 +61,8 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-no-interface",
-        r"no socket interface found|Bootstrap : no socket interface|NET/Socket : 0 interfaces found|neither AF_INET\(2\) nor AF_INET6",
+        r"no socket interface found|Bootstrap : no socket interface|"
+        r"NET/Socket : 0 interfaces found|neither AF_INET\(2\) nor AF_INET6",
         "NCCL found no network interface.",
         Blame.NETWORK,
         Certainty.CERTAIN,
@@ -81,7 +83,8 @@ CAUSES = (
     KnownCause(
         "nccl-connect",
         r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)|"
-        r"NCCL WARN Connect to (?:127|172\.(?:1[6-9]|2\d|3[01]))\.\S+ failed|NCCL WARN Connect to \S+ failed : (?!Connection refused)",
+        r"NCCL WARN Connect to (?:127|172\.(?:1[6-9]|2\d|3[01]))\.\S+ failed|"
+        r"NCCL WARN Connect to \S+ failed : (?!Connection refused)",
         "NCCL could not connect to another node.",
         Blame.NETWORK,
         Certainty.LIKELY,

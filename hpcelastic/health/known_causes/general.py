@@ -19,7 +19,8 @@ CAUSES = (
     ),
     _words(
         "words-scheduler",
-        r"\b(?:preempted|preemption notice|evicted|eviction)\b|\bwall ?(?:clock|time)\b[^\n]*\b(?:exceeded|limit|expired)|"
+        r"\b(?:preempted|preemption notice|evicted|eviction)\b|"
+        r"\bwall ?(?:clock|time)\b[^\n]*\b(?:exceeded|limit|expired)|"
         r"\btime limit\b[^\n]*\b(?:exceeded|reached|expired)",
         "The site has ended the job.",
         Blame.SCHEDULER,

@@ -376,7 +376,8 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-configuration",
-        r"Requested node configuration is not available|Memory specification can not be satisfied|Unable to create step for job|"
+        r"Requested node configuration is not available|Memory specification can not be satisfied|"
+        r"Unable to create step for job|"
         r"More processors requested than|"
         r"Invalid generic resource|Requested nodes are busy|not enough slots available|"
         r"Invalid (?:account|qos|partition)",
