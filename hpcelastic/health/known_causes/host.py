@@ -247,7 +247,8 @@ CAUSES = (
     ),
     KnownCause(
         "file-locks",
-        r"No locks available|\bENOLCK\b|unable to lock file|does not appear to support flock|database is locked|SQLite database: locking protocol",
+        r"No locks available|\bENOLCK\b|unable to lock file|does not appear to support flock|"
+        r"database is locked|SQLite database: locking protocol",
         "The filesystem has not locked a file.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
