@@ -46,6 +46,10 @@ from hpcelastic.protocol.state import Failure
 _END_DELAY = 0.2
 """Seconds in which a killed worker ends, unless it is blocked in the kernel."""
 
+_SLOW_END = 10.0
+"""Seconds from the exception of a worker to the end of its process, if that frees much memory on a busy node. As long,
+the others wait for the cause of the failure of their collectives."""
+
 _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
 
@@ -303,7 +307,7 @@ class Supervisor:
         if self._blame is not None or group is None or worker is None:
             return
         failure = self._failure(group, worker, 1, error, collective=True)
-        timeout = self._session.expiry
+        timeout = max(self._session.expiry, _SLOW_END)
         self._session.report(
             f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
         )
