@@ -18,6 +18,7 @@ from hpcelastic.agent.batch_system import (
     STOP_SIGNALS,
     USER_SIGNALS,
     WARNING_SIGNALS,
+    JobNews,
     NoBatchSystem,
     PendingCapacity,
 )
@@ -66,9 +67,7 @@ from hpcelastic.protocol.state import Failure, Member, Notice, Phase, State
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 
-Message: TypeAlias = (
-    Observation | HpcElasticError | SignalResolution | PendingCapacity | JobEligible | Failure | HardwareFinding | int
-)
+Message: TypeAlias = Observation | HpcElasticError | SignalResolution | JobNews | Failure | HardwareFinding | int
 """A message from another thread to the main thread. A number is the number of a signal."""
 
 
@@ -271,8 +270,7 @@ class Agent:
         none_come = expected + capacity.pending == 0 and self.member.round > 0
         shortage = self._session.timeouts.shortage_duration
         if none_come and shortage is not None and shortage >= self._spec.settings.rendezvous.last_call:
-            notice = self._batch_system.shortage_notice()
-            if notice is not None:
+            if (notice := self._batch_system.shortage_notice()) is not None:
                 self._leave(notice)
 
     def _guard_reported(self) -> None:

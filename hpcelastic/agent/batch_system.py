@@ -3,7 +3,7 @@
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from hpcelastic.protocol.events import JobEligible
 from hpcelastic.protocol.state import Notice, State
@@ -27,6 +27,10 @@ class PendingCapacity:
     """Nodes of jobs that wait in the queue."""
 
 
+JobNews: TypeAlias = PendingCapacity | JobEligible
+"""What a batch system tells about the jobs of a run."""
+
+
 class BatchSystem(Protocol):
     """A batch system, or another program that started the agent."""
 
@@ -39,7 +43,7 @@ class BatchSystem(Protocol):
     def resolve_signal(self, signum: int) -> Notice | None:
         """Return the meaning of a signal; None if the node may stay. It may take long, and runs in its own thread."""
 
-    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None:
+    def start(self, deliver: Callable[[JobNews], None]) -> None:
         """From now on call ``deliver``, in another thread, with the pending capacity and the times of the job."""
 
     def observe(self, state: State, first: bool) -> None:
@@ -67,7 +71,7 @@ class NoBatchSystem:
     def resolve_signal(self, signum: int) -> Notice | None:
         return Notice(signal.Signals(signum).name, self._grace) if signum in STOP_SIGNALS else None
 
-    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None: ...
+    def start(self, deliver: Callable[[JobNews], None]) -> None: ...
 
     def observe(self, state: State, first: bool) -> None: ...
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from hpcelastic.agent.batch_system import STOP_SIGNALS, USER_SIGNALS, PendingCapacity
+from hpcelastic.agent.batch_system import STOP_SIGNALS, USER_SIGNALS, JobNews
 from hpcelastic.errors import SlurmError, StoreError
 from hpcelastic.protocol.events import JobEligible
 from hpcelastic.protocol.state import Notice
@@ -37,7 +37,7 @@ class SlurmBatchSystem:
         self.observe, self.stop = queue_watcher.observe, queue_watcher.stop
         self.query_delay = _QUERY_DELAY * min(task.node_id, _MAX_DELAYS) if task.nodes > 1 else 0.0
 
-    def start(self, deliver: Callable[[PendingCapacity | JobEligible], None]) -> None:
+    def start(self, deliver: Callable[[JobNews], None]) -> None:
         """See `hpcelastic.agent.batch_system`. The first node of a job also asks when the job was eligible."""
         self._queue_watcher.start(deliver)
         if self._task.node_id == 0 and not self._task.array_task:

@@ -102,6 +102,13 @@ KINDS = {
         "certain",
         "CUDA out of memory",
     ),
+    "exception, and a slow end": (
+        "import atexit; atexit.register(time.sleep, 5); raise ValueError('bad label')",
+        "exception",
+        "program",
+        "likely",
+        "ValueError: bad label",
+    ),
     "segfault": ("import ctypes; ctypes.string_at(0)", "segmentation-fault", "program", "likely", "SIGSEGV"),
 }
 

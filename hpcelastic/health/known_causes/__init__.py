@@ -5,10 +5,17 @@ Of the causes that match the same text, the first one applies.
 
 import re
 
-from hpcelastic.health.known_causes import communication, general, gpu, host, program
+from hpcelastic.health.known_causes import communication, filesystem, general, gpu, host, program
 from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
-CAUSES = (*gpu.CAUSES, *host.CAUSES, *program.CAUSES, *communication.CAUSES, *general.CAUSES)
+CAUSES = (
+    *gpu.CAUSES,
+    *host.CAUSES,
+    *filesystem.CAUSES,
+    *program.CAUSES,
+    *communication.CAUSES,
+    *general.CAUSES,
+)
 """All known causes, in the order in which they are tried."""
 
 _ECHOES = tuple(cause for cause in CAUSES if cause.certainty is Certainty.ECHO)
