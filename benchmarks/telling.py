@@ -56,9 +56,10 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 def _run(directory: Path, faults: int, say: Callable[[str], None]) -> tuple[dict[str, int], list[Event]]:
     """Return the sizes of the event logs of a run with so many faults, and the events of one node."""
     side = Ours(Workload(directory, SCRIPT, f"{_NODES}..{_NODES}", script_args=("elastic",), settings=_SETTINGS))
+    since = time.monotonic()
     side.start_all(_NODES)
     try:
-        world = _await_world(side, 0.0, ())
+        world = _await_world(side, since, ())
         for number in range(faults):
             since = time.monotonic()
             os.kill(next(step.pid for step in world if step.rank == number % _NODES), signal.SIGKILL)

@@ -265,12 +265,12 @@ class Agent:
 
     def _capacity_changed(self, capacity: PendingCapacity) -> None:
         """The batch system knows how many nodes may still come. If none do, the job may better start anew."""
-        expected = capacity.expected
-        self._session.call_rendezvous(lambda rendezvous: rendezvous.expect(expected))
-        none_come = expected + capacity.pending == 0 and self.member.round > 0
+        self._session.call_rendezvous(lambda rendezvous: rendezvous.expect(capacity.expected))
+        none_come = capacity.expected + capacity.pending == 0 and self.member.round > 0
         shortage = self._session.timeouts.shortage_duration
         if none_come and shortage is not None and shortage >= self._spec.settings.rendezvous.last_call:
-            if (notice := self._batch_system.shortage_notice()) is not None:
+            notice = self._batch_system.shortage_notice()
+            if notice is not None:
                 self._leave(notice)
 
     def _guard_reported(self) -> None:

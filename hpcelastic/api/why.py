@@ -19,7 +19,7 @@ from hpcelastic.health.known_causes import Blame
 from hpcelastic.protocol.events import WorkerEnded
 from hpcelastic.protocol.state import Cause
 from hpcelastic.rendezvous.run import read_state
-from hpcelastic.storage.events import ended_rounds
+from hpcelastic.storage.events import last_round_ended_by
 from hpcelastic.storage.paths import RunPaths
 
 _FAULTS = (Cause.WORKER.value, Cause.NODE.value)
@@ -91,7 +91,7 @@ def why(run: RunReader, round: int | None = None) -> Why:
     if round is not None and not 1 <= round <= state.round:
         known = f"rounds 1 to {state.round}" if state.round else "no rounds yet"
         raise ConfigError(f"{run.paths.root}: has no round {round}; it has {known}")
-    chosen = [round] if round else [max(ended_rounds(run.paths.events, _FAULTS), default=state.round), state.round]
+    chosen = [round] if round else [last_round_ended_by(run.paths.events, _FAULTS) or state.round, state.round]
     # Rounds long ago have nothing to do with it, and reading all of them takes long.
     journal = read_journal(run.paths, state, {number + after for number in chosen for after in (0, 1)})
     accounts = account(journal)

@@ -20,8 +20,7 @@ _SUFFIX = ".jsonl"
 """The end of the name of each log."""
 
 _ROUND = re.compile(rb'"round":([0-9]{1,18})')
-_CAUSE = re.compile(rb'"round":(?P<round>[0-9]{1,18})[^\n]{0,4000}"cause":"(?P<cause>[a-z]+)"')
-"""The round of an event, and the cause for which it has ended, in a line of a log."""
+"""The round of an event, in a line of a log."""
 
 _CLOCK_INTERVAL = 600.0
 """Seconds after which the filesystem's clock is measured again, with the next event."""
@@ -181,14 +180,16 @@ def read_event_lines(directory: Path) -> list[dict[str, Any]]:
     return sorted(found, key=lambda line: line["time"])
 
 
-def ended_rounds(directory: Path, causes: Collection[str]) -> set[int]:
-    """Return the rounds that have ended by one of ``causes``, from the texts of the logs alone."""
-    found = set()
+def last_round_ended_by(directory: Path, causes: Collection[str]) -> int:
+    """Return the newest round that has ended by one of ``causes``, from the texts of the logs alone; 0 if none has."""
+    newest = 0
     for name in files.names(directory):
-        for line in _CAUSE.finditer(_content(directory / name)):
-            if line["cause"].decode() in causes:
-                found.add(int(line["round"]))
-    return found
+        content = _content(directory / name)
+        for cause in causes:
+            found = content.rfind(f'"cause":"{cause}"'.encode())
+            if found >= 0 and (round := _ROUND.search(content, content.rfind(b"\n", 0, found) + 1, found)):
+                newest = max(newest, int(round[1]))
+    return newest
 
 
 def _lines(path: Path, rounds: Collection[int] | None = None) -> Iterator[tuple[int, dict[str, Any]]]:

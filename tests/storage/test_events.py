@@ -24,7 +24,7 @@ from hpcelastic.protocol.events import (
 from hpcelastic.protocol.state import Cause, Phase
 from hpcelastic.storage import clock
 from hpcelastic.storage import events as event_log
-from hpcelastic.storage.events import EventLog, ended_rounds, read_event_lines, read_events, read_logs
+from hpcelastic.storage.events import EventLog, last_round_ended_by, read_event_lines, read_events, read_logs
 from tests.storage.forking import TIMEOUT, in_processes
 
 
@@ -333,5 +333,5 @@ def test_the_rounds_that_have_ended_by_a_cause(tmp_path: Path) -> None:
         events.write(ended(3, None, '"round":7,"cause":"worker"'))
     with log(tmp_path / "n2@0-a.jsonl") as events:
         events.write(ended(14, Cause.NODE, "ü" * 200))
-    assert ended_rounds(tmp_path, ("worker", "node")) == {1, 14}
-    assert ended_rounds(tmp_path / "missing", ("worker",)) == set()
+    assert last_round_ended_by(tmp_path, ("worker", "node")) == 14
+    assert last_round_ended_by(tmp_path / "missing", ("worker",)) == 0
