@@ -9,7 +9,7 @@ from hpcelastic.accounting.descriptions import describe_sign
 from hpcelastic.accounting.journal import SECOND, Entry, Journal, Log, merged
 from hpcelastic.accounting.rounds import Round
 from hpcelastic.health.known_causes import Certainty, KnownCause, explain
-from hpcelastic.protocol.events import Decided, HangExamined, Leaving, PeerSuspected, WorkerEnded
+from hpcelastic.protocol.events import Decided, HangExamined, Leaving, PeerSuspected, WorkerEnded, WorkersStarted
 from hpcelastic.protocol.state import Phase
 
 E = TypeVar("E")
@@ -65,6 +65,12 @@ class FailedWorker:
     def is_echo(self) -> bool:
         return self.known is not None and self.known.certainty is Certainty.ECHO
 
+    @property
+    def has_raised(self) -> bool:
+        """Whether an exception is the last that the worker has written."""
+        exception = self.text.message.rpartition(" (")[0]
+        return bool(exception) and self.text.traceback.rstrip().endswith(exception)
+
 
 class RoundEvidence:
     """All events that may have to do with the end of a round."""
@@ -99,6 +105,16 @@ class RoundEvidence:
                 known = explain(text.message, text.traceback)
                 found.append(FailedWorker(time, node, event.rank, event.exit_code, text, known))
         return found
+
+    def stopped(self) -> list[FailedWorker]:
+        """Return the workers that were stopped while an exception ended them, by rank."""
+        failed = {event.rank for _, _, event in self.of(WorkerEnded) if event.exit_code and not event.requested}
+        nodes = {rank: node for node, _, event in self.of(WorkersStarted) for rank in event.pids}
+        return [
+            FailedWorker(0, nodes[rank], rank, 1, text, explain(text.message, text.traceback))
+            for rank, text in sorted(self._texts.items())
+            if rank in nodes and rank not in failed
+        ]
 
     def _in_reason(self, rank: int) -> str:
         """Return the message of a rank in the reason for the end of the round; empty if it is not there."""

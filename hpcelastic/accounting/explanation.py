@@ -69,7 +69,7 @@ def _abandoned(evidence: RoundEvidence) -> Explanation | None:
     """A round that was not ended, because no agent is left."""
     if evidence.round.ended is not None or not evidence.abandoned:
         return None
-    states = {state for job in evidence.jobs for state in job.ended}
+    states = {*evidence.jobs[-1].ended} if evidence.jobs else set()  # the newest job has run the round
     (state,) = states if len(states) == 1 else ("",)
     if state in _JOB_ENDS:
         id, cause, blame, remedy = _JOB_ENDS[state]
@@ -213,6 +213,11 @@ def _hang(evidence: RoundEvidence) -> Explanation | None:
     if not found:
         return None
     (event, *_) = found
+    suspects = [each for each in (*evidence.failed(), *evidence.stopped()) if each.rank in event.ranks]
+    raised = next((each for each in suspects if each.has_raised and not each.is_echo), None)
+    if raised is not None and (exception := explain_worker(raised)) is not None:
+        cause = f"{exception.cause} Its process has not ended, so the others waited for it."
+        return replace(exception, cause=cause, certainty=Certainty.LIKELY)
     return Explanation(
         id=f"hang-{event.verdict}",
         cause=f"The round made no progress: {event.text}.",
@@ -290,6 +295,12 @@ def _worker(evidence: RoundEvidence) -> Explanation | None:
     return None if first is None else explain_worker(first)
 
 
+def _stopped_worker(evidence: RoundEvidence) -> Explanation | None:
+    """The exception of a worker whose process was still ending when the round ended by the failure of another one."""
+    found = [explain_worker(each) for each in evidence.stopped() if not each.is_echo]
+    return next((replace(each, certainty=Certainty.LIKELY) for each in found if each is not None), None)
+
+
 def explain_worker(first: FailedWorker) -> Explanation | None:
     """Return what a worker itself tells about its failure; None if it tells nothing."""
     message, where = one_line(first.text.message).rstrip("."), f"rank {first.rank} on {first.node}"
@@ -301,7 +312,7 @@ def explain_worker(first: FailedWorker) -> Explanation | None:
             certainty=first.known.certainty,
             remedy=first.known.remedy,
         )
-    elif first.exit_code < 0:
+    elif first.exit_code < 0 and not first.has_raised:
         found = Explanation(
             id="signal",
             cause=f"R{where[1:]} was {message or f'killed by signal {-first.exit_code}'}.",
@@ -333,7 +344,7 @@ def _unknown(round: Round) -> Explanation:
     )
 
 
-_RULES = (_abandoned, _no_fault, _closed, _hang, _planned, _hardware, _lost, _worker)
+_RULES = (_abandoned, _no_fault, _closed, _hang, _planned, _hardware, _lost, _worker, _stopped_worker)
 
 
 def worst_round(account: Account) -> int | None:

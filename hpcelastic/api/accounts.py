@@ -16,7 +16,7 @@ from hpcelastic.protocol.events import TrainingTotals
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm import scheduler
-from hpcelastic.slurm.jobs import final_states, record_final_states, submitted
+from hpcelastic.slurm.jobs import FinalStates, final_states, record_final_states, submitted
 from hpcelastic.storage import files
 from hpcelastic.storage.bounded import bounded
 from hpcelastic.storage.events import read_logs
@@ -60,8 +60,9 @@ def read_journal(
     logs = tuple(log_of(node, events) for node, events in read_logs(paths.events, rounds, ended).items())
     now = time.time()
     last_sign = None if state.phase.final else _last_sign(paths)
-    abandoned = last_sign is not None and now - last_sign > state.settings.rendezvous.expiry.of(None) + _STALE
-    final = _final_states(paths) if abandoned else {}
+    silent = state.settings.rendezvous.expiry.of(None) + _STALE
+    abandoned = last_sign is not None and now - last_sign / SECOND > silent
+    final = _final_states(paths, last_sign) if last_sign is not None and abandoned else {}
     jobs = tuple(
         Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"), final.get(job["job"], ()))
         for job in submitted(paths)
@@ -79,29 +80,31 @@ def read_journal(
         state.settings.nodes.wanted,
         totals,
         now=None if state.phase.final else round(now * SECOND),
-        last_sign=None if last_sign is None else round(last_sign * SECOND),
+        last_sign=last_sign,
         abandoned=abandoned,
         fold=before,
     )
 
 
-def _last_sign(paths: RunPaths) -> float | None:
-    """Return the time of the last renewal of a lease; None if the leases are not in the directory of the run.
+def _last_sign(paths: RunPaths) -> int | None:
+    """Return the time of the last renewal of a lease, in microseconds; None if the leases are not in the directory.
 
     This is for display only: it uses file times and clocks of other machines.
     """
     try:
-        return paths.leases.stat().st_mtime  # a renewal renames a file in it
+        return round(paths.leases.stat().st_mtime * SECOND)  # a renewal renames a file in it
     except OSError:
         return None
 
 
-def _final_states(paths: RunPaths) -> Mapping[str, tuple[str, ...]]:
+def _final_states(paths: RunPaths, last_sign: int) -> Mapping[str, tuple[str, ...]]:
     """Return SLURM's states of the jobs of a run whose agents have all disappeared; without those that are unknown."""
     jobs = [job["job"] for job in submitted(paths)]
     known = final_states(paths)
-    if known or not jobs or shutil.which("squeue") is None:
-        return known
+    if known is not None and known.last_sign == last_sign:
+        return known.jobs
+    if not jobs or shutil.which("squeue") is None:
+        return {}
     try:
         states = bounded(lambda: scheduler.final_states(jobs), _SLURM_TIMEOUT, "SLURM")
     except (SlurmError, StoreError):
@@ -109,7 +112,7 @@ def _final_states(paths: RunPaths) -> Mapping[str, tuple[str, ...]]:
     found = {job: tuple(each) for job, each in states.items() if scheduler.ENDED_STATES.issuperset(each)}
     if found.keys() == {*jobs}:
         with contextlib.suppress(StoreError, OSError):  # for example a copy that is read-only
-            record_final_states(paths, found)
+            record_final_states(paths, FinalStates(last_sign, found))
     return found
 
 

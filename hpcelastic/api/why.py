@@ -1,6 +1,7 @@
 """The explanation of the end of a round, or of a run, from its directory."""
 
 import html
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,13 +11,13 @@ from hpcelastic.accounting import Account, account
 from hpcelastic.accounting.evidence import FailureText, Link
 from hpcelastic.accounting.explanation import Explanation, explain_round, worst_round
 from hpcelastic.accounting.journal import SECOND, Journal
-from hpcelastic.agent.failure_texts import describe_failure
+from hpcelastic.agent.failure_texts import describe_exit, describe_failure
 from hpcelastic.api.accounts import read_journal
 from hpcelastic.api.figures import duration
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
-from hpcelastic.health.known_causes import Blame
-from hpcelastic.protocol.events import WorkerEnded
+from hpcelastic.health.known_causes import Blame, is_echo
+from hpcelastic.protocol.events import WorkerEnded, WorkersStarted
 from hpcelastic.protocol.state import Cause
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import last_round_ended_by
@@ -26,6 +27,13 @@ _FAULTS = (Cause.WORKER.value, Cause.NODE.value)
 
 _MOST_TEXTS = 32
 """Number of failed ranks of a round whose logs are read: those that failed first."""
+
+
+_MOST_STOPPED = 2048
+"""Number of stopped ranks of a round whose logs are read."""
+
+_STOPPED = -signal.SIGTERM
+"""The exit status of a worker that was stopped."""
 
 
 @dataclass(frozen=True)
@@ -118,20 +126,37 @@ def explained_round(paths: RunPaths, journal: Journal, accounts: Account, number
 
 
 def failure_texts(paths: RunPaths, journal: Journal, round: int) -> dict[int, FailureText]:
-    """Return what the workers have left that failed first in a round, by rank."""
+    """Return what the workers have left that failed first in a round, by rank.
+
+    If all of them only noticed another failure, this includes workers that were stopped while an exception ended them.
+    """
     failed = [
         (entry.time, entry.event.rank, entry.event.exit_code)
         for log in journal.logs
         for entry in log.entries
         if isinstance(entry.event, WorkerEnded) and entry.event.round == round and entry.event.exit_code
     ]
-    found = {}
-    for _, rank, exit_code in sorted(failed)[:_MOST_TEXTS]:
-        error_file, log = paths.error_file(round, rank), paths.log(round, rank, "err")
-        message, traceback, _ = describe_failure(exit_code, error_file, log)
-        path = log if log.exists() else error_file
-        found[rank] = FailureText(message, traceback, _relative(path, paths.root) if path.exists() else "")
+    found = {rank: _text(paths, round, rank, exit_code) for _, rank, exit_code in sorted(failed)[:_MOST_TEXTS]}
+    if all(is_echo(text.message) for text in found.values()):
+        for rank in sorted(_ranks(journal, round) - {rank for _, rank, _ in failed})[:_MOST_STOPPED]:
+            text = _text(paths, round, rank, _STOPPED)
+            if text.message != describe_exit(_STOPPED) and not is_echo(text.message):
+                found[rank] = text
     return found
+
+
+def _ranks(journal: Journal, round: int) -> set[int]:
+    """Return the ranks of the workers that were started in a round."""
+    events = (entry.event for log in journal.logs for entry in log.entries)
+    return {rank for each in events if isinstance(each, WorkersStarted) and each.round == round for rank in each.pids}
+
+
+def _text(paths: RunPaths, round: int, rank: int, exit_code: int) -> FailureText:
+    """Return what a worker has left that has ended with ``exit_code``."""
+    error_file, log = paths.error_file(round, rank), paths.log(round, rank, "err")
+    message, traceback, _ = describe_failure(exit_code, error_file, log)
+    path = log if log.exists() else error_file
+    return FailureText(message, traceback, _relative(path, paths.root) if path.exists() else "")
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -22,6 +22,7 @@ from hpcelastic.protocol.events import (
     SignalReceived,
     StoreFailed,
     WorkerEnded,
+    WorkersStarted,
 )
 from hpcelastic.protocol.state import Cause, Phase
 
@@ -297,7 +298,8 @@ def test_a_run_of_which_no_agent_is_left(
     for time, event in events.items():
         node.log(time, event)
     running = journal(node, now=500.0, last_sign=30.0)
-    known = replace(running, abandoned=True, jobs=(Job("77", micros(0.0), None, states),))
+    jobs = (Job("7", micros(-9.0), None, ("TIMEOUT", "FAILED")), Job("77", micros(0.0), None, states))
+    known = replace(running, abandoned=True, jobs=jobs)
     accounts = account(known)
     assert worst_round(accounts) == 1
     found = explain_round(known, accounts, 1, {})
@@ -305,6 +307,43 @@ def test_a_run_of_which_no_agent_is_left(
     assert found.cause.startswith("No agent is left") and "--resume" in found.remedy
     if not found.known and states:
         assert "SLURM calls the jobs FAILED, TIMEOUT" in found.cause
+
+
+def test_a_worker_that_was_stopped_while_an_exception_ended_it_is_at_fault() -> None:
+    explained = ended(Cause.WORKER, "", rank0=ECHO, rank1="ValueError: bad label")
+    found = explained({18.0: worker(0)}, {17.0: workers_started(1)})
+    assert (found.id, found.blame, found.certainty) == ("exception", Blame.PROGRAM, Certainty.LIKELY)
+    assert (found.node, found.rank) == ("n2", 1)
+    assert explained({18.0: worker(0)}, {}).id == "", "nobody knows where rank 1 was"
+
+
+def test_a_rank_that_hung_at_the_end_of_its_process_has_raised_an_exception() -> None:
+    stopped = {17.0: workers_started(1), 19.0: hang("behind")}
+    raised = FailureText("ValueError: bad label (killed by SIGKILL)", "Traceback …\n[rank1]: ValueError: bad label\n")
+    handled = replace(raised, traceback=f"{raised.traceback}step 8: loss 0.3\n")
+    for text, expected in ((raised, ("exception", Certainty.LIKELY)), (handled, ("hang-behind", Certainty.CERTAIN))):
+        first, second = Node("n1"), Node("n2")
+        for node, events in ((first, {}), (second, stopped)):
+            begin(node)
+            for time, event in events.items():
+                node.log(time, event)
+        first.state(20.0, Phase.JOINING, 1, cause=Cause.WORKER)
+        known = journal(first, second)
+        found = explain_round(known, account(known), 1, {1: text})
+        assert (found.id, found.certainty, found.rank) == (*expected, 1)
+
+
+def workers_started(rank: int) -> WorkersStarted:
+    return WorkersStarted(
+        round=1,
+        world_size=2,
+        group_rank=rank,
+        group_world_size=2,
+        role_rank=rank,
+        role_world_size=2,
+        pids={rank: 7},
+        cpus="0",
+    )
 
 
 def test_decisions_about_the_next_round_are_no_part_of_the_chain() -> None:

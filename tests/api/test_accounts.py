@@ -1,19 +1,21 @@
 """The account of a long run: old rounds are folded, so their events are not read again."""
 
 import json
+import os
 import time
 from pathlib import Path
 
 import pytest
 
 from hpcelastic.api import accounts
-from hpcelastic.api.accounts import account_of, read_fold
+from hpcelastic.api.accounts import account_of, read_fold, read_journal
 from hpcelastic.api.run import Run
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import status
 from hpcelastic.protocol.events import to_fields
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.rendezvous.run import open_run
+from hpcelastic.rendezvous.run import open_run, read_state
+from hpcelastic.slurm import scheduler
 from hpcelastic.storage import files
 from hpcelastic.storage.events import read_logs
 from hpcelastic.storage.paths import RunPaths
@@ -112,3 +114,37 @@ def test_the_status_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
     assert status._coloured("round      7", "failed") == "round      7"
     monkeypatch.setenv("NO_COLOR", "1")
     assert status._coloured(row, "failed") == row
+
+
+def test_slurm_is_asked_once_how_the_jobs_of_a_run_without_agents_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def answer(jobs: list[str]) -> dict[str, list[str]]:
+        asked.append(jobs)
+        return {"7": ["TIMEOUT"]} if len(asked) == 1 else {"7": ["TIMEOUT"], "8": ["NODE_FAIL"] * 2}
+
+    monkeypatch.setattr(scheduler, "final_states", answer)
+    monkeypatch.setattr(accounts.shutil, "which", lambda name: f"/bin/{name}")
+    run, _ = run_of([("worker", 0)], final=False)
+    made = write(run, tmp_path / "long")
+    paths = RunPaths(made.directory)
+    paths.slurm.mkdir()
+    paths.jobs.write_text("".join(json.dumps({"job": job, "submitted": BEGIN}) + "\n" for job in ("7", "8")))
+    paths.leases.mkdir(exist_ok=True)
+
+    def states(age: float) -> dict[str, tuple[str, ...]]:
+        last = time.time() - age
+        os.utime(paths.leases, (round(last, -2), round(last, -2)))
+        journal = read_journal(paths, read_state(FileBackend(paths)))
+        assert journal.abandoned == (age > 300)
+        return {job.id: job.ended for job in journal.jobs}
+
+    assert states(0.0) == {"7": (), "8": ()} and not asked, "an agent may be alive"
+    assert states(1000.0) == {"7": ("TIMEOUT",), "8": ()}, "not all have ended: it is asked again"
+    ended = {"7": ("TIMEOUT",), "8": ("NODE_FAIL", "NODE_FAIL")}
+    assert states(1000.0) == states(1000.0) == ended
+    assert asked == [["7", "8"]] * 2
+    assert states(700.0) == ended, "agents have been alive since"
+    assert len(asked) == 3

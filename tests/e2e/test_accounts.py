@@ -109,6 +109,13 @@ KINDS = {
         "likely",
         "ValueError: bad label",
     ),
+    "exception, and an end that is too slow": (
+        "import atexit; atexit.register(time.sleep, 60); raise ValueError('bad label')",
+        "exception",
+        "program",
+        "likely",
+        "ValueError: bad label",
+    ),
     "segfault": ("import ctypes; ctypes.string_at(0)", "segmentation-fault", "program", "likely", "SIGSEGV"),
 }
 

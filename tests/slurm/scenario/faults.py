@@ -198,10 +198,12 @@ def time_is_up(stage: Stage) -> None:
 
 def batch_host_lost_and_time_is_up(stage: Stage) -> None:
     """The limit is set first, because SLURM refuses to change that of a job whose batch host was lost."""
-    stage.cluster.limit(stage.job_on(1), 50)
+    job = stage.job_on(1)
+    stage.cluster.limit(job, 50)
     batch_host_lost(stage)
     alone = stage.until_world(3)
     stage.record_fault("the time limit")
+    stage.cluster.lift_limit(job)
     stage.until_world(3, after_round=alone)
 
 
