@@ -296,9 +296,13 @@ def _worker(evidence: RoundEvidence) -> Explanation | None:
 
 
 def _stopped_worker(evidence: RoundEvidence) -> Explanation | None:
-    """The exception of a worker whose process was still ending when the round ended by the failure of another one."""
-    found = [explain_worker(each) for each in evidence.stopped() if not each.is_echo]
-    return next((replace(each, certainty=Certainty.LIKELY) for each in found if each is not None), None)
+    """The exception of a worker whose process had not ended when the round ended, perhaps by another one's failure."""
+    first = next((each for each in evidence.stopped() if not each.is_echo), None)
+    found = None if first is None else explain_worker(first)
+    if first is None or found is None:
+        return None
+    decided = evidence.round.reported[0] == f"rank {first.rank}"
+    return found if decided else replace(found, certainty=Certainty.LIKELY)
 
 
 def explain_worker(first: FailedWorker) -> Explanation | None:

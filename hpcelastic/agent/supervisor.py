@@ -46,9 +46,9 @@ from hpcelastic.protocol.state import Failure
 _END_DELAY = 0.2
 """Seconds in which a killed worker ends, unless it is blocked in the kernel."""
 
-_SLOW_END = 10.0
+_SLOW_END = 5.0
 """Seconds from the exception of a worker to the end of its process, if that frees much memory on a busy node. As long,
-the others wait for the cause of the failure of their collectives."""
+the others wait for the cause of the failure of their collectives. It is less than the time in which a hang is named."""
 
 _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""

@@ -315,6 +315,10 @@ def test_a_worker_that_was_stopped_while_an_exception_ended_it_is_at_fault() -> 
     assert (found.id, found.blame, found.certainty) == ("exception", Blame.PROGRAM, Certainty.LIKELY)
     assert (found.node, found.rank) == ("n2", 1)
     assert explained({18.0: worker(0)}, {}).id == "", "nobody knows where rank 1 was"
+    message = "RuntimeError: Mismatched NCCL version detected"
+    explained = ended(Cause.WORKER, f"rank 1 failed on n2: {message}", rank1=message)
+    found = explained({}, {17.0: workers_started(1)})
+    assert (found.id, found.certainty) == ("nccl-version", Certainty.CERTAIN), "the round has ended by it"
 
 
 def test_a_rank_that_hung_at_the_end_of_its_process_has_raised_an_exception() -> None:

@@ -103,7 +103,7 @@ KINDS = {
         "CUDA out of memory",
     ),
     "exception, and a slow end": (
-        "import atexit; atexit.register(time.sleep, 5); raise ValueError('bad label')",
+        "import atexit; atexit.register(time.sleep, 3); raise ValueError('bad label')",
         "exception",
         "program",
         "likely",
