@@ -8,7 +8,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
@@ -55,7 +55,8 @@ def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any
 
 def _run(directory: Path, faults: int, say: Callable[[str], None]) -> tuple[dict[str, int], list[Event]]:
     """Return the sizes of the event logs of a run with so many faults, and the events of one node."""
-    side = Ours(Workload(directory, SCRIPT, f"{_NODES}..{_NODES}", script_args=("elastic",), settings=_SETTINGS))
+    settings = {"restarts": {"max": faults}}
+    side = Ours(Workload(directory, SCRIPT, f"{_NODES}..{_NODES}", script_args=("elastic",), settings=settings))
     since = time.monotonic()
     side.start_all(_NODES)
     try:
@@ -76,10 +77,7 @@ def _run(directory: Path, faults: int, say: Callable[[str], None]) -> tuple[dict
     return found, [logged.event for logged in max(logs.values(), key=len)]
 
 
-_SETTINGS: Mapping[str, Any] = {"restarts": {"max": 1000}, "workers": {"per_node": 1}}
-
-
-def _await_world(side: Ours, since: float, before: tuple[Step, ...] | list[Step]) -> list[Step]:
+def _await_world(side: Ours, since: float, before: Collection[Step]) -> list[Step]:
     world = new_world(side.notes, _NODES, since, _TIMEOUT, before)
     if world is None:
         raise RuntimeError(f"no round of {_NODES} nodes has trained within {_TIMEOUT:g} s")

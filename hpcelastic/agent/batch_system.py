@@ -28,7 +28,7 @@ class PendingCapacity:
 
 
 JobNews: TypeAlias = PendingCapacity | JobEligible
-"""What a batch system tells about the jobs of a run."""
+"""A message of a batch system about the jobs of a run."""
 
 
 class BatchSystem(Protocol):

@@ -62,10 +62,12 @@ def read_journal(
     last_sign = None if state.phase.final else _last_sign(paths)
     silent = state.settings.rendezvous.expiry.of(None) + _STALE
     abandoned = last_sign is not None and now - last_sign / SECOND > silent
-    final = _final_states(paths, last_sign) if last_sign is not None and abandoned else {}
+    records = submitted(paths)
+    ids = [job["job"] for job in records]
+    final = _final_states(paths, ids, last_sign) if last_sign is not None and abandoned else {}
     jobs = tuple(
         Job(job["job"], round(job["submitted"] * SECOND), job.get("elements"), final.get(job["job"], ()))
-        for job in submitted(paths)
+        for job in records
         if "submitted" in job
     )
     totals = {
@@ -97,9 +99,8 @@ def _last_sign(paths: RunPaths) -> int | None:
         return None
 
 
-def _final_states(paths: RunPaths, last_sign: int) -> Mapping[str, tuple[str, ...]]:
+def _final_states(paths: RunPaths, jobs: list[str], last_sign: int) -> Mapping[str, tuple[str, ...]]:
     """Return SLURM's states of the jobs of a run whose agents have all disappeared; without those that are unknown."""
-    jobs = [job["job"] for job in submitted(paths)]
     known = final_states(paths)
     if known is not None and known.last_sign == last_sign:
         return known.jobs

@@ -70,17 +70,7 @@ class Node:
         self.log(time, replace(changed, cause=cause, lost=lost or None))
 
     def workers(self, time: float, round: int) -> None:
-        started = WorkersStarted(
-            round=round,
-            world_size=1,
-            group_rank=0,
-            group_world_size=1,
-            role_rank=0,
-            role_world_size=1,
-            pids={0: 1},
-            cpus="0",
-        )
-        self.log(time, started)
+        self.log(time, workers_started(round))
 
     def train(self, time: float, round: int, **times: float) -> None:
         """Log totals at ``time``. Those among ``times`` that end with ``at`` are times; see `TrainingTotals`."""
@@ -97,6 +87,20 @@ class Node:
     def end(self, time: float, phase: Phase = Phase.SUCCEEDED) -> None:
         self.log(time, RunEnded(phase=phase, reason=""))
         self.log(time, AgentEnded())
+
+
+def workers_started(round: int, rank: int = 0) -> WorkersStarted:
+    """Return the event of a node with one worker."""
+    return WorkersStarted(
+        round=round,
+        world_size=rank + 1,
+        group_rank=rank,
+        group_world_size=rank + 1,
+        role_rank=rank,
+        role_world_size=rank + 1,
+        pids={rank: 1},
+        cpus="0",
+    )
 
 
 def decided(node: Node, time: float, phase: Phase, round: int, *members: str, lost: str = "") -> None:

@@ -22,18 +22,17 @@ from hpcelastic.protocol.events import (
     SignalReceived,
     StoreFailed,
     WorkerEnded,
-    WorkersStarted,
 )
 from hpcelastic.protocol.state import Cause, Phase
 
-from .logs import Node, journal, micros
+from .logs import Node, journal, micros, workers_started
 from .test_account import begin, failing_run
 
 LOST = "n2@0-a"
 ECHO = "RuntimeError: [../gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:4711"
 
 
-def ended(cause: Cause, reason: str, lost: str = "", **texts: str) -> Callable[..., Explanation]:
+def ended(cause: Cause, reason: str, lost: str = "", **texts: str | FailureText) -> Callable[..., Explanation]:
     """Return a function that explains a round that ended at 20 s, after the events of the nodes n1 and n2."""
 
     def explained(n1: dict[float, Event], n2: dict[float, Event]) -> Explanation:
@@ -44,7 +43,10 @@ def ended(cause: Cause, reason: str, lost: str = "", **texts: str) -> Callable[.
                 node.log(time, event)
         first.state(20.0, Phase.JOINING, 1, cause=cause, lost=lost, reason=reason)
         known = journal(first, second)
-        found = {int(rank.removeprefix("rank")): FailureText(text) for rank, text in texts.items()}
+        found = {
+            int(rank.removeprefix("rank")): text if isinstance(text, FailureText) else FailureText(text)
+            for rank, text in texts.items()
+        }
         return explain_round(known, account(known), 1, found)
 
     return explained
@@ -311,43 +313,23 @@ def test_a_run_of_which_no_agent_is_left(
 
 def test_a_worker_that_was_stopped_while_an_exception_ended_it_is_at_fault() -> None:
     explained = ended(Cause.WORKER, "", rank0=ECHO, rank1="ValueError: bad label")
-    found = explained({18.0: worker(0)}, {17.0: workers_started(1)})
+    found = explained({18.0: worker(0)}, {17.0: workers_started(1, rank=1)})
     assert (found.id, found.blame, found.certainty) == ("exception", Blame.PROGRAM, Certainty.LIKELY)
     assert (found.node, found.rank) == ("n2", 1)
     assert explained({18.0: worker(0)}, {}).id == "", "nobody knows where rank 1 was"
     message = "RuntimeError: Mismatched NCCL version detected"
     explained = ended(Cause.WORKER, f"rank 1 failed on n2: {message}", rank1=message)
-    found = explained({}, {17.0: workers_started(1)})
+    found = explained({}, {17.0: workers_started(1, rank=1)})
     assert (found.id, found.certainty) == ("nccl-version", Certainty.CERTAIN), "the round has ended by it"
 
 
 def test_a_rank_that_hung_at_the_end_of_its_process_has_raised_an_exception() -> None:
-    stopped = {17.0: workers_started(1), 19.0: hang("behind")}
+    stopped = {17.0: workers_started(1, rank=1), 19.0: hang("behind")}
     raised = FailureText("ValueError: bad label (killed by SIGKILL)", "Traceback …\n[rank1]: ValueError: bad label\n")
     handled = replace(raised, traceback=f"{raised.traceback}step 8: loss 0.3\n")
     for text, expected in ((raised, ("exception", Certainty.LIKELY)), (handled, ("hang-behind", Certainty.CERTAIN))):
-        first, second = Node("n1"), Node("n2")
-        for node, events in ((first, {}), (second, stopped)):
-            begin(node)
-            for time, event in events.items():
-                node.log(time, event)
-        first.state(20.0, Phase.JOINING, 1, cause=Cause.WORKER)
-        known = journal(first, second)
-        found = explain_round(known, account(known), 1, {1: text})
+        found = ended(Cause.WORKER, "", rank1=text)({}, stopped)
         assert (found.id, found.certainty, found.rank) == (*expected, 1)
-
-
-def workers_started(rank: int) -> WorkersStarted:
-    return WorkersStarted(
-        round=1,
-        world_size=2,
-        group_rank=rank,
-        group_world_size=2,
-        role_rank=rank,
-        role_world_size=2,
-        pids={rank: 7},
-        cpus="0",
-    )
 
 
 def test_decisions_about_the_next_round_are_no_part_of_the_chain() -> None:
