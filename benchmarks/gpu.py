@@ -28,7 +28,7 @@ _KEEPING = ("hpcelastic, Elastic", "torchrun")
 
 @dataclass(frozen=True)
 class Parameters:
-    repeat: int = 5
+    repeat: int = 3
     timeout: float = 120.0
     sides: tuple[str, ...] = ("hpcelastic", "torchrun")
     backend: str = "nccl"

@@ -118,6 +118,11 @@ class Run:
         lines = read_event_lines(self._shell.directory / "runs/r/events")
         return [event for event in lines if event["event"] == kind]
 
+    def departures(self) -> list[dict[str, Any]]:
+        """Return how workers have left their rounds."""
+        kinds = ("workers parked", "workers stopped", "worker ended", "worker interrupted")
+        return [event for kind in kinds for event in self.events(kind)]
+
     def note(self, name: str) -> str:
         path = self._shell.directory / "notes" / name
         return path.read_text() if path.exists() else ""

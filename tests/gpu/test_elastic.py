@@ -1,41 +1,26 @@
-"""Training with `Elastic` on a GPU with NCCL. `make gpu` runs these tests; one GPU is enough.
-
-NCCL refuses two ranks of one host on the same GPU, so each process claims to be a host of its own.
-"""
+"""Training with `Elastic` on a GPU with NCCL. `make gpu` runs these tests; one GPU is enough."""
 
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.cli.shell import Shell, eventually, shell_in
+from tests.cli.shell import Shell, eventually
 from tests.e2e.rounds import Run
 from tests.e2e.test_elastic import TRAINS, check_a_newcomer, check_result, check_the_loss_of_a_node
+from tests.gpu.scripts import on_gpu
 
 pytestmark = pytest.mark.gpu
 
-ON_GPU = (
-    TRAINS.replace(
-        "torch.set_num_threads(1)\n",
-        'torch.cuda.set_device(0)\nos.environ["NCCL_HOSTID"] = str(os.getpid())\n',
-    )
-    .replace("torch.nn.Linear(16, 1))", "torch.nn.Linear(16, 1)).cuda()")
-    .replace("model(x), y", "model(x.cuda()), y.cuda()")
+ON_GPU = on_gpu(
+    TRAINS,
+    {
+        "torch.nn.Linear(16, 1))": "torch.nn.Linear(16, 1)).cuda()",
+        "model(x), y": "model(x.cuda()), y.cuda()",
+    },
 )
 ARGUMENTS = ("10", "0", "0", "0")
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    import torch
-
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU on this machine")
-    with shell_in(tmp_path) as made:
-        yield made
 
 
 @pytest.mark.parametrize("victim", [0, 2])

@@ -32,3 +32,16 @@ def test_the_benchmark_measures_each_gpu() -> None:
         measurer.close()
     assert devices and all(device["device"].startswith("GPU ") for device in devices)
     assert all(device["flops"] > 1e12 and device["memory"] > 1e10 for device in devices)
+
+
+def test_two_nodes_measure_their_collectives() -> None:
+    """NCCL refuses two ranks of one host on the same GPU, so each process claims to be a host of its own."""
+    one, other = (MeasurerProcess(COMMAND, {**os.environ, "NCCL_HOSTID": name}) for name in ("a", "b"))
+    try:
+        one.ask({"do": "serve", "address": "127.0.0.1"})
+        other.ask({"do": "connect", "address": "127.0.0.1", **one.answer()})
+        results = [one.answer(), other.answer()]
+    finally:
+        one.close()
+        other.close()
+    assert all(result["gather"] > 1e7 and result["bandwidth"] > 1e7 for result in results), results
