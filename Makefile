@@ -94,8 +94,8 @@ matrix:
 GPU_PYTHON ?= $(if $(wildcard $(READY)),$(BIN)/python,$(PYTHON))
 
 gpu:
-	$(GPU_PYTHON) -m pytest -m gpu tests/gpu
-	$(GPU_PYTHON) -m benchmarks gpu
+	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(GPU_PYTHON) -m pytest -m gpu tests/gpu
+	PYTHONPATH=$(CURDIR):$$PYTHONPATH $(GPU_PYTHON) -m benchmarks gpu
 
 pictures: $(READY)
 	$(BIN)/python docs/make_diagram.py

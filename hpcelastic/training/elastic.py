@@ -19,6 +19,7 @@ from .batches import GlobalBatches
 from .checkpoints import Checkpoints
 from .context import context
 from .control_page import mark
+from .device_groups import backends
 from .learning_rates import scale_learning_rates
 from .loading import Batches, Loading
 from .periodic_saves import PeriodicSaves
@@ -251,7 +252,7 @@ class Elastic:
         ours = worker.world_size > 1 and not has_process_group()
         if ours:
             with on_agents_interface():
-                dist.init_process_group()
+                dist.init_process_group(backends())
         self._recover()
         self._saves.begin_round(worker, self.step)
         result = train(self, *args)

@@ -8,8 +8,9 @@ import io
 import time
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .device_groups import carrier
 from .leaves import Path, map_leaves
 from .recovery import Choice
 
@@ -38,14 +39,14 @@ def send_state(state: dict[str, Any], choice: Choice, rank: int) -> None:
     if rank == choice.source_of(0):
         data = _encoded([skeleton, [(tuple(tensor.shape), tensor.dtype, tensor.is_cuda) for tensor in tensors]])
         for receiver in choice.receivers:
-            dist.send(_tensor_of_size(len(data)), receiver)
-            dist.send(data, receiver)
-    pending: deque[tuple[Any, torch.Tensor]] = deque()
+            dist.send(_carried(_tensor_of_size(len(data))), receiver)
+            dist.send(_carried(data), receiver)
+    pending: deque[_Transfer] = deque()
     for part, tensor in enumerate(tensors):
         if rank == choice.source_of(part) and tensor.numel():
-            data = _bytes_of(tensor.detach().contiguous())
+            data = _carried(_bytes_of(tensor.detach().contiguous()))
             for receiver in choice.receivers:
-                pending.append((dist.isend(data, receiver), data))
+                pending.append(_Transfer(dist.isend(data, receiver), data, data))
                 _wait(pending, _WINDOW)
     _wait(pending, 0)
 
@@ -55,20 +56,21 @@ def receive_state(choice: Choice, rank: int) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    size = _tensor_of_size(0)
+    size = _carried(_tensor_of_size(0))
     dist.recv(size, choice.source_of(0))
-    data = torch.empty(int(size.item()), dtype=torch.uint8, device="cpu")
+    data = _carried(torch.empty(int(size.item()), dtype=torch.uint8, device="cpu"))
     dist.recv(data, choice.source_of(0))
-    skeleton, shapes = torch.load(io.BytesIO(data.numpy().tobytes()), weights_only=True)
+    skeleton, shapes = torch.load(io.BytesIO(data.cpu().numpy().tobytes()), weights_only=True)
     device = torch.device("cuda", torch.cuda.current_device()) if any(cuda for _, _, cuda in shapes) else None
     tensors = [torch.empty(shape, dtype=dtype, device=device if cuda else "cpu") for shape, dtype, cuda in shapes]
     total = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     received, reported = 0, time.monotonic()
-    pending: deque[tuple[Any, torch.Tensor]] = deque()
+    pending: deque[_Transfer] = deque()
     for part, tensor in enumerate(tensors):
         if tensor.numel():
-            work = dist.irecv(_bytes_of(tensor), choice.source_of(part))
-            pending.append((work, tensor))
+            target = _bytes_of(tensor)
+            data = _carried(target)
+            pending.append(_Transfer(dist.irecv(data, choice.source_of(part)), data, target))
         received += _wait(pending, _WINDOW)
         if time.monotonic() - reported > _REPORT_INTERVAL:
             reported = time.monotonic()
@@ -78,13 +80,37 @@ def receive_state(choice: Choice, rank: int) -> dict[str, Any]:
     return state
 
 
-def _wait(pending: "deque[tuple[Any, torch.Tensor]]", limit: int) -> int:
+class _Transfer(NamedTuple):
+    """A tensor that is under way."""
+
+    work: Any
+    data: "torch.Tensor"
+    """Its bytes, on the device from which they are sent, or on which they arrive."""
+
+    target: "torch.Tensor"
+    """The same bytes, on the device of the tensor."""
+
+
+def _carried(data: "torch.Tensor") -> "torch.Tensor":
+    """Return ``data``, or a copy on a device from which the default process group can send it."""
+    import torch
+    import torch.distributed as dist
+
+    kind = carrier(data.device.type, dist.get_backend_config())
+    if kind == data.device.type:
+        return data
+    return data.to("cpu" if kind == "cpu" else torch.device(kind, torch.accelerator.current_device_index()))
+
+
+def _wait(pending: "deque[_Transfer]", limit: int) -> int:
     """Wait until at most ``limit`` transfers are under way. Return the number of bytes that were transferred."""
     done = 0
     while len(pending) > limit:
-        work, tensor = pending.popleft()
+        work, data, target = pending.popleft()
         work.wait()
-        done += tensor.numel() * tensor.element_size()
+        if target is not data:
+            target.copy_(data)
+        done += data.numel()
     return done
 
 
