@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from hpcelastic.agent.failure_texts import describe_failure
 from hpcelastic.agent.guard_main import boottime
@@ -18,12 +18,29 @@ from hpcelastic.protocol.state import Failure
 T = TypeVar("T")
 
 
-class FailedCollective(NamedTuple):
-    """A failed collective, which counts as a failure of its worker unless another cause ends the round before."""
+class PendingFailure:
+    """A failure that counts only if no other cause ends the round before."""
 
-    failure: Failure
-    at: float
-    """The time at which it counts."""
+    def __init__(self) -> None:
+        self.at: float | None = None
+        """The time at which it counts; None if there is none."""
+
+        self._report: Callable[[], None] = self.clear
+
+    def await_other_cause(self, seconds: float, report: Callable[[], None]) -> None:
+        """Call ``report`` in so many seconds, unless another failure counts before that."""
+        at = boottime() + seconds
+        if self.at is None or at < self.at:
+            self.at, self._report = at, report
+
+    def clear(self) -> None:
+        self.at = None
+
+    def expire(self, now: float) -> None:
+        """Report the failure if it is time."""
+        if self.at is not None and now >= self.at:
+            self.at = None
+            self._report()
 
 
 def with_description(failure: Failure, worker: Worker, remark: str) -> Failure:

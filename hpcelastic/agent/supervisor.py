@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from hpcelastic.agent.batch_system import STOP_SIGNALS
 from hpcelastic.agent.binding import name_ranks
 from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.failure_texts import describe_exit
 from hpcelastic.agent.failures import (
-    FailedCollective,
+    PendingFailure,
     end_of_worker,
     failure_of,
     with_description,
@@ -50,6 +51,9 @@ _SLOW_END = 5.0
 """Seconds from the exception of a worker to the end of its process, if that frees much memory on a busy node. As long,
 the others wait for the cause of the failure of their collectives. It is less than the time in which a hang is named."""
 
+_SIGNAL_DELAY = 1.0
+"""Seconds after the end of a worker by a stop signal in which its node leaves, if the signal was for the whole job."""
+
 _DESCRIPTION_DELAY = 0.2
 """Seconds for which the publication of a failure waits for its description, which the shared filesystem must return."""
 
@@ -77,8 +81,8 @@ class Supervisor:
         self._started_at = 0.0
         """The time at which the workers of this round were started or resumed."""
 
-        self._blame: FailedCollective | None = None
-        """The first failure of a collective in this round."""
+        self._pending = PendingFailure()
+        """The first failure of a collective in this round, or of a worker that a stop signal has ended."""
 
         self._hung: dict[int, str] = {}
         """The verdicts on workers that are killed because they hang, by process id."""
@@ -118,9 +122,9 @@ class Supervisor:
         self._group, self._started_at = group, boottime()
         self._launch.timers.begin(group)
         for pidfd in group.running:
-            self._watch_worker(pidfd)
+            self._loop.watch(pidfd, partial(self._worker_ended, pidfd))
         for line in group.spawn_requests:
-            self._watch_spawn_request(line)
+            self._loop.watch(line, partial(self._worker_spawned, line))
         self._log_started(group)
 
     def polls(self) -> bool:
@@ -171,7 +175,8 @@ class Supervisor:
         Return the seconds that it took.
         """
         began = boottime()
-        self._group, self._blame, self._stopped_early = None, None, False
+        self._group, self._stopped_early = None, False
+        self._pending.clear()
         self._launch.timers.end()
         for fd in (*group.running, *group.spawn_requests):
             self._loop.unwatch(fd)
@@ -266,7 +271,7 @@ class Supervisor:
             worker = self._group.complete_spawn(line)
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: cannot start a worker: {error}") from error
-        self._watch_worker(worker.pidfd)
+        self._loop.watch(worker.pidfd, partial(self._worker_ended, worker.pidfd))
         self._log_started(self._group)
 
     def _worker_ended(self, pidfd: int) -> None:
@@ -275,7 +280,9 @@ class Supervisor:
         group = self._group
         worker, exit_code = group.reap(pidfd)
         self._session.log(end_of_worker(worker, group.part.round, exit_code, self._control_page))
-        if exit_code != 0:
+        if -exit_code in STOP_SIGNALS:
+            self._pending.await_other_cause(_SIGNAL_DELAY, partial(self._worker_failed, group, worker, exit_code))
+        elif exit_code != 0:
             self._worker_failed(group, worker, exit_code)
         elif group.ended:
             self._all_ended(group)
@@ -304,27 +311,26 @@ class Supervisor:
         self._session.log(WorkerInterrupted(round=part.round, rank=rank, error=error))
         group = self._group
         worker = None if group is None else next((w for w in group.running.values() if w.rank == rank), None)
-        if self._blame is not None or group is None or worker is None:
+        if self._pending.at is not None or group is None or worker is None:
             return
         failure = self._failure(group, worker, 1, error, collective=True)
-        timeout = max(self._session.expiry, _SLOW_END)
+        limit = max(self._session.expiry, _SLOW_END)
         self._session.report(
-            f"rank {rank}: a collective has failed: {error}; waiting up to {timeout:.0f} s for the cause"
+            f"rank {rank}: a collective has failed: {error}; waiting up to {limit:.0f} s for the cause"
         )
-        self._blame = FailedCollective(failure, boottime() + timeout)
+        self._pending.await_other_cause(limit, partial(self._end_by, failure))
         self.interrupted(part.round)
 
     def seconds_left(self, now: float) -> float | None:
         """Return the seconds until `expire` has something to do; None if nothing is due."""
-        due = [self.idle.hold_ends, None if self._blame is None else self._blame.at]
+        due = (self.idle.hold_ends, self._pending.at)
         return min((max(0.0, at - now) for at in due if at is not None), default=None)
 
     def expire(self, now: float) -> None:
         """Do what is due."""
         if self.idle.hold_ends is not None and now >= self.idle.hold_ends:
             self.idle.end_hold()
-        if self._blame is not None and now >= self._blame.at:  # no cause of the failed collective has become known
-            self._end_by(self._blame.failure)
+        self._pending.expire(now)
 
     def _end_by(self, failure: Failure) -> None:
         """End the round by a failure of a worker that has not ended."""
@@ -376,7 +382,8 @@ class Supervisor:
         server = self._store.server_pid
         self._launch.timers.end()
         group.finish(*([server] if server is not None else []))
-        self._group = self._blame = None
+        self._group = None
+        self._pending.clear()
         self.report_progress()
         log_totals(self._session.log, self._control_page, group.part)
         if self._control_page.acknowledged(group.part.round):
@@ -389,12 +396,5 @@ class Supervisor:
             self._session.apply(self._session.state_machine.workers_succeeded())
 
     def _log_started(self, group: WorkerGroup) -> None:
-        if group.spawn_requests:
-            return  # not all workers run yet
-        self._session.log(workers_started(group, self._launch))
-
-    def _watch_spawn_request(self, line: int) -> None:
-        self._loop.watch(line, lambda: self._worker_spawned(line))
-
-    def _watch_worker(self, pidfd: int) -> None:
-        self._loop.watch(pidfd, lambda: self._worker_ended(pidfd))
+        if not group.spawn_requests:  # all workers run
+            self._session.log(workers_started(group, self._launch))

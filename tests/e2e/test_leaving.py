@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,37 @@ def test_workers_that_do_not_stop_in_time_are_stopped(shell: Shell) -> None:
     assert local.process.wait(TIMEOUT) == 143
     assert noted(local, "1.0.requested") and noted(local, "1.1.requested")
     assert shell.processes() == {}
+
+
+@pytest.mark.slow
+def test_a_worker_that_gets_the_stop_signal_before_its_agent_has_not_failed(shell: Shell) -> None:
+    """The batch system sends the signal to all processes of a job, in any order."""
+    local = LocalRun(shell, nodes="1..2")
+    local.await_hello(2)
+    os.kill(worker_of(local, rank=0), signal.SIGTERM)
+    time.sleep(0.3)
+    tell_to_go(shell, 0)
+    local.await_round(2, nodes=1)
+    local.finish()
+    assert local.run.status().restarts == 0
+    causes = [event.get("cause") for event in local.run.events() if event["event"] == "decided"]
+    assert "leave" in causes and "worker" not in causes
+
+
+@pytest.mark.slow
+def test_a_worker_that_gets_a_stop_signal_alone_has_failed(shell: Shell) -> None:
+    local = LocalRun(shell, "restarts.max=1", nodes="2")
+    local.await_hello(2)
+    os.kill(worker_of(local, rank=0), signal.SIGTERM)
+    local.await_round(2, nodes=2)
+    assert local.run.status().restarts == 1
+    local.finish()
+
+
+def worker_of(local: LocalRun, rank: int) -> int:
+    """Return the process id of a worker of round 1."""
+    started = [event["pids"] for event in local.run.events() if event["event"] == "workers started"]
+    return int(next(pids[str(rank)] for pids in started if str(rank) in pids))
 
 
 @pytest.mark.slow
