@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.storage.events import read_event_lines
 from tests.cli.shell import TIMEOUT, Shell, eventually
 
@@ -117,6 +118,24 @@ class Run:
     def events(self, kind: str) -> list[dict[str, Any]]:
         lines = read_event_lines(self._shell.directory / "runs/r/events")
         return [event for event in lines if event["event"] == kind]
+
+    def replaced(self, before: dict[int, int], round: int) -> set[int]:
+        """Return the ranks of round 1, in the processes ``before``, that have other processes in a later round.
+
+        A worker that was killed because it was not parked in time does not count: gloo sometimes keeps a worker in a
+        collective whose peer was killed (docs/workers.md). But not all of them can be such workers.
+        """
+        ended = [event for event in self.departures() if event["round"] == 1 and event.get("seconds") is not None]
+        slow = {event["node"] for event in ended if event["seconds"] >= WorkerSettings.park_grace}
+        of_slow = {
+            int(rank)
+            for event in self.events("workers started")
+            if event["round"] == 1 and event["node"] in slow
+            for rank in event["pids"]
+        }
+        after = self.pids(round)
+        replaced = {rank for rank, pid in before.items() if after.get(rank) != pid}
+        return replaced if replaced == {*before} else replaced - of_slow
 
     def departures(self) -> list[dict[str, Any]]:
         """Return how workers have left their rounds."""

@@ -171,14 +171,13 @@ def test_a_hang_is_named_and_ended(shell: Shell, case: Case) -> None:
     before = run.await_round(1, NODES * WORKERS)
     eventually(lambda: [event for event in run.events("hang examined") if event["action"] != "none"])
     round = run.await_workers(NODES * WORKERS)
-    (event,) = [event for event in run.events("hang examined") if event["action"] != "none"]
+    (event, *further) = [event for event in run.events("hang examined") if event["action"] != "none"]
+    assert not further, (event, further)
     assert (event["verdict"], event["round"], event["action"]) == (case.verdict, 1, "restart"), event
     assert case.place in event["text"]
     if not case.unnamed:
         assert event["ranks"] == [CULPRIT] and event["certain"] == case.certain, event
-        after = run.pids(round)
-        replaced = {rank for rank, pid in after.items() if before[rank] != pid}
-        assert replaced == {CULPRIT}, run.departures()  # the others have stayed
+        assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed
     directory = Path(event["path"])
     assert case.place in (directory / "verdict.txt").read_text()
     assert sorted(path.name for path in directory.glob("n*.json")) == ["n0.json", "n1.json", "n2.json"]

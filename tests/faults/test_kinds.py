@@ -50,8 +50,7 @@ def test_a_fault_of_a_worker_is_named_and_the_run_continues(shell: Shell, fault:
     status = shell.command("status", "runs/r").stdout
     output = run.finish()
     assert f"rank {CULPRIT} failed: {fault.message}" in output, output
-    replaced = {rank for rank, pid in run.pids(round).items() if pid != before[rank]}
-    assert replaced == {CULPRIT}, run.departures()  # the others have stayed
+    assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed
     assert "1 of 3" in status, status
 
 
@@ -69,5 +68,4 @@ def test_a_fault_of_a_node(shell: Shell, fault: NodeFault) -> None:
     round = run.await_workers(NODES if fault.returns else NODES - 1)
     (end, *_) = ends(run)
     assert fault.reason in end["reason"], end
-    stay = {rank: pid for rank, pid in run.pids(round).items() if pid in before.values()}
-    assert len(stay) == NODES - 1, run.departures()  # the others have stayed
+    assert run.replaced(before, round) == {CULPRIT}, run.departures()  # the others have stayed

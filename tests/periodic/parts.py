@@ -40,7 +40,7 @@ def nightly(day: int) -> list[Part]:
     ``day`` (days since some date) moves what is different each night: seeds, one third of the tests, and which SLURM is
     tried.
     """
-    tests = (*_PYTEST, *_TIMED, "-n", "3", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}")
+    tests = (*_PYTEST, *_TIMED, "-n", "2", "-m", "nightly and not weekly", f"--ignore={_MUTANTS}")
     release = RELEASES[day % len(RELEASES)]
     return [
         Part("code", ("make", "check"), 2),

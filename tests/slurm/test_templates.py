@@ -149,7 +149,8 @@ def check_success(desk: Desk, run: Run, jobs: str | list[str], world_size: int) 
     for job in jobs:
         desk.cluster.wait_job(job, "COMPLETED", timeout=ENDED)
     status = run.status()
-    assert (status.phase, status.world_size, status.restarts) == ("succeeded", world_size, 0)
+    decided = [(each["phase"], each["reason"]) for each in run.events() if each["event"] == "decided"]
+    assert (status.phase, status.world_size, status.restarts) == ("succeeded", world_size, 0), decided
     alive = [node for node in range(1, 5) if desk.cluster.node_running(node)]
     desk.until("no process left", lambda: not any(desk.cluster.user_pids(node) for node in alive), jobs[0])
 
