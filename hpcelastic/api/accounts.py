@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import shutil
 import sys
 import time
 from collections.abc import Collection, Mapping
@@ -104,7 +103,7 @@ def _final_states(paths: RunPaths, jobs: list[str], last_sign: int) -> Mapping[s
     known = final_states(paths)
     if known is not None and known.last_sign == last_sign:
         return known.jobs
-    if not jobs or shutil.which("squeue") is None:
+    if not jobs:
         return {}
     try:
         states = bounded(lambda: scheduler.final_states(jobs), _SLURM_TIMEOUT, "SLURM")

@@ -1,5 +1,6 @@
 """All queries and requests to SLURM, made by its commands. Administrators count such calls, so there are few."""
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -40,16 +41,20 @@ def job_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
 
 
 def final_states(job_ids: Iterable[str]) -> dict[str, list[str]]:
-    """Return the states of jobs as `job_states` does, also of jobs that only the accounting still knows."""
+    """Return the states of jobs as `job_states` does, also of jobs that only the accounting still knows.
+
+    A cluster may have no accounting.
+    """
     ids = list(job_ids)
     known = job_states(ids)
     missing = [job for job in ids if job not in known]
     if missing:
         command = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=JobID,State", "--jobs")
-        for line in _call(*command, ",".join(missing)).splitlines():
-            job, _, state = line.partition("|")
-            # "12_3|CANCELLED by 1000"
-            known.setdefault(job.partition("_")[0], []).append(state.partition(" ")[0])
+        with contextlib.suppress(SlurmError):
+            for line in _call(*command, ",".join(missing)).splitlines():
+                job, _, state = line.partition("|")
+                # "12_3|CANCELLED by 1000"
+                known.setdefault(job.partition("_")[0], []).append(state.partition(" ")[0])
     return known
 
 

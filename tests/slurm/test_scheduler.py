@@ -80,6 +80,16 @@ def test_the_final_states_of_jobs_that_only_the_accounting_knows(monkeypatch: py
     assert found == {"4": ["COMPLETED"], "5": ["TIMEOUT"], "6": ["CANCELLED", "COMPLETED"]}
 
 
+def test_the_final_states_of_jobs_without_accounting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def call(*command: str) -> str:
+        if command[0] == "squeue":
+            return "4 TIMEOUT\n"
+        raise SlurmError("sacct: Slurm accounting storage is disabled")
+
+    monkeypatch.setattr(scheduler, "_call", call)
+    assert scheduler.final_states(["4", "5"]) == {"4": ["TIMEOUT"]}
+
+
 @pytest.mark.parametrize("output", ["", "\n", "No jobs in the system\n"])
 def test_output_without_the_job_is_an_error(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, "_call", lambda *command: output)
