@@ -52,7 +52,7 @@ class AgentSpec:
             self.settings,
             self.member,
             self.state,
-            self.agent.network.notifications,
+            self.agent.network,
             self.observe,
             self.job_start,
         )

@@ -43,10 +43,11 @@ def open_network(
     heard: Callable[[News], None],
     transfer: Callable[[Transfer], None],
     report: Callable[[str], None],
+    ports: Sequence[int],
 ) -> Network | None:
     """Return the network of an agent. If it cannot be opened, report that and return None: files alone suffice."""
     try:
-        return Network(shared_key(paths.key), member.node, member.address, heard, transfer)
+        return Network(shared_key(paths.key), member.node, member.address, heard, transfer, ports)
     except OSError as error:
         report(f"no network notifications: {error}; this node polls the run's directory instead")
         return None

@@ -33,7 +33,7 @@ class RoundStore:
         """Reserve a port and return its number."""
         self.close()
         try:
-            self._store = self._at_fixed_port() or StoreListener.open()
+            self._store = self._at_fixed_port() or StoreListener.open_any(self._session.spec.network.port_range)
         except OSError as error:
             raise HpcElasticError(f"{self._session.member.name}: no port for the workers' store: {error}") from error
         return self._store.port

@@ -7,7 +7,7 @@ owners exist: `hpcelastic.agent.agent.Agent` and `hpcelastic.pytorch.session.Ext
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any
 
@@ -22,6 +22,7 @@ from hpcelastic.agent.timeouts import Timeouts
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.network import News, Transfer
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, Event, Fenced, StoreFailed
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
@@ -53,8 +54,7 @@ class SessionSpec:
     state: State
     """The state in which the agent found the run."""
 
-    notifications: bool = True
-    """Whether agents notify each other over the network."""
+    network: NetworkSettings = field(default_factory=NetworkSettings)
 
     observe: Observe | None = None
     job_start: float | None = None
@@ -84,8 +84,15 @@ class Session:
         """Called in the thread of the network with each transfer that another agent starts. It must return at once."""
 
         self.network = (
-            open_network(spec.paths, spec.member, self._notified, lambda each: self.accept_transfer(each), report)
-            if spec.notifications
+            open_network(
+                spec.paths,
+                spec.member,
+                self._notified,
+                lambda each: self.accept_transfer(each),
+                report,
+                spec.network.port_range,
+            )
+            if spec.network.notifications
             else None
         )
         """The network of this agent; None if agents do not use it."""

@@ -14,11 +14,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from hpcelastic.agent.fork_server import shell_prefix
 from hpcelastic.agent.spawn_request import WorkerCommand
 from hpcelastic.agent.worker import FreshProcess, Process, WorkerResources
+from hpcelastic.network.sockets import at_free_port
 
 STORE_SERVER_MODULE = "hpcelastic.worker.store_server_main"
 
@@ -78,6 +79,11 @@ class StoreListener:
             return cls(_listen(socket.AF_INET6, port))
         except OSError:  # a kernel without IPv6
             return cls(_listen(socket.AF_INET, port))
+
+    @classmethod
+    def open_any(cls, ports: Sequence[int] = ()) -> "StoreListener":
+        """Listen on one of ``ports``, by default on any. Raises OSError if none is free."""
+        return at_free_port(cls.open, ports)
 
     def fileno(self) -> int:
         return self._listener.fileno()

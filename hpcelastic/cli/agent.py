@@ -113,6 +113,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="interface at which other nodes reach this node, such as ib0, or a network, such as 10.1.0.0/16",
     )
+    where.add_argument(
+        "--ports",
+        metavar="A-B",
+        help="ports at which this agent and the store of the workers listen, such as 29500-29600",
+    )
     how = where.add_mutually_exclusive_group()
     what = "do not notify other agents over the network; poll the run's directory only"
     how.add_argument("--no-notifications", action="store_true", help=what)
@@ -219,10 +224,11 @@ def _with_network(task: Task, args: argparse.Namespace) -> Task:
         network = replace(
             network,
             interface=args.interface or network.interface,
+            ports=args.ports or network.ports,
             notifications=network.notifications and not args.no_notifications,
         )
     except ValueError as error:
-        raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
+        raise ConfigError(str(error).replace("network.", "--", 1)) from error
     return replace(task, agent=replace(task.agent, network=network))
 
 

@@ -14,6 +14,7 @@ from hpcelastic.doctor.coordination import Members
 from hpcelastic.doctor.node_report import LocalNode
 from hpcelastic.doctor.verdict import Conclusion, FilesystemReport, Severity, advise, describe_changes, format_seconds
 from hpcelastic.errors import ConfigError
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.slurm.environment import slurm_task, step_rank
 
@@ -42,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interface", metavar="NAME", help="as network.interface: a name such as ib0, or a network such as 10.1.0.0/16"
     )
+    parser.add_argument(
+        "--ports", metavar="A-B", help="as network.ports: test the connections between these ports, such as 29500-29600"
+    )
     add_json(parser, "all measurements and the verdict as a JSON object")
     group = parser.add_argument_group("several nodes without SLURM: start doctor on each node")
     group.add_argument("--nodes", type=int, metavar="N", help="number of nodes")
@@ -59,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, members: Members) -> int:
     directory = Path(os.path.abspath(Path(args.dir).expanduser()))
     depth, progress = QUICK if args.quick else FULL, _report_progress if members.rank == 0 else _ignore_progress
-    here = _local_node(args.interface)
+    here = _local_node(args.interface, args.ports)
     diagnosis = examine(directory, members, here, depth, progress, benchmark=args.benchmark)
     if diagnosis is None:
         return 0
@@ -72,13 +76,14 @@ def _run(args: argparse.Namespace, members: Members) -> int:
     return 0 if diagnosis.fit else 1
 
 
-def _local_node(interface: str | None) -> LocalNode:
+def _local_node(interface: str | None, ports: str | None) -> LocalNode:
     task = slurm_task(os.environ)
     try:
+        network = NetworkSettings(interface, ports)
         chosen, reason = explain_address(interface, task.launcher if task else "")
-    except ConfigError as error:
-        raise ConfigError(str(error).replace("network.interface", "--interface", 1)) from error
-    return LocalNode(chosen.address, chosen.name, reason, os.environ)
+    except (ConfigError, ValueError) as error:
+        raise ConfigError(str(error).replace("network.", "--", 1)) from error
+    return LocalNode(chosen.address, chosen.name, reason, os.environ, network)
 
 
 def _members(args: argparse.Namespace) -> Members:

@@ -2,17 +2,22 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from hpcelastic.doctor.coordination import Coordination
 from hpcelastic.doctor.names import Lookup, look_up
 from hpcelastic.doctor.reachability import EchoAddress, EchoServer, Reachability, check_reachability, peers
-from hpcelastic.errors import StoreError
+from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.health.checks import local_checks, run_all
 from hpcelastic.health.finding import CheckFinding
 from hpcelastic.health.settings import HealthSettings
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.codec import decode, encode
+
+_KERNEL_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+"""Source: ip(7)."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class LocalNode:
 
     environ: Mapping[str, str]
     """The environment in which workers would start."""
+
+    network: NetworkSettings = field(default_factory=NetworkSettings)
 
 
 @dataclass(frozen=True)
@@ -42,6 +49,14 @@ class NodeReport:
 
     findings: tuple[CheckFinding, ...] = ()
     reachability: tuple[Reachability, ...] = ()
+    """At the ports of `NetworkSettings.ports`, by default at ports that the kernel chooses."""
+
+    worker_reachability: tuple[Reachability, ...] = ()
+    """At ports that the kernel chooses, as gloo and NCCL let it do. Empty without `NetworkSettings.ports`."""
+
+    kernel_ports: str = ""
+    """The ports from which the kernel chooses, such as ``32768-60999``."""
+
     skew: float = 0.0
     """Least difference in seconds between its clock and the first node's; negative if its clock is behind."""
 
@@ -59,18 +74,27 @@ def collect_node_reports(
     report("health and host name of each node")
     own = _check_local_node(here)
     report("ports")
-    reachability = _check_all_peers(coordination, here)
+    reachability = _check_all_peers(coordination, here.address, here.network.port_range)
+    workers = _check_all_peers(coordination, here.address, ()) if here.network.ports else []
     report("clocks")
     skews = _measure_clock_skews(coordination)
     coordination.publish("node report", encode(own))
-    coordination.publish("reachability", [encode(one) for one in reachability])
+    coordination.publish("reachability", [[encode(one) for one in each] for each in (reachability, workers)])
     if me != 0:
         return None
     reports = coordination.receive("node report", everyone)
     reachable = coordination.receive("reachability", everyone)
     try:
         return tuple(
-            decode(NodeReport, {**reports[rank], "reachability": reachable[rank], "skew": skews.get(rank, 0.0)})
+            decode(
+                NodeReport,
+                {
+                    **reports[rank],
+                    "reachability": reachable[rank][0],
+                    "worker_reachability": reachable[rank][1],
+                    "skew": skews.get(rank, 0.0),
+                },
+            )
             for rank in everyone
         )
     except ValueError as error:
@@ -91,19 +115,24 @@ def _check_local_node(here: LocalNode) -> NodeReport:
         look_up(name, here.address),
         "GLOO_SOCKET_IFNAME" in here.environ,
         tuple(found),
+        kernel_ports="-".join(_KERNEL_PORTS.read_text().split()) if _KERNEL_PORTS.exists() else "",
     )
 
 
-def _check_all_peers(coordination: Coordination, here: LocalNode) -> list[Reachability]:
+def _check_all_peers(coordination: Coordination, address: str, ports: Sequence[int]) -> list[Reachability]:
     me, count = coordination.members.rank, coordination.members.count
-    server = EchoServer(here.address)
+    what = "echo server" if ports else "echo server at a port of the kernel"
     try:
-        coordination.publish("echo server", encode(server.address))
-        received = coordination.receive("echo server", range(count))
+        server = EchoServer(address, ports)
+    except OSError as error:
+        raise HpcElasticError(f"{os.uname().nodename}: cannot listen at {address}: {error.strerror}") from error
+    try:
+        coordination.publish(what, encode(server.address))
+        received = coordination.receive(what, range(count))
         servers = {rank: decode(EchoAddress, received[rank]) for rank in received}
         found = check_reachability(servers, peers(me, count), coordination.members.id.encode()[:32])
-        coordination.publish("ports checked")
-        coordination.receive("ports checked", range(count))  # until then others may still connect to this server
+        coordination.publish(f"{what} checked")
+        coordination.receive(f"{what} checked", range(count))  # until then others may still connect to this server
     finally:
         server.close()
     return found

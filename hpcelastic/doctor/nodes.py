@@ -16,7 +16,7 @@ _MAX_SHOWN = 8
 
 def judge_nodes(reports: Sequence[NodeReport]) -> tuple[Conclusion, ...]:
     """Return the findings of all checks: one for each check that passes, and one for each node that fails it."""
-    rules = (_network, _names, _ports, _clock, _health)
+    rules = (_network, _names, _ports, _worker_ports, _clock, _health)
     return tuple(finding for rule in rules for finding in rule(reports))
 
 
@@ -91,6 +91,25 @@ def _ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
     if not failed and not no_udp:
         result = f"{len(checked)} connections between nodes work, by TCP and UDP"
         yield Conclusion("ports", Severity.OK, result)
+
+
+def _worker_ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
+    """The ports of gloo and NCCL, if those of agents and stores are limited."""
+    checked = [(rank, peer) for rank, one in enumerate(reports) for peer in one.worker_reachability]
+    failed = [(rank, peer) for rank, peer in checked if peer.tcp]
+    ports = ", ".join(dict.fromkeys(one.kernel_ports for one in reports))
+    if failed:
+        pairs = _join_some([f"{reports[rank].node} to {reports[peer.rank].node}" for rank, peer in failed])
+        yield Conclusion(
+            "ports of workers",
+            Severity.BAD,
+            f"no connection by TCP at ports that the kernel chooses ({ports}): {pairs}",
+            "gloo and NCCL listen at such ports, and have no setting for them",
+            "open these ports between compute nodes, or let root limit them to open ones: "
+            "sysctl net.ipv4.ip_local_port_range",
+        )
+    elif checked:
+        yield Conclusion("ports of workers", Severity.OK, f"gloo and NCCL can use the ports of the kernel ({ports})")
 
 
 def _isolated(checked: set[tuple[int, int]], failed: set[tuple[int, int]]) -> set[int]:

@@ -5,8 +5,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from hpcelastic.network.sockets import bind_pair
 
 _MAX_ALL_PAIRS = 16
 """Up to this number of nodes, each node checks every other. With more, it checks its neighbours in a ring, and the
@@ -45,16 +47,15 @@ def peers(rank: int, count: int) -> list[int]:
 
 
 class EchoServer:
-    """A TCP and a UDP port of this node that echo every message until the server is closed."""
+    """A port of this node, one of ``ports``, that echoes every message by TCP and UDP until the server is closed.
 
-    def __init__(self, address: str) -> None:
+    Raises OSError if no port is free.
+    """
+
+    def __init__(self, address: str, ports: Sequence[int] = ()) -> None:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._tcp = socket.socket(family, socket.SOCK_STREAM)
-        self._udp = socket.socket(family, socket.SOCK_DGRAM)
+        self._udp, self._tcp = bind_pair(family, ports, address)
         self._stop, self._stopped = socket.socketpair()
-        self._tcp.bind((address, 0))
-        self._udp.bind((address, 0))
-        self._tcp.listen(128)
         self.address = EchoAddress(address, self._tcp.getsockname()[1], self._udp.getsockname()[1])
         self._thread = threading.Thread(target=self._serve, name="echo server", daemon=True)
         self._thread.start()

@@ -29,6 +29,8 @@ _ERROR_DELAY = 0.1
 class Network:
     """The network of the agent of ``node``. Binds one port for UDP and TCP at every address of ``address``'s family.
 
+    It is one of ``ports``, by default any.
+
     The thread of the network calls ``deliver`` with news, and ``transfer`` with each transfer that another agent has
     started. They must return at once and not raise. ``transfer`` passes the transfer to a thread of its owner, which
     closes it. Without ``transfer``, the connection is closed.
@@ -44,13 +46,14 @@ class Network:
         address: str,
         deliver: Callable[[News], None],
         transfer: Callable[[Transfer], None] | None = None,
+        ports: Sequence[int] = (),
     ) -> None:
         self._key = key
         self._node = node
         self._deliver = deliver
         encode(key, Message(Kind.NOTIFICATION, node))  # raises ValueError if the id is too long
         family = sockets.family(address) or socket.AF_INET
-        self._datagrams, self.presence = sockets.bind_pair(family)
+        self._datagrams, self.presence = sockets.bind_pair(family, ports)
         self.port: int = self.presence.getsockname()[1]
         self._senders = {family: self._datagrams}
         self._selector = selectors.DefaultSelector()

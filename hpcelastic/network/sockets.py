@@ -2,8 +2,13 @@
 
 import contextlib
 import errno
+import os
 import socket
 import struct
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _BACKLOG = 1024
 """Connections that the kernel queues until the agent accepts them. Further ones are ignored, not refused."""
@@ -37,23 +42,40 @@ def valid_endpoint(address: str, port: int) -> bool:
     return 0 < port < 65536 and family(address) is not None
 
 
-def bind_pair(kind: socket.AddressFamily) -> tuple[socket.socket, socket.socket]:
-    """Return a UDP socket and a listening TCP socket with the same port number, at every address of this machine.
+def at_free_port(listen: Callable[[int], T], ports: Sequence[int]) -> T:
+    """Return ``listen(port)`` for the first of ``ports``, from a random one on, at which it raises no EADDRINUSE.
 
-    Raises OSError if there is no such port.
+    Without ``ports``, the argument is 0, for any port. Raises OSError.
     """
-    for _ in range(_TRIES):
-        stream = _bound(kind, socket.SOCK_STREAM, 0)
+    first, count = int.from_bytes(os.urandom(4), "little"), len(ports)
+    for port in (ports[(first + i) % count] for i in range(count)) if ports else [0] * _TRIES:
         try:
-            datagram = _bound(kind, socket.SOCK_DGRAM, stream.getsockname()[1])
+            return listen(port)
         except OSError as error:
-            stream.close()
             if error.errno != errno.EADDRINUSE:
                 raise
-            continue
+    tried = f"network.ports is {ports[0]}-{ports[-1]}" if ports else f"tried {_TRIES}"
+    raise OSError(errno.EADDRINUSE, f"no port is free; {tried}")
+
+
+def bind_pair(
+    kind: socket.AddressFamily, ports: Sequence[int] = (), address: str = ""
+) -> tuple[socket.socket, socket.socket]:
+    """Return a UDP socket and a listening TCP socket with the same port number.
+
+    They have one of ``ports``, by default any, at every address of this machine, or only at ``address``. Raises OSError
+    if there is no such port.
+    """
+    return at_free_port(lambda port: _listening_pair(kind, address, port), ports)
+
+
+def _listening_pair(kind: socket.AddressFamily, address: str, port: int) -> tuple[socket.socket, socket.socket]:
+    with contextlib.ExitStack() as stack:
+        stream = stack.enter_context(_bound(kind, socket.SOCK_STREAM, address, port))
+        datagram = stack.enter_context(_bound(kind, socket.SOCK_DGRAM, address, stream.getsockname()[1]))
         stream.listen(_BACKLOG)
+        stack.pop_all()
         return datagram, stream
-    raise OSError(errno.EADDRINUSE, f"no port is free for both UDP and TCP; tried {_TRIES}")
 
 
 def datagram_socket(kind: socket.AddressFamily) -> socket.socket:
@@ -125,13 +147,19 @@ def refused_by_kernel(sock: socket.socket) -> bool:
         return False
 
 
-def _bound(kind: socket.AddressFamily, what: socket.SocketKind, port: int) -> socket.socket:
+def _bound(kind: socket.AddressFamily, what: socket.SocketKind, address: str, port: int) -> socket.socket:
+    """Return a socket at a port. A TCP port that connections of an earlier process still have can be bound.
+
+    If two processes bind it, only one can listen.
+    """
     sock = socket.socket(kind, what)
     try:
         sock.setblocking(False)
+        if port and what is socket.SOCK_STREAM:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if kind == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # the IPv4 port may belong to another process
-        sock.bind(("::" if kind == socket.AF_INET6 else "0.0.0.0", port))
+        sock.bind((address or ("::" if kind == socket.AF_INET6 else "0.0.0.0"), port))
     except BaseException:
         sock.close()
         raise

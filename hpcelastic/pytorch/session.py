@@ -20,6 +20,7 @@ from hpcelastic.agent.store_server import StoreListener
 from hpcelastic.backends.backend import Backend
 from hpcelastic.bootstrap import EnteredRun
 from hpcelastic.errors import HpcElasticError
+from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.node import Action, ParkWorkers, ReservePort, StartWorkers, StopWorkers
 from hpcelastic.protocol.state import Phase, State
@@ -50,10 +51,10 @@ class ExternalAgentSession:
     A thread of its own executes what the node state machine decides. The methods wait for that thread.
     """
 
-    def __init__(self, paths: RunPaths, here: EnteredRun, notifications: bool = True) -> None:
+    def __init__(self, paths: RunPaths, here: EnteredRun, network: NetworkSettings | None = None) -> None:
         self._paths, self._report, self._node = paths, here.report, here.member.node
         self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
-        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, notifications)
+        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, network or NetworkSettings())
         self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
         self._port: StoreListener | None = None
         self._changed = threading.Condition()
@@ -311,7 +312,7 @@ class ExternalAgentSession:
     def _reserve_port(self) -> None:
         self._release_port()
         try:
-            self._port = StoreListener.open()
+            self._port = StoreListener.open_any(self._session.spec.network.port_range)
         except OSError as error:
             raise HpcElasticError(f"{self._node}: no port for the workers' store: {error}") from error
         self._session.state_machine = self._session.state_machine.with_port(self._port.port)

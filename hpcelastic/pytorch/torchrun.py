@@ -2,7 +2,7 @@
 
 torch finds it by this package's entry point (`hpcelastic.pytorch.plugin`). torchrun's agents are not modified. Rounds
 and the state of the run are decided as for hpcelastic's own agents, and workers are fenced in the same way.
-``--rdzv-conf`` takes `TIMINGS`, ``interface`` and ``notifications``.
+``--rdzv-conf`` takes `TIMINGS`, ``interface``, ``ports`` and ``notifications``.
 """
 
 import contextlib
@@ -75,8 +75,8 @@ def _handler_spec(params: RendezvousParameters) -> HandlerSpec:
     paths = RunPaths(run_directory(params))
     notifications = params.get_as_bool("notifications", params.get_as_bool("doorbell", True))  # the old name
     try:
-        conf = read_conf(params.config, extra_keys=("interface", "notifications"))
-        network = NetworkSettings(params.get("interface"), bool(notifications))
+        conf = read_conf(params.config, extra_keys=("interface", "notifications", "ports"))
+        network = NetworkSettings(params.get("interface"), params.get("ports"), bool(notifications))
     except ValueError as error:
         raise ValueError(f"--rdzv-conf: {error}") from None
     for line in conf.warnings:
@@ -213,7 +213,7 @@ class FileRendezvousHandler(RendezvousHandler):
     def _start_session(self, entered: EnteredRun) -> ExternalAgentSession:
         if entered.state.phase.final:
             raise self._closed_error(entered.state.reason)
-        return ExternalAgentSession(self.spec.paths, entered, self.spec.network.notifications)
+        return ExternalAgentSession(self.spec.paths, entered, self.spec.network)
 
     def _leave(self, session: ExternalAgentSession) -> None:
         if not session.succeeded:

@@ -106,6 +106,7 @@ configs = st.builds(
     network=st.builds(
         NetworkSettings,
         interface=maybe(st.sampled_from(["ib0", "10.1.0.0/16", "fd00::/64"])),
+        ports=maybe(st.sampled_from(["29500-29600", "1-2"])),
         notifications=st.booleans(),
         snapshot_rate=st.integers(0, 10**6),
     ),

@@ -117,6 +117,32 @@ def test_a_probe_server_answers_until_it_is_closed() -> None:
     assert after.tcp == "Connection refused" and after.udp == "Connection refused"
 
 
+def test_an_echo_server_has_one_of_the_given_ports() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(OSError, match=f"no port is free; network.ports is {number}-{number}"):
+            EchoServer("127.0.0.1", range(number, number + 1))
+    server = EchoServer("127.0.0.1", range(number, number + 1))
+    assert server.address == EchoAddress("127.0.0.1", number, number)
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "severity", "text"),
+    [
+        ("", Severity.OK, "gloo and NCCL can use the ports of the kernel (32768-60999)"),
+        ("timed out", Severity.BAD, "no connection by TCP at ports that the kernel chooses (32768-60999): n1 to n2"),
+    ],
+)
+def test_the_ports_of_workers_are_examined_if_those_of_agents_are_limited(
+    error: str, severity: Severity, text: str
+) -> None:
+    kernel = {"kernel_ports": "32768-60999"}
+    reports = (node(0, worker_reachability=(Reachability(1, error, error),), **kernel), node(1, **kernel))
+    (found,) = [one for one in judge_nodes(reports) if one.check == "ports of workers"]
+    assert (found.severity, found.result) == (severity, text)
+
+
 def test_another_answer_is_from_another_program() -> None:
     with Listener() as other:
         (found,) = check_reachability({0: other}, [0], b"word")

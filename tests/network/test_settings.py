@@ -14,6 +14,19 @@ def test_other_values_are_refused(interface: str) -> None:
         NetworkSettings(interface)
 
 
+@pytest.mark.parametrize(
+    ("ports", "numbers"), [(None, range(0)), ("29500-29509", range(29500, 29510)), ("1-65535", range(1, 65536))]
+)
+def test_ports_are_a_range(ports: str | None, numbers: range) -> None:
+    assert NetworkSettings(ports=ports).port_range == numbers
+
+
+@pytest.mark.parametrize("ports", ["", "29500", "29500-29500", "29600-29500", "0-10", "65530-65536", "a-b", "1-2-3"])
+def test_other_ports_are_refused(ports: str) -> None:
+    with pytest.raises(ValueError, match=r"network\.ports is .*; write the first and the last port, at least 2 in all"):
+        NetworkSettings(ports=ports)
+
+
 @pytest.mark.parametrize("rate", [0, 1, 10**5])
 def test_a_rate_is_a_number_or_no_limit(rate: int) -> None:
     assert NetworkSettings(snapshot_rate=rate).snapshot_rate == rate

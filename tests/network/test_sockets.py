@@ -1,3 +1,4 @@
+import errno
 import select
 import socket
 import subprocess
@@ -49,9 +50,11 @@ def test_a_port_that_is_in_use_for_udp_is_skipped(monkeypatch: pytest.MonkeyPatc
         port, bound = taken.getsockname()[1], sockets._bound
         tried: list[int] = []
 
-        def first_the_taken_one(kind: socket.AddressFamily, what: socket.SocketKind, wanted: int) -> socket.socket:
+        def first_the_taken_one(
+            kind: socket.AddressFamily, what: socket.SocketKind, address: str, wanted: int
+        ) -> socket.socket:
             tried.append(wanted)
-            return bound(kind, what, port if len(tried) == 1 else wanted)
+            return bound(kind, what, address, port if len(tried) == 1 else wanted)
 
         monkeypatch.setattr(sockets, "_bound", first_the_taken_one)
         datagram, stream = sockets.bind_pair(socket.AF_INET)
@@ -87,3 +90,42 @@ def test_a_rejection_by_a_firewall_is_not_a_refusal() -> None:
     command = ["unshare", "--net", sys.executable, "-m", "tests.network.unreachable"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines() == ["ECONNREFUSED False", "ECONNREFUSED True"], done.stderr
+
+
+def test_the_first_free_port_of_a_range_is_used() -> None:
+    first, _ = bound = sockets.bind_pair(socket.AF_INET)
+    number = first.getsockname()[1]
+    try:
+        with pytest.raises(OSError, match=f"no port is free; network.ports is {number}-{number}"):
+            sockets.bind_pair(socket.AF_INET, range(number, number + 1))
+    finally:
+        for each in bound:
+            each.close()
+    datagram, stream = sockets.bind_pair(socket.AF_INET, range(number, number + 1))
+    assert datagram.getsockname()[1] == stream.getsockname()[1] == number
+    datagram.close()
+    stream.close()
+
+
+def test_each_port_of_a_range_is_tried_once() -> None:
+    tried: list[int] = []
+
+    def listen(port: int) -> int:
+        tried.append(port)
+        raise OSError(errno.EADDRINUSE, "taken")
+
+    with pytest.raises(OSError, match="no port is free"):
+        sockets.at_free_port(listen, range(7, 12))
+    assert sorted(tried) == [7, 8, 9, 10, 11]
+
+
+def test_another_error_is_not_tried_again() -> None:
+    tried: list[int] = []
+
+    def listen(port: int) -> int:
+        tried.append(port)
+        raise PermissionError(errno.EACCES, "a port of the system")
+
+    with pytest.raises(PermissionError):
+        sockets.at_free_port(listen, range(7, 12))
+    assert len(tried) == 1
