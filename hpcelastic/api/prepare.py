@@ -15,6 +15,7 @@ from typing import Any
 from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
+from hpcelastic.api.submissions import record_submission
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.config import JobConfig, encode
@@ -84,7 +85,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     draft = RunPaths(paths.root.with_name(f".new-{paths.root.name}-{secrets.token_hex(4)}"))
     draft.root.mkdir(mode=0o700)
     try:
-        _write_inputs(draft, config, call)
+        _write_inputs(draft, record_submission(draft, paths, config, Path.cwd()), call)
         for directory in (draft.register, draft.leases, draft.events):
             files.make_directory(directory)
         if config.logs.directory is None:  # else the agents create a link
@@ -108,7 +109,7 @@ def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
         raise ConfigError(
             f"{paths.root}: the run has not ended: {active} belongs to it; end it first: hpcelastic cancel {paths.root}"
         )
-    _write_inputs(paths, config, call)
+    _write_inputs(paths, record_submission(paths, paths, config, Path.cwd()), call)
     settings = _settings(paths, config)
     server = embedded_server(paths, settings) if settings.rendezvous.endpoint == EMBEDDED else contextlib.nullcontext()
     with server, contextlib.closing(open_backend(paths)) as backend:

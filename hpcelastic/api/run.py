@@ -23,6 +23,7 @@ from hpcelastic.api.prepare import whoami
 from hpcelastic.api.registry import holds_run, locate, runs_in
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
+from hpcelastic.api.submissions import provenance
 from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
 from hpcelastic.api.why import Why, why, why_all
 from hpcelastic.backends.connect import RunReader
@@ -174,6 +175,13 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """Return all events of the agents, sorted by time."""
         return read_event_lines(self._paths.events)
+
+    def provenance(self) -> list[dict[str, Any]]:
+        """Return what each submission of the run was made from: the commit, changed files, versions of packages.
+
+        The keys of each are those of ``submissions/NUMBER/provenance.json`` in the run's directory.
+        """
+        return provenance(self._paths)
 
     def why(self, round: int | None = None) -> Why:
         """Return why a round has ended; by default the last one that a fault has ended, else the newest one.

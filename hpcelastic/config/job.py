@@ -46,6 +46,10 @@ class RunSettings:
     """Maximum duration of the run over all of its jobs: MINUTES, HH:MM:SS, D-HH:MM:SS or UNLIMITED. If not set, the run
     ends at the time limit of its job."""
 
+    code: tuple[str, ...] = ()
+    """Files and directories of which the run keeps a copy, relative to the working directory. The workers run the copy,
+    also after a requeue. ``git`` stands for all files of the repository that git does not ignore."""
+
     def __post_init__(self) -> None:
         if self.name is not None and not RUN_NAME.fullmatch(self.name):
             raise ValueError(
@@ -98,6 +102,10 @@ class JobConfig:
     """The SLURM request. Only ``submit`` and ``sbatch`` use it. Any other sbatch option can be set in ``options``."""
 
     def __post_init__(self) -> None:
+        if self.run.code and not self.entrypoint.script:
+            raise ValueError(
+                "run.code needs entrypoint.script: a module or a function is found in the working directory"
+            )
         for name in self.environment:
             if not VARIABLE.fullmatch(name):
                 raise ValueError(

@@ -19,6 +19,15 @@ class RunPaths:
         return self.root / "config.json"
 
     @property
+    def submissions(self) -> Path:
+        """What each submission of the run was made from."""
+        return self.root / "submissions"
+
+    def submission(self, number: int) -> Path:
+        """One submission: the state of the code, and its copy if the job wants one."""
+        return self.submissions / f"{number:04d}"
+
+    @property
     def filesystem(self) -> Path:
         """The verdict on the filesystem that all agents of the run use."""
         return self.root / "filesystem.json"

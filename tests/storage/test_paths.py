@@ -9,6 +9,7 @@ PATHS = RunPaths(Path("/run"))
 LAYOUT = {
     "config.json": PATHS.config,
     "filesystem.json": PATHS.filesystem,
+    "submissions/0002": PATHS.submission(2),
     "rendezvous/versions": PATHS.register,
     "rendezvous/race": PATHS.race,
     "rendezvous/nodes": PATHS.leases,
