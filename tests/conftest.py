@@ -40,6 +40,7 @@ settings.register_profile("any speed", deadline=None, suppress_health_check=[Hea
 settings.load_profile("any speed")
 
 os.environ["HPCELASTIC_CONFIG"] = ""  # not the profiles of the user
+os.environ["HPCELASTIC_SITE_CONFIG"] = ""  # not the file of the site
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,15 @@ from hpcelastic.api.jobs import LocalNodes, submit_for
 from hpcelastic.api.prepare import Call, new_parents_removed, prepare, run_paths
 from hpcelastic.api.registry import record_run
 from hpcelastic.api.run import Run
-from hpcelastic.config import JobConfig, choose_profile, default_name, from_mapping, load, overrides_from_keywords
+from hpcelastic.config import (
+    JobConfig,
+    choose_profile,
+    default_name,
+    from_mapping,
+    load,
+    overrides_from_keywords,
+    read_site,
+)
 from hpcelastic.config.overrides import Override
 from hpcelastic.errors import ConfigError
 from hpcelastic.slurm.submission import remarks
@@ -72,14 +80,14 @@ def resolve(
     report: Callable[[str], object] = warnings.warn,
 ) -> JobConfig:
     """Return the configuration of a job on this cluster, with a name. Calls ``report`` with each warning."""
-    below = choose_profile(profile, os.environ)
+    below, site = choose_profile(profile, os.environ), read_site(os.environ)
     if callable(job):
         given = {"entrypoint": {"module": "hpcelastic.worker", "args": [PICKLED]}}
-        resolved, stem = from_mapping(given, overrides, profile=below), _name_of(job)
+        resolved, stem = from_mapping(given, overrides, profile=below, site=site), _name_of(job)
     elif isinstance(job, Mapping):
-        resolved, stem = from_mapping(job, overrides, profile=below), "run"
+        resolved, stem = from_mapping(job, overrides, profile=below, site=site), "run"
     else:
-        resolved, stem = load(job, overrides, profile=below), str(job)
+        resolved, stem = load(job, overrides, profile=below, site=site), str(job)
     for line in resolved.warnings:
         report(line)
     config = resolved.config

@@ -6,7 +6,7 @@ import sys
 
 from hpcelastic.cli.job import add_job
 from hpcelastic.cli.json_output import add_json, print_json
-from hpcelastic.config import choose_profile, load, show
+from hpcelastic.config import choose_profile, load, read_site, show
 from hpcelastic.config.codec import encode
 from hpcelastic.config.shortages import shortages
 
@@ -20,7 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    resolved = load(args.file, args.overrides, profile=choose_profile(args.profile, os.environ))
+    profile, site = choose_profile(args.profile, os.environ), read_site(os.environ)
+    resolved = load(args.file, args.overrides, profile=profile, site=site)
     for line in [*resolved.warnings, *shortages(resolved.config)]:
         print(f"hpcelastic config: {line}", file=sys.stderr)
     if args.json:

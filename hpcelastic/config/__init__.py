@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from hpcelastic.config.overrides import Override, overrides_from_keywords
     from hpcelastic.config.profiles import choose_profile
     from hpcelastic.config.resolve import Resolved, from_mapping, load
+    from hpcelastic.config.site import read_site
 
 __all__ = [
     "JobConfig",
@@ -27,6 +28,7 @@ __all__ = [
     "load",
     "node_range",
     "overrides_from_keywords",
+    "read_site",
     "show",
 ]
 
@@ -40,6 +42,7 @@ __getattr__, __dir__ = lazy_names(
         "from_mapping": ".resolve",
         "load": ".resolve",
         "overrides_from_keywords": ".overrides",
+        "read_site": ".site",
         "show": ".display",
     },
 )

@@ -21,6 +21,7 @@ from hpcelastic.config.document import (
 from hpcelastic.config.files import read_file, script_problem
 from hpcelastic.config.job import JobConfig
 from hpcelastic.config.overrides import Override, apply, check_names
+from hpcelastic.config.site import Site
 from hpcelastic.config.validation import validate
 
 
@@ -31,8 +32,8 @@ class Resolved:
     config: JobConfig
 
     origins: Mapping[str, str]
-    """Key path to ``default``, ``FILE:LINE``, ``profile NAME, FILE:LINE``, ``override NUMBER``, or ``given`` for a
-    Python value."""
+    """Key path to ``default``, ``FILE:LINE``, ``profile NAME, FILE:LINE``, ``site, FILE:LINE``, ``override NUMBER``, or
+    ``given`` for a Python value."""
 
     warnings: tuple[str, ...] = ()
     """A line for each key that is given under its old name."""
@@ -43,14 +44,15 @@ def load(
     overrides: Sequence[Override] = (),
     *,
     profile: Document | None = None,
+    site: Site | None = None,
     directory: Path | None = None,
 ) -> Resolved:
-    """Read a job file, add the settings of a profile, and apply overrides.
+    """Read a job file, add the settings of a profile and of a site, and apply overrides.
 
     A relative script is searched in ``directory``, by default the working directory. Raises ConfigError with a line for
     each problem.
     """
-    return _resolve(read_file(Path(path)), overrides, profile, directory)
+    return _resolve(read_file(Path(path)), overrides, profile, site, directory)
 
 
 def from_mapping(
@@ -58,30 +60,38 @@ def from_mapping(
     overrides: Sequence[Override] = (),
     *,
     profile: Document | None = None,
+    site: Site | None = None,
     directory: Path | None = None,
 ) -> Resolved:
     """Resolve a Python mapping with the keys of a job file, like `load`. Raises ConfigError."""
     document = Document()
     document.value = from_plain(mapping, (), Mark("given"), document)
-    return _resolve(document, overrides, profile, directory)
+    return _resolve(document, overrides, profile, site, directory)
 
 
 def _resolve(
-    document: Document, overrides: Sequence[Override], profile: Document | None, directory: Path | None
+    document: Document,
+    overrides: Sequence[Override],
+    profile: Document | None,
+    site: Site | None,
+    directory: Path | None,
 ) -> Resolved:
     expand_nodes(document)
     rename_old_keys(document)
-    if profile is not None:
-        expand_nodes(profile)
-        rename_old_keys(profile)
-        document.problems += profile.problems
-        document.warnings += profile.warnings
-        merge_defaults(document, profile)
+    for below in (profile, None if site is None else site.defaults):
+        if below is not None:
+            expand_nodes(below)
+            rename_old_keys(below)
+            document.problems += below.problems
+            document.warnings += below.warnings
+            merge_defaults(document, below)
     check_names(document, overrides)
     for number, override in enumerate(overrides, 1):
         apply(document, number, override)
     config = validate(document)
     _check_script(document, directory or Path())
+    if site is not None and config is not None:
+        site.check(config, document)
     raise_problems(document)
     assert config is not None, "an invalid configuration has a problem"
     origins = {dotted(path): _origin(document, path) for path in leaves(encode(config))}

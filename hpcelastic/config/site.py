@@ -1,0 +1,125 @@
+"""The file of a site: default settings for the jobs of all users, and limits. Administrators write it.
+
+::
+
+    defaults: {slurm: {partition: gpu}, run: {directory: /scratch/runs}}
+    limits: {nodes.max: 64, slurm.max_requeues: 20, run.total_time: 14-00:00:00}
+    submit_from_nodes: false
+
+It spares users from errors. It is no barrier: users who want to exceed a limit can call SLURM's commands themselves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hpcelastic.agent.settings import Entrypoint
+from hpcelastic.config.codec import encode
+from hpcelastic.config.document import Document, raise_problems
+from hpcelastic.config.files import read_document
+from hpcelastic.config.job import JobConfig
+from hpcelastic.config.slurm import TIME, minutes
+
+DEFAULT_PATH = Path("/etc/hpcelastic/site.yaml")
+VARIABLE = "HPCELASTIC_SITE_CONFIG"
+"""The environment variable with the path of another file. If it is empty, there is none."""
+
+_TIMES = ("slurm.time", "run.total_time")
+_REFILL = ("slurm", "refill")
+
+
+@dataclass(frozen=True)
+class Site:
+    """The content of the file."""
+
+    path: Path
+    defaults: Document
+    limits: Mapping[str, int | float | str]
+    submits_from_nodes: bool
+    """Whether agents may submit jobs from compute nodes."""
+
+    def check(self, config: JobConfig, document: Document) -> None:
+        """Add a problem for each value of a job that is beyond a limit."""
+        values = encode(config)
+        for key, limit in self.limits.items():
+            path = tuple(key.split("."))
+            value = _value(values, path)
+            if value is not None and _is_beyond(key, value, limit):
+                document.add_problem(path, f"is {value}; this site allows at most {limit} ({self.path})")
+        if not self.submits_from_nodes and config.slurm.refill:
+            what = f"is {config.slurm.refill:g}; this site allows no submission from compute nodes ({self.path})"
+            document.add_problem(_REFILL, f"{what}; remove it")
+
+
+def read_site(environ: Mapping[str, str]) -> Site | None:
+    """Return the file of this site; None if there is none. Raises ConfigError with a line for each problem."""
+    given = environ.get(VARIABLE)
+    path = DEFAULT_PATH if given is None else Path(given)
+    if given == "" or (given is None and not path.exists()):
+        return None
+    document = read_document(path)
+    content = document.value = {} if document.value is None else document.value
+    if not isinstance(content, dict):
+        document.add_problem((), "contains no keys; write defaults: {KEY: VALUE} and limits: {KEY: VALUE}")
+        raise_problems(document)
+    known = {"defaults": dict, "limits": dict, "submit_from_nodes": bool}
+    for key in content.keys() - known.keys():
+        document.add_problem((key,), f"no such key; the keys here are {', '.join(known)}")
+    for key, kind in known.items():
+        if not isinstance(content.get(key, kind()), kind):
+            what = "true or false" if kind is bool else "lines KEY: VALUE below it"
+            document.add_problem((key,), f"is {content[key]!r}; write {what}")
+    raise_problems(document)
+    limits = content.get("limits", {})
+    _check_limits(limits, document)
+    submits = content.get("submit_from_nodes", True)
+    return Site(path, _defaults(document, submits), limits, submits)
+
+
+def _check_limits(limits: Mapping[str, Any], document: Document) -> None:
+    plain = encode(JobConfig(entrypoint=Entrypoint(script="train.py")))
+    for key, limit in limits.items():
+        value = _value(plain, tuple(key.split(".")))
+        is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
+        if key in _TIMES:
+            if not TIME.fullmatch(str(limit)):
+                document.add_problem(("limits", key), f"is {limit!r}; write MINUTES, HH:MM:SS or D-HH:MM:SS")
+        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+            document.add_problem(
+                ("limits", key), "is no key of a job with a number; write GROUP.KEY, such as nodes.max"
+            )
+        elif not is_number:
+            document.add_problem(("limits", key), f"is {limit!r}; write a number")
+    raise_problems(document)
+
+
+def _defaults(document: Document, submits_from_nodes: bool) -> Document:
+    """Return the job keys as a document, with marks that name the site."""
+    marks = {
+        path[1:]: replace(mark, origin=f"site, {mark.origin}")
+        for path, mark in document.marks.items()
+        if path[:1] == ("defaults",)
+    }
+    found = Document(document.value.get("defaults", {}), marks)
+    if not submits_from_nodes:
+        slurm = found.value.setdefault("slurm", {})
+        if isinstance(slurm, dict):
+            slurm["refill"] = 0
+            mark = document.mark(("submit_from_nodes",))
+            found.marks[_REFILL] = replace(mark, origin=f"site, {mark.origin}")
+    return found
+
+
+def _value(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    value: Any = values
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _is_beyond(key: str, value: Any, limit: Any) -> bool:
+    if key not in _TIMES:
+        return isinstance(value, (int, float)) and value > limit
+    wanted, allowed = minutes(str(value)), minutes(str(limit))
+    return allowed is not None and (wanted is None or wanted > allowed)
