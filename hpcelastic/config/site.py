@@ -27,6 +27,8 @@ VARIABLE = "HPCELASTIC_SITE_CONFIG"
 
 _TIMES = ("slurm.time", "run.total_time")
 _REFILL = ("slurm", "refill")
+_DEPTH = 2
+"""The number of names in a key that may have a limit."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,9 @@ class Site:
         """Add a problem for each value of a job that is beyond a limit."""
         values = encode(config)
         for key, limit in self.limits.items():
-            path = tuple(key.split("."))
-            value = _value(values, path)
-            if value is not None and _is_beyond(key, value, limit):
-                document.add_problem(path, f"is {value}; this site allows at most {limit} ({self.path})")
+            value = _value(values, _path(key))
+            if _is_beyond(key, value, limit):
+                document.add_problem(_path(key), f"is {value}; this site allows at most {limit} ({self.path})")
         if not self.submits_from_nodes and config.slurm.refill:
             what = f"is {config.slurm.refill:g}; this site allows no submission from compute nodes ({self.path})"
             document.add_problem(_REFILL, f"{what}; remove it")
@@ -72,20 +73,21 @@ def read_site(environ: Mapping[str, str]) -> Site | None:
             document.add_problem((key,), f"is {content[key]!r}; write {what}")
     raise_problems(document)
     limits = content.get("limits", {})
-    _check_limits(limits, document)
-    submits = content.get("submit_from_nodes", True)
-    return Site(path, _defaults(document, submits), limits, submits)
-
-
-def _check_limits(limits: Mapping[str, Any], document: Document) -> None:
     plain = encode(JobConfig(entrypoint=Entrypoint(script="train.py")))
+    _check_limits(limits, plain, document)
+    submits = content.get("submit_from_nodes", True)
+    lower = {key: limit for key, limit in limits.items() if _is_beyond(key, _value(plain, _path(key)), limit)}
+    return Site(path, _defaults(document, lower, submits), limits, submits)
+
+
+def _check_limits(limits: Mapping[str, Any], plain: Mapping[str, Any], document: Document) -> None:
     for key, limit in limits.items():
-        value = _value(plain, tuple(key.split(".")))
+        value = _value(plain, _path(key))
         is_number = isinstance(limit, (int, float)) and not isinstance(limit, bool)
         if key in _TIMES:
             if not TIME.fullmatch(str(limit)):
                 document.add_problem(("limits", key), f"is {limit!r}; write MINUTES, HH:MM:SS or D-HH:MM:SS")
-        elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        elif isinstance(value, bool) or not isinstance(value, (int, float)) or len(_path(key)) != _DEPTH:
             document.add_problem(
                 ("limits", key), "is no key of a job with a number; write GROUP.KEY, such as nodes.max"
             )
@@ -94,21 +96,31 @@ def _check_limits(limits: Mapping[str, Any], document: Document) -> None:
     raise_problems(document)
 
 
-def _defaults(document: Document, submits_from_nodes: bool) -> Document:
-    """Return the job keys as a document, with marks that name the site."""
+def _defaults(document: Document, lower: Mapping[str, Any], submits_from_nodes: bool) -> Document:
+    """Return the job keys as a document, with marks that name the site.
+
+    ``lower`` has the limits that are below the default of a job. They are the defaults then.
+    """
     marks = {
         path[1:]: replace(mark, origin=f"site, {mark.origin}")
         for path, mark in document.marks.items()
         if path[:1] == ("defaults",)
     }
     found = Document(document.value.get("defaults", {}), marks)
+    values: dict[tuple[str, ...], tuple[Any, tuple[str, ...]]]
+    values = {_path(key): (limit, ("limits", key)) for key, limit in lower.items()}
     if not submits_from_nodes:
-        slurm = found.value.setdefault("slurm", {})
-        if isinstance(slurm, dict):
-            slurm["refill"] = 0
-            mark = document.mark(("submit_from_nodes",))
-            found.marks[_REFILL] = replace(mark, origin=f"site, {mark.origin}")
+        values[_REFILL] = 0, ("submit_from_nodes",)
+    for (group, key), (value, place) in values.items():
+        keys = found.value.setdefault(group, {})
+        if isinstance(keys, dict) and (key not in keys or (group, key) == _REFILL):
+            keys[key] = value
+            found.marks[group, key] = replace(document.mark(place), origin=f"site, {document.mark(place).origin}")
     return found
+
+
+def _path(key: str) -> tuple[str, ...]:
+    return tuple(key.split("."))
 
 
 def _value(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
@@ -119,6 +131,8 @@ def _value(values: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 
 
 def _is_beyond(key: str, value: Any, limit: Any) -> bool:
+    if value is None:
+        return False
     if key not in _TIMES:
         return isinstance(value, (int, float)) and value > limit
     wanted, allowed = minutes(str(value)), minutes(str(limit))

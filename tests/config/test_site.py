@@ -53,19 +53,21 @@ def test_defaults_are_below_the_profile_and_the_job() -> None:
     ],
 )
 def test_a_value_beyond_a_limit_is_refused(job: str, problem: str) -> None:
-    site = SITE.replace("max_requeues: 20", "max_requeues: 100") if "max_requeues" not in job else SITE
     with pytest.raises(ConfigError, match=problem):
-        resolved(job, site)
+        resolved(job)
 
 
 @pytest.mark.parametrize("job", ["nodes: 8", "run: {total_time: 14-00:00:00}", "run: {total_time: 60}"])
 def test_a_value_at_a_limit_is_accepted(job: str) -> None:
-    resolved(job, SITE.replace("max_requeues: 20", "max_requeues: 100"))
+    resolved(job)
 
 
-def test_a_default_of_ours_that_is_beyond_a_limit_is_replaced_by_a_default_of_the_site() -> None:
-    site = SITE.replace("account: a1", "account: a1, max_requeues: 20")
-    assert resolved("", site).config.slurm.max_requeues == 20
+def test_a_limit_below_a_default_is_the_default() -> None:
+    found = resolved()
+    assert found.config.slurm.max_requeues == 20
+    assert found.origins["slurm.max_requeues"] == "site, site.yaml:6"
+    lower = resolved(site=SITE.replace("account: a1", "account: a1, max_requeues: 5"))
+    assert lower.config.slurm.max_requeues == 5
 
 
 def test_a_site_forbids_submission_from_compute_nodes() -> None:
