@@ -104,7 +104,7 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
 def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if not paths.config.exists():
         raise ConfigError(f"{paths.root}: there is no run to resume; remove --resume to start a new run")
-    active = _active_process(paths)
+    active = active_process(paths)
     if active:
         raise ConfigError(
             f"{paths.root}: the run has not ended: {active} belongs to it; end it first: hpcelastic cancel {paths.root}"
@@ -121,7 +121,7 @@ def _settings(paths: RunPaths, config: JobConfig) -> Settings:
     return advise(config.protocol_settings, ensure_verdict(paths))
 
 
-def _active_process(paths: RunPaths) -> str:
+def active_process(paths: RunPaths) -> str:
     """Describe an active agent or SLURM job of the run; empty if there is none."""
     with contextlib.closing(open_backend(paths)) as backend:
         pids = local_agents(backend)

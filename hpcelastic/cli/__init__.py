@@ -39,6 +39,7 @@ COMMANDS = {
     "top": Command("show runs in a live table"),
     "metrics": Command("print or serve metrics of runs for Prometheus"),
     "list": Command("list the runs in a directory", timeout=60.0),
+    "clean": Command("show what old runs take on the filesystem, and remove them", timeout=threading.TIMEOUT_MAX),
     "cancel": Command("end a run and cancel its SLURM jobs", timeout=60.0),
     "scale": Command("change the number of nodes of a run", timeout=120.0),
     "drain": Command("remove a node from a run", timeout=60.0),

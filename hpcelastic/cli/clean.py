@@ -1,0 +1,61 @@
+"""``hpcelastic clean``: show what old runs take on the filesystem, and remove them on request."""
+
+import argparse
+import math
+from pathlib import Path
+
+from hpcelastic.api.cleaning import OldRun, old_runs, remove_remains, remove_run
+from hpcelastic.cli.json_output import add_json, print_json
+from hpcelastic.errors import ConfigError
+
+_RUNS = "runs"
+_DAY = 86400.0
+_OLDER_THAN = 30.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "directory", nargs="?", default=_RUNS, metavar="DIR", help=f"directory of runs (default: {_RUNS})"
+    )
+    parser.add_argument(
+        "--older-than",
+        type=float,
+        default=_OLDER_THAN,
+        metavar="DAYS",
+        help=f"days since the last change of a run that may be removed (default: {_OLDER_THAN:g})",
+    )
+    parser.add_argument("--checkpoints", action="store_true", help="also remove runs that have checkpoints")
+    parser.add_argument("--delete", action="store_true", help="remove the runs; without it they are only shown")
+    add_json(parser, "an array of JSON objects, one for each run")
+
+
+def run(args: argparse.Namespace) -> int:
+    directory = Path(args.directory)
+    if not directory.is_dir():
+        raise ConfigError(f"{directory.absolute()}: no such directory; write the directory of your runs")
+    if not (math.isfinite(args.older_than) and args.older_than >= 0):
+        raise ConfigError(f"--older-than is {args.older_than}; write a number of days, 0 or more")
+    runs = old_runs(directory, args.older_than * _DAY, with_checkpoints=args.checkpoints)
+    old = [run for run in runs if not run.kept]
+    if args.delete:
+        remove_remains(directory)
+        for each in old:
+            remove_run(each)
+    if args.json:
+        print_json(runs)
+        return 0
+    width = max((len(run.name) for run in runs), default=0)
+    for each in runs:
+        what = f"kept: {each.kept}" if each.kept else "removed" if args.delete else "old"
+        print(f"{each.name:{width}}  {each.phase:10}  {_age(each)}  {_size([each])}  {what}")
+    verb = "removed" if args.delete else "may be removed; add --delete to remove them"
+    print(f"{len(old)} of {len(runs)} runs, with {_size(old)}: {verb}" if old else "no run may be removed")
+    return 0
+
+
+def _age(run: OldRun) -> str:
+    return f"{run.age / _DAY:6.1f} days"
+
+
+def _size(runs: list[OldRun]) -> str:
+    return f"{sum(run.files for run in runs):,} files, {sum(run.bytes for run in runs) / 2**20:,.1f} MiB"
