@@ -23,7 +23,7 @@ from hpcelastic.protocol.events import (
     StateChanged,
     StoreFailed,
 )
-from hpcelastic.protocol.state import Cause, Phase, name_of
+from hpcelastic.protocol.state import BY_SCHEDULER, Cause, Phase, name_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +170,8 @@ def _planned(evidence: RoundEvidence) -> Explanation | None:
     node = leaving[0][0] if leaving else ""
     if node and (hardware := _hardware(evidence)) is not None:
         return hardware
-    if any(word in reason for _, reason in leaving for word in ("drained", "surplus")):
+    asked = any(word in reason for _, reason in leaving for word in ("drained", "surplus"))
+    if asked and BY_SCHEDULER not in round.reason:
         blame = Blame.USER
     return Explanation(
         id=round.cause.value,

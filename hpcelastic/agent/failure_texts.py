@@ -57,10 +57,14 @@ def describe_failure(exit_code: int, error_file: Path, log: Path | None) -> tupl
     return (f"{_truncate(found)} ({how})" if found else how), tail, time.time()
 
 
+_OF_MPIRUN = re.compile(r"^(?:\d{4}-\d\d-\d\dT[\d:.]+Z?:? )?\[\d+,\d+\]<std(?:out|err)>: ?", re.MULTILINE)
+"""The tag of a line, with the time before it; source: mpirun(1), --tag-output."""
+
+
 def _without_prefixes(text: str) -> str:
     """Return the text without what torch or a launcher has written before each line of a traceback."""
     prefix, found = "", []
-    for line in text.splitlines():
+    for line in _OF_MPIRUN.sub("", text).splitlines():
         begins = _FRAME.match(line)
         if begins is not None:
             prefix = begins["prefix"] or begins["other"] or begins["boxed"] or ""

@@ -29,7 +29,19 @@ from hpcelastic.protocol.budget import reason_to_give_up, refilled
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.rollback import rolled_back
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Phase, Seen, State, View, name_of, participant
+from hpcelastic.protocol.state import (
+    BY_SCHEDULER,
+    Cause,
+    Failure,
+    Member,
+    NodeState,
+    Phase,
+    Seen,
+    State,
+    View,
+    name_of,
+    participant,
+)
 from hpcelastic.protocol.transitions import Mover, checked
 
 
@@ -120,9 +132,10 @@ def drain(state: State, nodes: Collection[str], *, undo: bool = False) -> Decisi
 
 
 def retire(state: State, nodes: Collection[str]) -> Decision:
-    """Exclude incarnations of nodes from all rounds. Later incarnations of the same nodes may join."""
+    """Exclude incarnations of nodes that the scheduler drains. Later incarnations of the same nodes may join."""
     retired = tuple(sorted({*state.retired, *nodes}))
-    return _steer(state, replace(state, retired=retired, reason=f"{_are([name_of(node) for node in nodes])} drained"))
+    reason = f"{_are([name_of(node) for node in nodes])} drained {BY_SCHEDULER}"
+    return _steer(state, replace(state, retired=retired, reason=reason))
 
 
 def checkpoint(state: State) -> Decision:
@@ -222,9 +235,10 @@ def _planned_end(state: State, view: View) -> tuple[Cause, str, float] | None:
         seconds, name, why = min(leaving)
         others = f" and {len(leaving) - 1} more leave" if len(leaving) > 1 else " leaves"
         return Cause.LEAVE, f"{name}{others} within {seconds:.0f} s: {why}", seconds
-    drained = [m.name for m in members if state.drains(m)]
+    drained = [m for m in members if state.drains(m)]
     if drained:
-        return Cause.LEAVE, f"{_are(drained)} drained", grace
+        by = f" {BY_SCHEDULER}" if {m.node for m in drained} <= {*state.retired} else ""
+        return Cause.LEAVE, f"{_are([m.name for m in drained])} drained{by}", grace
     if len(state.participants) > state.max_nodes:
         return Cause.SCALE, f"scaled to {_nodes(state.max_nodes)}", grace
     return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from hpcelastic.protocol.assignment import Assignment, assignment
 from hpcelastic.protocol.lease_duration import HeldLease
-from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Notice, Phase, State
+from hpcelastic.protocol.state import BY_SCHEDULER, Cause, Failure, Member, NodeState, Notice, Phase, State
 from hpcelastic.protocol.transitions import may_publish
 
 
@@ -198,7 +198,8 @@ class NodeStateMachine:
         if state.phase.final:
             return machine._finish(state)
         if not self.leaving and state.drains(self.member):
-            notice = Notice(f"{self.member.name} is drained", state.settings.rendezvous.checkpoint_grace)
+            by = f" {BY_SCHEDULER}" if self.member.node in state.retired else ""
+            notice = Notice(f"{self.member.name} is drained{by}", state.settings.rendezvous.checkpoint_grace)
             return machine.leave(notice, now, polls)
         part = assignment(state, self.member.node)
         if self.part is not None and (part is None or part.round != self.part.round):

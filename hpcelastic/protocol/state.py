@@ -214,6 +214,10 @@ def participant(member: Member, *, with_starting: bool = False) -> Participant:
     return Participant(m.node, workers, m.address, m.port, m.notification_port, m.topology, m.role)
 
 
+BY_SCHEDULER = "by the scheduler"
+"""A part of the reason for which a node is drained, unless a person or a finding has drained it."""
+
+
 @dataclass(frozen=True)
 class State:
     """The state that all agents of a run have agreed on: the content of one version of the register.

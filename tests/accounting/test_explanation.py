@@ -199,6 +199,13 @@ CASES = [
         id="a drain",
     ),
     pytest.param(
+        ended(Cause.LEAVE, "n2 is drained by the scheduler"),
+        {},
+        {18.0: Leaving(reason="n2 is drained by the scheduler", seconds=60.0)},
+        ("leave", Blame.SCHEDULER, Certainty.CERTAIN, "n2", None),
+        id="a drain by the scheduler",
+    ),
+    pytest.param(
         ended(Cause.LEAVE, "n2 leaves within 60 s: GPUs: GPU 3: Xid 79"),
         {},
         {

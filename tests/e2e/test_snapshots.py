@@ -71,20 +71,30 @@ def checkpoint_files(shell: Shell) -> list[Path]:
     return sorted((shell.directory / "runs/r/checkpoints").glob("*.pt"))
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_the_state_of_a_lost_node_is_on_another(shell: Shell, victim: int) -> None:
+@pytest.mark.parametrize(("victim", "source"), [(0, "memory"), (2, "buddy")])
+def test_the_state_of_a_lost_node_is_on_another(shell: Shell, victim: int, source: str) -> None:
+    """Node i has its copies on node i + 1. The others move up, and each reads the parts that are nearest to its rank.
+
+    If node 0 is lost, nodes 1 and 2 have all parts that they need in the memory of their own agents. If node 2 is lost,
+    node 0 needs a part that only node 1 has, and the other way round.
+    """
     run = Run(shell, counting(EVERY_STEP), 3, script_arguments=("50", "0", "0", "0"))
     eventually(lambda: steps(run) >= 5)
     done = steps(run)
-    run.kill_node(victim)
+    run.kill_node(index_of(run, victim))
     run.await_round(2, 2)
     (begin,) = set(begins(run, 2).values())
     assert begin >= done - 2
     assert checkpoint_files(shell) == []  # nothing came from there
     run.finish()
     check_result(shell, EVERY_STEP)
-    sources = {event["source"] for event in run.events("training totals") if event["round"] == 2}
-    assert "buddy" in sources and sources <= {"buddy", "memory"}
+    assert {event["source"] for event in run.events("training totals") if event["round"] == 2} == {source}
+
+
+def index_of(run: Run, rank: int) -> int:
+    """Return the index of the agent with a rank in round 1. On a busy machine it may be another number."""
+    (node,) = {event["node"] for event in run.events("workers started") if event["group_rank"] == rank}
+    return next(index for index, agent in enumerate(run.agents) if agent.node_name == node)
 
 
 @pytest.mark.parametrize(("victims", "lost"), [((0, 2), False), ((1, 2), True)], ids=["not buddies", "buddies"])

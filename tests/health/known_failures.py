@@ -1,6 +1,26 @@
 """Messages of failures: for each known cause some that it explains, and some that are similar and that it does not."""
 
 SAMPLES: dict[str, tuple[str, ...]] = {
+    "gloo-connect-unknown": (
+        "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
+        "RuntimeError: connect() timed out.",
+    ),
+    "mpi-connect": (
+        "A process or daemon was unable to complete a TCP connection",
+        "PSM2 no hfi units are active (err=23)",
+    ),
+    "nvshmem-transport": ("nvshmemi_transport_init:287: Unable to initialize any transports. returning error.",),
+    "head-lost": ("Terminating process because the coordinator detected missing heartbeats.",),
+    "local-filesystem": (
+        "EXT4-fs error (device nvme2n1): __ext4_find_entry:1531: inode #2: reading directory lblock 0",
+    ),
+    "loop-devices": ("FATAL: container creation failed: failed to find loop device: no loop devices available",),
+    "storage-limit": ("Pod ephemeral local storage usage exceeds the total limit of containers 20Gi.",),
+    "soft-lockup": ("watchdog: BUG: soft lockup - CPU#19 stuck for 23s! [python:40331]",),
+    "loader-ended": ("RuntimeError: One or more background workers are no longer alive. Exiting.",),
+    "gpu-reset": (
+        "NVRM: nvAssertOkFailedNoLog: Assertion failed: Reset required [NV_ERR_RESET_REQUIRED] (0x00000062)",
+    ),
     "cuda-ecc": ("RuntimeError: CUDA error: uncorrectable ECC error encountered",),
     "cuda-nvlink": ("CUDA error: uncorrectable NVLink error detected during the execution",),
     "gpu-lost": ("Unable to determine the device handle for GPU0: GPU is lost", "GPU has fallen off the bus"),
@@ -195,7 +215,14 @@ SAMPLES: dict[str, tuple[str, ...]] = {
     "gloo-timeout": (
         "[gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv operation to complete",
     ),
-    "gloo-connect": ("Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] no error",),
+    "gloo-connect": ("Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:144] timed out connecting",),
+    "certificate": ("ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",),
+    "ssh-access": ("Host key verification failed.", "user@n3: Permission denied (publickey,password)."),
+    "server-failed": (
+        "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://h/x",
+        "ssl.SSLEOFError: EOF occurred in violation of protocol (_ssl.c:1131)",
+    ),
+    "ray-node": ("ray.exceptions.NodeDiedError: Task failed",),
     "store-timeout": ("torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0",),
     "store-lost": (
         "failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
@@ -319,6 +346,20 @@ SAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 NEAR_MISSES: dict[str, tuple[str, ...]] = {
+    "certificate": ("the certificate was verified",),
+    "ssh-access": ("Permission denied: '/etc/shadow'",),
+    "server-failed": ("502 batches",),
+    "ray-node": ("the node of the task is n3",),
+    "gloo-connect-unknown": ("RuntimeError: Gloo connectFullMesh failed with [x.cc:1] timed out connecting: No route",),
+    "mpi-connect": ("the TCP connection is complete",),
+    "nvshmem-transport": ("nvshmem transport IBRC initialized",),
+    "head-lost": ("heartbeats: 3",),
+    "local-filesystem": ("EXT4-fs (nvme0n1p1): mounted filesystem",),
+    "loop-devices": ("loop devices: 8",),
+    "storage-limit": ("storage usage: 3 GiB",),
+    "soft-lockup": ("the lock is soft",),
+    "loader-ended": ("the background workers have begun",),
+    "gpu-reset": ("the counters were reset",),
     "cuda-ecc": ("corrected ECC errors: 3", "ECC mode: enabled"),
     "cuda-nvlink": ("NVLink is active on all GPUs",),
     "gpu-lost": ("GPU utilization lost track", "the bus was late"),

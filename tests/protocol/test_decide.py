@@ -318,10 +318,10 @@ def test_a_drain_of_a_machine_drains_all_its_nodes() -> None:
 
 def test_a_node_whose_incarnation_is_retired_leaves_and_may_return() -> None:
     retired = retire(running("ab"), ["b@0"]).next
-    assert retired is not None and (retired.retired, retired.reason) == (("b@0",), "b is drained")
+    assert retired is not None and (retired.retired, retired.reason) == (("b@0",), "b is drained by the scheduler")
     assert retire(retired, ["b@0"]).next is None
     ended = decide(retired, view(runs("a", 1), runs("b", 1))).next
-    assert ended is not None and (ended.cause, ended.reason) == (Cause.LEAVE, "b is drained")
+    assert ended is not None and (ended.cause, ended.reason) == (Cause.LEAVE, "b is drained by the scheduler")
     formed = decide(ended, view(ready("a", 1), left("b", 1), ready("b@1", 1))).next
     assert formed is not None and [p.node for p in formed.participants] == ["a@0", "b@1"]
 

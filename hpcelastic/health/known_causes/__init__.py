@@ -5,13 +5,14 @@ Of the causes that match the same text, the first one applies.
 
 import re
 
-from hpcelastic.health.known_causes import communication, filesystem, general, gpu, host, program
+from hpcelastic.health.known_causes import communication, filesystem, general, gpu, host, program, services
 from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 CAUSES = (
     *gpu.CAUSES,
     *host.CAUSES,
     *filesystem.CAUSES,
+    *services.CAUSES,
     *program.CAUSES,
     *communication.CAUSES,
     *general.CAUSES,

@@ -238,8 +238,17 @@ CAUSES = (
         _GLOO,
     ),
     KnownCause(
+        "gloo-connect-unknown",
+        r"connectFullMesh failed with \[[^\]\n]*\] no error|RuntimeError: connect\(\) timed out",
+        "A rank could not connect to another one, which may have ended.",
+        Blame.UNKNOWN,
+        Certainty.ECHO,
+        _ELSEWHERE,
+        _GLOO,
+    ),
+    KnownCause(
         "gloo-connect",
-        r"connectFullMesh failed",
+        r"connectFullMesh failed(?! with \[[^\]\n]*\] no error)",
         "Ranks could not connect to each other.",
         Blame.NETWORK,
         Certainty.LIKELY,

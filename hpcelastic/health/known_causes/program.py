@@ -213,17 +213,6 @@ CAUSES = (
         weight=Weight.VAGUE,
     ),
     KnownCause(
-        "hub-offline",
-        r"couldn't connect to 'https?://|Max retries exceeded with url|\bLocalEntryNotFoundError\b|"
-        r"Failed to establish a new connection",
-        "A server outside of the cluster cannot be reached.",
-        Blame.PROGRAM,
-        Certainty.LIKELY,
-        "download models and data before the job; nodes of many clusters have no access to the Internet",
-        "huggingface_hub, errors; urllib3",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
         "interrupt",
         r"\bKeyboardInterrupt\b|\bSIGINT\b|got signal: [12]\b|Received [12] death signal|closing signal SIGHUP",
         "The run was interrupted.",
