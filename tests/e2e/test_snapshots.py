@@ -71,7 +71,7 @@ def checkpoint_files(shell: Shell) -> list[Path]:
     return sorted((shell.directory / "runs/r/checkpoints").glob("*.pt"))
 
 
-@pytest.mark.parametrize(("victim", "source"), [(0, "memory"), (2, "buddy")])
+@pytest.mark.parametrize(("victim", "source"), [(0, "memory"), (2, "buddy")], ids=["0", "2"])
 def test_the_state_of_a_lost_node_is_on_another(shell: Shell, victim: int, source: str) -> None:
     """Node i has its copies on node i + 1. The others move up, and each reads the parts that are nearest to its rank.
 
