@@ -1,6 +1,17 @@
 """Messages of failures: for each known cause some that it explains, and some that are similar and that it does not."""
 
 SAMPLES: dict[str, tuple[str, ...]] = {
+    "command-missing": (
+        "/var/spool/slurmd/job77/slurm_script: line 12: python: command not found",
+        'The following module(s) are unknown: "cuda/99"',
+    ),
+    "hip-assert": ("/native/hip/Indexing.hip:1292: indexSelect: Device-side assertion `srcIndex < size' failed.",),
+    "ucx-transports": ("UCX  ERROR no usable transports/devices (asked knem,dc_x,rc on all devices)",),
+    "nccl-wrong-interface": (
+        "NCCL INFO NCCL_SOCKET_IFNAME set by environment to ib9\nNCCL WARN Bootstrap : no socket interface found",
+    ),
+    "etcd-server": ("etcd.EtcdException: Could not get the list of servers, maybe you provided the wrong host",),
+    "mpi-time-limit": ("The user-provided time limit for job execution has been reached:",),
     "gloo-connect-unknown": (
         "RuntimeError: Gloo connectFullMesh failed with [../gloo/transport/tcp/pair.cc:144] no error",
         "RuntimeError: connect() timed out.",
@@ -346,6 +357,12 @@ SAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 NEAR_MISSES: dict[str, tuple[str, ...]] = {
+    "command-missing": ("the command was found",),
+    "hip-assert": ("the assertion in a.hip holds",),
+    "ucx-transports": ("UCX  WARN  transports 'knem' are not available",),
+    "nccl-wrong-interface": ("NCCL_SOCKET_IFNAME set by environment to ib0",),
+    "etcd-server": ("EtcdException: key not found",),
+    "mpi-time-limit": ("the time limit of the user",),
     "certificate": ("the certificate was verified",),
     "ssh-access": ("Permission denied: '/etc/shadow'",),
     "server-failed": ("502 batches",),

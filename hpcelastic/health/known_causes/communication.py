@@ -60,6 +60,16 @@ CAUSES = (
         _NCCL,
     ),
     KnownCause(
+        "nccl-wrong-interface",
+        r"NCCL_SOCKET_IFNAME set[\s\S]*no socket interface found",
+        "NCCL_SOCKET_IFNAME names an interface that the node does not have.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "remove NCCL_SOCKET_IFNAME, or set it to an interface of all nodes (ip -brief address)",
+        _NCCL,
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "nccl-no-interface",
         r"no socket interface found|Bootstrap : no socket interface|"
         r"NET/Socket : 0 interfaces found|neither AF_INET\(2\) nor AF_INET6",
@@ -144,6 +154,16 @@ CAUSES = (
         Certainty.LIKELY,
         "check the fabric of the nodes (fi_info), and the plug-in of NCCL",
         "libfabric",
+    ),
+    KnownCause(
+        "ucx-transports",
+        r"UCX\s+ERROR no usable transports|NET/OFI Couldn't find any optimal provider",
+        "The settings of the transport do not fit the network adapters of the node.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "remove UCX_TLS, UCX_NET_DEVICES or FI_PROVIDER, or choose what the node has (ucx_info -d, fi_info)",
+        "OpenUCX; AWS, aws-ofi-nccl",
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "ucx",
@@ -258,7 +278,7 @@ CAUSES = (
     KnownCause(
         "store-timeout",
         r"client socket has timed out|wait timeout after \d+ms, keys|"
-        r"Timed out after \d+ seconds waiting for clients|"
+        r"Timed out after \d+ seconds waiting for clients|Wait timeout after \d+ seconds for key|"
         r"Timed out initializing process group in store based barrier|failed to pass monitoredBarrier|"
         r"reached monitoredBarrier, but received errors|"
         r"ncclUniqueId from \[0\]",

@@ -193,7 +193,8 @@ CAUSES = (
     ),
     KnownCause(
         "input-output",
-        r"Input/output error|\bdisk I/O error|\bEIO\b|Structure needs cleaning|Remote I/O error",
+        r"Input/output error|\bdisk I/O error|\bEIO\b|Structure needs cleaning|Remote I/O error|"
+        r"\bEBADMSG\b|Errno 74\] Bad message",
         "A disk or a filesystem has an error.",
         Blame.FILESYSTEM,
         Certainty.CERTAIN,

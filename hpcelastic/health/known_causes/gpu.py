@@ -80,7 +80,7 @@ CAUSES = (
     ),
     KnownCause(
         "hip-out-of-memory",
-        r"HIP out of memory|hipErrorOutOfMemory",
+        r"HIP out of memory|hipErrorOutOfMemory|HSA_STATUS_ERROR_OUT_OF_RESOURCES",
         "A GPU has too little memory.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -98,7 +98,7 @@ CAUSES = (
     ),
     KnownCause(
         "cuda-illegal-access",
-        r"illegal memory access was encountered|cudaErrorIllegalAddress",
+        r"illegal memory access was encountered|cudaErrorIllegalAddress|cuMemcpy\w* [^\n]*returned value 700",
         "A kernel has accessed invalid memory of a GPU.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -113,6 +113,16 @@ CAUSES = (
         Certainty.LIKELY,
         "find the kernel with AMD_SERIALIZE_KERNEL=3; often an index is out of range",
         "AMD, ROCr runtime",
+    ),
+    KnownCause(
+        "hip-assert",
+        r"\.hip:\d+: [^\n]*Device-side assertion [^\n]*failed",
+        "An assertion in a kernel has failed.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "read the assertion above in the log; often a label or an index is out of range",
+        _TORCH,
+        weight=Weight.DETAIL,
     ),
     KnownCause(
         "hip-hardware",
@@ -329,7 +339,7 @@ CAUSES = (
         "cublas-failed",
         r"CUBLAS_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)|CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR)",
         "A kernel of a library has failed on the GPU.",
-        Blame.PROGRAM,
+        Blame.UNKNOWN,
         Certainty.LIKELY,
         "check that the builds of the libraries fit each other, and find an earlier error with CUDA_LAUNCH_BLOCKING=1",
         _CUBLAS,

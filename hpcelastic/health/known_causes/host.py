@@ -165,7 +165,7 @@ CAUSES = (
     KnownCause(
         "processes",
         r"can't start new thread|pthread_create failed|[Tt]hread creation failed|"
-        r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\]",
+        r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\](?![^\n]*lock file)",
         "The user or the job has more processes and threads than its limit.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -239,7 +239,7 @@ CAUSES = (
     ),
     KnownCause(
         "illegal-instruction",
-        r"\bSIGILL\b|Illegal instruction",
+        r"\bSIGILL\b|Illegal instruction(?! was encountered)",
         "A library was built for another processor.",
         Blame.PROGRAM,
         Certainty.LIKELY,

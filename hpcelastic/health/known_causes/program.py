@@ -270,7 +270,6 @@ CAUSES = (
         Certainty.ECHO,
         "look for the first failure of another rank: hpcelastic status",
         _SLURM,
-        weight=Weight.DETAIL,
     ),
     KnownCause(
         "slurm-launch",

@@ -41,12 +41,41 @@ CAUSES = (
     KnownCause(
         "server-failed",
         r"\b50[0-4] (?:Server Error|Bad Gateway|Service (?:Temporarily )?Unavailable|Gateway)|\bSSLEOFError\b|"
-        r"Connection broken: |\bIncompleteRead\b|Run initialization has timed out",
+        r"Connection broken: |\bIncompleteRead\b|\bFSTimeoutError\b|Run initialization has timed out",
         "A server outside of the cluster has failed, or the connection to it.",
         Blame.NETWORK,
         Certainty.LIKELY,
         _DOWNLOAD,
         "HTTP semantics, RFC 9110; Python, http.client",
+    ),
+    KnownCause(
+        "etcd-server",
+        r"EtcdException: Could not get the list of servers",
+        "No etcd server answers at the endpoint of the rendezvous.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "start etcd, or correct the endpoint; the rendezvous of hpcelastic needs no server",
+        "torch, etcd_rendezvous",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "mpi-time-limit",
+        r"user-provided time limit for job execution",
+        "The launcher has ended the job at the time limit that it was given.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "raise or remove the option --timeout of mpirun (MPIEXEC_TIMEOUT)",
+        "Open MPI, mpirun(1)",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
+        "command-missing",
+        r":(?: line)? \d+: [^\n]*: command not found|The following module\(s\) are unknown",
+        "A command or a module of the batch script does not exist on the node.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "correct the name, and load the environment in slurm.setup",
+        "bash(1); Lmod",
     ),
     KnownCause(
         "ray-node",
@@ -79,7 +108,8 @@ CAUSES = (
     ),
     KnownCause(
         "head-lost",
-        r"gcs_last_alive_time_|coordinator detected missing heartbeats",
+        r"gcs_last_alive_time_|Failed to connect to GCS|coordinator detected missing heartbeats|"
+        r"DEADLINE_EXCEEDED: Barrier timed out",
         "The process that coordinates the others does not answer.",
         Blame.UNKNOWN,
         Certainty.ECHO,
