@@ -38,6 +38,7 @@ STATE = {
 """Modules with state of the process, with that state."""
 
 CACHES = {
+    "api/submissions.py": "the state of the code counts as the present one for ten seconds",
     "config/validation.py": "the schema of a class never changes",
     "protocol/codec.py": "the reader of a type never changes",
     "pytorch/store.py": "the store of a run is one object in a process",

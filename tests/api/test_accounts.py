@@ -126,7 +126,6 @@ def test_slurm_is_asked_once_how_the_jobs_of_a_run_without_agents_have_ended(
         return {"7": ["TIMEOUT"]} if len(asked) == 1 else {"7": ["TIMEOUT"], "8": ["NODE_FAIL"] * 2}
 
     monkeypatch.setattr(scheduler, "final_states", answer)
-    monkeypatch.setattr(accounts.shutil, "which", lambda name: f"/bin/{name}")
     run, _ = run_of([("worker", 0)], final=False)
     made = write(run, tmp_path / "long")
     paths = RunPaths(made.directory)

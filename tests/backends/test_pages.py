@@ -66,7 +66,7 @@ def test_torchrun_accepts_the_line(tmp_path: Path) -> None:
 def test_the_page_has_exactly_the_existing_options(tmp_path: Path) -> None:
     (listed,) = re.findall(r"^`--rdzv-conf` takes (.*?) \(seconds\), (.*?);", PLUGIN, re.MULTILINE)
     named = set(re.findall(r"`(\w+)`", " ".join(listed)))
-    assert named == {*TIMINGS, "interface", "notifications"} - {
+    assert named == {*TIMINGS, "interface", "notifications", "ports"} - {
         "checkpoint_grace"
     }  # not available for torchrun's agents
     conf = dict.fromkeys(named & {*TIMINGS}, "5") | {"poll": "0.5", "notifications": "false", "interface": "lo"}

@@ -31,7 +31,7 @@ def test_fields_of_a_newer_version_are_ignored() -> None:
 
 def test_a_field_with_its_old_name_is_accepted() -> None:
     data = encode(CONFIG)
-    data["network"] = {"interface": "ib0", "doorbell": False, "snapshot_rate": 8}
+    data["network"] = {"interface": "ib0", "ports": None, "doorbell": False, "snapshot_rate": 8}
     network = decode(data).network
     assert (network.interface, network.notifications) == ("ib0", False)
 

@@ -28,7 +28,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def test_all_ports_of_a_run_are_in_the_range(shell: Shell) -> None:
     first = free_range(PORTS)
     flags = ("--ports", f"{first}-{first + PORTS - 1}", "--max-restarts=20")
-    run = Run(shell, SCRIPT, 2, *flags, script_arguments=("9", "0", ""))
+    run = Run(shell, SCRIPT, 2, *flags, script_arguments=("9", "5", ""))
     leases = read_leases(shell.directory / "runs/r/rendezvous/nodes").values()
     used = {lease.member.notification_port for lease in leases}
     for _ in range(ROUNDS):
