@@ -83,7 +83,15 @@ def _local_node(interface: str | None, ports: str | None) -> LocalNode:
         chosen, reason = explain_address(interface, task.launcher if task else "")
     except (ConfigError, ValueError) as error:
         raise ConfigError(str(error).replace("network.", "--", 1)) from error
-    return LocalNode(chosen.address, chosen.name, reason, os.environ, network)
+    return LocalNode(chosen.address, chosen.name, reason, os.environ, network, _gloo_address())
+
+
+def _gloo_address() -> str:
+    name = os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0]  # gloo accepts several; source: torch, init.py
+    try:
+        return explain_address(name)[0].address if name else ""
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("network.interface", "GLOO_SOCKET_IFNAME", 1)) from error
 
 
 def _members(args: argparse.Namespace) -> Members:

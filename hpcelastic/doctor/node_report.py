@@ -33,6 +33,8 @@ class LocalNode:
     """The environment in which workers would start."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    gloo_address: str = ""
+    """The address of the interface that GLOO_SOCKET_IFNAME names; empty if it is not set."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ class NodeReport:
     """At the ports of `NetworkSettings.ports`, by default at ports that the kernel chooses."""
 
     worker_reachability: tuple[Reachability, ...] = ()
-    """At ports that the kernel chooses, as gloo and NCCL let it do. Empty without `NetworkSettings.ports`."""
+    """At ports that the kernel chooses, as gloo and NCCL let it do, and at the address of gloo. Empty if that is the
+    same as `reachability`."""
 
     kernel_ports: str = ""
     """The ports from which the kernel chooses, such as ``32768-60999``."""
@@ -74,8 +77,10 @@ def collect_node_reports(
     report("health and host name of each node")
     own = _check_local_node(here)
     report("ports")
-    reachability = _check_all_peers(coordination, here.address, here.network.port_range)
-    workers = _check_all_peers(coordination, here.address, ()) if here.network.ports else []
+    reachability = _check_all_peers(coordination, "agent", here.address, here.network.port_range)
+    workers = []
+    if here.network.ports or here.gloo_address:  # all nodes of a job have the same settings
+        workers = _check_all_peers(coordination, "worker", here.gloo_address or here.address, ())
     report("clocks")
     skews = _measure_clock_skews(coordination)
     coordination.publish("node report", encode(own))
@@ -113,15 +118,15 @@ def _check_local_node(here: LocalNode) -> NodeReport:
         here.interface,
         here.reason,
         look_up(name, here.address),
-        "GLOO_SOCKET_IFNAME" in here.environ,
+        bool(here.gloo_address),
         tuple(found),
         kernel_ports="-".join(_KERNEL_PORTS.read_text().split()) if _KERNEL_PORTS.exists() else "",
     )
 
 
-def _check_all_peers(coordination: Coordination, address: str, ports: Sequence[int]) -> list[Reachability]:
+def _check_all_peers(coordination: Coordination, of: str, address: str, ports: Sequence[int]) -> list[Reachability]:
     me, count = coordination.members.rank, coordination.members.count
-    what = "echo server" if ports else "echo server at a port of the kernel"
+    what = f"echo server of the {of}"
     try:
         server = EchoServer(address, ports)
     except OSError as error:

@@ -73,7 +73,10 @@ def _ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
         return
     failed = {(rank, peer.rank): peer.tcp for rank, peer in checked if peer.tcp}
     isolated = _isolated({(rank, peer.rank) for rank, peer in checked}, set(failed))
-    remedy = "check the network cables, and that no firewall blocks traffic between the nodes of a job"
+    remedy = (
+        "check the network cables; if a firewall leaves only some ports open between nodes, set network.ports to them; "
+        "if it leaves only some interface open, set network.interface to it"
+    )
     for rank in sorted(isolated):
         seen = f"{reports[rank].node}: no TCP connection to or from any other node"
         meaning = "its workers cannot connect to the workers of other nodes"
@@ -94,7 +97,7 @@ def _ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
 
 
 def _worker_ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
-    """The ports of gloo and NCCL, if those of agents and stores are limited."""
+    """The ports of gloo and NCCL, if those of agents and stores are limited or at another interface."""
     checked = [(rank, peer) for rank, one in enumerate(reports) for peer in one.worker_reachability]
     failed = [(rank, peer) for rank, peer in checked if peer.tcp]
     ports = ", ".join(dict.fromkeys(one.kernel_ports for one in reports))
@@ -106,10 +109,13 @@ def _worker_ports(reports: Sequence[NodeReport]) -> Iterator[Conclusion]:
             f"no connection by TCP at ports that the kernel chooses ({ports}): {pairs}",
             "gloo and NCCL listen at such ports, and have no setting for them",
             "open these ports between compute nodes, or let root limit them to open ones: "
-            "sysctl net.ipv4.ip_local_port_range",
+            "sysctl net.ipv4.ip_local_port_range; if another interface has no firewall, set "
+            "environment.GLOO_SOCKET_IFNAME and environment.NCCL_SOCKET_IFNAME to it",
         )
     elif checked:
-        yield Conclusion("ports of workers", Severity.OK, f"gloo and NCCL can use the ports of the kernel ({ports})")
+        where = " at the interface of GLOO_SOCKET_IFNAME" if any(one.gloo_interface_set for one in reports) else ""
+        result = f"gloo and NCCL can use the ports of the kernel ({ports}){where}"
+        yield Conclusion("ports of workers", Severity.OK, result)
 
 
 def _isolated(checked: set[tuple[int, int]], failed: set[tuple[int, int]]) -> set[int]:

@@ -27,7 +27,8 @@ class SlurmCluster:
     """A cluster of `nodes` hosts. `gpus` is the number of GPUs of each host, or a tuple with the number for each.
 
     `extra_conf` has lines for slurm.conf, which replace the default lines of the same key. `topology` has the lines of
-    topology.conf, for topology/tree.
+    topology.conf, for topology/tree. With `ipv6`, no host has an address of IPv4 except loopback. Each node executes
+    the lines of `setup` with bash when it starts, as root (see `Host`).
     """
 
     def __init__(
@@ -37,9 +38,12 @@ class SlurmCluster:
         extra_conf: str = "",
         gpus: int | tuple[int, ...] = 0,
         topology: str = "",
+        *,
+        ipv6: bool = False,
+        setup: str = "",
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
-        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology)
+        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology, ipv6, setup)
         self._resources = ExitStack()
         self._started: Machines | None = None
         self._set_down: set[int] = set()

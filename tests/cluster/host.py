@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.cluster import processes
 from tests.cluster.errors import ClusterError
-from tests.cluster.network import Switch
+from tests.cluster.network import Switch, prefix
 from tests.cluster.processes import ProcessHandle
 from tests.cluster.waiting import log_tails
 
@@ -31,7 +31,7 @@ read -r _
 # server that cannot be reached takes 10 s. Bash, waiting in `read`, reaps the orphans that init inherits.
 _INIT = """
 set -e
-name=$1 address=$2 gateway=$3 dir=$4; shift 4
+name=$1 address=$2 prefix=$3 gateway=$4 dir=$5 setup=$6; shift 6
 exec 2>>"$dir/log/$name.log"
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /dev/shm
@@ -43,10 +43,11 @@ mount --bind "$dir/boot_id.$name" /proc/sys/kernel/random/boot_id
 read -r plugged
 ip -batch - <<END
 link set lo up
-addr add $address/24 dev eth0
+addr add $address/$prefix dev eth0 nodad
 link set eth0 up
 route add default via $gateway
 END
+eval "$setup"
 echo up; exec >/dev/null
 "$@" </dev/null >>"$dir/log/$name.log" 2>&1 &
 set +e
@@ -55,21 +56,28 @@ read -r end
 
 
 class Host:
-    """A host that runs one daemon from `start` until `kill`. It can be started again."""
+    """A host that runs one daemon from `start` until `kill`. It can be started again.
 
-    def __init__(self, name: str, address: str, daemon: list[str], switch: Switch, directory: Path) -> None:
+    Its init executes the lines of `setup` with bash once the network is up. They may use $name, $address and $dir.
+    """
+
+    def __init__(
+        self, name: str, address: str, daemon: list[str], switch: Switch, directory: Path, setup: str = ""
+    ) -> None:
         self.name = name
         self.address = address
         self._daemon = daemon
         self._switch = switch
         self._directory = directory
+        self._setup = setup
         self._holder: subprocess.Popen[str] | None = None
         self._init: ProcessHandle | None = None
         self._pid_namespace: str | None = None
 
     def start(self, env: dict[str, str]) -> None:
         self.close()
-        arguments = [self.name, self.address, self._switch.gateway, str(self._directory), *self._daemon]
+        network = [self.address, str(prefix(self.address)), self._switch.gateway]
+        arguments = [self.name, *network, str(self._directory), self._setup, *self._daemon]
         namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid"]
         command = ["unshare", *namespaces, "bash", "-c", _HOLDER, "holder", "bash", "-c", _INIT, "init", *arguments]
         self._holder = holder = subprocess.Popen(

@@ -20,13 +20,15 @@ _FOREIGN = ("SLURM", "SBATCH_", "SALLOC_", "SRUN_", "SQUEUE_", "SINFO_", "SCANCE
 
 @dataclass(frozen=True)
 class Shape:
-    """The user's settings of a cluster: nodes, and processors and GPUs of each node."""
+    """The user's settings of a cluster: nodes, and processors, GPUs, network and set-up of each node."""
 
     nodes: int
     cpus: int
     gpus: int | tuple[int, ...]
     extra_conf: str
     topology: str
+    ipv6: bool
+    setup: str
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,15 @@ class Machines:
 def assemble(shape: Shape, resources: ExitStack) -> Machines:
     """Return the machines. Closing `resources` stops the hosts and removes all their resources in the right order."""
     path = _directory(resources)
-    switch = Switch(str(path))
+    switch = Switch(str(path), ipv6=shape.ipv6)
     resources.callback(switch.close)
     site = _site(shape, path, switch)
     _write(site)
     controller = Host(CONTROLLER, site.controller, ["slurmctld", "-D"], switch, path)
-    nodes = [Host(name, address, ["slurmd", "-D", "-N", name], switch, path) for name, address in site.nodes.items()]
+    nodes = [
+        Host(name, address, ["slurmd", "-D", "-N", name], switch, path, shape.setup)
+        for name, address in site.nodes.items()
+    ]
     for host in (controller, *nodes):
         resources.callback(host.close)
     return Machines(path, switch.uplink, _client_environment(path), controller, nodes)
@@ -67,9 +72,9 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
     return Site(
         name=switch.uplink,
         directory=path,
-        controller=f"{switch.subnet}.253",
+        controller=switch.address(253),
         gateway=switch.gateway,
-        nodes={f"n{number}": f"{switch.subnet}.{number}" for number in range(1, shape.nodes + 1)},
+        nodes={f"n{number}": switch.address(number) for number in range(1, shape.nodes + 1)},
         cpus=shape.cpus,
         gpus=shape.gpus if isinstance(shape.gpus, tuple) else (shape.gpus,) * shape.nodes,
         extra_conf=shape.extra_conf,

@@ -6,14 +6,17 @@ hosts do not pass this machine's network namespace, so its firewall rules (Docke
 
 from __future__ import annotations
 
+import ipaddress
 import random
 import subprocess
 from contextlib import suppress
 
 from tests.cluster.errors import ClusterError
 
-# 198.18.0.0/15 is reserved for tests of networks (RFC 2544), so it hides no real network.
-_SUBNETS = [f"198.{18 + index // 256}.{index % 256}" for index in range(512)]
+# 198.18.0.0/15 is reserved for tests of networks (RFC 2544), so it hides no real network. fd00::/8 is for local
+# networks (RFC 4193).
+_SUBNETS = [f"198.{18 + index // 256}.{index % 256}." for index in range(512)]
+_SUBNETS_6 = [f"fd00:198:18:{index:x}::" for index in range(512)]
 
 # Standard input ends with the process that started the switch, even if that process was killed.
 _SWITCH = """
@@ -35,10 +38,19 @@ def _batch(prefix: list[str], lines: tuple[str, ...]) -> None:
         raise ClusterError(f"ip failed: {done.stderr.strip()}; the commands were {list(lines)}")
 
 
-class Switch:
-    """A switch that exists as long as its process. It removes the directory `scratch` if its creator is killed."""
+def prefix(address: str) -> int:
+    """Return the length of the prefix that the hosts of a switch share."""
+    return 64 if ":" in address else 24
 
-    def __init__(self, scratch: str = "") -> None:
+
+class Switch:
+    """A switch that exists as long as its process. It removes the directory `scratch` if its creator is killed.
+
+    Its network has addresses of IPv4, or else of IPv6.
+    """
+
+    def __init__(self, scratch: str = "", *, ipv6: bool = False) -> None:
+        self._subnets = _SUBNETS_6 if ipv6 else _SUBNETS
         command = ["unshare", "--net", "bash", "-c", _SWITCH, "switch", scratch]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -54,7 +66,11 @@ class Switch:
     @property
     def gateway(self) -> str:
         """The address of this machine on the switch."""
-        return f"{self.subnet}.254"
+        return self.address(254)
+
+    def address(self, number: int) -> str:
+        """Return the address of a host on the switch."""
+        return f"{self.subnet}{number}"
 
     def _plug_uplink(self) -> tuple[str, str]:
         """Take the first free name in random order. The name determines the subnet, and a name exists only once."""
@@ -66,9 +82,10 @@ class Switch:
                 if "exists" not in str(error):
                     raise
                 continue
-            ip(f"addr add {_SUBNETS[index]}.254/24 dev {uplink}", f"link set {uplink} up")
+            subnet = self._subnets[index]
+            ip(f"addr add {subnet}254/{prefix(subnet)} dev {uplink} nodad", f"link set {uplink} up")
             self._ip("link set uplink master bridge0 up")
-            return uplink, _SUBNETS[index]
+            return uplink, subnet
         raise ClusterError("no free subnet for a test cluster: every slurmtest* link name is taken")
 
     @property
@@ -82,7 +99,7 @@ class Switch:
     def plug(self, port: str, address: str, pid: int) -> None:
         """Connect a port to `eth0` with that IP address in the network namespace of a process."""
         # The hardware address never changes. Peers remember it, and would not find a host that returns with another.
-        hardware = "02:00:" + ":".join(f"{int(part):02x}" for part in address.split("."))
+        hardware = "02:00:" + ipaddress.ip_address(address).packed[-4:].hex(":")
         peer = f"peer name eth0 address {hardware} netns {pid}"
         self._ip(f"link add {port} type veth {peer}", f"link set {port} master bridge0 up")
 

@@ -96,6 +96,7 @@ def _own_settings(site: Site) -> str:
         f"StateSaveLocation={site.directory}/state",
         *(["GresTypes=gpu"] if any(site.gpus) else []),
         *(["TopologyPlugin=topology/tree"] if site.topology else []),
+        *(["CommunicationParameters=EnableIPv6,DisableIPv4"] if ":" in site.controller else []),
         *(
             f"NodeName={name} NodeAddr={address} CPUs={site.cpus} RealMemory=4000 {_gres(gpus)} State=UNKNOWN"
             for (name, address), gpus in zip(site.nodes.items(), site.gpus, strict=True)

@@ -143,6 +143,12 @@ def test_the_ports_of_workers_are_examined_if_those_of_agents_are_limited(
     assert (found.severity, found.result) == (severity, text)
 
 
+def test_the_ports_of_workers_may_be_at_another_interface() -> None:
+    reports = [node(rank, worker_reachability=(Reachability(1 - rank),), gloo_interface_set=True) for rank in (0, 1)]
+    (found,) = [one for one in judge_nodes(reports) if one.check == "ports of workers"]
+    assert found.result == "gloo and NCCL can use the ports of the kernel () at the interface of GLOO_SOCKET_IFNAME"
+
+
 def test_another_answer_is_from_another_program() -> None:
     with Listener() as other:
         (found,) = check_reachability({0: other}, [0], b"word")

@@ -139,7 +139,7 @@ def moosefs_mounts(options: str = "") -> Iterator[MooseMountSet]:
 def _hosts(path: Path, options: str, running: ExitStack) -> dict[str, Host]:
     switch = Switch(str(path))
     running.callback(switch.close)
-    addresses = {name: f"{switch.subnet}.{number}" for number, name in enumerate((_MASTER, _CHUNKS, *_CLIENTS), 1)}
+    addresses = {name: switch.address(number) for number, name in enumerate((_MASTER, _CHUNKS, *_CLIENTS), 1)}
     _configure(path, addresses)
     daemons = {_MASTER: _server(path, "mfsmaster"), _CHUNKS: _server(path, "mfschunkserver")}
     daemons |= {name: _mount(path, addresses[_MASTER], options) for name in _CLIENTS}

@@ -143,7 +143,7 @@ def _mount_set(guests: Sequence[Guest], mount: Mount, mounts: Sequence[Mount]) -
 def _booted(running: ExitStack, shim: bool) -> list[Guest]:
     switch = Switch()
     running.callback(switch.close)
-    addresses = {name: f"{switch.subnet}.{number}" for number, name in enumerate((_SERVER, *_CLIENTS), 1)}
+    addresses = {name: switch.address(number) for number, name in enumerate((_SERVER, *_CLIENTS), 1)}
     guests = [Guest(name, addresses, switch, shim=shim) for name in addresses]
     for guest in guests:
         running.callback(guest.kill)
