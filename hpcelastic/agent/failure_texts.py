@@ -68,7 +68,7 @@ def _without_prefixes(text: str) -> str:
         begins = _FRAME.match(line)
         if begins is not None:
             prefix = begins["prefix"] or begins["other"] or begins["boxed"] or ""
-        found.append(line.removeprefix(prefix))
+        found.append(line.removeprefix(prefix if line.startswith(prefix) else prefix.rstrip()))
     return "\n".join(found)
 
 

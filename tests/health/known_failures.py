@@ -1,6 +1,13 @@
 """Messages of failures: for each known cause some that it explains, and some that are similar and that it does not."""
 
 SAMPLES: dict[str, tuple[str, ...]] = {
+    "proxy-login": ("OSError: Tunnel connection failed: 407 Proxy Authentication Required",),
+    "hub-mode": ("Cannot find the requested files in the disk cache and outgoing traffic has been disabled.",),
+    "container-mount": ("container creation failed: mount hook function failure: mount /d->/d error",),
+    "lsf-limit": ("TERM_THREADLIMIT: job killed after reaching LSF thread limit.",),
+    "gloo-interface-name": ("RuntimeError: ifa != nullptr. Unable to find address for: 10.158.212.75",),
+    "efa-peer": ("NCCL WARN NET/OFI Request 0x7f completed with error. RC: 21. Error: unknown error.",),
+    "object-store-connection": ("botocore.exceptions.ConnectTimeoutError: Connect timeout on endpoint URL",),
     "command-missing": (
         "/var/spool/slurmd/job77/slurm_script: line 12: python: command not found",
         'The following module(s) are unknown: "cuda/99"',
@@ -341,9 +348,7 @@ SAMPLES: dict[str, tuple[str, ...]] = {
         "Buffer I/O error on device nvme0n1p1, logical block 11272192",
         "EXT4-fs (nvme0n1p1): Remounting filesystem read-only",
     ),
-    "object-store": (
-        "botocore.exceptions.ConnectionClosedError: Connection was closed before we received a valid response",
-    ),
+    "object-store": ("botocore.exceptions.ClientError: An error occurred (SlowDown) when calling PutObject",),
     "slurm-client": ("srun: fatal: Could not establish a configuration source",),
     "hydra": ("Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace.",),
     "memory-hardware": ("Memory failure: 0x9f: Killing python:816 due to hardware memory corruption",),
@@ -357,6 +362,13 @@ SAMPLES: dict[str, tuple[str, ...]] = {
 }
 
 NEAR_MISSES: dict[str, tuple[str, ...]] = {
+    "proxy-login": ("407 steps",),
+    "hub-mode": ("the mode is offline",),
+    "container-mount": ("the mount is there",),
+    "lsf-limit": ("TERM_RUNLIMIT: job killed",),
+    "gloo-interface-name": ("Unable to find address for: ib0",),
+    "efa-peer": ("NET/OFI Request 0x7f completed",),
+    "object-store-connection": ("botocore.exceptions.NoCredentialsError",),
     "command-missing": ("the command was found",),
     "hip-assert": ("the assertion in a.hip holds",),
     "ucx-transports": ("UCX  WARN  transports 'knem' are not available",),

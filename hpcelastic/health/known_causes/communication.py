@@ -147,6 +147,16 @@ CAUSES = (
         weight=Weight.DETAIL,
     ),
     KnownCause(
+        "efa-peer",
+        r"NET/OFI Request [^\n]*completed with error[^\n]*Error: (?:unknown error|Invalid address)",
+        "A request to another node has failed; its process may have ended.",
+        Blame.UNKNOWN,
+        Certainty.ECHO,
+        _ELSEWHERE,
+        "AWS, aws-ofi-nccl",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "libfabric",
         r"\bOFI\b.*(?:failed|error)|\bfi_\w+\b.*failed|libfabric.*error",
         "An operation of libfabric has failed.",
@@ -154,16 +164,6 @@ CAUSES = (
         Certainty.LIKELY,
         "check the fabric of the nodes (fi_info), and the plug-in of NCCL",
         "libfabric",
-    ),
-    KnownCause(
-        "ucx-transports",
-        r"UCX\s+ERROR no usable transports|NET/OFI Couldn't find any optimal provider",
-        "The settings of the transport do not fit the network adapters of the node.",
-        Blame.PROGRAM,
-        Certainty.LIKELY,
-        "remove UCX_TLS, UCX_NET_DEVICES or FI_PROVIDER, or choose what the node has (ucx_info -d, fi_info)",
-        "OpenUCX; AWS, aws-ofi-nccl",
-        weight=Weight.DETAIL,
     ),
     KnownCause(
         "ucx",

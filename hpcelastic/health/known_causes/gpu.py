@@ -252,7 +252,8 @@ CAUSES = (
     ),
     KnownCause(
         "driver-mismatch",
-        r"Driver/library version mismatch|couldn't communicate with the NVIDIA driver|"
+        r"kernel version \S+ does not match DSO version|Driver/library version mismatch|"
+        r"couldn't communicate with the NVIDIA driver|"
         r"Failed to initialize NVML: (?:Unknown Error|Driver Not Loaded)|Can't initialize NVML|system driver mismatch|"
         r"unsupported display driver / cuda driver combination|forward compatibility was attempted on non supported HW",
         "The driver of the node was updated, or is not loaded.",

@@ -167,7 +167,7 @@ CAUSES = (
     ),
     KnownCause(
         "mpi-start",
-        r"It looks like MPI_INIT failed|An error occurred in MPI_Init|orted: command not found",
+        r"It looks like (?:MPI_INIT|pmix_init) failed|An error occurred in MPI_Init|orted: command not found",
         "MPI could not start in this process.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -214,7 +214,8 @@ CAUSES = (
     ),
     KnownCause(
         "interrupt",
-        r"\bKeyboardInterrupt\b|\bSIGINT\b|got signal: [12]\b|Received [12] death signal|closing signal SIGHUP",
+        r"\bKeyboardInterrupt\b|\bSIGINT\b|got signal: [12]\b|srun: sending Ctrl-C|Received [12] death signal|"
+        r"closing signal SIGHUP",
         "The run was interrupted.",
         Blame.USER,
         Certainty.CERTAIN,
@@ -233,7 +234,8 @@ CAUSES = (
     ),
     KnownCause(
         "slurm-preemption",
-        r"DUE TO PREEMPTION|this job is preempted|node was preempted|instance reclaim",
+        r"DUE TO PREEMPTION|this job is preempted|node was preempted|instance reclaim|"
+        r"[Tt]ermination is imminent|[Ss]pot (?:instance )?(?:interruption|termination)",
         "SLURM has preempted the job.",
         Blame.SCHEDULER,
         Certainty.CERTAIN,
