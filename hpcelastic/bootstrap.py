@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +19,14 @@ from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
 from hpcelastic.agent.agent import Agent
 from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.environment import ROLE
-from hpcelastic.agent.member import NodeIdentity, count_gpus, dead_incarnations, new_member, overcommit_warnings
+from hpcelastic.agent.member import (
+    NodeIdentity,
+    count_gpus,
+    dead_incarnations,
+    new_member,
+    overcommit_warnings,
+    require_topology,
+)
 from hpcelastic.agent.node_name_lock import node_name_lock, numbered_identities
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.notifier import outside_notifier
@@ -34,7 +40,7 @@ from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
 from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remarks
 from hpcelastic.doctor.verdict import FilesystemReport, advise, describe_changes
-from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, NameTaken, RendezvousTimeout, RunFailed
+from hpcelastic.errors import ConfigError, InternalError, NameTaken, RendezvousTimeout, RunFailed, internal_errors
 from hpcelastic.exporters import ExporterContext, exporting
 from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.health.settings import HealthSettings
@@ -143,7 +149,7 @@ class Entry:
     settings: Settings
     identity: NodeIdentity
     interface: str | None = None
-    """The network interface whose address other nodes reach; None to choose one."""
+    """As `NetworkSettings.interface`."""
 
     workers: int = 1
     """Number of workers on this node."""
@@ -164,6 +170,7 @@ def enter_run(entry: Entry) -> Iterator[EnteredRun]:
     Raises ConfigError if the directory cannot be safe or has another run, and StoreError if the directory fails.
     """
     paths, settings, identity = entry.paths, entry.settings, entry.identity
+    require_topology(identity, settings.nodes)
     identity = replace(identity, address=identity.address or own_address(entry.interface, identity.launcher))
     for directory in (paths.root, paths.register, paths.leases, paths.incidents):
         files.make_directory(directory)
@@ -291,7 +298,7 @@ class _NodeRun:
         """Run the agent. If it has left a SLURM job, requeue the job if the run needs that."""
         report = self.entered.report
         try:
-            with _internal_errors():
+            with internal_errors():
                 agent = Agent(self._agent_spec(slurm), report)
                 status = agent.run()
         except RunFailed as error:
@@ -321,17 +328,6 @@ class _NodeRun:
             job_start=slurm.start if slurm else None,
             died=self.restart.reason,
         )
-
-
-@contextlib.contextmanager
-def _internal_errors() -> Iterator[None]:
-    """Raise InternalError for an exception that is no HpcElasticError."""
-    try:
-        yield
-    except HpcElasticError:
-        raise
-    except Exception as error:
-        raise InternalError(f"internal error: {traceback.format_exc()}; {error}") from error
 
 
 def _hosts_to_exclude(task: Task, entered: EnteredRun) -> set[str]:

@@ -1,5 +1,9 @@
 """The exceptions of hpcelastic. A message says what happened, where, and what to do next."""
 
+import contextlib
+import traceback
+from collections.abc import Iterator
+
 
 class HpcElasticError(Exception):
     """Base class of all errors of hpcelastic. ``exit_code`` is the exit status of a command that raises it."""
@@ -11,6 +15,17 @@ class InternalError(HpcElasticError):
     """A bug in hpcelastic. The message contains the traceback."""
 
     exit_code = 70  # EX_SOFTWARE of sysexits.h; no other error uses it
+
+
+@contextlib.contextmanager
+def internal_errors() -> Iterator[None]:
+    """Raise InternalError for an exception that is no HpcElasticError."""
+    try:
+        yield
+    except HpcElasticError:
+        raise
+    except Exception as error:
+        raise InternalError(f"internal error: {traceback.format_exc()}; {error}") from error
 
 
 class ConfigError(HpcElasticError):

@@ -12,7 +12,8 @@ from pathlib import Path
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard_main import kill_marked_processes
 from hpcelastic.backends.backend import Backend
-from hpcelastic.errors import NameTaken
+from hpcelastic.errors import ConfigError, NameTaken
+from hpcelastic.protocol.settings import NodeRange
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.storage.paths import safe_name
 
@@ -47,6 +48,15 @@ class NodeIdentity:
 
     host: str = ""
     """SLURM's name of the node if ``name`` differs from it; else empty."""
+
+
+def require_topology(identity: NodeIdentity, nodes: NodeRange) -> None:
+    """Raise ConfigError if groups of nodes must be at one place, and SLURM does not tell the place of this one."""
+    if nodes.within and identity.job and not identity.topology:
+        raise ConfigError(
+            f"nodes.within is {nodes.within}, but SLURM tells {identity.name} no topology (SLURM_TOPOLOGY_ADDR is not "
+            "set); remove nodes.within, or ask for TopologyPlugin=topology/tree or topology/block in slurm.conf"
+        )
 
 
 def new_member(identity: NodeIdentity, local_world_size: int, dead: tuple[str, ...], role: str = "") -> Member:

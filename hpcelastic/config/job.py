@@ -81,7 +81,7 @@ class JobConfig:
 
     nodes: NodeRange = field(default_factory=NodeRange)
     """Number of nodes of the run: a number, ``MIN..MAX``, or
-    ``{min: MIN, max: MAX, spares: SPARES, multiple: MULTIPLE}``."""
+    ``{min: MIN, max: MAX, spares: SPARES, multiple: MULTIPLE, within: PLACE}``."""
 
     workers: WorkerSettings = field(default_factory=WorkerSettings)
     rendezvous: RendezvousSettings = field(default_factory=RendezvousSettings)

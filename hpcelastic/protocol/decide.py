@@ -26,9 +26,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.budget import reason_to_give_up, refilled
+from hpcelastic.protocol.groups import ranked_groups
 from hpcelastic.protocol.ranking import ranked
 from hpcelastic.protocol.rollback import rolled_back
-from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import (
     BY_SCHEDULER,
     Cause,
@@ -253,9 +254,9 @@ def _newcomer(state: State, view: View) -> str | None:
             if more > 0:
                 return f"{p.name} has {'another worker' if more == 1 else f'{more} more workers'}"
     inside = {p.node for p in state.participants}
-    outside = [m.node for m in _ready(state, view) if m.node not in inside]
-    joins = outside and state.size_of(len(inside) + len(outside)) > len(inside)
-    return f"{name_of(outside[0])} joins" if joins else None
+    outside = [m for m in _ready(state, view) if m.node not in inside]
+    joins = outside and state.size_of([*state.participants, *outside]) > len(inside)
+    return f"{outside[0].name} joins" if joins else None
 
 
 # Phase JOINING
@@ -290,12 +291,13 @@ def _joining(state: State, view: View) -> Decision:
     if finished:
         return _commit(replace(state, phase=Phase.FAILED, cause=None, reason=_unfinished(state, finished)))
     ready, nodes = _ready(state, view), state.settings.nodes
-    with_starting = len(ready) < nodes.min
+    with_starting = nodes.most_of(m.topology for m in ready) < nodes.min
     if with_starting:
         ready = _returned(state, view)
-    if len(ready) < nodes.min:
-        return Decision(None, f"waiting for nodes: {len(ready)} of at least {nodes.min} are ready", short=True)
-    if len(ready) < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
+    fitting = nodes.most_of(m.topology for m in ready)
+    if fitting < nodes.min:
+        return Decision(None, f"waiting for nodes: {_ready_nodes(ready, fitting, nodes)}", short=True)
+    if fitting < state.max_nodes and view.quorum_for < state.settings.rendezvous.last_call:
         expected = _expected_nodes(state, view)
         if expected != 0:
             missing = "more nodes" if expected is None else _nodes(expected)
@@ -378,7 +380,11 @@ def _expected_nodes(state: State, view: View) -> int | None:
 
 def _form(state: State, ready: list[Member], with_starting: bool) -> State:
     """Form the next round of the ready nodes, of which workers that are still starting take part or do not."""
-    chosen, standbys = ranked(state.participants, ready, state.size_of(len(ready)))
+    size, nodes = state.size_of(ready), state.settings.nodes
+    if nodes.within:
+        chosen, standbys = ranked_groups(state.participants, ready, size, nodes.multiple)
+    else:
+        chosen, standbys = ranked(state.participants, ready, size)
     gone = {p.name for p in state.participants} - {m.name for m in ready}
     return replace(
         state,
@@ -450,6 +456,13 @@ def _failures(state: State, view: View) -> tuple[Failure, ...]:
 def _precedence(failure: Failure) -> tuple[bool, bool, float, int]:
     effect = failure.collective or failure.echo
     return effect, failure.happened is None, failure.happened or 0.0, failure.rank
+
+
+def _ready_nodes(ready: Collection[Member], fitting: int, nodes: NodeRange) -> str:
+    if nodes.within and fitting < len(ready):
+        groups = f"make whole groups of {nodes.multiple} in one {nodes.within}, of {len(ready)} that are ready"
+        return f"{fitting} of at least {nodes.min} {groups}"
+    return f"{len(ready)} of at least {nodes.min} are ready"
 
 
 def _nodes(count: int) -> str:

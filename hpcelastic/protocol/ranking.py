@@ -30,7 +30,7 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
 
     ``ready`` are the ready nodes, each name once; ``before`` are the members of the last round, by rank.
     """
-    ordered = _in_order(ready)
+    ordered = in_order(ready)
     here = {m.name: m for m in ordered}
     staying = [here[p.name] for p in before if p.name in here]
     kept = {m.name: m for m in staying[:max_nodes]}
@@ -40,9 +40,9 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
     newcomers = _without(replacements.values(), newcomers)
-    near = {prefix for m in inside for prefix in _prefixes(m)}
-    others = _without(_chosen(newcomers, room - len(replacements), near), newcomers)
-    return _inserted(inside, _without(others, newcomers)), [*staying[max_nodes:], *others]
+    near = {prefix for m in inside for prefix in prefixes(m)}
+    others = _without(chosen_newcomers(newcomers, room - len(replacements), near), newcomers)
+    return inserted(inside, _without(others, newcomers)), [*staying[max_nodes:], *others]
 
 
 def _without(excluded: Iterable[Member], members: Iterable[Member]) -> list[Member]:
@@ -50,7 +50,7 @@ def _without(excluded: Iterable[Member], members: Iterable[Member]) -> list[Memb
     return [m for m in members if m.node not in nodes]
 
 
-def _in_order(members: Iterable[Member]) -> list[Member]:
+def in_order(members: Iterable[Member]) -> list[Member]:
     """Sort by switch, then by SLURM's order within one job, then by name. Orders of several jobs are not comparable."""
     found = list(members)
     one_job = len({m.job for m in found}) == 1
@@ -76,7 +76,7 @@ def _replacements(
     return found
 
 
-def _chosen(newcomers: list[Member], room: int, near: Collection[Path], depth: int = 0) -> list[Member]:
+def chosen_newcomers(newcomers: list[Member], room: int, near: Collection[Path], depth: int = 0) -> list[Member]:
     """Choose ``room`` newcomers under as few switches as possible, first those under a switch of ``near``."""
     if len(newcomers) <= room or all(len(_path(m)) <= depth for m in newcomers):
         return newcomers[:room]
@@ -86,16 +86,16 @@ def _chosen(newcomers: list[Member], room: int, near: Collection[Path], depth: i
         left = room - len(found)
         # The smallest group that suffices, so that larger groups stay complete; otherwise the largest group.
         best = min(groups, key=lambda p: (p not in near, len(groups[p]) < left, abs(len(groups[p]) - left)))
-        found += _chosen(list(groups.pop(best)), left, near, depth + 1)
+        found += chosen_newcomers(list(groups.pop(best)), left, near, depth + 1)
     return found
 
 
-def _inserted(inside: list[Member], newcomers: Iterable[Member]) -> list[Member]:
+def inserted(inside: list[Member], newcomers: Iterable[Member]) -> list[Member]:
     """Return the members, with each newcomer after the last of the members nearest to it."""
-    last = {prefix: seat for seat, member in enumerate(inside) for prefix in _prefixes(member)}
+    last = {prefix: seat for seat, member in enumerate(inside) for prefix in prefixes(member)}
     behind = defaultdict(list)
     for member in newcomers:
-        nearest = next((prefix for prefix in _prefixes(member) if prefix in last), ())
+        nearest = next((prefix for prefix in prefixes(member) if prefix in last), ())
         behind[last.get(nearest, len(inside) - 1)].append((-len(nearest), member))
     followers = {seat: [m for _, m in sorted(group, key=lambda pair: pair[0])] for seat, group in behind.items()}
     return [
@@ -108,7 +108,7 @@ def _path(node: Member | Participant) -> Path:
     return tuple(node.topology.split(".")) if node.topology else ()
 
 
-def _prefixes(node: Member | Participant) -> list[Path]:
+def prefixes(node: Member | Participant) -> list[Path]:
     """Return the path of each switch above the node, the nearest first."""
     path = _path(node)
     return [path[:depth] for depth in range(len(path), 0, -1)]

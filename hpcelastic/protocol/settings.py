@@ -5,6 +5,8 @@ Pure: plain values, no clock, no file. All durations are float seconds.
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Final, Literal
 
@@ -49,6 +51,10 @@ class NodeRange:
     """The number of nodes of a round is a multiple of this number, for groups of nodes that must stay whole, as hybrid
     sharding and tensor parallelism have them. Nodes that make no whole group stand by."""
 
+    within: Literal["switch", "block"] | None = None
+    """Each group of ``multiple`` nodes is under one switch, the lowest above the nodes, or in one block of SLURM's
+    topology."""
+
     @property
     def wanted(self) -> int:
         """The maximum number of nodes to request."""
@@ -57,6 +63,11 @@ class NodeRange:
     def whole(self, count: int) -> int:
         """Return the greatest number of nodes up to ``count`` that makes whole groups."""
         return count - count % self.multiple
+
+    def most_of(self, places: Iterable[str]) -> int:
+        """Return how many of the nodes at these places, the topology above each node, make whole groups."""
+        together = list(places)
+        return sum(map(self.whole, Counter(together).values())) if self.within else self.whole(len(together))
 
     def not_whole(self, count: int) -> str:
         """Describe why a round cannot have ``count`` nodes, and what to write instead."""
@@ -73,6 +84,11 @@ class NodeRange:
             raise ValueError(f"nodes.spares is {self.spares}; it must be 0 or more")
         if self.multiple < 1:
             raise ValueError(f"nodes.multiple is {self.multiple}; it must be 1 or more")
+        if self.within and self.multiple == 1:
+            raise ValueError(
+                f"nodes.within is {self.within}, but nodes.multiple is 1; set nodes.multiple to the number of nodes of "
+                f"a group that must be in one {self.within}"
+            )
         for name in ("min", "max"):
             count = getattr(self, name)
             if count % self.multiple:

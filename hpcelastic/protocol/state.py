@@ -5,7 +5,7 @@ contains only decisions (`State`). So a thousand nodes join without contention, 
 round.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -224,10 +224,9 @@ class State:
 
     Invariants: ``round`` never falls and grows by exactly 1 as phase RUNNING begins. ``participants`` is not empty
     once ``round`` > 0, has between nodes.min and `max_nodes` entries, a multiple of nodes.multiple, and does not change
-    within a round; in phase
-    JOINING it still names the members of the round that ended, because some of their workers may still run. ``spent``
-    never falls within a run. ``cause`` is set only in phase JOINING of a round > 0, and ``grace`` is greater than 0
-    only there. A final phase is the last one, unless the user reopens the run.
+    within a round; in phase JOINING it still names the members of the round that ended, because some of their workers
+    may still run. ``spent`` never falls within a run. ``cause`` is set only in phase JOINING of a round > 0, and
+    ``grace`` is greater than 0 only there. A final phase is the last one, unless the user reopens the run.
     """
 
     run_id: str
@@ -237,7 +236,7 @@ class State:
     participants: tuple[Participant, ...] = ()
     standbys: tuple[str, ...] = ()
     """Nodes that were ready when the round formed, and for which it had no place: it has `max_nodes` members, or they
-    make no whole group; see ``nodes.multiple``."""
+    make no whole group; see ``nodes.multiple`` and ``nodes.within``."""
 
     cause: Cause | None = None
     grace: float = 0.0
@@ -294,9 +293,9 @@ class State:
         """Maximum number of nodes of a round."""
         return self.settings.nodes.whole(self.target or self.settings.nodes.max)
 
-    def size_of(self, nodes: int) -> int:
-        """Return the number of members of a round for which so many nodes are there."""
-        return min(self.max_nodes, self.settings.nodes.whole(nodes))
+    def size_of(self, nodes: Iterable[Member | Participant]) -> int:
+        """Return the number of members of a round for which these nodes are there."""
+        return min(self.max_nodes, self.settings.nodes.most_of(node.topology for node in nodes))
 
     def drains(self, member: Member) -> bool:
         """True if the node must not be in a round."""

@@ -16,10 +16,12 @@ from hpcelastic.agent.member import (
     local_pid,
     new_member,
     overcommit_warnings,
+    require_topology,
     this_process,
 )
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import ConfigError
+from hpcelastic.protocol.settings import NodeRange
 from hpcelastic.protocol.state import Member, NodeState
 from hpcelastic.storage.leases import OwnLease
 from hpcelastic.storage.paths import RunPaths
@@ -57,6 +59,16 @@ def ended() -> str:
 
 
 # Fields of a member
+
+
+@pytest.mark.parametrize(("job", "topology"), [("7", "top.s1"), ("", "")], ids=["a known switch", "without SLURM"])
+def test_a_place_is_not_missing(job: str, topology: str) -> None:
+    require_topology(replace(PLACE, job=job, topology=topology), NodeRange(2, 4, multiple=2, within="switch"))
+
+
+def test_a_node_of_unknown_place_cannot_be_in_a_group() -> None:
+    with pytest.raises(ConfigError, match=r"nodes\.within is switch, but SLURM tells .* no topology"):
+        require_topology(replace(PLACE, job="7"), NodeRange(2, 4, multiple=2, within="switch"))
 
 
 def test_a_new_member_is_ready_for_nothing_yet() -> None:

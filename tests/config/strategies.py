@@ -68,11 +68,14 @@ configs = st.builds(
     ),
     entrypoint=entrypoints,
     nodes=st.builds(
-        lambda least, more, spares, multiple: NodeRange(least * multiple, (least + more) * multiple, spares, multiple),
+        lambda least, more, spares, multiple, within: NodeRange(
+            least * multiple, (least + more) * multiple, spares, multiple, within if multiple > 1 else None
+        ),
         st.integers(1, 9),
         st.integers(0, 9),
         st.integers(0, 2),
         st.integers(1, 3),
+        maybe(st.sampled_from(["switch", "block"])),
     ),
     workers=st.builds(
         WorkerSettings,

@@ -4,6 +4,7 @@ from tests.protocol.under_test import (
     ASSIGNMENT,
     BUDGET,
     DECIDE,
+    GROUPS,
     LEASE_KEEPER,
     LEASES,
     LIVENESS,
@@ -25,8 +26,9 @@ _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _WANTED = "return member.leaving is None and not state.drains(member)"
-_ROOM = "state.size_of(len(inside) + len(outside)) > len(inside)"
-_CHOSEN = "ranked(state.participants, ready, state.size_of(len(ready)))"
+_ROOM = "state.size_of([*state.participants, *outside]) > len(inside)"
+_CHOSEN = "ranked(state.participants, ready, size)"
+_WITH_STARTING = "with_starting = nodes.most_of(m.topology for m in ready) < nodes.min"
 _FENCED = (
     "if member is not None and member.node_state is NodeState.READY and member.round >= state.round:\n"
     "            return Cause"
@@ -79,7 +81,7 @@ MUTANTS = {
         DECIDE, _ALIVE, "return not any(s.member and node in s.member.dead for s in view.nodes.values())"
     ),
     "the report of a newer incarnation is ignored": Patch(DECIDE, _ALIVE, "return view.nodes[node].alive"),
-    "nodes.min is ignored": Patch(DECIDE, "if len(ready) < nodes.min:", "if not ready:"),
+    "nodes.min is ignored": Patch(DECIDE, "if fitting < nodes.min:", "if not ready:"),
     "nodes.max is ignored when a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
     "nodes.max is ignored when a newcomer waits": Patch(
         DECIDE, _ROOM, "state.settings.nodes.whole(len(inside) + len(outside)) > len(inside)"
@@ -91,12 +93,8 @@ MUTANTS = {
     "a node whose workers are all starting is a member": Patch(
         DECIDE, "if member.local_world_size > 0]", "if member.local_world_size >= 0]"
     ),
-    "a round waits for all workers that are starting": Patch(
-        DECIDE, "with_starting = len(ready) < nodes.min", "with_starting = True"
-    ),
-    "a round does not wait for starting workers that it needs": Patch(
-        DECIDE, "with_starting = len(ready) < nodes.min", "with_starting = False"
-    ),
+    "a round waits for all workers that are starting": Patch(DECIDE, _WITH_STARTING, "with_starting = True"),
+    "a round does not wait for starting workers that it needs": Patch(DECIDE, _WITH_STARTING, "with_starting = False"),
     "a failure is not charged while another worker is starting in its place": Patch(
         DECIDE, "for m in _returned(state, view) if m.fenced", "for m in _ready(state, view) if m.fenced"
     ),
@@ -129,7 +127,21 @@ MUTANTS = {
     "a departure closes the run": Patch(
         DECIDE, _ENDED, _ENDED.replace("Phase.JOINING", "Phase.CLOSED if cause is Cause.LEAVE else Phase.JOINING")
     ),
-    "survivors get new seats": Patch(DECIDE, _CHOSEN, "ranked((), ready, state.size_of(len(ready)))"),
+    "survivors get new seats": Patch(DECIDE, _CHOSEN, "ranked((), ready, size)"),
+    "nodes of a group are anywhere": Patch(DECIDE, "    if nodes.within:\n", "    if False:\n"),
+    "a group gets a node from another switch": Patch(
+        GROUPS,
+        "there = [m for m in pool if m.topology == place]\n    return next",
+        "there = list(pool)\n    return next",
+    ),
+    "a node that moved to another switch keeps its seat": Patch(
+        GROUPS, "if m and m.topology == group[0].topology", "if m"
+    ),
+    "a whole group is dissolved for one that is not": Patch(GROUPS, "(groups[index].count(None), index)", "index"),
+    "a newcomer displaces a node of a dissolved group": Patch(GROUPS, "[*staying, *ordered]", "ordered"),
+    "newcomers that make no group are members": Patch(
+        GROUPS, "return there[: len(there) - len(there) % size]", "return there"
+    ),
     "names determine the order before switches": Patch(
         RANKING, "key=lambda m: ([_natural", "key=lambda m: (_natural(m.name), [_natural"
     ),
@@ -226,6 +238,8 @@ MUTANTS = {
 }
 
 UNSEEN = {
+    "a node that moved to another switch keeps its seat",
+    "a newcomer displaces a node of a dissolved group",
     "an effect of another failure may be the root cause",
     "failures are in the order of the nodes' clocks",
     "a round waits for all workers that are starting",

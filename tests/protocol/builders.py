@@ -1,7 +1,7 @@
 """Small builders of states and views for the tables. Nodes are single letters: ``a`` is node ``a@0``."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Cause, Failure, Member, NodeState, Participant, Phase, Seen, State, View
@@ -14,8 +14,9 @@ def settings(
     last_call: float = 30.0,
     spares: int = 0,
     multiple: int = 1,
+    within: Literal["switch", "block"] | None = None,
 ) -> Settings:
-    nodes = NodeRange(min_nodes, max_nodes, spares, multiple)
+    nodes = NodeRange(min_nodes, max_nodes, spares, multiple, within)
     return Settings(nodes, RendezvousSettings(last_call=last_call), RestartSettings(restarts))
 
 

@@ -766,6 +766,42 @@ def test_a_round_with_fewer_nodes_than_a_group_waits() -> None:
     assert (decision.next, decision.reason) == (None, "waiting for nodes: 1 of at least 2 are ready")
 
 
+UNDER_ONE_SWITCH = settings(2, 4, last_call=0.0, multiple=2, within="switch")
+
+
+def at(switch: str, names: str, round: int = 1) -> list[Seen]:
+    """Return nodes under a switch, ready for the round after ``round``."""
+    return [ready(name, round, topology=switch) for name in names]
+
+
+def test_each_group_is_under_one_switch() -> None:
+    seen = [*at("s1", "ac", 0), *at("s2", "bde", 0)]
+    assert formed(decide(created(UNDER_ONE_SWITCH), view(*seen))) == "acbd+e"
+
+
+def test_nodes_under_different_switches_wait() -> None:
+    decision = decide(
+        joining("ab", Cause.NODE, given=UNDER_ONE_SWITCH), view(*at("s1", "a"), *at("s2", "c"), dead(runs("b", 1)))
+    )
+    reason = "waiting for nodes: 0 of at least 2 make whole groups of 2 in one switch, of 2 that are ready"
+    assert (decision.next, decision.reason, decision.short) == (None, reason, True)
+
+
+@pytest.mark.parametrize(("switches", "joins"), [("s2 s3", False), ("s2 s2", True)])
+def test_newcomers_join_once_they_make_a_group_under_one_switch(switches: str, joins: bool) -> None:
+    newcomers = [ready(name, 1, topology=switch) for name, switch in zip("cd", switches.split(), strict=True)]
+    seen = view(runs("a", 1), runs("b", 1), *newcomers)
+    assert (decide(running("ab", given=UNDER_ONE_SWITCH), seen).next is not None) == joins
+
+
+def test_the_last_call_waits_for_the_rest_of_a_group() -> None:
+    given = settings(2, 4, last_call=30.0, multiple=2, within="switch")
+    job = {"job": "7.0", "job_nodes": 5}
+    seen = [ready(name, 0, topology="s1" if name in "ab" else "s2", **job) for name in "abc"]
+    decision = decide(created(given), view(*seen))
+    assert decision.next is None and "waiting for 2 nodes" in decision.reason
+
+
 def test_a_round_has_all_its_fields() -> None:
     state = joining("ab", Cause.JOIN, 4, settings(1, 2), spent={"node": 2}, failures=(failure("a", 1),))
     decision = decide(state, view(ready("a", 4, local_world_size=3, port=99), ready("b", 4), ready("c", 4)))
@@ -1152,6 +1188,11 @@ def test_a_name_is_the_part_before_the_last_at_sign() -> None:
             lambda: NodeRange(4, 9, multiple=4),
             r"nodes\.max is 9, not a multiple of nodes\.multiple, 4; write 8 or 12$",
             id="max is no multiple",
+        ),
+        pytest.param(
+            lambda: NodeRange(2, 4, within="block"),
+            r"nodes\.within is block, but nodes\.multiple is 1; set nodes\.multiple",
+            id="groups of one node",
         ),
         pytest.param(lambda: RestartSettings(-1), r"restarts\.max is -1", id="negative budget"),
         pytest.param(lambda: RendezvousSettings(lease=0.0), r"rendezvous\.lease is 0", id="no lease"),

@@ -11,7 +11,7 @@ from typing import Any
 from tests.simulation.system import System
 
 DECIDE, ASSIGNMENT = "hpcelastic.protocol.decide", "hpcelastic.protocol.assignment"
-RANKING = "hpcelastic.protocol.ranking"
+RANKING, GROUPS = "hpcelastic.protocol.ranking", "hpcelastic.protocol.groups"
 BUDGET, EXAMINATION = "hpcelastic.protocol.budget", "hpcelastic.protocol.hangs"
 HANGS = "hpcelastic.health.hangs"
 ROLLBACK, STRAGGLERS = "hpcelastic.protocol.rollback", "hpcelastic.health.stragglers"

@@ -7,6 +7,7 @@ numbers and the simulated delays another one, so the removal of a fault does not
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
+from typing import Literal
 
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from tests.simulation.filesystem import Traits
@@ -88,6 +89,9 @@ class Profile:
     multiple: int = 1
     """The number of nodes of a round is a multiple of it."""
 
+    within: Literal["switch", "block"] | None = None
+    """Whether each group of so many nodes is under one switch. There are two switches then."""
+
     parks: bool = False
     """Whether workers can be parked at the end of a round."""
 
@@ -135,8 +139,8 @@ def without(scenario: Scenario, indexes: set[int]) -> Scenario:
 def _settings(random: Random, size: int, profile: Profile) -> Settings:
     least = size if profile.needs_all else random.randint(1, size)
     most, multiple = random.randint(least, size + 1), profile.multiple
-    least = max(multiple, least - least % multiple)
-    nodes = NodeRange(least, max(least, most - most % multiple), multiple=multiple)
+    least = multiple if profile.within else max(multiple, least - least % multiple)
+    nodes = NodeRange(least, max(least, most - most % multiple), multiple=multiple, within=profile.within)
     last_call = random.choice(profile.last_calls)
     grace = random.choice([0.0, 5.0, 20.0])
     timings = RendezvousSettings(
@@ -200,6 +204,14 @@ PROFILES = (
     Profile("agents of torch", {"kill": 1, "come": 2, "crash": 1, "scale": 1, "cut_off": 0.5}, ALL, final=True),
     Profile(
         "groups", {"kill": 1, "come": 2.5, "crash": 0.5, "leave": 0.5, "scale": 0.7, "reopen": 0.5}, ALL, multiple=2
+    ),
+    Profile(
+        "groups under one switch",
+        {"kill": 1, "come": 2.5, "crash": 0.5, "leave": 0.5, "scale": 0.7, "cut_off": 0.5},
+        ALL,
+        every=4,
+        multiple=2,
+        within="switch",
     ),
     Profile(
         "changing leases",

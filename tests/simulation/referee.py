@@ -4,7 +4,8 @@ The simulated nodes report each action: running worker groups, groups that faile
 end of disturbances. The referee calls no code under test except the values of `hpcelastic.protocol.state`.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import replace
 from math import inf
 
@@ -32,6 +33,9 @@ class Referee:
         self.published_states: set[tuple[str, NodeState, int]] = set()
         self.offered: set[tuple[str, NodeState, int, int]] = set()
         """How many workers nodes have offered in which state of which round, with and without those that start."""
+
+        self.places: dict[str, str] = {}
+        """By name: the switches above the node."""
 
         self.reported: set[tuple[str, int]] = set()
         self.warned: set[str] = set()
@@ -77,6 +81,7 @@ class Referee:
     def published(self, member: Member) -> None:
         """A node has renewed its lease with this content."""
         self.published_states.add((member.node, member.node_state, member.round))
+        self.places[member.name] = member.topology
         every = {member.local_world_size, member.local_world_size + member.starting}
         for workers in every if member.node_state is NodeState.READY else {member.local_world_size}:
             self.offered.add((member.node, member.node_state, member.round, workers))
@@ -188,9 +193,9 @@ class Referee:
         unwanted = [node for node in nodes if name_of(node) in new.drained]
         _demand(not unwanted, f"{unwanted} are drained and are members")
         _demand(not set(nodes) & set(new.standbys), f"{new.standbys} are standbys and members")
-        there, multiple = len(nodes) + len(new.standbys), new.settings.nodes.multiple
+        multiple, within = new.settings.nodes.multiple, new.settings.nodes.within
         _demand(len(nodes) % multiple == 0, f"{len(nodes)} nodes, no multiple of {multiple}")
-        size = min(max_nodes, there - there % multiple)
+        size = min(max_nodes, self._most((*nodes, *new.standbys), new))
         _demand(len(nodes) == size, f"{new.standbys} are standbys although there are seats for {size} nodes")
         unready = [n for n in (*nodes, *new.standbys) if (n, NodeState.READY, old.round) not in self.published_states]
         _demand(not unready, f"{unready} were never ready for round {new.round}")
@@ -200,6 +205,9 @@ class Referee:
         twins = any(len({p.name for p in state.participants}) < len(state.participants) for state in (old, new))
         _demand(not twins, f"a node is a member twice: {nodes}")
         before = [p.node for p in old.participants]
+        if within:
+            self._judge_groups(old, new)
+            return
         survivors = [node for node in before if node in nodes]
         old_names = [p.name for p in old.participants]
         _demand(
@@ -212,6 +220,24 @@ class Referee:
         _demand(len(nodes) != len(before) or not stayed, f"{stayed} have other ranks in a round of the same size")
         left_out = set(before) & set(new.standbys)
         _demand(not left_out or not fresh, f"{left_out} are standbys although a newcomer is a member")
+
+    def _most(self, nodes: Collection[str], state: State) -> int:
+        """Return how many of the nodes make whole groups."""
+        multiple, within = state.settings.nodes.multiple, state.settings.nodes.within
+        counts = Counter(self.places[name_of(node)] if within else "" for node in nodes)
+        return sum(count - count % multiple for count in counts.values())
+
+    def _judge_groups(self, old: State, new: State) -> None:
+        """Check that each group is under one switch, and that those which lost no node stay as they are."""
+        multiple = new.settings.nodes.multiple
+        before, after = ([p.name for p in state.participants] for state in (old, new))
+        groups = [after[start : start + multiple] for start in range(0, len(after), multiple)]
+        apart = [group for group in groups if len({self.places[name] for name in group}) > 1]
+        _demand(not apart, f"{apart} are groups, but not under one switch")
+        whole = [before[start : start + multiple] for start in range(0, len(before), multiple)]
+        whole = [group for group in whole if not {*group} - {*after, *map(name_of, new.standbys)}]
+        stayed = [group for group in groups if group in whole]
+        _demand(stayed == whole[: new.max_nodes // multiple], f"{whole} did not stay as they were: {groups}")
 
     def _judge_cause(self, state: State) -> None:
         """Check that the published reason for the end of the round is true."""
@@ -230,8 +256,7 @@ class Referee:
                 for n, node_state, round in self.published_states
                 if node_state is NodeState.READY and round == state.round
             } - inside
-            there, multiple = len(inside | others), state.settings.nodes.multiple
-            true = len(inside) < min(state.max_nodes, there - there % multiple)
+            true = len(inside) < min(state.max_nodes, self._most(inside | others, state))
             true = true or any(
                 p.local_world_size < workers
                 for p in state.participants

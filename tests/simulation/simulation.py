@@ -135,8 +135,9 @@ class Simulation:
             self._release(node)
         grace = self.state.settings.rendezvous.checkpoint_grace
         self.advance(self.now + 10 + grace)  # nodes that were about to leave have left
+        nodes = self.state.settings.nodes
         for name in self._names:
-            if sum(not node.leaving for node in self.live()) < self.state.settings.nodes.min:
+            if nodes.most_of(node.member.topology for node in self.live() if not node.leaving) < nodes.min:
                 self.come(Fault(self.now, "come", self._names.index(name), knowing=True))
         deadline = self.now + SETTLED + self.scenario.traits.negative
         while self.live() and self.now < deadline:
@@ -464,7 +465,7 @@ class Simulation:
             order=order,
             job=f"job.{self._job}" if self.scenario.job_known else "",
             job_nodes=self.scenario.size if self.scenario.job_known else 0,
-            topology=f"top.s{order % 3}",
+            topology=f"top.s{order % (2 if self.scenario.profile.within else 3)}",
             dead=dead,
         )
         for node in before if knowing else ():

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+import hpcelastic
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.events import WorkersStarted
-from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.protocol.state import Member, NodeState, Phase, State, name_of
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import read_leases
@@ -113,6 +114,41 @@ def test_ranks_follow_the_switches_and_do_not_change_when_a_node_is_replaced(
     second = site.until_round(lambda state: state.round > first.round)
     assert names(second) == [spare if name == lost else name for name in names(first)]
     site.finish()
+
+
+GROUPS = """\
+run: {name: shared}
+entrypoint: {script: worker.py}
+nodes: {min: 2, max: 4, spares: 1, multiple: 2, within: switch}
+"""
+
+
+def test_each_group_of_nodes_stays_under_one_switch(
+    fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = Site(fresh_cluster(nodes=5, topology=TREE))
+    for name, value in site.cluster.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(site.work)
+    Path("job.yaml").write_text(GROUPS)
+    run = hpcelastic.submit("job.yaml")
+    first = site.until_round(lambda state: len(state.participants) == 4)
+    assert sorted(map(sorted, groups_of(first)))[0] == ["n1", "n3"]
+    (spare,) = SWITCHES["s2"] - set(names(first))
+    lost = next(name for name in names(first) if name in SWITCHES["s2"])
+    site.cluster.fail_node(int(lost[1:]))
+    second = site.until_round(lambda state: state.round > first.round)
+    assert names(second) == [spare if name == lost else name for name in names(first)]
+    site.cluster.fail_node(3)
+    third = site.until_round(lambda state: state.round > second.round)
+    assert groups_of(third) == [group for group in groups_of(second) if "n1" not in group]
+    assert [name_of(node) for node in third.standbys] == ["n1"], "n1 makes no group alone"
+    site.finish()
+    assert run.wait(TIMEOUT).phase == "succeeded"
+
+
+def groups_of(state: State) -> list[list[str]]:
+    return [names(state)[start : start + 2] for start in range(0, len(state.participants), 2)]
 
 
 @pytest.mark.parametrize("preload", ["json", ""], ids=["forked", "fresh"])
