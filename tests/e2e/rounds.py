@@ -123,15 +123,17 @@ class Run:
         """Return the ranks of round 1, in the processes ``before``, that have other processes in a later round.
 
         A worker that was killed because it was not parked in time does not count: gloo sometimes keeps a worker in a
-        collective whose peer was killed (docs/workers.md). But not all of them can be such workers.
+        collective whose peer was killed, or that left while they connected (docs/workers.md). But not all of them can
+        be such workers.
         """
-        ended = [event for event in self.departures() if event["round"] == 1 and event.get("seconds") is not None]
-        slow = {event["node"] for event in ended if event["seconds"] >= WorkerSettings.park_grace}
+        ended = [event for event in self.departures() if event["round"] < round and event.get("seconds") is not None]
+        slow = {(event["node"], event["round"]) for event in ended if event["seconds"] >= WorkerSettings.park_grace}
         of_slow = {
             int(rank)
             for event in self.events("workers started")
-            if event["round"] == 1 and event["node"] in slow
-            for rank in event["pids"]
+            if (event["node"], event["round"]) in slow
+            for rank, pid in event["pids"].items()
+            if before.get(int(rank)) == pid
         }
         after = self.pids(round)
         replaced = {rank for rank, pid in before.items() if after.get(rank) != pid}
