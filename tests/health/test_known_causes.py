@@ -6,7 +6,9 @@ import pytest
 
 from hpcelastic.agent.report import describe
 from hpcelastic.health.known_causes import CAUSES, Blame, Certainty, KnownCause, explain
+from hpcelastic.health.known_causes.cause import necessary_words
 from hpcelastic.protocol.state import Failure
+from tests.accounting.test_log_tails import tails
 from tests.health.known_failures import NEAR_MISSES, SAMPLES
 
 BY_ID = {cause.id: cause for cause in CAUSES}
@@ -38,6 +40,30 @@ def test_a_cause_is_described(cause: KnownCause) -> None:
     assert cause.source
     if cause.certainty is Certainty.ECHO:
         assert cause.blame is Blame.UNKNOWN, "an echo blames nothing here"
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"no space left|ENOSPC", ("no space left", "enospc")),
+        (r"\bGPU\d+ is lost", (" is lost",)),
+        (r"colou?r \(a\.b\)", ("r (a.b)",)),
+        (r"errors*|er{2}or", ("error", "or")),
+        (r"[abc]lost|(?:x|y) gone\b|(?:x|(?:y|z))", ("lost", " gone", "")),
+        (r"a[|(]longer text", ("longer text",)),
+    ],
+)
+def test_the_words_without_which_a_pattern_is_not_found(pattern: str, words: tuple[str, ...]) -> None:
+    assert necessary_words(pattern) == words
+
+
+def test_the_words_exclude_no_match() -> None:
+    texts = [text for texts in (*SAMPLES.values(), *NEAR_MISSES.values()) for text in texts]
+    texts += [tail["text"] for tail in tails()[::5]]
+    for cause in CAUSES:
+        compiled, words = re.compile(cause.pattern, re.IGNORECASE), necessary_words(cause.pattern)
+        found = [text for text in texts if compiled.search(text)]
+        assert all(any(word in text.lower() for word in words) for text in found), cause.id
 
 
 def test_a_fault_comes_before_its_echo() -> None:

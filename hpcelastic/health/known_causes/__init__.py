@@ -5,7 +5,22 @@ Of the causes that match the same text, the first one applies.
 
 import re
 
-from hpcelastic.health.known_causes import communication, filesystem, general, gpu, host, program, services
+from hpcelastic.health.known_causes import (
+    clusters,
+    communication,
+    containers,
+    data,
+    fabrics,
+    filesystem,
+    general,
+    gpu,
+    host,
+    nccl,
+    program,
+    scheduler,
+    services,
+    system,
+)
 from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 CAUSES = (
@@ -14,7 +29,14 @@ CAUSES = (
     *filesystem.CAUSES,
     *services.CAUSES,
     *program.CAUSES,
+    *scheduler.CAUSES,
     *communication.CAUSES,
+    *nccl.CAUSES,
+    *fabrics.CAUSES,
+    *clusters.CAUSES,
+    *containers.CAUSES,
+    *system.CAUSES,
+    *data.CAUSES,
     *general.CAUSES,
 )
 """All known causes, in the order in which they are tried."""
@@ -73,4 +95,5 @@ def is_echo(message: str) -> bool:
 
 
 def _first(causes: tuple[KnownCause, ...], text: str) -> KnownCause | None:
-    return next((cause for cause in causes if cause.matches(text)), None) if text else None
+    lower = text.lower()
+    return next((cause for cause in causes if cause.matches(text, lower)), None) if text else None

@@ -7,6 +7,9 @@ from functools import cached_property
 
 from hpcelastic.health.incidents import IncidentKind
 
+ELSEWHERE = "look for the first failure of another rank: hpcelastic status"
+"""The remedy for an echo."""
+
 
 class Blame(Enum):
     """The part at fault."""
@@ -76,5 +79,45 @@ class KnownCause:
     def _compiled(self) -> re.Pattern[str]:
         return re.compile(self.pattern, re.IGNORECASE)
 
-    def matches(self, text: str) -> bool:
-        return self._compiled.search(text) is not None
+    @cached_property
+    def _words(self) -> tuple[str, ...]:
+        return necessary_words(self.pattern)
+
+    def matches(self, text: str, lower: str | None = None) -> bool:
+        """Return whether the pattern is found in ``text``. ``lower`` is the text in lower case, if it is at hand."""
+        lower = text.lower() if lower is None else lower
+        return any(word in lower for word in self._words) and self._compiled.search(text) is not None
+
+
+_TOKEN = re.compile(
+    r"""(?P<literal>(?:[a-z0-9 _:;,'"/=<>@\#%&~`!-]|\\[^a-z0-9\s])+)|(?P<repeat>[?*+]|\{\d*,?\d*\})|"""
+    r"""\[\^?\]?(?:\\.|[^\]\\])*\]|\\.|(?P<mark>[()|])|.""",
+    re.IGNORECASE | re.DOTALL,
+)
+"""A part of a regular expression: text that stands for itself, a repetition, a set, an escape, a mark, or a sign."""
+
+
+def necessary_words(pattern: str) -> tuple[str, ...]:
+    """Return texts in lower case, one of which is in each text in which the regular expression is found.
+
+    The search for a text is much faster than that for an expression, so most expressions are never compiled. The text
+    of an alternative is the longest one outside of groups. It is empty if there is none.
+
+    Examples:
+        >>> necessary_words(r"out of memory|\bXids?\b.*(?:48|63)|(?:a|b)")
+        ('out of memory', 'xid', '')
+    """
+    words, longest, last, depth = [], "", "", 0
+    for token in _TOKEN.finditer(pattern + "|"):
+        kind, text = token.lastgroup, token[0]
+        if kind == "repeat":
+            last = last[:-1]  # it may be absent
+        longest, last = max(longest, last, key=len), ""
+        if kind == "literal" and not depth:
+            last = re.sub(r"\\(.)", r"\1", text).lower()
+        elif kind == "mark":
+            depth += {"(": 1, ")": -1}.get(text, 0)
+            if text == "|" and not depth:
+                words.append(longest)
+                longest = ""
+    return tuple(words)

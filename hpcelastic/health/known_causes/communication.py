@@ -1,19 +1,18 @@
 """Failures of collectives, stores and networks."""
 
-from hpcelastic.health.incidents import IncidentKind
-from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
+from hpcelastic.health.known_causes.cause import ELSEWHERE, Blame, Certainty, KnownCause, Weight
 
 _NCCL = "NVIDIA, NCCL: troubleshooting, and torch's ProcessGroupNCCL"
 _GLOO = "gloo, transport/tcp"
 _STORE = "torch, TCPStore"
-_ELSEWHERE = "look for the first failure of another rank: hpcelastic status"
 
 CAUSES = (
     KnownCause(
         "collective-mismatch",
         r"Detected mismatch between collectives on ranks|collective.*shape mismatch across ranks|"
         r"collective mismatch error, local size|"
-        r"message truncated : receiving \d+ bytes instead of(?![\s\S]*Connection reset)",
+        r"message truncated : receiving \d+ bytes instead of(?![\s\S]*Connection reset)|"
+        r"op\.preamble\.length <= op\.nbytes|Mismatched [\w/ ]+: One rank (?:had|did|sent|specified|was)",
         "Ranks have called different collectives, or the same one with different shapes.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -43,7 +42,7 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-duplicate-gpu",
-        r"Duplicate GPU detected",
+        r"Duplicate GPU detected|Multiple Ranks are using the same GPU",
         "Two ranks use the same GPU.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -52,7 +51,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-version",
-        r"Mismatched NCCL version detected",
+        r"Mismatched NCCL version detected|Message truncated : received \d[\d,]* bytes instead of \d|"
+        r"NCCL version mismatch with remote peer|NCCL library is (?:too old|not backwards compatible)|"
+        r"socketFinalizeAccept: wrong type \d+ != \d+",
         "Nodes have different versions of NCCL.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -61,7 +62,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-wrong-interface",
-        r"NCCL_SOCKET_IFNAME set[\s\S]*no socket interface found",
+        r"NCCL_SOCKET_IFNAME set[\s\S]*no socket interface found|"
+        r"NCCL_SOCKET_IFNAME set[\s\S]*(?:NET/Socket : (?:no interface|No usable listening interface) found|"
+        r"No IP interface found)",
         "NCCL_SOCKET_IFNAME names an interface that the node does not have.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -71,8 +74,9 @@ CAUSES = (
     ),
     KnownCause(
         "nccl-no-interface",
-        r"no socket interface found|Bootstrap : no socket interface|"
-        r"NET/Socket : 0 interfaces found|neither AF_INET\(2\) nor AF_INET6",
+        r"no socket interface found|Bootstrap : no socket interface|NET/Socket : 0 interfaces found|"
+        r"neither AF_INET\(2\) nor AF_INET6|NET/Socket : (?:no interface|No usable listening interface) found|"
+        r"NET/IB : No IP interface found",
         "NCCL found no network interface.",
         Blame.NETWORK,
         Certainty.CERTAIN,
@@ -80,99 +84,17 @@ CAUSES = (
         _NCCL,
     ),
     KnownCause(
-        "infiniband-adapter",
-        r"local catastrophic error|\bIBV_EVENT_DEVICE_FATAL\b",
-        "An InfiniBand adapter of the node has failed.",
-        Blame.NODE,
-        Certainty.CERTAIN,
-        "drain the node",
-        "rdma-core, ibv_get_async_event(3)",
-        IncidentKind.HARDWARE,
-        Weight.DETAIL,
-    ),
-    KnownCause(
         "nccl-connect",
         r"socketStartConnect: Connect to|socketPollConnect|socketProgress[^\n]*(?:unreachable|timed out)|"
         r"NCCL WARN Connect to (?:127|172\.(?:1[6-9]|2\d|3[01]))\.\S+ failed|"
-        r"NCCL WARN Connect to \S+ failed : (?!Connection refused)",
+        r"NCCL WARN Connect to \S+ failed : (?!Connection refused)|"
+        r"NCCL WARN Net : Connect to \S+ failed : (?!Connection refused)",
         "NCCL could not connect to another node.",
         Blame.NETWORK,
         Certainty.LIKELY,
         "set environment.NCCL_SOCKET_IFNAME to an interface that all nodes reach: hpcelastic doctor",
         _NCCL,
         weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "infiniband-driver",
-        r"\bibv_\w*query_device\b[^\n]*(?:returned \d+|failed)",
-        "The driver of an InfiniBand adapter does not work on the node.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "check the driver and its kernel modules on the node (ibv_devinfo), and reboot it",
-        "rdma-core, ibv_query_device(3)",
-        IncidentKind.SUSPECT,
-        Weight.DETAIL,
-    ),
-    KnownCause(
-        "gpu-direct",
-        r"Got completion [^\n]*(?:status|error)[ =]*4\b|Local protection on mlx5",
-        "A network adapter could not access memory of a process or a GPU.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "turn off PCI access control (ACS) in the firmware of the node, and check nvidia-peermem; "
-        "NCCL_NET_GDR_LEVEL=LOC avoids it",
-        "NVIDIA, NCCL: troubleshooting; rdma-core, ibv_poll_cq(3)",
-        IncidentKind.SUSPECT,
-        Weight.DETAIL,
-    ),
-    KnownCause(
-        "infiniband",
-        r"(?:ibv_\w+|wrap_ibv_\w+).*failed|Got completion .*(?:status|error)[ =]*12\b|"
-        r"[Tt]ransport retry count(?:er)? exceeded|Got async event ?: ?[^\n]*(?:error|down)\b",
-        "An operation on InfiniBand has failed.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "check the ports and cables of the nodes (ibstat, perfquery) and the memory limit (ulimit -l)",
-        "rdma-core, ibverbs; NVIDIA, NCCL: troubleshooting",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "efa-address",
-        r"NET/OFI (?:Unable to insert remote address|Request [^\n]*UNDELIVERABLE)",
-        "The network adapter cannot reach another node.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "let the security group of the nodes permit all traffic within itself",
-        "Amazon EC2, Elastic Fabric Adapter",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "efa-peer",
-        r"NET/OFI Request [^\n]*completed with error[^\n]*Error: (?:unknown error|Invalid address)",
-        "A request to another node has failed; its process may have ended.",
-        Blame.UNKNOWN,
-        Certainty.ECHO,
-        _ELSEWHERE,
-        "AWS, aws-ofi-nccl",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "libfabric",
-        r"\bOFI\b.*(?:failed|error)|\bfi_\w+\b.*failed|libfabric.*error",
-        "An operation of libfabric has failed.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "check the fabric of the nodes (fi_info), and the plug-in of NCCL",
-        "libfabric",
-    ),
-    KnownCause(
-        "ucx",
-        r"\bUCX\s+ERROR\b",
-        "An operation of UCX has failed.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "check the fabric of the nodes (ucx_info -d)",
-        "OpenUCX",
     ),
     KnownCause(
         "network-unreachable",
@@ -184,9 +106,20 @@ CAUSES = (
         "Linux, connect(2)",
     ),
     KnownCause(
+        "gloo-interface-name",
+        r"ifa != nullptr\. Unable to find (?:address|interface) for: |Unable to find address for: \d+\.\d+",
+        "GLOO_SOCKET_IFNAME is not the name of an interface of this node.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "set it to the name of an interface that each node has, such as ib0, or remove it",
+        "gloo, transport/tcp",
+        weight=Weight.DETAIL,
+    ),
+    KnownCause(
         "host-name",
         r"Temporary failure in name resolution|Name or service not known|unable to resolve (?:host ?name|address)|"
-        r"Unable to find address for",
+        r"DNS resolution failed for|Domain name not found|No address associated with hostname|\bsocket\.gaierror\b|"
+        r"Could not resolve (?:host|proxy)\b|Name does not resolve|nodename nor servname provided",
         "The name of a node cannot be resolved.",
         Blame.NETWORK,
         Certainty.LIKELY,
@@ -196,7 +129,7 @@ CAUSES = (
     ),
     KnownCause(
         "address-in-use",
-        r"EADDRINUSE|Address already in use",
+        r"EADDRINUSE|Address already in use|listen on ip\[[^\]\n]*\] and specific port\[\d+\] fail",
         "A port is in use already.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -207,7 +140,10 @@ CAUSES = (
         "nccl-timeout",
         r"Watchdog caught collective operation timeout|Some NCCL operations have failed or timed out|"
         r"watchdog (?:got )?stuck|NCCL watchdog thread terminated|ncclCommWatchdog|"
-        r"Remote Rank did not send the data in time|timed out in blocking wait",
+        r"Remote Rank did not send the data in time|timed out in blocking wait|"
+        r"Exception \(either an error or timeout\) detected by watchdog|Received a (?:global timeout|"
+        r"dump signal[^\n]*) from another rank|Terminating the process after attempting to dump debug info|"
+        r"is stalled for longer than \d+ seconds\. Will shutdown",
         "A collective was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -217,20 +153,22 @@ CAUSES = (
     KnownCause(
         "nccl-remote",
         r"remote process exited or there was a network error|ncclRemoteError|NCCL communicator was aborted|"
-        r"Got completion .*(?:status|error)[ =]*5\b|"
-        r"Socket recv failed while polling|while rank \d+ has inconsistent 0 params|"
-        r"this error originated at tensorpipe/transport|"
-        r"Connection closed by localRank",
+        r"Got completion .*(?:status|error)[ =]*5\b|Socket recv failed while polling|"
+        r"while rank \d+ has inconsistent 0 params|this error originated at tensorpipe/transport|"
+        r"Connection closed by localRank|status=IBV_WC_(?:WR_FLUSH|REM_OP|REM_ACCESS|RNR_RETRY_EXC)_ERR\b|"
+        r"Got completion .*(?:status|error)[ =]*1[013]\b|\[Service thread\] (?:Could not receive type|"
+        r"Error encountered progressing)|\[Proxy Service \d+\] Failed to execute operation|dequeue_and_set_error|"
+        r"Communication error with rank \d",
         "Another rank has ended, or its connection was lost.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         _NCCL,
     ),
     KnownCause(
         "nccl-system",
         r"unhandled system error|ncclSystemError|ncclInternalError|ProcessGroupNCCL\.cpp:\d+, internal error|"
-        r"\bHccl\w+, error code is\b|\bHCCL error in\b|\boneCCL\b.*init transport failed",
+        r"\bHccl\w+, error code is\b|\bHCCL error in\b|\boneCCL\b.*init transport failed|HCCL function error",
         "A system call of NCCL, NCCL itself, or a library like it has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,
@@ -250,7 +188,9 @@ CAUSES = (
     ),
     KnownCause(
         "gloo-timeout",
-        r"Timed out waiting \d+ms for (?:recv|send) operation|Application timeout caused pair closure",
+        r"Timed out waiting \d+ms for (?:recv|send) operation|Application timeout caused pair closure|"
+        r"gloo/transport/\w+/\w+\.cc:\d+\] (?:Read|Write|Send|Connect) timeout \[|"
+        r"Timeout waiting for memory region from",
         "A collective of gloo was not complete within its time-out.",
         Blame.UNKNOWN,
         Certainty.ECHO,
@@ -263,7 +203,7 @@ CAUSES = (
         "A rank could not connect to another one, which may have ended.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         _GLOO,
     ),
     KnownCause(
@@ -280,22 +220,27 @@ CAUSES = (
         r"client socket has timed out|wait timeout after \d+ms, keys|"
         r"Timed out after \d+ seconds waiting for clients|Wait timeout after \d+ seconds for key|"
         r"Timed out initializing process group in store based barrier|failed to pass monitoredBarrier|"
-        r"reached monitoredBarrier, but received errors|"
-        r"ncclUniqueId from \[0\]",
+        r"reached monitoredBarrier, but received errors|ncclUniqueId from \[0\]|\bDistStoreError: Socket Timeout|"
+        r"\bRuntimeError: Socket Timeout|Timed out waiting on barrier on rank|timed out in monitoredBarrier after|"
+        r"(?:barrier|gather) failed -- missing ranks|Timeout waiting for key: |Wait timeout for key\(s\)|"
+        r"Timeout while waiting for keys in EtcdStore|timed out waiting for all \d+ members to join|"
+        r"Stop_waiting response is expected|RPC ran for more than set timeout|"
+        r"failed to connect/validate to host \S+ - timed out",
         "A store of torch did not answer in time, or a rank did not arrive.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         _STORE,
     ),
     KnownCause(
         "store-lost",
         r"Did the remote server shutdown or crash|TCPStore.*(?:Broken pipe|Connection reset)|"
-        r"dump signal from another rank",
+        r"dump signal from another rank|\bfailed to (?:recv, got|send, sent) 0 bytes|(?:recv|send)(?:Value|Bytes|"
+        r"Vector)?(?:WithTimeout)? failed on SocketImpl|The connection to the C10d store has failed",
         "The server of a store of torch has ended.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         _STORE,
     ),
     KnownCause(
@@ -308,26 +253,6 @@ CAUSES = (
         "check that the name of the node is resolved, and firewalls: hpcelastic doctor",
         _STORE,
         weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "mpi-interface",
-        r"received unexpected process identifier|Open MPI failed to TCP connect to a peer",
-        "A connection of Open MPI uses an interface by which the nodes do not reach each other.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "name the interface that all nodes reach: environment.OMPI_MCA_btl_tcp_if_include",
-        "Open MPI, frequently asked questions: TCP",
-    ),
-    KnownCause(
-        "mpi-peer",
-        r"ORTE has lost communication|PRTE has lost communication|mpirun noticed that process rank|"
-        r"peer process has unexpectedly disconnected|Horovod has been shut down|\b(?:RayActorError|"
-        r"ActorDiedError|WorkerCrashedError)\b",
-        "MPI, Horovod or Ray reports the end of another process or node.",
-        Blame.UNKNOWN,
-        Certainty.ECHO,
-        _ELSEWHERE,
-        "Open MPI; Horovod; Ray",
     ),
     KnownCause(
         "nccl-usage",
@@ -355,14 +280,19 @@ CAUSES = (
         "The rendezvous of torchrun was closed, or its server has ended.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         "torch.distributed.elastic.rendezvous",
     ),
     KnownCause(
         "child-failed",
         r"\b(?:ChildFailedError|ProcessExitedException|SIGTERMException)\b|died with <Signals|"
-        r"Forcefully terminating all other processes|crashed with exit code -?\d|"
-        r"closing signal SIGTERM|Received 15 death signal|Failed to check the \"should dump\" flag",
+        r"Forcefully terminating all other processes|crashed with exit code -?\d|closing signal SIGTERM|"
+        r"Received 15 death signal|Failed to check the \"should dump\" flag|"
+        r"\bpdsh@\S+: \S+: ssh exited with exit code \d|reached the specified backoff limit|"
+        r"\bBackoffLimitExceeded\b|Back-off restarting failed container|"
+        r"The replica \S+ exited with a non-zero status|\bExecuteUserScriptError\b|\d+ (?:Worker|"
+        r"Master) replica\(s\) failed|: rank \d+ (?:died from signal \d+|exited with code [1-9])|(?:mpirun|"
+        r"prterun) detected that one or more processes|Primary job +terminated normally, but",
         "A launcher reports that one of its processes has failed.",
         Blame.UNKNOWN,
         Certainty.LIKELY,
@@ -372,11 +302,14 @@ CAUSES = (
     ),
     KnownCause(
         "connection-lost",
-        r"Connection (?:reset|closed|aborted) by peer|Connection refused|Broken pipe|Socket closed",
+        r"Connection (?:reset|closed|aborted) by peer|Connection refused|Broken pipe|Socket closed|"
+        r"Connection closed by remote peer|connection reset by remote|Software caused connection abort|"
+        r"\bConnectionAbortedError\b|Pair is not connected \(|Backing context not fully connected|"
+        r"Socket unexpectedly closed",
         "The connection to another rank was lost.",
         Blame.UNKNOWN,
         Certainty.ECHO,
-        _ELSEWHERE,
+        ELSEWHERE,
         "Linux, socket(7)",
     ),
     KnownCause(
@@ -387,5 +320,61 @@ CAUSES = (
         Certainty.LIKELY,
         "check the network between the nodes and firewalls: hpcelastic doctor",
         "Linux, connect(2)",
+    ),
+    KnownCause(
+        "process-group-missing",
+        r"Default process group has not been initialized|DeepSpeed backend not set|"
+        r"Distributed backend is not initialized|Horovod has not been initialized|"
+        r"trying to initialize the default process group twice|Invalid process group specified",
+        "A function of the process group was called before it was made, after its end, or it was made twice.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "call init_process_group once in each process, and before the first collective",
+        "torch, distributed_c10d.py; DeepSpeed, comm.py; Horovod, basics.py",
+    ),
+    KnownCause(
+        "rendezvous-settings",
+        r"environment variable \w+ expected, but not set|rendezvous: (?:rank|world size) parameter missing|"
+        r"The rendezvous backend '\w*' is not registered|of the rendezvous endpoint '[^'\n]*' must be|"
+        r"is not in \"?MIN:MAX\"? format|Unsupported nproc_per_node value|(?:rank|"
+        r"endpoint) is absent in RendezvousParameters|Port is absent in endpoint|"
+        r"The rendezvous configuration (?:option|string)|No rendezvous handler for",
+        "A setting that tells the processes how to find each other is missing or wrong.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "start the script with hpcelastic or torchrun, and correct the variable or option that the message names",
+        "torch, distributed/rendezvous.py, run.py and elastic/rendezvous",
+    ),
+    KnownCause(
+        "address-not-local",
+        r"(?:failed to (?:listen|bind)|\bbind(?:ing)?\b)[^\n]*(?:EADDRNOTAVAIL|Cannot assign requested address)|"
+        r"\bOSError: \[Errno 99\] Cannot assign requested address",
+        "A server was told to listen at an address that this node does not have.",
+        Blame.PROGRAM,
+        Certainty.LIKELY,
+        "set MASTER_ADDR or --rdzv-endpoint to a name or an address of the node with rank 0",
+        "torch, c10d/socket.cpp; Linux, bind(2)",
+    ),
+    KnownCause(
+        "backend-missing",
+        r"Distributed package doesn't have \w+ ?built in|No backend type associated with device type|"
+        r"Unknown c10d backend type|Tensors must be CUDA and dense|Horovod has not been built with \w+ support",
+        "The communication backend is not in this build of the library, or does not fit the device of the tensors.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "install a build with this backend, and use nccl for tensors on GPUs and gloo for others: "
+        'backend="cpu:gloo,cuda:nccl"',
+        "torch, distributed_c10d.py and ProcessGroup.hpp",
+    ),
+    KnownCause(
+        "world-size",
+        r"DeviceMesh only support homogeneous|Mesh should not be bigger than default world size|"
+        r"ElasticityIncompatibleWorldSize|world[_ ]size ?\(?\d+\)? is not (?:divisible by|valid with)|"
+        r"the new group's world size should be less or|group_size' \(\d+\) must not exceed the world size",
+        "The number of processes does not fit the parallel layout that the script asks for.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "correct the sizes of the mesh or the groups, or start as many processes as their product",
+        "torch, device_mesh.py; DeepSpeed, elasticity.py; Megatron-LM, arguments.py",
     ),
 )

@@ -7,6 +7,15 @@ _ERRNO = "Linux, errno(3)"
 
 CAUSES = (
     KnownCause(
+        "nfs-busy",
+        r"Device or resource busy: '[^'\n]*\.nfs[0-9a-f]{8}",
+        "A file on NFS was removed while a process had it open.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "set TMPDIR to a local directory, or close the file before its directory is removed",
+        "Linux, nfs(5)",
+    ),
+    KnownCause(
         "system-disk",
         r"(?:\s|^)/(?:usr/)?s?bin/\S+(?:: bad interpreter)?: Input/output error|"
         r"(?:/var/run|/etc|/lib|/usr)/\S+\"?: Input/output error",
@@ -20,7 +29,10 @@ CAUSES = (
     ),
     KnownCause(
         "filesystem-full",
-        r"No space left on device|\bENOSPC\b|Not enough disk space",
+        r"No space left on device|\bENOSPC\b|Not enough disk space|\bXMinioStorageFull\b|"
+        r"reached its minimum free drive threshold|\bOutOfDiskError\b|Not enough space left in |"
+        r"database or disk is full|\bnot enough disk space for use as cache|Failed to write to output filesystem|"
+        r"\bdisk is full\b",
         "A filesystem is full.",
         Blame.FILESYSTEM,
         Certainty.CERTAIN,
@@ -92,7 +104,8 @@ CAUSES = (
     ),
     KnownCause(
         "file-locked",
-        r"unable to lock file, errno = 11\b",
+        r"unable to lock file, errno = 11\b|file is already open for (?:write|read-only|SWMR)|"
+        r"is already open in this process|unable to open file: already open",
         "Two processes have opened the same file.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -101,8 +114,9 @@ CAUSES = (
     ),
     KnownCause(
         "file-locks",
-        r"No locks available|\bENOLCK\b|unable to lock file|does not appear to support flock|"
-        r"database is locked|SQLite database: locking protocol",
+        r"No locks available|\bENOLCK\b|unable to lock file|does not appear to support flock|database is locked|"
+        r"SQLite database: locking protocol|\[Errno 35\] Resource deadlock|errno = 35\b|"
+        r"File locking failed in ADIOI|\[Errno 38\] Function not implemented",
         "The filesystem has not locked a file.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -111,7 +125,11 @@ CAUSES = (
     ),
     KnownCause(
         "filesystem-silent",
-        r"nfs: server \S+ not responding|blocked for more than \d+ seconds|ptlrpc_expire_one_request",
+        r"nfs: server \S+ not responding|blocked for more than \d+ seconds|ptlrpc_expire_one_request|"
+        r"\(at \S+@\w+\) was lost; in progress operations|operation \w+ to node \S+@\w+ failed: rc = -|"
+        r"ceph: mds\d+ (?:hung|caps stale)|libceph: (?:mon|osd|mds)\d+ [^\n]*(?:\bdown\b|connect error|"
+        r"socket error)|\bMMFS_(?:SYSTEM_UNMOUNT|DISKFAIL|LONGDISKIO|FSSTRUCT|GENERIC)\b|"
+        r"unmounted by the system with return code|NFS: state manager: [^\n]*failed",
         "A filesystem does not answer.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -132,7 +150,9 @@ CAUSES = (
     KnownCause(
         "local-disk",
         r"Buffer I/O error on dev|I/O error, dev (?:nvme|sd)|Aborting journal on device|"
-        r"Remounting filesystem read-only",
+        r"Remounting filesystem read-only|critical (?:medium|target) error, dev|nvme nvme\d+: controller is down|"
+        r"md/raid\S*: Disk failure on|nvme nvme\d+: (?:Device not ready; aborting|Removing after probe failure|"
+        r"Disabling device after reset failure)",
         "A disk of the node has failed.",
         Blame.NODE,
         Certainty.CERTAIN,
@@ -143,7 +163,11 @@ CAUSES = (
     ),
     KnownCause(
         "object-store-connection",
-        r"botocore\.exceptions\.\w*(?:Connection|Timeout|Endpoint)\w*",
+        r"botocore\.exceptions\.\w*(?:Connection|Timeout|Endpoint)\w*|"
+        r"An error occurred \(RequestTimeout\) when calling|botocore\.exceptions\.(?:HTTPClientError|"
+        r"IncompleteReadError|ResponseStreamingError)|google\.auth\.exceptions\.TransportError|"
+        r"google\.api_core\.exceptions\.(?:ServiceUnavailable|RetryError|GatewayTimeout|DeadlineExceeded|"
+        r"InternalServerError|BadGateway)|azure\.core\.exceptions\.Service(?:Request|Response)(?:Timeout)?Error",
         "An object store did not answer.",
         Blame.NETWORK,
         Certainty.LIKELY,
@@ -152,7 +176,10 @@ CAUSES = (
     ),
     KnownCause(
         "object-store",
-        r"\bSlowDown\b|RequestTimeTooSkewed",
+        r"\bSlowDown\b|RequestTimeTooSkewed|An error occurred \((?:50[03]|InternalError|ServiceUnavailable|"
+        r"Throttling\w*|TooManyRequests\w*|RequestLimitExceeded|RequestThrottled\w*)\) when calling|"
+        r"ErrorCode: ?(?:ServerBusy|OperationTimedOut|InternalError)|google\.api_core\.exceptions\.TooManyRequests|"
+        r"\bXMinioServerNotInitialized\b",
         "An object store was overloaded, or did not accept a request.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,
@@ -161,7 +188,9 @@ CAUSES = (
     ),
     KnownCause(
         "local-filesystem",
-        r"EXT4-fs error|XFS \([^)\n]*\): (?:Corruption|metadata I/O error|log I/O error)|blk_update_request: I/O error",
+        r"EXT4-fs error|XFS \([^)\n]*\): (?:Corruption|metadata I/O error|log I/O error)|"
+        r"blk_update_request: I/O error|BTRFS (?:error|critical) \(device|XFS[^\n]*Shutting down filesystem|"
+        r"Pool '[^'\n]+' has encountered an uncorrectable I/O failure",
         "The kernel reports errors of a local disk.",
         Blame.NODE,
         Certainty.CERTAIN,
@@ -182,15 +211,6 @@ CAUSES = (
         Weight.DETAIL,
     ),
     KnownCause(
-        "container-image",
-        r"while mounting image|squashfuse\w* failed to mount|failed to mount (?:squashfs|image)",
-        "The image of the container could not be mounted in time.",
-        Blame.FILESYSTEM,
-        Certainty.LIKELY,
-        "copy the image to a fast or local filesystem before the job",
-        "Apptainer, User Guide",
-    ),
-    KnownCause(
         "fuse-ended",
         r"Transport endpoint is not connected|\bENOTCONN\b",
         "The process behind a mounted filesystem has ended.",
@@ -199,6 +219,17 @@ CAUSES = (
         "mount the filesystem again on this node",
         "Linux, fuse(4)",
         IncidentKind.SUSPECT,
+    ),
+    KnownCause(
+        "filesystem-mount",
+        r"mount\.(?:nfs4?|lustre|cifs|ceph|fuse\S*|beegfs): (?:access denied|Connection timed out|No such|mounting|"
+        r"Failed to|mount(?:\(2\)| error| system call failed)|an incorrect mount|Protocol not supported|"
+        r"requested NFS version)|\bMOUNTPOINT \S+ is stale|unable to access MOUNTPOINT",
+        "A filesystem could not be mounted on the node.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "mount it by hand on the node, and check the server and its permissions for this node",
+        "Linux, mount.nfs(8); Lustre, mount.lustre(8); s3fs-fuse, s3fs.cpp",
     ),
     KnownCause(
         "input-output",
@@ -223,7 +254,8 @@ CAUSES = (
     KnownCause(
         "damaged-file",
         r"PytorchStreamReader failed|failed finding central directory|invalid magic number; corrupt file|"
-        r"unexpected EOF, expected \d+ more bytes|Ran out of input|safetensors_rust\.SafetensorError",
+        r"unexpected EOF, expected \d+ more bytes|Ran out of input|safetensors_rust\.SafetensorError|"
+        r"database disk image is malformed|\bMDB_(?:CORRUPTED|PAGE_NOTFOUND)\b",
         "A file, most often a checkpoint, is damaged or incomplete.",
         Blame.FILESYSTEM,
         Certainty.LIKELY,

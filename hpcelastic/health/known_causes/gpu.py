@@ -308,7 +308,8 @@ CAUSES = (
     KnownCause(
         "cuda-no-device",
         r"no CUDA-capable device is detected|No (?:CUDA|HIP) GPUs are available|system not yet initialized|"
-        r"hipErrorNoDevice|[Ff]abric ?[Mm]anager[^\n]*(?:not running|failed|not initialized)",
+        r"hipErrorNoDevice|[Ff]abric ?[Mm]anager[^\n]*(?:not running|failed|not initialized)|"
+        r"ProcessGroup\w+ is only supported with GPUs, no GPUs found",
         "The process sees no GPU.",
         Blame.NODE,
         Certainty.LIKELY,
@@ -318,7 +319,8 @@ CAUSES = (
     ),
     KnownCause(
         "cuda-unknown",
-        r"CUDA error: (?:unknown error|hardware stack error|an illegal instruction was)|unspecified launch failure",
+        r"CUDA error: (?:unknown error|hardware stack error|an illegal instruction was)|unspecified launch failure|"
+        r"\bCUDA_ERROR_ILLEGAL_INSTRUCTION\b|CUDA error: an illegal instruction was encountered",
         "A GPU has failed without a reason.",
         Blame.UNKNOWN,
         Certainty.LIKELY,

@@ -48,7 +48,16 @@ CAUSES = (
         "memory-limit",
         r"because of a lack of memory|oom[-_ ]kill(?!er)|invoked oom-killer|Out of memory: Killed process|"
         r"Exceeded (?:job|step) memory limit|PBS: job killed: mem \S+ exceeded limit|\bTERM_MEMLIMIT\b|"
-        r"enforced h_(?:vmem|rss) limit",
+        r"enforced h_(?:vmem|rss) limit|due to the node running low on memory|Worker exceeded \d+% memory budget|"
+        r"killed due to memory pressure \(OOM\)|task\S* [\d,-]+: Out Of Memory|"
+        r"exceeded (?:virtual )?memory limit \(\d+ > \d+\)|out-of-memory handler|\bOOMKilled\b|"
+        r"Out of memory: Kill process \d+|oom_reaper: reaped process|systemd-oomd killed \d+|"
+        r"Killed \S+ due to memory (?:pressure for|used \()|has been killed by the OOM killer|"
+        r"OOM killer terminated this process|low memory! at or below SIG\w+ limits|PBS: job killed: p?vmem\b|"
+        r"Job exceeded resource v?mem\b|\bp?v?mem job total \d+ \S+ exceeded limit|exceeds job (?:hard|"
+        r"soft) limit \"[hs]_(?:vmem|rss|data)\"|gone over (?:cgroup )?memory limit of \d+|"
+        r"memory usage exceeded request_memory|killed due to the node running low on memory|"
+        r"ran out-of-memory and exited|use an instance type with more memory",
         "The kernel has killed a process, because the memory of the job or of the node was used up.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -69,7 +78,10 @@ CAUSES = (
         "shared-memory",
         r"insufficient shared memory \(shm\)|unable to (?:open|mmap|write to|allocate) shared memory|"
         r"No space left on device: '?/dev/shm|Error while (?:creating|attaching to) shared memory segment|"
-        r"NCCL WARN [^\n]*/dev/shm/nccl",
+        r"NCCL WARN [^\n]*/dev/shm/nccl|please check shared memory limits by 'ipcs -l'|"
+        r"Please check that /dev/shm or the directory you specified has more|"
+        r"not enough space for \S+ \(the shared-memory backing|\bObjectStoreFullError\b|"
+        r"not enough space for /dev/shm|system call failed during shared memory initialization",
         "The shared memory of the node or the container is full.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -97,7 +109,8 @@ CAUSES = (
     ),
     KnownCause(
         "storage-limit",
-        r"ephemeral(?:-| local )storage usage exceeds|low on resource: (?:memory|ephemeral-storage)",
+        r"ephemeral(?:-| local )storage usage exceeds|low on resource: (?:memory|ephemeral-storage)|"
+        r"EmptyDir volume \S+ exceeds the limit|exceeded its local ephemeral storage limit",
         "The container has used more memory or local storage than it may.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -107,7 +120,8 @@ CAUSES = (
     ),
     KnownCause(
         "soft-lockup",
-        r"soft lockup - CPU|rcu_sched detected stalls",
+        r"soft lockup - CPU|rcu_sched detected stalls|hard LOCKUP on cpu|"
+        r"rcu_\w+ (?:self-)?detected (?:expedited )?stalls?\b",
         "A processor of the node did not answer for a long time.",
         Blame.NODE,
         Certainty.LIKELY,
@@ -144,6 +158,15 @@ CAUSES = (
         _LOADER,
     ),
     KnownCause(
+        "open-files-node",
+        r"Too many open files in system|\bENFILE\b|file-max limit \d+ reached",
+        "All processes of the node together have more open files than it permits.",
+        Blame.NODE,
+        Certainty.CERTAIN,
+        "look for the process with most open files (lsof), and raise fs.file-max on the node",
+        "Linux, open(2): ENFILE",
+    ),
+    KnownCause(
         "open-files",
         r"Too many open files|\bEMFILE\b|received 0 items of ancdata",
         "A process has more open files than its limit.",
@@ -163,9 +186,22 @@ CAUSES = (
         weight=Weight.DETAIL,
     ),
     KnownCause(
+        "hdf5-no-locks",
+        r"file locking disabled on this file system",
+        "The filesystem does not offer locks of files.",
+        Blame.FILESYSTEM,
+        Certainty.LIKELY,
+        "put the file on another filesystem, or turn off the locks (HDF5_USE_FILE_LOCKING=FALSE)",
+        "HDF5, H5FDsec2.c",
+    ),
+    KnownCause(
         "processes",
         r"can't start new thread|pthread_create failed|[Tt]hread creation failed|"
-        r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\](?![^\n]*lock file)",
+        r"fork: (?:retry: )?Resource temporarily unavailable|BlockingIOError: \[Errno 11\](?![^\n]*lock file)|"
+        r"OMP: (?:Error #34|System error #11)|what\(\): +Resource temporarily unavailable|ThreadPoolBuildError|"
+        r"failed to create new OS thread|fork rejected by pids controller|unable to create (?:new )?native thread|"
+        r"fork/exec [^\n]*: resource temporarily unavailable|fork: (?:retry: )?No child processes|"
+        r"OSError: \[Errno 11\] Resource temporarily unavailable",
         "The user or the job has more processes and threads than its limit.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -182,30 +218,6 @@ CAUSES = (
         "(PropagateResourceLimitsExcept=MEMLOCK)",
         "rdma-core, ibv_reg_mr(3); NVIDIA, NCCL: troubleshooting",
         weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "namespaces",
-        r"(?:user namespace|unshare|newuidmap|newgidmap|clone)[^\n]*"
-        r"(?:No space left on device|Operation not permitted)",
-        "The node does not permit a container to make its namespaces.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "raise user.max_user_namespaces on the node, or permit unprivileged namespaces",
-        "Linux, user_namespaces(7)",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "container-runtime",
-        r"nvidia-container-cli\b|[Ee]rror running hook|pyxis: seccomp filter failed|"
-        r"cgroup\.procs' failed|pthread_create failed[^\n]*Operation not permitted|failed to exec fusermount|"
-        r"(?<!No space left on device\n)\[ERROR\] [^\n]*hooks\.d/\S+ exited with return code",
-        "The node cannot start a container: a program or a permission for it is missing.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "check the installation of the container runtime on the node; drain the node if it is the only one",
-        "NVIDIA Container Toolkit; enroot; Apptainer, Admin Guide",
-        IncidentKind.SUSPECT,
-        Weight.DETAIL,
     ),
     KnownCause(
         "permission",
@@ -239,7 +251,10 @@ CAUSES = (
     ),
     KnownCause(
         "illegal-instruction",
-        r"\bSIGILL\b|Illegal instruction(?! was encountered)",
+        r"\bSIGILL\b|Illegal instruction(?! was encountered)|CPU does not support x86-64-v\d|"
+        r"CPU ISA level is lower than required|NumPy was built with baseline optimizations|"
+        r"was compiled to use \S+ instructions, but these aren't available|"
+        r"operating system and the processor support Intel|\btrap invalid opcode\b",
         "A library was built for another processor.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -248,7 +263,10 @@ CAUSES = (
     ),
     KnownCause(
         "heap-corruption",
-        r"double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected",
+        r"double free or corruption|free\(\): invalid|malloc\(\): |corrupted size vs|stack smashing detected|"
+        r"munmap_chunk\(\): invalid|realloc\(\): invalid|corrupted double-linked list|free\(\): (?:double free|"
+        r"corrupted|unaligned|too many|chunks)|buffer overflow detected|sysmalloc: Assertion|"
+        r"malloc\.c:\d+: [^\n]*Assertion",
         "A library has damaged the memory of the process.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -257,7 +275,8 @@ CAUSES = (
     ),
     KnownCause(
         "segmentation-fault",
-        r"killed by SIGSEGV|Segmentation fault|Caught signal 11\b",
+        r"killed by SIGSEGV|Segmentation fault|Caught signal 11\b|\bsegfault at [0-9a-f]+ ip\b|"
+        r"traps: \S+ general protection(?: fault)? ip:",
         "A process has accessed invalid memory.",
         Blame.PROGRAM,
         Certainty.LIKELY,

@@ -1,11 +1,9 @@
 """Failures of scripts and their environments, and ends by the scheduler."""
 
-from hpcelastic.health.incidents import IncidentKind
 from hpcelastic.health.known_causes.cause import Blame, Certainty, KnownCause, Weight
 
 _PYTHON = "Python, built-in exceptions"
 _TORCH = "torch"
-_SLURM = "SLURM, srun and slurmstepd"
 
 CAUSES = (
     KnownCause(
@@ -38,7 +36,9 @@ CAUSES = (
     KnownCause(
         "shared-library",
         r"cannot open shared object file|error while loading shared libraries|undefined symbol: |"
-        r"version `?\w+_[\d.]+'? not found",
+        r"version `?\w+_[\d.]+'? not found|relocation error: |not defined in file \S+ with link time reference|"
+        r"Inconsistency detected by ld\.so|\.so[\w.]*: (?:file too short|invalid ELF header|wrong ELF class|"
+        r"ELF load command)|cannot enable executable stack as shared object requires",
         "A library of the system is missing on the node, or is too old.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -62,6 +62,16 @@ CAUSES = (
         Certainty.CERTAIN,
         "correct the line that the message names",
         _PYTHON,
+    ),
+    KnownCause(
+        "bucket",
+        r"OpenBucket: (?:Unknown bucket|Bad credentials)|Bad credentials for bucket|"
+        r"could not find default credentials|could not determine how to establish security credentials",
+        "A bucket of an object store does not exist, or the process has no credentials for it.",
+        Blame.PROGRAM,
+        Certainty.CERTAIN,
+        "correct the name of the bucket, and give the job the credentials of the store",
+        "gcsfuse, troubleshooting; s3fs-fuse, s3fs.cpp; boto3, credentials",
     ),
     KnownCause(
         "missing-file",
@@ -167,7 +177,12 @@ CAUSES = (
     ),
     KnownCause(
         "mpi-start",
-        r"It looks like (?:MPI_INIT|pmix_init) failed|An error occurred in MPI_Init|orted: command not found",
+        r"It looks like (?:MPI_INIT|pmix_init) failed|An error occurred in MPI_Init|orted: command not found|"
+        r"appears to have been direct launched|PMIx_Init failed for the following reason|PMI2?_Init (?:failed|"
+        r"returned \d)|uses unsupported PMI version|detected a mismatch in versions between two processes|"
+        r"Auto-detection of PMI version failed|Fatal error in (?:P?MPI|internal)_Init(?![\s\S]*(?:OFI|UCX|"
+        r"libfabric))|Invalid MPI type '|Invalid MPI plugin name|MPI plugin's pre-launch setup failed|"
+        r"cannot find (?:an )?mpi plugin|plugin name for mpi/\w+",
         "MPI could not start in this process.",
         Blame.PROGRAM,
         Certainty.LIKELY,
@@ -195,7 +210,10 @@ CAUSES = (
     KnownCause(
         "hub-access",
         r"401 Client Error|403 Client Error|401 Unauthorized|429 Client Error|\bGatedRepoError\b|"
-        r"\bRepositoryNotFoundError\b",
+        r"\bRepositoryNotFoundError\b|Client error '(?:401|403|429)\b|HTTP Error (?:401|403|429)\b|"
+        r"ClientResponseError: (?:401|403|429)\b|(?<!HTTP/1\.1 )(?<!HTTP/2 )429 Too Many Requests|"
+        r"Cannot access content at: |\b(?:cannot|trying to) access a? ?gated repo|\bLocalTokenNotFoundError\b|"
+        r"\bDisabledRepoError\b|the requested URL returned error: (?:401|403|429)",
         "A server has refused a model or a data set.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
@@ -215,7 +233,9 @@ CAUSES = (
     KnownCause(
         "interrupt",
         r"\bKeyboardInterrupt\b|\bSIGINT\b|got signal: [12]\b|srun: sending Ctrl-C|Received [12] death signal|"
-        r"closing signal SIGHUP",
+        r"closing signal SIGHUP|\bCtrl-c pressed\b|Sending Ctrl-C to processes as requested|"
+        r"Press Ctrl-C again to force abort|hit ctrl-c again (?:within \d+ seconds )?to forcibly|"
+        r"process interrupted \(SIGINT\)",
         "The run was interrupted.",
         Blame.USER,
         Certainty.CERTAIN,
@@ -223,167 +243,14 @@ CAUSES = (
         _PYTHON,
     ),
     KnownCause(
-        "slurm-time-limit",
-        r"DUE TO TIME LIMIT|this job is timed-out|PBS: job killed: walltime \d+ exceeded limit|\bTERM_RUNLIMIT\b",
-        "SLURM has ended the job at its time limit.",
-        Blame.SCHEDULER,
-        Certainty.CERTAIN,
-        "set run.total_time, so that the job requeues itself",
-        _SLURM,
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-preemption",
-        r"DUE TO PREEMPTION|this job is preempted|node was preempted|instance reclaim|"
-        r"[Tt]ermination is imminent|[Ss]pot (?:instance )?(?:interruption|termination)",
-        "SLURM has preempted the job.",
-        Blame.SCHEDULER,
-        Certainty.CERTAIN,
-        "nothing: the job is requeued, unless slurm.requeue is false",
-        _SLURM,
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "preemption",
-        r"\bjob (?:was |is being )?preempted\b|\bPreemption notice\b|\bpod-termination\b|\bspot interruption\b",
-        "The site has preempted the job.",
-        Blame.SCHEDULER,
-        Certainty.LIKELY,
-        "continue the run with --resume",
-        "Kubernetes, pod termination; Amazon EC2, spot interruptions",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-node-failure",
-        r"DUE TO NODE FAILURE|\bNODE_FAIL\b|error: Node failure on",
-        "SLURM reports that a node has failed.",
-        Blame.NODE,
-        Certainty.CERTAIN,
-        "nothing: the others continue with --no-kill; see sinfo -R for the reason",
-        _SLURM,
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-step-ended",
-        r"srun: error: [^\n]*task[^\n]*: (?:Exited with exit code [1-9]|Killed|Aborted)[\s\S]*"
-        r"CANCELLED AT \S+ \*|DUE TO TASK FAILURE",
-        "SLURM has ended the step, because a task on another node has failed.",
-        Blame.UNKNOWN,
-        Certainty.ECHO,
-        "look for the first failure of another rank: hpcelastic status",
-        _SLURM,
-    ),
-    KnownCause(
-        "slurm-launch",
-        r"(?:Task launch for StepId\S* failed|Application launch failed)[^\n]*(?:timed out|Communication|connection)",
-        "SLURM could not reach the nodes of the job in time.",
-        Blame.NETWORK,
-        Certainty.LIKELY,
-        "check the network between the nodes; more than a thousand nodes may need a greater TCPTimeout in slurm.conf",
-        _SLURM,
-    ),
-    KnownCause(
-        "slurm-requeue",
-        r"DUE TO JOB REQUEUE",
-        "SLURM has requeued the job.",
-        Blame.SCHEDULER,
-        Certainty.CERTAIN,
-        "nothing: the job starts again",
-        _SLURM,
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-cancelled",
-        r"\bJOB \S+ ON \S+ CANCELLED AT",
-        "The job was cancelled.",
-        Blame.USER,
-        Certainty.LIKELY,
-        "continue it with --resume",
-        _SLURM,
-    ),
-    KnownCause(
-        "slurm-step-cancelled",
-        r"\bSTEP \S+ ON \S+ CANCELLED AT",
-        "The step was ended: one of its tasks has failed, or somebody has cancelled it.",
-        Blame.UNKNOWN,
-        Certainty.LIKELY,
-        "look for the first failure of another rank: hpcelastic status",
-        _SLURM,
-        weight=Weight.VAGUE,
-    ),
-    KnownCause(
-        "slurm-prolog",
-        r"\bProlog (?:failure|failed|error|hook error)\b|\bprolog failed\b",
-        "SLURM could not prepare the node for the job.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "drain the node, and report it to the administrators: the log of slurmd has the reason",
-        "SLURM, Prolog and Epilog Guide",
-        IncidentKind.SUSPECT,
-        Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-container",
-        r"\bcontainer_[gp]_join\b[^\n]*failed",
-        "SLURM could not let a task join the container of its job.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "report it to the administrators: the job_container plug-in, and its directory on the node",
-        "SLURM, job_container.conf",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-credential",
-        r"Invalid job credential",
-        "Nodes do not accept the credentials that SLURM's controller has signed.",
-        Blame.SCHEDULER,
-        Certainty.LIKELY,
-        "report it to the administrators: the keys of SLURM or munge differ between the nodes and the controller",
-        "SLURM, Troubleshooting Guide",
-        weight=Weight.DETAIL,
-    ),
-    KnownCause(
-        "munge",
-        r"Munge (?:de|en)code failed|(?:Expired|Rewound|Invalid) (?:job )?credential|[Cc]redential expired|"
-        r"Protocol authentication error",
-        "The authentication of SLURM does not work on the node: munge is not running, or the clock is wrong.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "check munge and the clock of the node",
-        "MUNGE, munge(7)",
-        IncidentKind.SUSPECT,
-        Weight.DETAIL,
-    ),
-    KnownCause(
-        "slurm-client",
-        r"resolve_ctls_from_dns_srv|Could not establish a configuration source",
-        "The node has no configuration of SLURM.",
-        Blame.NODE,
-        Certainty.LIKELY,
-        "check slurm.conf or slurmd's address on the node",
-        _SLURM,
-        IncidentKind.SUSPECT,
-    ),
-    KnownCause(
-        "slurm-configuration",
-        r"Requested node configuration is not available|Memory specification can not be satisfied|"
-        r"Unable to create step for job|"
-        r"More processors requested than|"
-        r"Invalid generic resource|Requested nodes are busy|not enough slots available|"
-        r"Invalid (?:account|qos|partition)",
-        "SLURM cannot give the requested resources.",
+        "hub-token",
+        r"Invalid credentials in Authorization header|Invalid user (?:access )?token|"
+        r"Unauthorized \(invalid credentials\)|User Access Token \"[^\"\n]*\" is expired",
+        "A server does not accept the token of the job: it is wrong, or has expired.",
         Blame.PROGRAM,
         Certainty.CERTAIN,
-        "compare the keys of slurm with sinfo and scontrol show partition",
-        _SLURM,
-    ),
-    KnownCause(
-        "slurm-controller",
-        r"Unable to contact slurm controller|Batch job submission failed|Unable to confirm allocation",
-        "SLURM's controller does not answer, or has refused the request.",
-        Blame.SCHEDULER,
-        Certainty.LIKELY,
-        "see the rest of the message; scontrol ping shows whether the controller answers",
-        _SLURM,
+        "make a new token, and set it in the environment of the job (HF_TOKEN)",
+        "huggingface_hub, authentication",
+        weight=Weight.DETAIL,
     ),
 )
