@@ -33,6 +33,7 @@ _INIT = """
 set -e
 name=$1 address=$2 prefix=$3 gateway=$4 dir=$5 setup=$6; shift 6
 exec 2>>"$dir/log/$name.log"
+case $address in *:*) nodad=" nodad";; *) nodad="";; esac  # IPv6 needs no test for duplicates here
 mount -t proc proc /proc
 mount -t tmpfs tmpfs /dev/shm
 echo "$name" >/proc/sys/kernel/hostname
@@ -43,7 +44,7 @@ mount --bind "$dir/boot_id.$name" /proc/sys/kernel/random/boot_id
 read -r plugged
 ip -batch - <<END
 link set lo up
-addr add $address/$prefix dev eth0 nodad
+addr add $address/$prefix dev eth0$nodad
 link set eth0 up
 route add default via $gateway
 END

@@ -83,7 +83,8 @@ class Switch:
                     raise
                 continue
             subnet = self._subnets[index]
-            ip(f"addr add {subnet}254/{prefix(subnet)} dev {uplink} nodad", f"link set {uplink} up")
+            unique = " nodad" if ":" in subnet else ""  # needs no test for duplicates
+            ip(f"addr add {subnet}254/{prefix(subnet)} dev {uplink}{unique}", f"link set {uplink} up")
             self._ip("link set uplink master bridge0 up")
             return uplink, subnet
         raise ClusterError("no free subnet for a test cluster: every slurmtest* link name is taken")

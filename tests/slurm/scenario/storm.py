@@ -29,6 +29,9 @@ BROKEN = 3
 """Maximum number of nodes that have a fault at the same time."""
 
 CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTime=3")
+UNKNOWN = 0.02
+"""The greatest share of the node time of which the account may not know what it went into."""
+
 PARTITIONS = ("low", "graceful")
 LEAST = {"allocation": 3, "pool": NODES}
 """Minimum number of jobs, pending ones included."""
@@ -296,6 +299,7 @@ def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> V
         figures = stage.run.goodput()
         unknown = figures.node_seconds["unknown"] / figures.total
         storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {unknown:.2%} of the node time is unknown")
+        assert unknown <= UNKNOWN, f"{unknown:.2%} of the node time is unknown"
         return verdict
 
 
