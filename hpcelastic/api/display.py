@@ -135,12 +135,16 @@ class _ProgressView:
     def refresh(self) -> list[str]:
         """Return the new lines, with a line for each change of the status."""
         try:
-            lines, self.status = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
+            lines, found = bounded(self._read, _TIMEOUT, str(self._run.paths.root))
+        except (OSError, StoreError) as error:
+            lines, found = [], error
+        if isinstance(found, RunStatus):
+            self.status = found
             self._job_state = self._query_slurm()
             waits = f"; waits for {self.waits_for}" if self.waits_for else ""
-            headline = f"{_summary(self.status)}: {self.status.reason}{waits}"
-        except (OSError, StoreError) as error:
-            lines, headline = [], f"cannot read the status of the run: {error}"
+            headline = f"{_summary(found)}: {found.reason}{waits}"
+        else:
+            headline = f"cannot read the status of the run: {found}"
         if headline != self._headline:
             lines.append(f"--- {headline}")
             self._headline = headline
@@ -151,13 +155,18 @@ class _ProgressView:
         self.last.extend(lines)
         return lines
 
-    def _read(self) -> tuple[list[str], RunStatus]:
-        backend = self._run.backend()
-        state = read_state(backend)
-        lines = self._follower.lines(rest=state.phase.final)
-        if self._monitor:
-            self._monitor.check(state)
-        return lines, status_of(self._run.paths, backend, state)
+    def _read(self) -> tuple[list[str], RunStatus | OSError | StoreError]:
+        """Return the new lines, and the status or why it cannot be read: the server of a run may end before it."""
+        found: RunStatus | OSError | StoreError
+        try:
+            backend = self._run.backend()
+            state = read_state(backend)
+            if self._monitor:
+                self._monitor.check(state)
+            found = status_of(self._run.paths, backend, state)
+        except (OSError, StoreError) as error:
+            found = error
+        return self._follower.lines(rest=isinstance(found, RunStatus) and found.ended), found
 
     def _query_slurm(self) -> str:
         """Return the state of the run's newest job while no node has joined; else an empty text."""

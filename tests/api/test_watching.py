@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -273,6 +274,26 @@ def test_display_is_drawn_in_place_in_a_terminal(run: Run, shell: Shell) -> None
     assert process.wait(TIMEOUT) == 0
     assert b"\x1b[1A" in shown
     os.close(ours)
+
+
+def test_output_is_shown_also_if_the_status_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = RunPaths(tmp_path / "r")
+    for directory in (paths.register, paths.leases, paths.logs / "round-0001"):
+        directory.mkdir(parents=True)
+    open_run(FileBackend(paths), "r", Settings(), "test")
+    view = display._ProgressView(Run(paths.root))
+    (paths.logs / "round-0001" / "rank-00000.out").write_text("the last words\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(display, "status_of", raising(StoreError("the server has ended")))
+        assert view.refresh() == ["[1.0] the last words", "--- cannot read the status of the run: the server has ended"]
+    assert view.refresh()[0].startswith("--- joining")
+
+
+def raising(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
 
 
 def test_a_straggler_that_comes_and_goes_is_shown_once(tmp_path: Path) -> None:
