@@ -6,6 +6,8 @@ from itertools import product
 from types import ModuleType
 from typing import Any
 
+from hypothesis import is_hypothesis_test
+
 
 def failing_row(tests: ModuleType) -> str | None:
     """Return the first row of the tables in ``tests`` that fails; None if none fails."""
@@ -20,9 +22,12 @@ def failing_row(tests: ModuleType) -> str | None:
 
 
 def _rows(test: Any) -> Iterator[dict[str, Any]]:
-    """Yield the arguments of each row like pytest, from the parametrize marks. No row if the test may fail."""
+    """Yield the arguments of each row like pytest, from the parametrize marks.
+
+    A test that may fail has no row. Nor has one with random examples: what it finds differs from run to run.
+    """
     marks = getattr(test, "pytestmark", [])
-    if any(mark.name == "xfail" for mark in marks):
+    if is_hypothesis_test(test) or any(mark.name == "xfail" for mark in marks):
         return
     tables = []
     for mark in marks:

@@ -44,6 +44,7 @@ def test_a_first_round(ready: str, max_nodes: int, ranks: str) -> None:
         pytest.param("a/s1 b/s1 c/s2 e/s1 f/s1 x/s1", 8, "a b | e f +c +x", id="a newcomer elsewhere is no help"),
         pytest.param("a/s1 b/s1 c/s2 e/s1 f/s1 x/s2", 8, "a b | c x | e f", id="a newcomer takes the lost seat"),
         pytest.param("a/s1 c/s2 d/s2 f/s1", 8, "a f | c d", id="two incomplete groups make one"),
+        pytest.param("a/s1 c/s2 f/s1", 8, "a f +c", id="a node of another switch does not take a seat"),
         pytest.param("b/s1 c/s2 d/s2 f/s1", 8, "f b | c d", id="a node of a group that stays keeps its seat"),
         pytest.param("a/s1 c/s2 d/s2 f/s1 x/s1", 8, "a f | c d +x", id="members come before newcomers"),
         pytest.param("a/s1 c/s2 d/s2 f/s1 x/s1 y/s1", 8, "a x | c d | y f", id="both groups are filled"),
