@@ -66,6 +66,9 @@ class Anomalies:
     listings: float = 0.0
     """Maximum age of a listing. The mount's own changes are visible at once."""
 
+    one_directory: bool = False
+    """Whether a link to a file must be in the directory of the file; else EXDEV, as on some versions of BeeGFS."""
+
     faults: tuple[Fault, ...] = ()
 
 

@@ -159,6 +159,8 @@ class Passthrough(mfusepy.Operations):  # type: ignore[misc]  # mfusepy is untyp
 
     @faulty
     def link(self, target: str, source: str) -> None:
+        if self.anomalies().one_directory and os.path.dirname(source) != os.path.dirname(target):
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
         os.link(self._at(source), self._at(target), follow_symlinks=False)
         self._changed(target)
 

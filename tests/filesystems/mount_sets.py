@@ -112,6 +112,11 @@ LYING = (
         Anomalies(faults=LOST_REPLIES),
     ),
     _fuse("FUSE, no hard links", "link answers EPERM", Anomalies(faults=(Fault(("link",), "EPERM"),))),
+    _fuse(
+        "FUSE, no locks",
+        "locks answer ENOSYS, and a link to a file in another directory EXDEV",
+        Anomalies(one_directory=True, faults=(Fault(("flock", "lock"), "ENOSYS"),)),
+    ),
     _fuse("FUSE, errors", "of all operations 0.5 % answer ESTALE, and 0.2 % EIO", Anomalies(faults=ERRORS)),
     _fuse("FUSE, late listings", "a listing may be 1 s old", Anomalies(listings=1)),
     _fuse(

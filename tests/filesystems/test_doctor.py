@@ -56,6 +56,7 @@ EXPECTED = {
     ),
     "FUSE, lost replies": Expected({}),
     "FUSE, no hard links": Expected({"links": HANDLED}),
+    "FUSE, no locks": Expected({}),
     "FUSE, errors": Expected({}),
     "FUSE, late listings": Expected({}, lag=0.5),
     "FUSE, combined": Expected({"replaced content": HANDLED, "names polled by open": HANDLED}, lag=3.0, attempts=3),

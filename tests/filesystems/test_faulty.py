@@ -76,6 +76,17 @@ def test_shared_locks_exclude_other_mounts(ours: Ours, lock: Callable[[int, int]
     assert not locked(lambda fd, how: lock(fd, how) if how & fcntl.LOCK_NB else None, here, there), "it was released"
 
 
+def test_a_link_may_have_to_be_in_the_directory_of_its_file(ours: Ours) -> None:
+    mount, here, _ = ours
+    mount.set_anomalies(Anomalies(one_directory=True))
+    (here / "x").touch()
+    (here / "inner").mkdir()
+    os.link(here / "x", here / "y")
+    with pytest.raises(OSError) as caught:
+        os.link(here / "x", here / "inner" / "x")
+    assert caught.value.errno == errno.EXDEV
+
+
 def test_flock_excludes_within_a_mount(ours: Ours) -> None:
     _, here, _ = ours
     assert locked(fcntl.flock, here, here)
