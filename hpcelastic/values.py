@@ -32,7 +32,7 @@ def save_pickle(path: Path, value: Any) -> None:
         data = cloudpickle.dumps(value)
     except Exception as error:
         raise _unpicklable(_RESULT, error) from error
-    files.publish(path, data)
+    files.publish(path, data, private=True)
 
 
 def _unpicklable(about: tuple[str, str], error: Exception) -> ConfigError:
@@ -42,7 +42,7 @@ def _unpicklable(about: tuple[str, str], error: Exception) -> ConfigError:
 
 def save_call(path: Path, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """Store a call for `load_call`, with the ``sys.path`` of this process."""
-    files.publish(path, pickled_call(function, args))
+    files.publish(path, pickled_call(function, args), private=True)
 
 
 def pickled_call(function: Callable[..., Any], args: tuple[Any, ...]) -> bytes:

@@ -42,6 +42,7 @@ CACHES = {
     "config/validation.py": "the schema of a class never changes",
     "protocol/codec.py": "the reader of a type never changes",
     "pytorch/store.py": "the store of a run is one object in a process",
+    "storage/modes.py": "the mode of a directory of a run is fixed when it is made",
     "storage/files.py": "the type of a filesystem does not change while a run uses it",
     "training/snapshot_channel.py": "a worker process has one connection for its snapshots",
     "training/batches.py": "the order of an epoch follows from its arguments",

@@ -28,6 +28,7 @@ from hpcelastic.agent.event_loop import EventLoop
 from hpcelastic.agent.faulty_node import FaultyNode
 from hpcelastic.agent.file_timers import FileTimers
 from hpcelastic.agent.fork_server import ForkServer, ForkServerSettings
+from hpcelastic.agent.group_requests import GroupRequests
 from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.hangs import HangExaminer
 from hpcelastic.agent.hardware_watch import HardwareWatch, sources_of
@@ -141,9 +142,10 @@ class Agent:
         channels = WorkerChannels(self._loop)
         stack.callback(channels.close)
         collector, self._watchdog = StackCollector(control_page.seats), Watchdog(agent.hangs, control_page)
-        self._stragglers = StragglerWatch(session, spec.agent.stragglers, self._watchdog)
-        self._totals = TotalsWriter(session, control_page)
-        stack.callback(self._totals.close)
+        totals, requests = TotalsWriter(session, control_page), GroupRequests(session)
+        self._watches = StragglerWatch(session, agent.stragglers, self._watchdog), totals, requests
+        stack.callback(totals.close)
+        stack.callback(requests.close)
         stack.callback(collector.close)
         stack.callback(self._watchdog.close)
         self._stacks = StackRecorder(
@@ -201,8 +203,8 @@ class Agent:
         supervisor.expire(boottime())
         workers = supervisor.workers()
         self._hangs.check(workers)
-        self._stragglers.check(workers)
-        self._totals.check(workers)
+        for watch in self._watches:
+            watch.check(workers)
         if self._machine.left and self._exit_code is None:
             self._exit_code = EXIT_UNFIT if self._faulty.leaves else self._leaving_code
         if self._exit_code is None and session.seconds_left() == 0.0:
@@ -239,8 +241,7 @@ class Agent:
         prepared = self._fork_server is None or not self._fork_server.loading
         self._session.state_machine = self._machine.with_prepared(prepared)
         supervisor.idle.observe(observation)
-        notice = self._signal_resolver.resolved_by_others(state)
-        if notice is not None:
+        if (notice := self._signal_resolver.resolved_by_others(state)) is not None:
             self._leave(notice)
         supervisor.others_left = not observation.last
         stays = not self._machine.leaving
@@ -249,8 +250,8 @@ class Agent:
             self._announce_leaving(self.notice)
         supervisor.finish_early_stop()
         self._hangs.observe(state, supervisor.workers)
-        self._stragglers.observe(state)
-        self._totals.observe(state)
+        for watch in self._watches:
+            watch.observe(state)
 
     def _signalled(self, signum: int, supervisor: Supervisor) -> None:
         name = signal.Signals(signum).name
@@ -268,10 +269,9 @@ class Agent:
         self._session.call_rendezvous(lambda rendezvous: rendezvous.expect(capacity.expected))
         none_come = capacity.expected + capacity.pending == 0 and self.member.round > 0
         shortage = self._session.timeouts.shortage_duration
-        if none_come and shortage is not None and shortage >= self._spec.settings.rendezvous.last_call:
-            notice = self._batch_system.shortage_notice()
-            if notice is not None:
-                self._leave(notice)
+        lasts = shortage is not None and shortage >= self._spec.settings.rendezvous.last_call
+        if none_come and lasts and (notice := self._batch_system.shortage_notice()) is not None:
+            self._leave(notice)
 
     def _guard_reported(self) -> None:
         self._loop.unwatch(self._session.guard)
@@ -395,6 +395,6 @@ class Agent:
         """Return the seconds until something is due without an event; None if nothing is."""
         session, timers, now = self._session, self._timers, boottime()
         due = [session.seconds_left(), self._machine.seconds_to_stop(now), timers.seconds_left()]
-        due += [self._hangs.seconds_left(), self._stragglers.seconds_left(), self._totals.seconds_left()]
+        due += [self._hangs.seconds_left(), *(watch.seconds_left() for watch in self._watches)]
         due += [] if self._supervisor is None else [self._supervisor.seconds_left(now)]
         return min((seconds for seconds in due if seconds is not None), default=None)

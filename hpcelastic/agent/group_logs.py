@@ -12,7 +12,7 @@ from hpcelastic.agent.settings import LogSettings
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.state import name_of
-from hpcelastic.storage import files
+from hpcelastic.storage import files, modes
 from hpcelastic.storage.bounded import bounded
 
 _OPEN_TIMEOUT = 5.0
@@ -79,7 +79,10 @@ class GroupLogs:
         files.make_directory(directory)  # error files go there in any case
         found = [self._path(local_rank, stream) for local_rank, stream in self._redirected_streams()]
         mode = "wb" if part.early else "ab"  # an early log is that of the last early start
-        return {path: path.open(mode) for path in found}
+        logs = {path: path.open(mode) for path in found}
+        for log in logs.values() if modes.is_shared(directory) else ():
+            modes.share(log.fileno())
+        return logs
 
     def _redirected_streams(self) -> list[tuple[int, str]]:
         """Return the local rank and name of each stream that goes to a file."""

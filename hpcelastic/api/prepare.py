@@ -15,6 +15,7 @@ from typing import Any
 from hpcelastic import values
 from hpcelastic.api.checks import check_job
 from hpcelastic.api.jobs import jobs_of, live_jobs, local_agents
+from hpcelastic.api.sharing import check_group, group_of, share
 from hpcelastic.api.submissions import record_submission
 from hpcelastic.backends.connect import open_backend
 from hpcelastic.backends.files import FileBackend
@@ -54,6 +55,8 @@ def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False
     """
     check_job(config, Path.cwd())
     paths = run_paths(config)
+    if config.run.group:
+        check_group(paths, config.run.group)
     if resume:
         _resume(paths, config, call)
         return paths
@@ -68,7 +71,7 @@ def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False
 @contextlib.contextmanager
 def new_parents_removed(root: Path) -> Iterator[None]:
     """If the block fails, remove the empty directories above ``root`` that it has created."""
-    missing = [parent for parent in root.parents if not parent.exists()]
+    missing = _missing_parents(root)
     try:
         yield
     except BaseException:
@@ -78,13 +81,22 @@ def new_parents_removed(root: Path) -> Iterator[None]:
         raise
 
 
+def _missing_parents(root: Path) -> list[Path]:
+    return [parent for parent in root.parents if not parent.exists()]
+
+
 def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if paths.root.exists():
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+    missing = _missing_parents(paths.root)
     paths.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for parent in missing if config.run.group else ():
+        parent.chmod(0o711)  # the group can enter it
     draft = RunPaths(paths.root.with_name(f".new-{paths.root.name}-{secrets.token_hex(4)}"))
     draft.root.mkdir(mode=0o700)
     try:
+        if config.run.group:
+            share(draft, config.run.group)
         _write_inputs(draft, record_submission(draft, paths, config, Path.cwd()), call)
         for directory in (draft.register, draft.leases, draft.events):
             files.make_directory(directory)
@@ -104,6 +116,11 @@ def _create(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
 def _resume(paths: RunPaths, config: JobConfig, call: Call | None) -> None:
     if not paths.config.exists():
         raise ConfigError(f"{paths.root}: there is no run to resume; remove --resume to start a new run")
+    if group_of(paths) != config.run.group:
+        raise ConfigError(
+            f"{paths.root}: run.group was {group_of(paths) or 'not set'} when the run was created, and cannot change: "
+            "set it to that, or start another run with run.name=NEW"
+        )
     active = active_process(paths)
     if active:
         raise ConfigError(

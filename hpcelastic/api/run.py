@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic import values
-from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api import steering
 from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
@@ -19,8 +18,8 @@ from hpcelastic.api.html_report import Report, report_of
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
-from hpcelastic.api.prepare import whoami
 from hpcelastic.api.registry import holds_run, locate, runs_in
+from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.stacks import stacks
 from hpcelastic.api.status import RunStatus, read_status
 from hpcelastic.api.submissions import provenance
@@ -30,7 +29,7 @@ from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
 from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
-from hpcelastic.rendezvous.run import close_run, read_state
+from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_event_lines
 from hpcelastic.storage.paths import RunPaths
 
@@ -246,9 +245,13 @@ class Run:
         return stacks(self._reader, timeout)
 
     def cancel(self) -> RunStatus:
-        """End the run permanently: its workers, agents and SLURM jobs. Raises SlurmError if SLURM does not answer."""
-        close(self._reader)
-        end_jobs(self._reader)
+        """End the run permanently: its workers, agents and SLURM jobs. Raises SlurmError if SLURM does not answer.
+
+        A run of another user of the group ``run.group`` is ended by its agents, and their jobs end with them.
+        """
+        steering.cancel(self._reader)
+        if is_ours(self._paths):
+            end_jobs(self._reader)
         return self.status()
 
     def __repr__(self) -> str:
@@ -257,12 +260,6 @@ class Run:
 
     def _repr_html_(self) -> str:
         return as_html(self.status())
-
-
-def close(run: RunReader) -> None:
-    """End the run permanently. Its agents and their jobs end, but pending jobs remain."""
-    with outside_notifier(run.paths, whoami()) as notifier:
-        close_run(run.backend(), whoami(), f"cancelled by {whoami()}", notifier)
 
 
 def _return_value(paths: RunPaths, round: int, rank: int) -> Any:

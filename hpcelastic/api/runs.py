@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from hpcelastic import values
+from hpcelastic.api import steering
 from hpcelastic.api.checks import check_entrypoint
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.launch import Job, resolve, start, warn
 from hpcelastic.api.page import as_table
 from hpcelastic.api.prepare import Call, run_paths
 from hpcelastic.api.registry import known_runs
-from hpcelastic.api.run import Run, close
+from hpcelastic.api.run import Run
+from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.status import RunStatus
 from hpcelastic.config import JobConfig, overrides_from_keywords
 from hpcelastic.errors import ConfigError, HpcElasticError, StoreError
@@ -78,8 +80,8 @@ class Runs(Sequence[Run]):
         """End all runs that have not ended, with their jobs. Raises SlurmError if SLURM does not answer."""
         readers = [run.reader for run in self._runs]
         for each in readers:
-            close(each)
-        end_jobs(*readers)
+            steering.cancel(each)
+        end_jobs(*(each for each in readers if is_ours(each.paths)))
         return self.status()
 
     def __await__(self) -> Generator[Any, None, list[RunStatus]]:

@@ -7,6 +7,7 @@ from functools import partial
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
+from hpcelastic.api.sharing import is_ours
 from hpcelastic.api.status import read_status
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.config import JobConfig
@@ -16,6 +17,7 @@ from hpcelastic.protocol import decide
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.events import WorkersPoll
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.rendezvous.requests import Change, Request, ask
 from hpcelastic.rendezvous.run import read_state, steer_run
 from hpcelastic.slurm.scheduler import cancel_jobs
 from hpcelastic.storage import files
@@ -61,6 +63,10 @@ class ScaleResult:
 def scale(run: RunReader, nodes: int) -> ScaleResult:
     """Set the number of nodes of rounds, and submit or cancel jobs accordingly. Raises ConfigError, SlurmError."""
     state = _read_open_state(run)
+    if not is_ours(run.paths):
+        raise ConfigError(
+            f"{run.name}: only its owner, {run.paths.root.owner()}, may scale it, because that submits jobs"
+        )
     if nodes < state.settings.nodes.min:
         raise ConfigError(
             f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}: no round could form; write at least "
@@ -138,7 +144,7 @@ def drain(run: RunReader, nodes: Collection[str], *, undo: bool = False) -> tupl
     else:
         names = {*nodes}
         _refuse(names - {*machines, *machines.values()}, {*_present_members(run)}, "is not in this run")
-    return _steer(run, partial(decide.drain, nodes=sorted(names), undo=undo)).drained
+    return _request(run, Request(Change.DRAIN, tuple(sorted(names)), undo)).drained
 
 
 def _refuse(unknown: Collection[str], known: Collection[str], what: str) -> None:
@@ -170,7 +176,7 @@ def checkpoint(run: RunReader, *, anyway: bool = False) -> str:
             f"{run.name}: {problem}: workers would stop without saving, and continue from the last checkpoint; "
             "to stop them nevertheless: hpcelastic checkpoint --anyway"
         )
-    _steer(run, decide.checkpoint)
+    _request(run, Request(Change.CHECKPOINT))
     if problem:
         return f"{run.name}: round {state.round} stops, the next continues from the last checkpoint: {problem}"
     return f"{run.name}: round {state.round} ends at the end of a step, in {grace:g} s at most; the next follows"
@@ -191,6 +197,23 @@ def _read_open_state(run: RunReader) -> State:
             f"{run.name} has {state.phase.value}: {state.reason}; continue with hpcelastic submit --resume"
         )
     return state
+
+
+def cancel(run: RunReader) -> None:
+    """End the run permanently. Its agents and their jobs end, but pending jobs remain."""
+    _request(run, Request(Change.CANCEL))
+
+
+def _request(run: RunReader, request: Request) -> State:
+    """Execute a request, or let an agent do it if the run belongs to another user of the group. Return the state.
+
+    Raises ConfigError, StoreError.
+    """
+    if not is_ours(run.paths):
+        ask(run.paths, request)
+        return read_state(run.backend())
+    with outside_notifier(run.paths, whoami()) as notifier:
+        return request.execute(run.backend(), whoami(), notifier)
 
 
 def _steer(run: RunReader, change: Callable[[State], Decision]) -> State:

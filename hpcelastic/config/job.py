@@ -50,6 +50,9 @@ class RunSettings:
     """Files and directories of which the run keeps a copy, relative to the working directory. The workers run the copy,
     also after a requeue. ``git`` stands for all files of the repository that git does not ignore."""
 
+    group: str | None = None
+    """Group of users who may see the run, save checkpoints, drain its nodes and cancel it."""
+
     def __post_init__(self) -> None:
         if self.name is not None and not RUN_NAME.fullmatch(self.name):
             raise ValueError(

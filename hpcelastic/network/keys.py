@@ -22,7 +22,7 @@ def shared_key(path: Path) -> bytes:
     # A name that was opened before it existed stays absent for half a minute: only a name that is listed is opened.
     if path.name not in files.names(path.parent):
         key = make_key()
-        if files.publish_new(path, key.hex().encode() + b"\n"):
+        if files.publish_new(path, key.hex().encode() + b"\n", private=True):
             return key
         files.await_visible(path)
     with files.as_store_error(path):

@@ -478,6 +478,21 @@ class StacksWritten:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GroupRequest:
+    """The agent has executed or refused a request of a member of the run's group (``run.group``)."""
+
+    kind: ClassVar[str] = "group request"
+    author: str
+    """The owner of the file of the request."""
+
+    request: str
+    """``checkpoint``, ``drain`` with nodes, or ``cancel``."""
+
+    error: str | None = None
+    """Why it was refused."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HangExamined:
     """The agent has examined a round that makes no progress: it has compared the reports of all agents."""
 
@@ -605,6 +620,7 @@ KnownEvent: TypeAlias = Union[  # noqa: UP007  # one line for each kind
     StopRequested,
     WorkersPoll,
     StacksWritten,
+    GroupRequest,
     HangExamined,
     StragglersFound,
     HardwareFound,

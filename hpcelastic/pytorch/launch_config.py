@@ -105,7 +105,7 @@ def launch_spec(config: LaunchConfig, entrypoint: Command, args: Sequence[Any]) 
     if call is not None:
         path = paths.call(f"{safe_name(identity.name)}-{os.getpid()}-{secrets.token_hex(4)}")
         files.make_directory(path.parent)
-        files.publish(path, call)
+        files.publish(path, call, private=True)
         worker_args = (PICKLED, str(path).replace("$", "$$"))
         agent = replace(agent, entrypoint=replace(agent.entrypoint, args=worker_args))
     temporary = shared is None and logs is None

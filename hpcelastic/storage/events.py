@@ -13,7 +13,7 @@ from typing import Any
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.events import ClockMeasured, Event, EventsDropped, LoggedEvent, parse, to_fields
-from hpcelastic.storage import files
+from hpcelastic.storage import files, modes
 from hpcelastic.storage.clock import ClockOffset, measure_offset, now, offset_of
 
 _SUFFIX = ".jsonl"
@@ -127,7 +127,7 @@ class EventLog:
         if self.clock is None:
             before = now()
             with contextlib.suppress(FileExistsError):
-                fd = os.open(self._path, flags | os.O_EXCL, 0o600)
+                fd = modes.create(self._path, flags | os.O_EXCL)
                 self.clock = offset_of(os.fstat(fd).st_ctime, before, now())
                 return fd
             self.clock = measure_offset(self._path.parent)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcelastic.errors import StoreError
+from hpcelastic.storage import modes
 from hpcelastic.storage.errnos import advice as advice
 from hpcelastic.storage.errnos import as_store_error as as_store_error
 from hpcelastic.storage.errnos import may_have_succeeded, poll_delays, retry
@@ -64,7 +65,7 @@ class LinkResult(enum.Enum):
 
 
 def make_directory(path: Path) -> None:
-    """Create ``path`` and its parents, readable by the owner alone. No error if it exists."""
+    """Create ``path`` and its parents, for the owner alone unless the run is shared. No error if it exists."""
     with as_store_error(path):
         try:
             retry(lambda: _mkdir(path))
@@ -73,12 +74,12 @@ def make_directory(path: Path) -> None:
             retry(lambda: _mkdir(path))
 
 
-def publish_new(path: Path, data: bytes) -> bool:
+def publish_new(path: Path, data: bytes, *, private: bool = False) -> bool:
     """Create ``path`` with ``data``, durably, unless the name is taken. Exactly one of many callers gets True.
 
     ``data`` must differ from the data of every other caller, so that a caller recognizes its own file.
     """
-    with new_draft(path, data) as draft:
+    with new_draft(path, data, private=private) as draft:
         result = link_draft(draft)
     if result is LinkResult.DRAFT_REMOVED:
         raise StoreError(f"{path}: its draft was removed by another process; do not clean up in the directory of a run")
@@ -86,10 +87,10 @@ def publish_new(path: Path, data: bytes) -> bool:
 
 
 @contextlib.contextmanager
-def new_draft(path: Path, data: bytes) -> Iterator[Draft]:
+def new_draft(path: Path, data: bytes, *, private: bool = False) -> Iterator[Draft]:
     """Create a draft for ``path``; remove it at the end of the block unless ``path`` is a symbolic link to it."""
     with as_store_error(path):
-        draft = Draft(_write_draft(path, data), path, data)
+        draft = Draft(_write_draft(path, data, private=private), path, data)
     try:
         yield draft
     finally:
@@ -111,10 +112,10 @@ def link_draft(draft: Draft) -> LinkResult:
         return result
 
 
-def publish(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace the content of ``path`` with ``data`` in one step."""
+def publish(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> None:
+    """Replace the content of ``path`` with ``data`` in one step. A ``private`` file is for the owner alone."""
     with as_store_error(path):
-        draft = _write_draft(path, data, durable=durable)
+        draft = _write_draft(path, data, durable=durable, private=private)
         try:
             _replace(draft, path, data)
         except BaseException:
@@ -250,7 +251,7 @@ def _list_directory(directory: Path) -> list[str]:
 
 def _mkdir(path: Path) -> None:
     try:
-        os.mkdir(path, 0o700)
+        modes.make_directory(path)
     except FileExistsError:
         if path.is_dir():
             return
@@ -261,16 +262,16 @@ def _mkdir(path: Path) -> None:
         touch_directory(path.parent)
 
 
-def _write_draft(path: Path, data: bytes, *, durable: bool = True) -> Path:
+def _write_draft(path: Path, data: bytes, *, durable: bool = True, private: bool = False) -> Path:
     """Write a complete file beside ``path``, because some filesystems link only within a directory."""
     # A retry writes the whole draft under a new name: after a failed sync only fresh pages are reliable.
-    return retry(lambda: _try_draft(path, data, durable))
+    return retry(lambda: _try_draft(path, data, durable, private))
 
 
-def _try_draft(path: Path, data: bytes, durable: bool) -> Path:
+def _try_draft(path: Path, data: bytes, durable: bool, private: bool) -> Path:
     draft = path.with_name(f"{DRAFT_PREFIX}{path.name}.{secrets.token_hex(8)}")
     try:
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = modes.create(draft, os.O_WRONLY | os.O_EXCL, private=private)
     except FileExistsError as error:  # created by our request whose reply was lost: the name is random
         _discard(draft)
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error

@@ -104,6 +104,21 @@ class RunPaths:
         return self.training_totals / f"{safe_name(node)}.jsonl"
 
     @property
+    def mailbox(self) -> Path:
+        """Requests of the group of a shared run; only there the group may write."""
+        return self.root / "group" / "requests"
+
+    @property
+    def taken_requests(self) -> Path:
+        """Requests that an agent executes."""
+        return self.root / "group" / "taken"
+
+    @property
+    def answers(self) -> Path:
+        """Answers to the requests of the group."""
+        return self.root / "group" / "answers"
+
+    @property
     def account(self) -> Path:
         """The account of old rounds, so that their events need not be read again."""
         return self.root / "account.json"

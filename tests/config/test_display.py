@@ -15,12 +15,13 @@ def test_each_value_has_its_origin() -> None:
     Path("job.yaml").write_text("entrypoint:\n  script: train.py\n  args: [-n, 5]\nnodes: 2:4\nenvironment: {A: no}\n")
     shown = show(load("job.yaml", ["nodes.max=5"])).splitlines()
     assert len({line.index("#") for line in shown if "#" in line}) == 1
-    assert [re.sub(r" +# ", "  # ", line) for line in shown[:24]] == [
+    assert [re.sub(r" +# ", "  # ", line) for line in shown[:25]] == [
         "run:",
         "  name: null  # default",
         "  directory: runs  # default",
         "  total_time: null  # default",
         "  code: []  # default",
+        "  group: null  # default",
         "entrypoint:",
         "  script: train.py  # job.yaml:2",
         "  module: null  # default",
