@@ -27,6 +27,7 @@ from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
 from hpcelastic.slurm.server import embedded_server
 from hpcelastic.storage import files
+from hpcelastic.storage.mailbox import user_name
 from hpcelastic.storage.paths import RunPaths
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -35,7 +36,11 @@ Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 def whoami() -> str:
     """Return the name of this user and machine, for changes of a register that no node of the run makes."""
-    return f"{getpass.getuser()} on {socket.gethostname()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = user_name(os.geteuid())
+    return f"{user} on {socket.gethostname()}"
 
 
 def run_paths(config: JobConfig) -> RunPaths:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import modes
-from hpcelastic.storage.mailbox import Mailbox
+from hpcelastic.storage.mailbox import Mailbox, owner_of
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -39,6 +39,12 @@ def group_of(paths: RunPaths) -> str | None:
 def is_ours(paths: RunPaths) -> bool:
     """Return whether the run belongs to this user, or this user is root. Raises OSError."""
     return os.geteuid() in (0, paths.root.stat().st_uid)
+
+
+def require_owner(paths: RunPaths, action: str) -> None:
+    """Raise ConfigError if the run belongs to another user."""
+    if not is_ours(paths):
+        raise ConfigError(f"{paths.root.name}: only its owner, {owner_of(paths.root)}, may {action}")
 
 
 def check_group(paths: RunPaths, group: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api.prepare import whoami
+from hpcelastic.api.sharing import require_owner
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.decide import request_stacks
@@ -23,6 +24,7 @@ def stacks(run: RunReader, timeout: float, report: Callable[[str], None] | None 
     round runs within ``timeout`` seconds, and StoreError if a node has not written the stacks of its workers by then.
     The files of the others stay in the run's directory.
     """
+    require_owner(run.paths, "request stacks")
     deadline, next_report = time.monotonic() + timeout, time.monotonic() + _REPORT_INTERVAL
     with outside_notifier(run.paths, whoami()) as notifier:
         while (state := steer_run(run.backend(), whoami(), request_stacks, notifier)).phase is not Phase.RUNNING:

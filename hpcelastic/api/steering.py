@@ -7,7 +7,7 @@ from functools import partial
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.api.jobs import add_elements, capacity, jobs_of
 from hpcelastic.api.prepare import whoami
-from hpcelastic.api.sharing import is_ours
+from hpcelastic.api.sharing import is_ours, require_owner
 from hpcelastic.api.status import read_status
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.config import JobConfig
@@ -63,10 +63,7 @@ class ScaleResult:
 def scale(run: RunReader, nodes: int) -> ScaleResult:
     """Set the number of nodes of rounds, and submit or cancel jobs accordingly. Raises ConfigError, SlurmError."""
     state = _read_open_state(run)
-    if not is_ours(run.paths):
-        raise ConfigError(
-            f"{run.name}: only its owner, {run.paths.root.owner()}, may scale it, because that submits jobs"
-        )
+    require_owner(run.paths, "scale it, because that submits jobs")
     if nodes < state.settings.nodes.min:
         raise ConfigError(
             f"{nodes} is fewer than nodes.min, {state.settings.nodes.min}: no round could form; write at least "
@@ -200,8 +197,9 @@ def _read_open_state(run: RunReader) -> State:
 
 
 def cancel(run: RunReader) -> None:
-    """End the run permanently. Its agents and their jobs end, but pending jobs remain."""
-    _request(run, Request(Change.CANCEL))
+    """End the run permanently, unless it has ended. Its agents and their jobs end, but pending jobs remain."""
+    if is_ours(run.paths) or not read_state(run.backend()).phase.final:
+        _request(run, Request(Change.CANCEL))
 
 
 def _request(run: RunReader, request: Request) -> State:

@@ -6,7 +6,6 @@ code, or used as a path.
 
 import enum
 import json
-import pwd
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.notifier import Notifier
 from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.storage import files
-from hpcelastic.storage.mailbox import Mailbox, Message
+from hpcelastic.storage.mailbox import Mailbox, Message, owner_of, user_name
 from hpcelastic.storage.paths import RunPaths
 
 ANSWER_TIMEOUT = 30.0
@@ -80,7 +79,7 @@ def ask(paths: RunPaths, request: Request, timeout: float = ANSWER_TIMEOUT) -> N
     mailbox = Mailbox(paths)
     if not mailbox.exists:
         raise ConfigError(
-            f"{paths.root}: the run belongs to {paths.root.owner()}; only this user may change it, because the job "
+            f"{paths.root}: the run belongs to {owner_of(paths.root)}; only this user may change it, because the job "
             "file has no run.group"
         )
     name, deadline = mailbox.put(files.to_json(encode(request))), time.monotonic() + timeout
@@ -89,7 +88,7 @@ def ask(paths: RunPaths, request: Request, timeout: float = ANSWER_TIMEOUT) -> N
             what = "no agent has" if mailbox.withdraw(name) else "an agent has taken the request, but not"
             raise ConfigError(
                 f"{paths.root}: {what} answered in {timeout:g} s; look at hpcelastic status {paths.root}, or ask "
-                f"{paths.root.owner()}"
+                f"{owner_of(paths.root)}"
             )
         time.sleep(_POLL_INTERVAL)
     try:
@@ -126,7 +125,7 @@ def execute_requests(
 
 
 def _execute(message: Message, backend: Backend, notifier: Notifier | None) -> Executed:
-    author = _user_name(message.uid)
+    author = user_name(message.uid)
     try:
         request = decode(Request, json.loads(message.data or b""))
     except (ValueError, RecursionError):
@@ -148,10 +147,3 @@ def _refusal(request: Request, backend: Backend) -> str | None:
     known = {*(member.name for member in members), *(member.machine for member in members), *state.drained}
     unknown = sorted({*request.nodes} - known)
     return f"there is no node {unknown[0][:100]!r} in the run" if unknown else None
-
-
-def _user_name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"

@@ -6,6 +6,7 @@ one process gets each message, and writes an answer. The group cannot change or 
 
 import contextlib
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -117,6 +118,19 @@ class Mailbox:
 
     def _answer(self, name: str) -> Path:
         return self._paths.answers / name
+
+
+def owner_of(path: Path) -> str:
+    """Return the name of the owner of a file. Raises OSError."""
+    return user_name(path.stat().st_uid)
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user, or a text with the number of one that has no name, as in some containers."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"user {uid}"
 
 
 def _read(path: Path) -> Message | None:

@@ -91,6 +91,7 @@ def test_a_member_sees_the_run_and_changes_it(run: Run) -> None:
     assert as_user(MEMBER, lambda: Run(directory).drain(node)) == [node]
     assert as_user(MEMBER, lambda: str(Run(directory).cancel().phase)) == "closed", "one node waits for another one"
     assert run.status().reason == f"cancelled by user {MEMBER}"
+    assert as_user(MEMBER, lambda: str(Run(directory).cancel().phase)) == "closed", "it has ended: nobody is asked"
     assert [request.request for request in requests_in(run)] == ["checkpoint", f"drain {node}", "cancel"]
 
 
@@ -257,8 +258,10 @@ def test_the_group_of_a_run_does_not_change(place: Path) -> None:
         prepare(resolve(job(), []), resume=True)
 
 
-def test_a_member_cannot_scale(run: Run) -> None:
+def test_a_member_cannot_scale_or_request_stacks(run: Run) -> None:
     directory = run.directory
     message = as_user(MEMBER, lambda: str(Run(directory).scale(1)))["error"]
-    assert message.startswith("ConfigError: r: only its owner, root, may scale it")
+    assert message == "ConfigError: r: only its owner, root, may scale it, because that submits jobs"
+    message = as_user(MEMBER, lambda: str(Run(directory).stacks()))["error"]
+    assert message == "ConfigError: r: only its owner, root, may request stacks"
     assert run.status().phase == Phase.RUNNING.value
