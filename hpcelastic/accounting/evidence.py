@@ -1,7 +1,7 @@
 """The events that have to do with the end of a round, and the chain of those that led to it. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from hpcelastic.accounting.account import Account
@@ -101,7 +101,9 @@ class RoundEvidence:
         found = []
         for node, time, event in self.of(WorkerEnded):
             if event.exit_code and not event.requested:
-                text = self._texts.get(event.rank) or FailureText(self._in_reason(event.rank))
+                text, reason = self._texts.get(event.rank, FailureText("")), self._in_reason(event.rank)
+                if reason.startswith(text.message):  # the agent has added what the kernel tells about memory
+                    text = replace(text, message=reason)
                 known = explain(text.message, text.traceback)
                 found.append(FailedWorker(time, node, event.rank, event.exit_code, text, known))
         return found

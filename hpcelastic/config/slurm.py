@@ -177,6 +177,11 @@ class SlurmSettings:
         for name in self.options:
             if name in DEDICATED_KEYS:
                 raise ValueError(f"slurm.options.{name} has a dedicated key; write {DEDICATED_KEYS[name]}")
+            if name == "clusters":
+                raise ValueError(
+                    "slurm.options.clusters is not supported: the commands and agents of a run ask the cluster that "
+                    "they run on; log in there, and submit without it"
+                )
             if name == "no-kill":
                 raise ValueError("slurm.options.no-kill is not allowed: hpcelastic sets it for slurm.shape; remove it")
         for name in self.srun_options:

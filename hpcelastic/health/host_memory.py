@@ -4,6 +4,7 @@ Such a process ends by SIGKILL and leaves no message. The kernel's log, if it ma
 Sources: the kernel's Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst, and mm/oom_kill.c.
 """
 
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,9 @@ from hpcelastic.health.kernel_log import kernel_log
 
 _NO_LIMIT = 1 << 60
 """Bytes. A limit of cgroup v1 that is not set is a number near 2^63."""
+
+_FIRST_PID_NAMESPACE = 0xEFFFFFFC
+"""The inode of the first namespace of process ids: PROC_PID_INIT_INO of the kernel."""
 
 _KILLED = re.compile(
     r"\d+,\d+,(?P<stamp>\d+),.*Killed process (?P<pid>\d+) \((?P<name>.*?)\) total-vm:\d+kB, "
@@ -77,8 +81,12 @@ class LackOfMemory:
         cgroups: Path = Path("/sys/fs/cgroup"),
         memberships: Path = Path("/proc/self/cgroup"),
         log: Callable[[], Sequence[str]] = kernel_log,
+        knows_pids: bool | None = None,
     ) -> None:
         self._cgroup, self._log = memory_cgroup(_lines(memberships), cgroups), log
+        self._knows_pids = _has_pids_of_the_kernel() if knows_pids is None else knows_pids
+        """Whether the kernel's log names processes by the numbers that they have here. In a container it does not."""
+
         self._before, self._since = 0, 0.0
         self.begin()
 
@@ -97,12 +105,22 @@ class LackOfMemory:
         victims = {int(found["pid"]): found for found in records if int(found["stamp"]) / 1e6 >= self._since}
         limit = min(self._cgroup.limits(), default=None)
         reached = f"the limit of the job is {_format_size(limit)}" if limit else "the node has no memory left"
+        if exit_code == -9 and not self._knows_pids:  # then this process is taken for the victim
+            victims = {pid: next(iter(victims.values()))} if len(victims) == 1 else {}
         if exit_code == -9 and (pid in victims or not victims):
             used = f"; it used {_format_size(int(victims[pid]['anonymous']) << 10)}" if pid in victims else ""
             return f" by the kernel, because of a lack of memory: {reached}{used}"
         names = sorted({found["name"] for found in victims.values()})
         which = f" ({', '.join(names)})" if names else ""
         return f"; the kernel has killed another process of the job{which} because of a lack of memory: {reached}"
+
+
+def _has_pids_of_the_kernel() -> bool:
+    """Return whether this process is in the first namespace of process ids."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino == _FIRST_PID_NAMESPACE
+    except OSError:
+        return False
 
 
 def _lines(path: Path) -> list[str]:

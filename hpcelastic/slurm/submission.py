@@ -12,6 +12,7 @@ alive when a node dies: ``--no-kill`` for the job and for its step, and for the 
 
 import contextlib
 import io
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -128,6 +129,12 @@ def _submission_errors(paths: RunPaths) -> Iterator[None]:
     """Make the directory for submitit's files, and raise its errors as SlurmError."""
     if shutil.which("sbatch") is None:
         raise SlurmError("sbatch: not found; submit from a login node, or use `hpcelastic run` on this machine")
+    for variable in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
+        if os.environ.get(variable):
+            raise SlurmError(
+                f"{variable} is {os.environ[variable]}: jobs for other clusters are not supported, because the commands "
+                "and agents of a run ask the cluster that they run on; unset it, and submit there"
+            )
     files.make_directory(paths.slurm)
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # submitit also prints the error that it raises

@@ -28,7 +28,7 @@ class SlurmCluster:
 
     `extra_conf` has lines for slurm.conf, which replace the default lines of the same key. `topology` has the lines of
     topology.conf, for topology/tree. With `ipv6`, no host has an address of IPv4 except loopback. Each node executes
-    the lines of `setup` with bash when it starts, as root (see `Host`).
+    the lines of `setup` with bash when it starts, as root (see `Host`). `cgroup_conf` has more lines for cgroup.conf.
     """
 
     def __init__(
@@ -41,9 +41,10 @@ class SlurmCluster:
         *,
         ipv6: bool = False,
         setup: str = "",
+        cgroup_conf: str = "",
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
-        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology, ipv6, setup)
+        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology, ipv6, setup, cgroup_conf)
         self._resources = ExitStack()
         self._started: Machines | None = None
         self._set_down: set[int] = set()

@@ -29,6 +29,7 @@ class Shape:
     topology: str
     ipv6: bool
     setup: str
+    cgroup_conf: str
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
         gpus=shape.gpus if isinstance(shape.gpus, tuple) else (shape.gpus,) * shape.nodes,
         extra_conf=shape.extra_conf,
         topology=shape.topology,
+        cgroup_conf=shape.cgroup_conf,
     )
 
 

@@ -55,6 +55,7 @@ class Site:
     gpus: tuple[int, ...]  # for each node
     extra_conf: str
     topology: str
+    cgroup_conf: str = ""
 
 
 def files(site: Site, this_host: str) -> dict[str, str]:
@@ -62,7 +63,7 @@ def files(site: Site, this_host: str) -> dict[str, str]:
     # cgroup/v1 is the only plugin that needs nothing from the machine as long as no other plugin uses cgroups.
     texts = {
         "slurm.conf": slurm_conf(site),
-        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
+        "cgroup.conf": f"CgroupPlugin=cgroup/v1\n{site.cgroup_conf}\n",
         "hosts": hosts(site, this_host),
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
     }

@@ -305,6 +305,11 @@ FILES = {
         RUNS + "slurm: {options: {array: 0-3}}\n",
         "job.yaml:2: slurm.options.array: has a dedicated key; write slurm.shape: pool",
     ),
+    "another cluster": (
+        RUNS + "slurm: {options: {clusters: east}}\n",
+        "job.yaml:2: slurm.options.clusters: is not supported: the commands and agents of a run ask the cluster that they "
+        "run on; log in there, and submit without it",
+    ),
     "no-kill": (
         RUNS + "slurm: {options: {no-kill: 'off'}}\n",
         "job.yaml:2: slurm.options.no-kill: is not allowed: hpcelastic sets it for slurm.shape; remove it",

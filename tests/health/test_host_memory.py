@@ -35,8 +35,8 @@ class Machine:
         killed = f"Memory cgroup out of memory: Killed process {pid} ({name}) total-vm:99999999kB, anon-rss:{kib}kB, "
         self.records.append(f"3,1,{stamp},-;{killed}file-rss:1kB, shmem-rss:0kB, UID:0")
 
-    def watch(self) -> LackOfMemory:
-        return LackOfMemory(self.root, self.memberships, lambda: self.records)
+    def watch(self, *, knows_pids: bool = True) -> LackOfMemory:
+        return LackOfMemory(self.root, self.memberships, lambda: self.records, knows_pids)
 
 
 @pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
@@ -67,6 +67,18 @@ def test_a_limit_that_is_not_set_means_that_the_node_has_no_memory(machine: Mach
     watch = machine.watch()
     machine.killed(1)
     assert watch.describe(PID, -9) == " by the kernel, because of a lack of memory: the node has no memory left"
+
+
+def test_in_a_container_the_log_has_other_numbers(machine: Machine) -> None:
+    machine.limit(machine.directory, str(2 * GIB))
+    watch = machine.watch(knows_pids=False)
+    machine.killed(1)
+    machine.log(99, "python", GIB >> 10)
+    said = " by the kernel, because of a lack of memory: the limit of the job is 2.0 GiB"
+    assert watch.describe(PID, -9) == f"{said}; it used 1.0 GiB"
+    assert watch.describe(PID, 1).startswith("; the kernel has killed another process of the job (python) because")
+    machine.log(98, "python", GIB >> 10)
+    assert watch.describe(PID, -9) == said, "which of the two is not known"
 
 
 def test_another_victim_of_the_job_is_named(machine: Machine) -> None:

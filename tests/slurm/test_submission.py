@@ -405,6 +405,15 @@ def test_submitting_without_slurm_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert not Path("run").exists()
 
 
+@pytest.mark.parametrize("variable", ["SBATCH_CLUSTERS", "SLURM_CLUSTERS"])
+def test_submitting_to_another_cluster_is_refused(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setenv(variable, "east")
+    with pytest.raises(SlurmError, match=f"{variable} is east: jobs for other clusters are not supported"):
+        submit_job(resolve("job.yaml", ()), RunPaths(Path("run").absolute()), bootstrap.run_agent)
+    assert not Path("run").exists()
+
+
 # ----------------------------------------------------------------------------------------- of a run that a server keeps
 
 
