@@ -132,8 +132,8 @@ def _submission_errors(paths: RunPaths) -> Iterator[None]:
     for variable in ("SBATCH_CLUSTERS", "SLURM_CLUSTERS"):
         if os.environ.get(variable):
             raise SlurmError(
-                f"{variable} is {os.environ[variable]}: jobs for other clusters are not supported, because the commands "
-                "and agents of a run ask the cluster that they run on; unset it, and submit there"
+                f"{variable} is {os.environ[variable]}: jobs for other clusters are not supported, because the "
+                "commands and agents of a run ask the cluster that they run on; unset it, and submit there"
             )
     files.make_directory(paths.slurm)
     try:

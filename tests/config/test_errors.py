@@ -307,8 +307,8 @@ FILES = {
     ),
     "another cluster": (
         RUNS + "slurm: {options: {clusters: east}}\n",
-        "job.yaml:2: slurm.options.clusters: is not supported: the commands and agents of a run ask the cluster that they "
-        "run on; log in there, and submit without it",
+        "job.yaml:2: slurm.options.clusters: is not supported: the commands and agents of a run ask the cluster that "
+        "they run on; log in there, and submit without it",
     ),
     "no-kill": (
         RUNS + "slurm: {options: {no-kill: 'off'}}\n",
