@@ -7,6 +7,7 @@ the socket readable, and then the agent starts a store server that takes over th
 """
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -77,8 +78,10 @@ class StoreListener:
         """Listen on ``port`` at all addresses of this node; 0 selects a free port. Raises OSError if it is taken."""
         try:
             return cls(_listen(socket.AF_INET6, port))
-        except OSError:  # a kernel without IPv6
-            return cls(_listen(socket.AF_INET, port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:  # perhaps by IPv6 only, and clients with IPv6 would reach that socket
+                raise
+            return cls(_listen(socket.AF_INET, port))  # a kernel without IPv6
 
     @classmethod
     def open_any(cls, ports: Sequence[int] = ()) -> "StoreListener":

@@ -120,6 +120,18 @@ def test_a_configured_port_is_used_in_every_round() -> None:
         client.close()
 
 
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4 only", "IPv6 only"])
+def test_a_port_is_not_shared_with_another_family(family: socket.AddressFamily) -> None:
+    """Clients of the store may use either family, and would reach the other socket."""
+    with socket.socket(family) as other:
+        if family is socket.AF_INET6:
+            other.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        other.bind(("", 0))
+        other.listen()
+        with pytest.raises(OSError, match="in use"):
+            StoreListener.open(other.getsockname()[1])
+
+
 def test_every_port_is_different() -> None:
     with contextlib.ExitStack() as stack:
         ports = [stack.enter_context(contextlib.closing(StoreListener.open())).port for _ in range(100)]
