@@ -45,6 +45,11 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         {"request": 1, "round": 2, "path": "/s/0001/a.txt"},
     ),
     (
+        events.GroupRequest(author="alice", request="drain n3", error="there is no node 'n3' in the run"),
+        "group request",
+        {"author": "alice", "request": "drain n3", "error": "there is no node 'n3' in the run"},
+    ),
+    (
         events.CheckpointFailed(round=2, step=500, error="no space"),
         "checkpoint failed",
         {"round": 2, "step": 500, "error": "no space"},
