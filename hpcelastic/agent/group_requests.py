@@ -86,4 +86,4 @@ class GroupRequests:
         what = str(executed.request) if executed.request else "something unknown"
         refused = f", which was refused: {executed.error}" if executed.error else ""
         self._session.report(f"{executed.author} has requested: {what}{refused}")
-        self._session.log(GroupRequest(author=executed.author, request=what, error=executed.error))
+        self._session.log(GroupRequest(author=executed.author, request=what, refusal=executed.error))

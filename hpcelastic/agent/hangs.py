@@ -112,9 +112,6 @@ class HangExaminer:
         """A round in which a collective has failed, and the time at which the network is examined."""
 
         self._ending: _Ending | None = None
-        self._ends = 0, 0.0
-        """A round that an agent ends because of a hang, and the time until which it needs no other examination."""
-
         self._next_request, self._delay = 0.0, self._first_delay
         self._reported = False
         """Whether the lack of progress that lasts was reported."""
@@ -142,7 +139,7 @@ class HangExaminer:
             if all(not self._watchdog.progress(worker).is_overdue for worker in found.workers):
                 self._reported, self._delay = False, self._first_delay
             return
-        if self._reported or now < self._next_request or (overdue.round == self._ends[0] and now < self._ends[1]):
+        if self._reported or now < self._next_request:
             return
         self._overdue, self._limit_ends = overdue, now + overdue.left
         self._next_request, self._delay = now + self._delay, min(2 * self._delay, self._settings.without_marks)
@@ -190,16 +187,14 @@ class HangExaminer:
         threading.Thread(target=self._report, args=arguments, name="hang", daemon=True).start()
 
     def _conclude(self, hang: Hang, found: WorkersOfRound) -> None:
-        ends = hang.action in ("restart", "exclude")
         self._next_request = time.monotonic() + self._delay
-        if ends:
-            self._ends = hang.round, time.monotonic() + _EXAMINATION_TIMEOUT
-        self._reported |= hang.action == "report"
+        self._reported |= hang.action != "none"  # a round that ends needs no other examination
         ours = hang.examiner == self._session.member.node
         if hang.action == "none":
             return
         if ours:
             self._session.report(f"no progress in round {hang.round}: {hang.verdict}{_consequence(hang)}")
+        ends = hang.action in ("restart", "exclude")
         # The others continue in the next round. They must not be stopped.
         traced = [worker for worker in found.workers if not (ends and hang.ranks) or worker.rank in hang.ranks]
         thread = threading.Thread(target=self._write_native_stacks, args=(hang, traced), name="native", daemon=True)

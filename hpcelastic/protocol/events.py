@@ -488,7 +488,7 @@ class GroupRequest:
     request: str
     """``checkpoint``, ``drain`` with nodes, or ``cancel``."""
 
-    error: str | None = None
+    refusal: str | None = None
     """Why it was refused."""
 
 

@@ -85,7 +85,7 @@ def test_a_member_sees_the_run_and_changes_it(run: Run) -> None:
     assert "round 1 stops" in as_user(MEMBER, lambda: checkpoint(Run(directory).reader, anyway=True))
     until(lambda: run.status().phase == "running" and run.status().round == 2, run)
     [request] = requests_in(run)
-    assert (request.author, request.request, request.error) == (f"user {MEMBER}", "checkpoint", None)
+    assert (request.author, request.request, request.refusal) == (f"user {MEMBER}", "checkpoint", None)
 
     node = run.status().nodes[1].name
     assert as_user(MEMBER, lambda: Run(directory).drain(node)) == [node]
@@ -197,8 +197,8 @@ def test_hostile_messages_have_no_effect_and_the_next_request_is_executed(run: R
     assert as_user(MEMBER, lambda: send_hostile_messages(paths.mailbox)) is None
     assert as_user(MEMBER, lambda: ask(paths, Request(Change.CHECKPOINT))) is None
     until(lambda: run.status().phase == "running" and run.status().round == 2, run)
-    executed = [request for request in requests_in(run) if request.error is None]
-    refused = [request for request in requests_in(run) if request.error is not None]
+    executed = [request for request in requests_in(run) if request.refusal is None]
+    refused = [request for request in requests_in(run) if request.refusal is not None]
     assert [request.request for request in executed] == ["checkpoint"]
     assert [request.request for request in refused] == ["something unknown"] * 5 + ["drain ../../x"]
     assert run.status().phase == "running"

@@ -45,9 +45,9 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
         {"request": 1, "round": 2, "path": "/s/0001/a.txt"},
     ),
     (
-        events.GroupRequest(author="alice", request="drain n3", error="there is no node 'n3' in the run"),
+        events.GroupRequest(author="alice", request="drain n3", refusal="there is no node 'n3' in the run"),
         "group request",
-        {"author": "alice", "request": "drain n3", "error": "there is no node 'n3' in the run"},
+        {"author": "alice", "request": "drain n3", "refusal": "there is no node 'n3' in the run"},
     ),
     (
         events.CheckpointFailed(round=2, step=500, error="no space"),
@@ -283,7 +283,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
 
 OPTIONAL = {"workers", "requeue", "gpus", "bound", "resumed", "sent", "cause", "lost", "evidence", "members"}
 OPTIONAL |= {"before", "source", "first_step", "last_step", "done", "samples", "saves", "saving", "compiling", "other"}
-OPTIONAL |= {"total", "losses"}
+OPTIONAL |= {"total", "losses", "refusal"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 
