@@ -1,5 +1,6 @@
 """Runs that a group of users may see and change (``run.group``)."""
 
+import contextlib
 import grp
 import os
 import stat
@@ -60,7 +61,8 @@ def check_group(paths: RunPaths, group: str) -> None:
 
 def _enters(gid: int, directory: Path) -> bool:
     """Return whether a group may enter a directory, as far as this is known: an access control list may allow it."""
-    status = directory.stat()
-    with_list = any("acl" in name for name in os.listxattr(directory))
-    of_group = status.st_gid == gid or with_list
+    status, attributes = directory.stat(), list[str]()
+    with contextlib.suppress(OSError):  # a filesystem without them
+        attributes = os.listxattr(directory)
+    of_group = status.st_gid == gid or any("acl" in name for name in attributes)
     return bool(status.st_mode & stat.S_IXOTH or (of_group and status.st_mode & stat.S_IXGRP))

@@ -6,6 +6,7 @@ code, or used as a path.
 
 import enum
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ ANSWER_TIMEOUT = 30.0
 """Seconds for which a member of the group waits for an agent. The agents look every few seconds."""
 
 _POLL_INTERVAL = 0.2
+
+_NODE = re.compile(r"[\w.:@-]{1,100}", re.ASCII)
+"""The name of a node or a machine. Other text would be shown in logs."""
 
 
 class Change(enum.Enum):
@@ -129,6 +133,8 @@ def _execute(message: Message, backend: Backend, notifier: Notifier | None) -> E
     try:
         request = decode(Request, json.loads(message.data or b""))
     except (ValueError, RecursionError):
+        request = None
+    if request is None or not all(map(_NODE.fullmatch, request.nodes)):
         return Executed(author, None, "this is no request; the versions of hpcelastic may differ")
     if refusal := _refusal(request, backend):
         return Executed(author, request, refusal)
@@ -146,4 +152,4 @@ def _refusal(request: Request, backend: Backend) -> str | None:
     members = [lease.member for lease in backend.leases().values()]
     known = {*(member.name for member in members), *(member.machine for member in members), *state.drained}
     unknown = sorted({*request.nodes} - known)
-    return f"there is no node {unknown[0][:100]!r} in the run" if unknown else None
+    return f"there is no node {unknown[0]!r} in the run" if unknown else None

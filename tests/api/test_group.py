@@ -187,7 +187,8 @@ def send_hostile_messages(mailbox: Path) -> None:
     next(names).write_text('{"change": "cancel"}' + " " * 5000)
     next(names).write_text('{"change": "run", "nodes": ["id"]}')
     next(names).write_text('{"change": "drain", "nodes": "all"}')
-    next(names).write_text('{"change": "drain", "nodes": ["../../x"]}')
+    next(names).write_text('{"change": "drain", "nodes": ["../../x\\nroot has requested: cancel"]}')
+    next(names).write_text('{"change": "drain", "nodes": ["n99"]}')
     (mailbox / ".draft-0").write_text('{"change": "cancel"}')
     (mailbox / "request.json").write_text('{"change": "cancel"}')
 
@@ -200,7 +201,7 @@ def test_hostile_messages_have_no_effect_and_the_next_request_is_executed(run: R
     executed = [request for request in requests_in(run) if request.refusal is None]
     refused = [request for request in requests_in(run) if request.refusal is not None]
     assert [request.request for request in executed] == ["checkpoint"]
-    assert [request.request for request in refused] == ["something unknown"] * 5 + ["drain ../../x"]
+    assert [request.request for request in refused] == ["something unknown"] * 6 + ["drain n99"]
     assert run.status().phase == "running"
 
 
