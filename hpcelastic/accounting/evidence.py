@@ -36,6 +36,12 @@ class FailureText:
     path: str = ""
     """The file, relative to the run's directory."""
 
+    @property
+    def has_exception(self) -> bool:
+        """Whether it ends with an exception."""
+        exception = self.message.rpartition(" (")[0]
+        return bool(exception) and self.traceback.rstrip().endswith(exception)
+
 
 @dataclass(frozen=True)
 class Link:
@@ -68,8 +74,7 @@ class FailedWorker:
     @property
     def has_raised(self) -> bool:
         """Whether an exception is the last that the worker has written."""
-        exception = self.text.message.rpartition(" (")[0]
-        return bool(exception) and self.text.traceback.rstrip().endswith(exception)
+        return self.text.has_exception
 
 
 class RoundEvidence:
@@ -102,7 +107,7 @@ class RoundEvidence:
         for node, time, event in self.of(WorkerEnded):
             if event.exit_code and not event.requested:
                 text, reason = self._texts.get(event.rank, FailureText("")), self._in_reason(event.rank)
-                if reason.startswith(text.message):  # the agent has added what the kernel tells about memory
+                if reason.startswith(text.message) and not text.has_exception:  # as the agent adds a lack of memory
                     text = replace(text, message=reason)
                 known = explain(text.message, text.traceback)
                 found.append(FailedWorker(time, node, event.rank, event.exit_code, text, known))
