@@ -38,7 +38,7 @@ class FailureText:
 
     @property
     def has_exception(self) -> bool:
-        """Whether it ends with an exception."""
+        """Whether an exception is the last that the worker has written."""
         exception = self.message.rpartition(" (")[0]
         return bool(exception) and self.traceback.rstrip().endswith(exception)
 
@@ -70,11 +70,6 @@ class FailedWorker:
     @property
     def is_echo(self) -> bool:
         return self.known is not None and self.known.certainty is Certainty.ECHO
-
-    @property
-    def has_raised(self) -> bool:
-        """Whether an exception is the last that the worker has written."""
-        return self.text.has_exception
 
 
 class RoundEvidence:

@@ -215,7 +215,7 @@ def _hang(evidence: RoundEvidence) -> Explanation | None:
         return None
     (event, *_) = found
     suspects = [each for each in (*evidence.failed(), *evidence.stopped()) if each.rank in event.ranks]
-    raised = next((each for each in suspects if each.has_raised and not each.is_echo), None)
+    raised = next((each for each in suspects if each.text.has_exception and not each.is_echo), None)
     if raised is not None and (exception := explain_worker(raised)) is not None:
         cause = f"{exception.cause} Its process has not ended, so the others waited for it."
         return replace(exception, cause=cause, certainty=Certainty.LIKELY)
@@ -317,7 +317,7 @@ def explain_worker(first: FailedWorker) -> Explanation | None:
             certainty=first.known.certainty,
             remedy=first.known.remedy,
         )
-    elif first.exit_code < 0 and not first.has_raised:
+    elif first.exit_code < 0 and not first.text.has_exception:
         found = Explanation(
             id="signal",
             cause=f"R{where[1:]} was {message or f'killed by signal {-first.exit_code}'}.",

@@ -33,7 +33,7 @@ _NODE = re.compile(r"[\w.:@-]{1,100}", re.ASCII)
 
 
 class Change(enum.Enum):
-    """What a member of the group may request."""
+    """A change that a member of the group may request."""
 
     CHECKPOINT = "checkpoint"
     DRAIN = "drain"

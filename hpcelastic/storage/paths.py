@@ -20,7 +20,7 @@ class RunPaths:
 
     @property
     def submissions(self) -> Path:
-        """What each submission of the run was made from."""
+        """The records of the submissions of the run."""
         return self.root / "submissions"
 
     def submission(self, number: int) -> Path:

@@ -5,8 +5,7 @@ import os
 import shutil
 import stat
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,10 @@ from hpcelastic.storage.mailbox import Mailbox
 from hpcelastic.storage.modes import MAILBOX, SHARED
 from hpcelastic.storage.paths import RunPaths
 from tests.api.jobs import WAITS, job
-from tests.cli.shell import MARK, shell_in
+from tests.cli.shell import MARK, eventually, shell_in
 from tests.users import GROUP, MEMBER, OUTSIDER, as_user
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may act as another user")
-
-TIMEOUT = 60.0
 
 
 @pytest.fixture
@@ -58,16 +55,9 @@ def run(place: Path) -> Iterator[Run]:
     """A shared run of two nodes in its first round."""
     document = {**job(nodes=2), "run": {"name": "r", "group": GROUP.gr_name}}
     started = hpcelastic.submit(document, executor="local")
-    until(lambda: started.status().phase == "running", started)
+    eventually(lambda: started.status().phase == "running")
     yield started
     (place / "finish").touch()
-
-
-def until(holds: Callable[[], bool], run: Run) -> None:
-    deadline = time.monotonic() + TIMEOUT
-    while not holds():
-        assert time.monotonic() < deadline, run
-        time.sleep(0.05)
 
 
 def requests_in(run: Run) -> list[GroupRequest]:
@@ -78,12 +68,12 @@ def requests_in(run: Run) -> list[GroupRequest]:
 def test_a_member_sees_the_run_and_changes_it(run: Run) -> None:
     directory = run.directory
     assert as_user(MEMBER, lambda: Run(directory).status().phase) == "running"
-    until(lambda: "hello" in " ".join(run.logs()), run)
+    eventually(lambda: "hello" in " ".join(run.logs()))
     assert "hello" in " ".join(as_user(MEMBER, lambda: list(Run(directory).logs())))
     assert "allocated node time" in as_user(MEMBER, lambda: str(Run(directory).goodput()))
 
     assert "round 1 stops" in as_user(MEMBER, lambda: checkpoint(Run(directory).reader, anyway=True))
-    until(lambda: run.status().phase == "running" and run.status().round == 2, run)
+    eventually(lambda: run.status().phase == "running" and run.status().round == 2)
     [request] = requests_in(run)
     assert (request.author, request.request, request.refusal) == (f"user {MEMBER}", "checkpoint", None)
 
@@ -107,7 +97,7 @@ def ask_to_cancel(directory: Path) -> None:
 
 
 def test_modes(run: Run) -> None:
-    until(lambda: "hello" in " ".join(run.logs()), run)
+    eventually(lambda: "hello" in " ".join(run.logs()))
     root = run.directory
     found = {path: stat.S_IMODE(path.lstat().st_mode) for path in (root, *root.rglob("*")) if not path.is_symlink()}
     paths = RunPaths(root)
@@ -197,7 +187,7 @@ def test_hostile_messages_have_no_effect_and_the_next_request_is_executed(run: R
     paths = RunPaths(run.directory)
     assert as_user(MEMBER, lambda: send_hostile_messages(paths.mailbox)) is None
     assert as_user(MEMBER, lambda: ask(paths, Request(Change.CHECKPOINT))) is None
-    until(lambda: run.status().phase == "running" and run.status().round == 2, run)
+    eventually(lambda: run.status().phase == "running" and run.status().round == 2)
     executed = [request for request in requests_in(run) if request.refusal is None]
     refused = [request for request in requests_in(run) if request.refusal is not None]
     assert [request.request for request in executed] == ["checkpoint"]

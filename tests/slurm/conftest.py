@@ -52,6 +52,27 @@ def cluster(fresh_cluster: Callable[..., SlurmCluster]) -> SlurmCluster:
     return fresh_cluster(nodes=4)
 
 
+@pytest.fixture
+def enter(monkeypatch: pytest.MonkeyPatch) -> Callable[[SlurmCluster], SlurmCluster]:
+    """A function that lets this process use a cluster, in a directory that all nodes share, and returns the cluster."""
+
+    def entered(cluster: SlurmCluster) -> SlurmCluster:
+        for name, value in cluster.env.items():
+            monkeypatch.setenv(name, value)
+        work = cluster.path / "work"
+        work.mkdir()
+        monkeypatch.chdir(work)
+        return cluster
+
+    return entered
+
+
+@pytest.fixture
+def desk(cluster: SlurmCluster, enter: Callable[[SlurmCluster], SlurmCluster]) -> SlurmCluster:
+    """The cluster of four nodes, in a directory that all of them share."""
+    return enter(cluster)
+
+
 def _require_slurm() -> None:
     if reason := why_unavailable():
         if os.environ.get("CI"):

@@ -43,16 +43,13 @@ while not pathlib.Path("finish").exists():
 
 
 @pytest.fixture
-def cluster(fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch) -> Iterator[SlurmCluster]:
+def cluster(
+    fresh_cluster: Callable[..., SlurmCluster], enter: Callable[[SlurmCluster], SlurmCluster]
+) -> Iterator[SlurmCluster]:
     """A cluster of two nodes with cgroups, in a directory that both share."""
     with filelock.FileLock(Path(tempfile.gettempdir()) / "hpcelastic-cgroups.lock", mode=0o666):
         made = fresh_cluster(nodes=2, extra_conf=CONF, cgroup_conf="ConstrainRAMSpace=yes\nConstrainCores=yes")
-        for name, value in made.env.items():
-            monkeypatch.setenv(name, value)
-        work = made.path / "work"
-        work.mkdir()
-        monkeypatch.chdir(work)
-        yield made
+        yield enter(made)
         made.stop()
         for controller in Path("/sys/fs/cgroup").iterdir():
             for node in made.nodes:
@@ -86,12 +83,10 @@ def test_a_worker_that_exceeds_the_memory_of_its_job_is_named(cluster: SlurmClus
     Path("fault").touch()
     run = start()
     eventually(lambda: run.status().phase == "running" and run.status().round == 2)
-    said = str(run.why(1))
-    print(said)
-    assert "because of a lack of memory: the limit of the job is 600 MiB" in said
+    assert "because of a lack of memory: the limit of the job is 600 MiB" in str(run.why(1))
     finish(run)
     [job] = run.status().jobs
-    print(cluster.wait_job(job, ("COMPLETED", "FAILED", "OUT_OF_MEMORY")))
+    cluster.wait_job(job, ("COMPLETED", "FAILED", "OUT_OF_MEMORY"))
 
 
 def test_a_requeue_leaves_no_process(cluster: SlurmCluster) -> None:

@@ -20,12 +20,7 @@ while not pathlib.Path("finish").exists():
 """
 
 
-def test_a_member_ends_a_run_and_its_job(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in cluster.env.items():
-        monkeypatch.setenv(name, value)
-    work = cluster.path / "work"
-    work.mkdir(mode=0o711)
-    monkeypatch.chdir(work)
+def test_a_member_ends_a_run_and_its_job(desk: SlurmCluster) -> None:
     Path("train.py").write_text(WORKER)
     job = {
         "run": {"name": "r", "group": GROUP.gr_name},
@@ -39,4 +34,4 @@ def test_a_member_ends_a_run_and_its_job(cluster: SlurmCluster, monkeypatch: pyt
     said = as_user(MEMBER, lambda: [str(Run(run.directory).status().phase), Run(run.directory).cancel().phase])
     assert said == ["running", "closed"]
     assert run.status().reason == f"cancelled by user {MEMBER}"
-    cluster.wait_job(number, ("COMPLETED", "FAILED"))
+    desk.wait_job(number, ("COMPLETED", "FAILED"))

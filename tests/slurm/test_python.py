@@ -33,17 +33,6 @@ run.wait()
 """
 
 
-@pytest.fixture
-def desk(cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch) -> SlurmCluster:
-    """The cluster of four nodes, in a directory that all of them share."""
-    for name, value in cluster.env.items():
-        monkeypatch.setenv(name, value)
-    work = cluster.path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    return cluster
-
-
 def test_a_run_continues_without_its_notebook_and_is_found_by_its_name(
     desk: SlurmCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
