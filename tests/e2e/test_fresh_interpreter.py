@@ -144,7 +144,8 @@ ALIKE = {
         """,
     "children's signals": """
         import subprocess
-        print(subprocess.run(['grep', 'Sig', '/proc/self/status'], capture_output=True, text=True).stdout)
+        pattern = '^(Sig|Shd)(Pnd|Blk|Ign|Cgt)'  # SigQ counts the signals of all processes of the user
+        print(subprocess.run(['grep', '-E', pattern, '/proc/self/status'], capture_output=True, text=True).stdout)
         """,
     "no other threads": "import os, threading; print(threading.enumerate(), len(os.listdir('/proc/self/task')))",
     "no children": """
