@@ -57,8 +57,9 @@ site: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # Without root or Debian the tests on real systems are skipped with the reason. If CI is set, this is a failure.
+weekly filesystems: PACKAGES = --weekly
 system:
-	@tests/install_system.sh || [ -z "$$CI" ]
+	@tests/install_system.sh $(PACKAGES) || [ -z "$$CI" ]
 
 test: check system
 	$(BIN)/python -m pytest -n 4 --dist loadgroup

@@ -50,6 +50,7 @@ from hpcelastic.protocol.state import Member, Phase, State
 from hpcelastic.rendezvous.run import open_run, read_state, steer_run
 from hpcelastic.slurm.batch_system import SlurmBatchSystem
 from hpcelastic.slurm.environment import SlurmTask, identity_of, slurm_task
+from hpcelastic.slurm.exclusion import recorded_hosts
 from hpcelastic.slurm.job_cleanup import JobCleanup
 from hpcelastic.slurm.queue_watcher import QueueWatcher, WatchedRun
 from hpcelastic.slurm.relocation import can_relocate, relocate
@@ -331,8 +332,10 @@ class _NodeRun:
 
 
 def _hosts_to_exclude(task: Task, entered: EnteredRun) -> set[str]:
-    bad = excluded_nodes(task.paths, entered.backend, task.agent.health.half_life)
-    return {entered.member.machine, *bad, *([task.slurm.exclude] if task.slurm.exclude else [])}
+    health = task.agent.health
+    bad = excluded_nodes(task.paths, entered.backend, health.half_life)
+    recorded = recorded_hosts(task.paths, health, task.slurm.partition)
+    return {entered.member.machine, *bad, *recorded, *([task.slurm.exclude] if task.slurm.exclude else [])}
 
 
 def _make_batch_system(task: Task, slurm: SlurmTask, entered: EnteredRun) -> SlurmBatchSystem:

@@ -12,8 +12,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from hpcelastic.backends.etcd_server import EtcdServer
-from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
-from tests.filesystems.moosefs import MooseMountSet, moosefs_mounts
+from tests.filesystems.availability import require, why_no_cephfs, why_no_glusterfs, why_no_moosefs, why_no_nfs
+from tests.filesystems.cephfs import cephfs_mounts
+from tests.filesystems.fuse_hosts import FuseMountSet
+from tests.filesystems.glusterfs import glusterfs_mounts
+from tests.filesystems.moosefs import moosefs_mounts
 from tests.filesystems.nfs import NfsMountSet, nfs_mounts
 
 pytest_plugins = ["tests.tiers"]
@@ -66,8 +69,24 @@ def nfs() -> Iterator[dict[str, NfsMountSet]]:
 
 
 @pytest.fixture(scope="session")
-def moosefs() -> Iterator[MooseMountSet]:
+def moosefs() -> Iterator[FuseMountSet]:
     """Tests that use it have `xdist_group("moosefs")`, or it starts twice."""
     require(why_no_moosefs())
     with moosefs_mounts() as mounts:
+        yield mounts
+
+
+@pytest.fixture(scope="session")
+def glusterfs() -> Iterator[FuseMountSet]:
+    """Tests that use it have `xdist_group("glusterfs")`, or it starts twice."""
+    require(why_no_glusterfs())
+    with glusterfs_mounts() as mounts:
+        yield mounts
+
+
+@pytest.fixture(scope="session")
+def cephfs() -> Iterator[FuseMountSet]:
+    """Tests that use it have `xdist_group("cephfs")`, or it starts twice."""
+    require(why_no_cephfs())
+    with cephfs_mounts() as mounts:
         yield mounts

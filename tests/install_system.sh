@@ -1,5 +1,6 @@
 #!/bin/bash
 # Install what the tests on real systems need, if anything is missing: Debian or Ubuntu, as root. Starts no service.
+# With --weekly also what only the weekly tests need: GlusterFS, CephFS, and SLURM's accounting with its database.
 set -euo pipefail
 
 # SLURM; namespaces and their networks; filesystems in user space; NFS, with kernels of its own; MooseFS. The compiler
@@ -23,6 +24,10 @@ programs=(
     etcd openssl
     promtool
 )
+if [ "${1:-}" = --weekly ]; then
+    packages+=(glusterfs-server ceph-common ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadb-server-core)
+    programs+=(glusterd gluster glusterfs ceph monmaptool ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadbd mariadb-install-db)
+fi
 PATH=$PATH:/usr/sbin:/sbin
 
 missing() {

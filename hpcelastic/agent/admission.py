@@ -12,8 +12,9 @@ from hpcelastic.agent.signals import Handler, signal_handlers
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import StoreError
 from hpcelastic.health.checks import CheckContext, check_node
-from hpcelastic.health.incidents import Incident, IncidentKind, record
-from hpcelastic.health.memory import node_verdicts
+from hpcelastic.health.finding import CheckFinding
+from hpcelastic.health.incidents import Incident, IncidentKind
+from hpcelastic.health.memory import node_verdicts, record_incident
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.health.verdict import NodeVerdict, format_duration
 from hpcelastic.protocol.settings import Settings
@@ -62,13 +63,15 @@ def admit(request: AdmissionRequest, report: Callable[[str], None]) -> int | Non
     until the run has had no round for so long that it seems to need the node. A movable agent waits only while no round
     runs.
     """
-    problems = _check(request, report) if request.health.check else ""
+    findings = _check(request, report) if request.health.check else []
+    problems = "; ".join(f"{finding.check}: {finding.seen}" for finding in findings)
     slow = _measure(request, problems, report) if request.benchmark else ""
     if slow and not problems:
         problems = f"slow: {slow}"
         report(f"this node is slow: {slow}")
     if problems:
-        _publish_absence(request, Incident(request.member.machine, IncidentKind.CHECK, problems, time.time()))
+        incident = Incident(request.member.machine, IncidentKind.CHECK, problems, time.time())
+        _publish_absence(request, incident, of_machine=any(finding.of_machine for finding in findings))
         report(f"this node does not join (status {EXIT_UNFIT}); once it is repaired: {_forgive_command(request)}")
         return EXIT_UNFIT
     if request.health.exclude and (verdict := _exclusion(request)):
@@ -90,20 +93,23 @@ def _measure(request: AdmissionRequest, problems: str, report: Callable[[str], N
     return slowness(request.paths, request.member, request.settings.nodes.min, measurer, report)
 
 
-def _check(request: AdmissionRequest, report: Callable[[str], None]) -> str:
-    """Return the problems that the node check has found, or an empty text."""
+def _check(request: AdmissionRequest, report: Callable[[str], None]) -> list[CheckFinding]:
+    """Return the problems that the node check has found."""
     findings = check_node(CheckContext(request.paths, request.environ, request.health))
     for finding in findings:
         report(f"{'node check failed: ' if finding.bad else 'warning: '}{finding}")
-    return "; ".join(f"{finding.check}: {finding.seen}" for finding in findings if finding.bad)
+    return [finding for finding in findings if finding.bad]
 
 
-def _publish_absence(request: AdmissionRequest, incident: Incident | None) -> None:
-    """Publish in the run's directory that this node does not join, and why, so that no other node waits for it."""
+def _publish_absence(request: AdmissionRequest, incident: Incident | None, *, of_machine: bool = False) -> None:
+    """Publish in the run's directory that this node does not join, and why, so that no other node waits for it.
+
+    An incident that is ``of_machine`` concerns other runs too.
+    """
 
     def publish() -> None:
         if incident:
-            record(request.paths, incident)
+            record_incident(request.paths, request.health, incident, of_machine=of_machine)
         # Under a name of its own: a node that has left never returns, and this node may still join.
         away = replace(request.member, node=f"{request.member.node}-away", node_state=NodeState.LEFT)
         request.backend.lease(away.node).renew(away)
@@ -119,7 +125,7 @@ def _forgive_command(request: AdmissionRequest) -> str:
 def _exclusion(request: AdmissionRequest) -> NodeVerdict | None:
     """Return the verdict that excludes this node; None if it is not excluded."""
     machine = request.member.machine
-    verdict = node_verdicts(request.paths, request.health.half_life, machine).get(machine)
+    verdict = node_verdicts(request.paths, request.health, machine).get(machine)
     return verdict if verdict is not None and verdict.out else None
 
 

@@ -81,9 +81,7 @@ class Agent:
         self._loop = EventLoop()
         self._session = Session(spec.session, self._inbox, self._perform, report, self._renewed)
         self._batch_system = spec.batch_system or NoBatchSystem(spec.agent.workers.stop_grace)
-        self._incident_recorder = IncidentRecorder(
-            spec.paths, spec.backend, spec.member, enabled=spec.agent.health.exclude
-        )
+        self._incident_recorder = IncidentRecorder(spec.paths, spec.backend, spec.member, spec.agent.health)
         self._faulty = FaultyNode(self._session, self._incident_recorder, report)
         self._signal_resolver = SignalResolver(self._batch_system, self._inbox.deliver, report)
         self._supervisor: Supervisor | None = None

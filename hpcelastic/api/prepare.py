@@ -23,11 +23,12 @@ from hpcelastic.config import JobConfig, encode
 from hpcelastic.doctor.run_check import ensure_verdict
 from hpcelastic.doctor.verdict import advise
 from hpcelastic.errors import ConfigError, SlurmError
+from hpcelastic.health.node_record import NodeRecord
 from hpcelastic.protocol.settings import EMBEDDED, FILE, Settings
 from hpcelastic.rendezvous.run import announce_run, open_run, read_state, reopen_run
 from hpcelastic.slurm.server import embedded_server
 from hpcelastic.storage import files
-from hpcelastic.storage.mailbox import user_name
+from hpcelastic.storage.foreign import user_name
 from hpcelastic.storage.paths import RunPaths
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -62,6 +63,8 @@ def prepare(config: JobConfig, call: Call | None = None, *, resume: bool = False
     paths = run_paths(config)
     if config.run.group:
         check_group(paths, config.run.group)
+    if config.health.shared_record is not None:
+        NodeRecord(Path(config.health.shared_record)).check()
     if resume:
         _resume(paths, config, call)
         return paths

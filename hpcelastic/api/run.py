@@ -15,6 +15,7 @@ from hpcelastic.api.failed import raise_failure
 from hpcelastic.api.follow import LogFollower
 from hpcelastic.api.goodput import Goodput, goodput_of
 from hpcelastic.api.html_report import Report, report_of
+from hpcelastic.api.incidents import forgive
 from hpcelastic.api.jobs import end_jobs
 from hpcelastic.api.liveness import LivenessMonitor
 from hpcelastic.api.page import as_html
@@ -27,7 +28,6 @@ from hpcelastic.api.watching import POLL, run_in_thread, start_watcher
 from hpcelastic.api.why import Why, why, why_all
 from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError
-from hpcelastic.health.incidents import forgive
 from hpcelastic.protocol.state import Phase
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_event_lines

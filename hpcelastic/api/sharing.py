@@ -8,7 +8,8 @@ from pathlib import Path
 
 from hpcelastic.errors import ConfigError
 from hpcelastic.storage import modes
-from hpcelastic.storage.mailbox import Mailbox, owner_of
+from hpcelastic.storage.foreign import owner_of
+from hpcelastic.storage.mailbox import Mailbox
 from hpcelastic.storage.paths import RunPaths
 
 

@@ -46,6 +46,7 @@ COMMANDS = {
     "checkpoint": Command("let a run save a checkpoint now and continue", timeout=60.0),
     "stacks": Command("show what the workers of a run do now", timeout=threading.TIMEOUT_MAX),
     "forgive": Command("allow nodes again after incidents", timeout=60.0),
+    "nodes": Command("show the record of bad nodes that several users share", timeout=60.0),
     "config": Command("check a job file and show the resolved configuration"),
     "doctor": Command("check nodes, and the filesystem of a directory"),
     "completion": Command("print the completion of commands and options for a shell"),

@@ -23,6 +23,7 @@ DEDICATED_KEYS = {
     "mem": "slurm.memory",
     "constraint": "slurm.constraint",
     "exclude": "slurm.exclude",
+    "segment": "slurm.segment",
     "requeue": "slurm.requeue",
     "no-requeue": "slurm.requeue: false",
     "nodes": "nodes",
@@ -116,6 +117,10 @@ class SlurmSettings:
     exclude: str | None = None
     """Excluded nodes, as a SLURM node list."""
 
+    segment: int | None = None
+    """Nodes of each segment of the allocation. SLURM places each segment within one block, on clusters with
+    topology/block. Set it to ``nodes.multiple`` with ``nodes.within: block``."""
+
     requeue: bool = True
     """Let SLURM requeue the job after a preemption or after the loss of the batch node."""
 
@@ -155,6 +160,10 @@ class SlurmSettings:
                 raise ValueError(f"slurm.{name} is {value!r}; write {form}")
         if self.cpus_per_node is not None and self.cpus_per_node < 1:
             raise ValueError(f"slurm.cpus_per_node is {self.cpus_per_node}; it must be 1 or more")
+        if self.segment is not None and self.segment < 1:
+            raise ValueError(f"slurm.segment is {self.segment}; it must be 1 or more")
+        if self.segment is not None and self.shape == "pool":
+            raise ValueError("slurm.segment is not allowed with slurm.shape: pool, whose jobs have one node; remove it")
         if self.max_requeues < 0:
             raise ValueError(f"slurm.max_requeues is {self.max_requeues}; it must be 0 or more")
         if self.refill < 0:

@@ -13,5 +13,8 @@ class CheckFinding:
     bad: bool = True
     """False for a warning: the node can join nevertheless."""
 
+    of_machine: bool = False
+    """Whether the machine is faulty for all jobs, and not by the environment or the settings of this one."""
+
     def __str__(self) -> str:
         return f"{self.check}: {self.seen}; {self.remedy}"

@@ -111,7 +111,9 @@ def _check_driver(
         gpus = _query(library, environ, timeout)
     except subprocess.TimeoutExpired:
         seen = f"the driver ({library}) has not answered within {timeout:g} s"
-        return [], [CheckFinding(CHECK, seen, "the driver hangs: drain the node, and have it rebooted")]
+        return [], [
+            CheckFinding(CHECK, seen, "the driver hangs: drain the node, and have it rebooted", of_machine=True)
+        ]
     except GpuQueryRefused as refused:
         return [], [CheckFinding(CHECK, f"the driver ({library}): {refused}", _REMEDY)]
     return ([], []) if gpus is None else (gpus, [*check_gpu_states(gpus, given, count)])
@@ -183,11 +185,15 @@ def check_gpu_states(gpus: Sequence[Gpu], given: Sequence[str] | None, count: in
         yield CheckFinding(CHECK, seen or f"{len(gpus)} of {count} answer", _REMEDY)
     for gpu in _select_given(gpus, given):
         if gpu.error:
-            yield CheckFinding(CHECK, f"GPU {gpu.index} does not answer: {gpu.error}", _REMEDY)
+            yield _faulty(f"GPU {gpu.index} does not answer: {gpu.error}")
         elif gpu.uncorrected:
-            yield CheckFinding(CHECK, f"GPU {gpu.index} has {gpu.uncorrected} uncorrected ECC errors", _REMEDY)
+            yield _faulty(f"GPU {gpu.index} has {gpu.uncorrected} uncorrected ECC errors")
         elif gpu.remapping_failed:
-            yield CheckFinding(CHECK, f"GPU {gpu.index} could not remap faulty rows of its memory", _REMEDY)
+            yield _faulty(f"GPU {gpu.index} could not remap faulty rows of its memory")
+
+
+def _faulty(seen: str) -> CheckFinding:
+    return CheckFinding(CHECK, seen, _REMEDY, of_machine=True)
 
 
 def _select_given(gpus: Sequence[Gpu], given: Sequence[str] | None) -> list[Gpu]:
@@ -203,7 +209,7 @@ def _check_kernel_log(gpus: Sequence[Gpu], given: Sequence[str] | None) -> Itera
     now = time.clock_gettime(time.CLOCK_MONOTONIC)
     for slot, xid in dict.fromkeys(hardware_xids(kernel_log(), now)):
         if slot in indices:
-            yield CheckFinding(CHECK, f"GPU {indices[slot]} has reported Xid {xid} within the last hour", _REMEDY)
+            yield _faulty(f"GPU {indices[slot]} has reported Xid {xid} within the last hour")
 
 
 def hardware_xids(records: Sequence[str], now: float) -> Iterator[tuple[str, int]]:

@@ -6,9 +6,10 @@ by listing, while a removed name may be seen for seconds more.
 
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 from hpcelastic.errors import StoreError
 from hpcelastic.protocol.codec import DecodeError, decode, encode
@@ -52,8 +53,7 @@ class Incident:
 def record(paths: RunPaths, incident: Incident) -> None:
     """Write ``incident`` to the run's directory; raises StoreError."""
     files.make_directory(paths.incidents)
-    name = f"{safe_name(incident.host)}~{secrets.token_hex(6)}{_INCIDENT_SUFFIX}"
-    files.publish(paths.incidents / name, files.to_json(encode(incident)))
+    files.publish(paths.incidents / new_name(incident.host), files.to_json(encode(incident)))
 
 
 def record_lost(paths: RunPaths, host: str, round: int, reason: str, cause: IncidentKind = IncidentKind.LOST) -> None:
@@ -63,30 +63,47 @@ def record_lost(paths: RunPaths, host: str, round: int, reason: str, cause: Inci
 
 def read_incidents(paths: RunPaths, host: str | None = None) -> tuple[Incident, ...]:
     """Return the unforgiven incidents of all nodes or of one, sorted by time. Invalid files are skipped."""
-    found = (_read(paths, name) for name in _unforgiven(paths, host))
+    found = (_read(paths, name) for name in unforgiven(files.names(paths.incidents), host))
     return tuple(sorted((incident for incident in found if incident), key=lambda incident: incident.when))
 
 
-def forgive(paths: RunPaths, hosts: Iterable[str] | None = None) -> tuple[str, ...]:
+def forgive(directory: Path, hosts: Iterable[str] | None = None) -> set[str]:
     """Forgive the incidents of ``hosts``, or of all nodes. Return the nodes that had any. Raises StoreError."""
     wanted = None if hosts is None else {safe_name(host) for host in hosts}
-    names = [name for name in _unforgiven(paths) if wanted is None or _host(name) in wanted]
+    names = [name for name in unforgiven(files.names(directory)) if wanted is None or host_of(name) in wanted]
     for name in names:
-        files.publish(paths.incidents / f"{name.removesuffix(_INCIDENT_SUFFIX)}{_FORGIVEN_SUFFIX}", b"")
-    return tuple(sorted({_host(name) for name in names}))
+        files.publish(directory / forgiven_name(name), b"")
+    return {host_of(name) for name in names}
 
 
-def _unforgiven(paths: RunPaths, host: str | None = None) -> list[str]:
-    names = files.names(paths.incidents)
-    forgiven = {
-        f"{name.removesuffix(_FORGIVEN_SUFFIX)}{_INCIDENT_SUFFIX}" for name in names if name.endswith(_FORGIVEN_SUFFIX)
-    }
-    unforgiven = (name for name in names if name.endswith(_INCIDENT_SUFFIX) and name not in forgiven)
-    return [name for name in unforgiven if host is None or _host(name) == safe_name(host)]
+# The names of the files
 
 
-def _host(name: str) -> str:
+def new_name(host: str) -> str:
+    """Return a new name of the file of an incident."""
+    return f"{safe_name(host)}~{secrets.token_hex(6)}{_INCIDENT_SUFFIX}"
+
+
+def host_of(name: str) -> str:
+    """Return the node in the name of the file of an incident."""
     return name.rpartition("~")[0]
+
+
+def forgiven_name(name: str) -> str:
+    """Return the name of the file that forgives the incident in the file ``name``."""
+    return f"{name.removesuffix(_INCIDENT_SUFFIX)}{_FORGIVEN_SUFFIX}"
+
+
+def incident_names(names: Iterable[str], host: str | None = None) -> list[str]:
+    """Return those of the names that are of incidents, of all nodes or of one."""
+    found = (name for name in names if name.endswith(_INCIDENT_SUFFIX))
+    return [name for name in found if host is None or host_of(name) == safe_name(host)]
+
+
+def unforgiven(names: Collection[str], host: str | None = None) -> list[str]:
+    """Return those of the names that are of unforgiven incidents, of all nodes or of one."""
+    present = set(names)
+    return [name for name in incident_names(names, host) if forgiven_name(name) not in present]
 
 
 def _read(paths: RunPaths, name: str) -> Incident | None:

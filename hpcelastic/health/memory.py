@@ -1,31 +1,62 @@
 """Current verdicts on a run's nodes by the incidents in its directory, and records of nodes lost between two rounds."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from hpcelastic.backends.backend import Backend
-from hpcelastic.health.incidents import IncidentKind, read_incidents, record_lost
-from hpcelastic.health.verdict import NodeVerdict, verdicts
+from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record, record_lost
+from hpcelastic.health.node_record import NodeRecord, recorded_incidents
+from hpcelastic.health.settings import HealthSettings
+from hpcelastic.health.verdict import NodeVerdict, nodes_out, verdicts
 from hpcelastic.protocol.state import NodeState, Participant, State
 from hpcelastic.storage.paths import RunPaths
 
 
-def node_verdicts(paths: RunPaths, half_life: float, host: str | None = None) -> Mapping[str, NodeVerdict]:
-    """Return the verdict on each node that had an incident, or on one; ``half_life`` in seconds. Raises StoreError."""
-    return verdicts(read_incidents(paths, host), time.time(), half_life)
+def node_verdicts(paths: RunPaths, health: HealthSettings, host: str | None = None) -> Mapping[str, NodeVerdict]:
+    """Return the verdict on each node that had an incident, or on one, also by the shared record. Raises StoreError."""
+    others = recorded_incidents(health.shared_record, paths.root, health.half_life, host)
+    return verdicts([*read_incidents(paths, host), *others], time.time(), health.half_life)
 
 
 def excluded_nodes(paths: RunPaths, backend: Backend, half_life: float) -> tuple[str, ...]:
-    """Return the nodes that the next job should exclude.
+    """Return the nodes that the next job should exclude by the incidents of the run.
 
     The result is empty if all nodes that the run has ever had are bad: then the nodes are not the cause, and some of
     them must be tried.
     """
-    out = [host for host, verdict in node_verdicts(paths, half_life).items() if verdict.out]
+    out = nodes_out(verdicts(read_incidents(paths), time.time(), half_life))
     if not out:
         return ()
     known = {lease.member.machine for lease in backend.leases().values()}
-    return () if known <= set(out) else tuple(out)
+    return () if known <= set(out) else out
+
+
+def recorded_nodes(paths: RunPaths, health: HealthSettings) -> set[str]:
+    """Return the nodes that are bad by the shared record, without this run's own incidents."""
+    others = recorded_incidents(health.shared_record, paths.root, health.half_life)
+    return set(nodes_out(verdicts(others, time.time(), health.half_life)))
+
+
+def record_incident(paths: RunPaths, health: HealthSettings, incident: Incident, *, of_machine: bool) -> None:
+    """Record an incident in the run's directory, and also in the shared record if the machine alone is its cause.
+
+    Raises StoreError.
+    """
+    record(paths, incident)
+    if health.shared_record is not None and of_machine:
+        NodeRecord(Path(health.shared_record)).add(incident, paths.root)
+
+
+def forgive_nodes(paths: RunPaths, health: HealthSettings, hosts: Collection[str] | None = None) -> tuple[str, ...]:
+    """Forgive the incidents of nodes, or of all nodes of the run, also in the shared record.
+
+    Return the nodes that had any. Raises StoreError.
+    """
+    forgiven = forgive(paths.incidents, hosts)
+    if health.shared_record is not None:
+        forgiven |= NodeRecord(Path(health.shared_record)).forgive(forgiven if hosts is None else hosts)
+    return tuple(sorted(forgiven))
 
 
 def record_losses(paths: RunPaths, backend: Backend, before: Sequence[Participant], state: State) -> None:

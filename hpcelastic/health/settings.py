@@ -40,6 +40,10 @@ class HealthSettings:
     half_life: float = 3600.0
     """Seconds after which the weight of an incident has halved."""
 
+    shared_record: str | None = None
+    """Directory in which the runs of several users record nodes with faulty hardware. Nodes that other runs have
+    recorded are excluded too."""
+
     def __post_init__(self) -> None:
         for name in ("disk", "shared_memory"):
             if not _SIZE.fullmatch(getattr(self, name)):
@@ -51,6 +55,8 @@ class HealthSettings:
                 raise ValueError(f"health.{name} is {getattr(self, name)}; it must be a number of seconds, more than 0")
         if not (math.isfinite(self.watch_interval) and self.watch_interval >= 0):
             raise ValueError(f"health.watch_interval is {self.watch_interval}; it must be 0 seconds or more")
+        if self.shared_record is not None and not self.shared_record.startswith("/"):
+            raise ValueError(f"health.shared_record is {self.shared_record!r}; write an absolute path")
         if self.command is not None and not self.command.strip():
             raise ValueError("health.command is empty; write a command, or omit the key")
 

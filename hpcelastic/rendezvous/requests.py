@@ -20,7 +20,8 @@ from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.notifier import Notifier
 from hpcelastic.rendezvous.run import close_run, read_state, steer_run
 from hpcelastic.storage import files
-from hpcelastic.storage.mailbox import Mailbox, Message, owner_of, user_name
+from hpcelastic.storage.foreign import owner_of, user_name
+from hpcelastic.storage.mailbox import Mailbox, Message
 from hpcelastic.storage.paths import RunPaths
 
 ANSWER_TIMEOUT = 30.0

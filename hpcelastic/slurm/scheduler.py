@@ -105,6 +105,12 @@ def draining(hosts: Iterable[str]) -> dict[str, str]:
     return {name: "".join(reason) for name, state, *reason in rows if state.startswith("drain")}
 
 
+def node_names(partition: str | None = None) -> set[str]:
+    """Return the names of all nodes, or of those of a partition. Raises SlurmError."""
+    options = [f"--partition={partition}"] if partition else []
+    return set(_call("sinfo", "--noheader", "--Node", "--format=%N", *options).split())
+
+
 def partitions() -> list[Partition]:
     """Return the partitions that accept jobs, in SLURM's order. Raises SlurmError."""
     return parse_partitions(_call("sinfo", "--noheader", f"--format={FORMAT}").splitlines())

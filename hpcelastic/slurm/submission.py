@@ -32,6 +32,7 @@ from hpcelastic.errors import SlurmError
 from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.rendezvous.run import read_state
 from hpcelastic.slurm.container import python_command, pyxis_options
+from hpcelastic.slurm.exclusion import recorded_hosts
 from hpcelastic.slurm.executor import AgentExecutor
 from hpcelastic.storage import files
 from hpcelastic.storage.paths import RunPaths
@@ -69,12 +70,13 @@ def _without_bad_nodes(config: JobConfig, paths: RunPaths) -> JobConfig:
 
 def _hosts_to_exclude(config: JobConfig, paths: RunPaths) -> set[str]:
     """Return the bad hosts and the drained hosts of a run. Its backend is opened only if there may be some."""
+    recorded = recorded_hosts(paths, config.health, config.slurm.partition)
     versions, incidents = files.names(paths.register), files.names(paths.incidents)
     if not versions and not incidents:
-        return set()
+        return recorded
     with contextlib.closing(open_backend(paths)) as backend:
         bad = excluded_nodes(paths, backend, config.health.half_life) if config.health.exclude else ()
-        return {*bad, *(_drained_hosts(backend) if versions else ())}
+        return {*recorded, *bad, *(_drained_hosts(backend) if versions else ())}
 
 
 def _drained_hosts(backend: Backend) -> set[str]:
@@ -169,11 +171,16 @@ def _parameters(config: JobConfig, elements: int | None) -> dict[str, Any]:
         "time": minutes(slurm.time) if slurm.time else None,
         "srun_args": [*step, *as_words(flags(slurm.srun_options))],
         "additional_parameters": {
-            **({"no-kill": True} if elements is None else {}),
+            **(_options_of_allocations(slurm) if elements is None else {}),
             **_additional_parameters(slurm, min_nodes, max_nodes),
         },
         **{key: value for key, value in optional.items() if value is not None},
     }
+
+
+def _options_of_allocations(slurm: SlurmSettings) -> dict[str, Any]:
+    """Return the options that only a job of several nodes has."""
+    return {"no-kill": True, **({} if slurm.segment is None else {"segment": slurm.segment})}
 
 
 def _additional_parameters(slurm: SlurmSettings, min_nodes: int, max_nodes: int) -> dict[str, Any]:

@@ -304,14 +304,24 @@ def _replace(draft: Path, path: Path, data: bytes) -> None:
         try:
             os.replace(draft, path)
         except OSError as error:
-            # Only this process moves the draft. If it is missing, an earlier attempt has moved it and the reply was
-            # lost; this client may not see the moved file yet.
-            moved = failed and error.errno == errno.ENOENT and exists(path.parent)
+            # Only this process moves the draft. If it is missing, an earlier request has moved it and its reply was
+            # lost; this client may not see the moved file yet. The kernel, too, repeats a request after ESTALE.
+            missing = error.errno == errno.ENOENT and exists(path.parent)
+            moved = missing and (failed or _await_content(path, data))
             failed = True
             if not moved and not (may_have_succeeded(error) and read(path) == data):
                 raise
 
     retry(attempt)
+
+
+def _await_content(path: Path, data: bytes) -> bool:
+    """Wait until this client sees that ``path`` has the content ``data``. Return False if that takes too long."""
+    for pause in poll_delays(NEGATIVE_CACHE_TIMEOUT):
+        if read(path) == data:
+            return True
+        time.sleep(pause)
+    return False
 
 
 def _try_link(draft: Draft) -> LinkResult:

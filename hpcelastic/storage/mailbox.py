@@ -6,16 +6,15 @@ one process gets each message, and writes an answer. The group cannot change or 
 
 import contextlib
 import os
-import pwd
 import re
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hpcelastic.storage import files, modes
+from hpcelastic.storage.foreign import read_foreign
 from hpcelastic.storage.paths import RunPaths
 
 MAX_SIZE = 4096
@@ -90,10 +89,10 @@ class Mailbox:
         except OSError:  # another process has taken it, or it is a directory of another user
             return None
         with contextlib.suppress(OSError):
-            message = _read(taken)
-            if message is None:
+            read = read_foreign(taken, MAX_SIZE)
+            if read is None:
                 os.unlink(taken)
-            return message
+            return None if read is None else Message(name, read.uid, read.data)
         return None
 
     # For a member of the group
@@ -118,28 +117,3 @@ class Mailbox:
 
     def _answer(self, name: str) -> Path:
         return self._paths.answers / name
-
-
-def owner_of(path: Path) -> str:
-    """Return the name of the owner of a file. Raises OSError."""
-    return user_name(path.stat().st_uid)
-
-
-def user_name(uid: int) -> str:
-    """Return the name of a user, or a text with the number of one that has no name, as in some containers."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user {uid}"
-
-
-def _read(path: Path) -> Message | None:
-    """Return the message in a file; None if ``path`` is no regular file. Raises OSError."""
-    if not stat.S_ISREG(path.lstat().st_mode):
-        return None
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        status = os.fstat(fd)
-        return Message(path.name, status.st_uid, os.read(fd, MAX_SIZE) if status.st_size <= MAX_SIZE else None)
-    finally:
-        os.close(fd)

@@ -14,7 +14,9 @@ from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.errors import StoreError
+from hpcelastic.health.finding import CheckFinding
 from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record
+from hpcelastic.health.node_record import NodeRecord
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.settings import Settings
@@ -91,12 +93,46 @@ def test_a_node_that_fails_its_check_reports_it_and_ends(paths: RunPaths, clock:
 
 def test_an_excluded_node_waits_until_it_is_forgiven(paths: RunPaths, clock: Clock) -> None:
     out(paths)
-    clock.happens = lambda: forgive(paths)
+    clock.happens = lambda: forgive(paths.incidents)
     assert admit_node(paths, clock) is None
     assert clock.now == NOW + admission._POLL_INTERVAL
     assert clock.reported[0] == "this node had problems recently: check failed just now: it smokes"
     assert clock.reported[1].startswith("it is excluded for 60 min; to admit it now: hpcelastic forgive ")
     assert [lease.member.node_state for lease in read_leases(paths.leases).values()] == [NodeState.LEFT]
+
+
+def test_a_node_that_another_run_has_recorded_waits(paths: RunPaths, clock: Clock, tmp_path: Path) -> None:
+    (directory := tmp_path / "nodes").mkdir()
+    shared = NodeRecord(directory)
+    shared.add(Incident("n1", IncidentKind.HARDWARE, "it smokes", NOW), Path("/runs/other"))
+    clock.happens = lambda: shared.forgive(["n1"])
+    clock.now = time.time()
+    assert admit_node(paths, clock, shared_record=str(directory)) is None
+    assert "it smokes (recorded by " in clock.reported[0] and ", run /runs/other)" in clock.reported[0]
+    assert clock.reported[-1] == "this node is admitted again"
+
+
+FAULTS = {
+    "the machine": ([CheckFinding("GPUs", "GPU 1 has 3 uncorrected ECC errors", "drain it", of_machine=True)], ["n1"]),
+    "this job": ([CheckFinding("disk", "/tmp has 3 MiB free", "remove files")], []),
+    "a warning": ([CheckFinding("clock", "it is late", "set it", bad=False, of_machine=True)], []),
+}
+
+
+@pytest.mark.parametrize(("findings", "shared"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_of_the_machine_is_recorded_for_the_runs_of_others(
+    findings: list[CheckFinding],
+    shared: list[str],
+    paths: RunPaths,
+    clock: Clock,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (directory := tmp_path / "nodes").mkdir()
+    monkeypatch.setattr(admission, "check_node", lambda context: findings)
+    status = admit_node(paths, clock, check=True, shared_record=str(directory))
+    assert status == (EXIT_UNFIT if findings[0].bad else None)
+    assert [entry.node for entry in NodeRecord(directory).entries()] == shared
 
 
 def test_an_excluded_node_waits_until_the_run_has_ended(paths: RunPaths, clock: Clock) -> None:
@@ -155,7 +191,7 @@ def test_a_waiting_node_waits_for_a_failed_directory(
 
     def fails_once(_: Backend) -> None:
         monkeypatch.setattr(admission, "read_state", read)
-        forgive(paths)
+        forgive(paths.incidents)
         raise admission.StoreError("no answer")
 
     monkeypatch.setattr(admission, "read_state", fails_once)

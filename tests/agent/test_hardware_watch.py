@@ -14,6 +14,7 @@ from hpcelastic.agent.hardware_watch import HardwareWatch
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.health.hardware import HardwareFinding, HardwareSeverity
 from hpcelastic.health.incidents import read_incidents
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase, State, participant
 from hpcelastic.storage.paths import RunPaths
@@ -74,7 +75,8 @@ class Node:
             log=self.events.append,
             leave=lambda notice, polls: self.notices.append((notice, polls)),
         )
-        self.recorder = IncidentRecorder(self.paths, None, members[0], enabled=enabled)  # type: ignore[arg-type]
+        health = HealthSettings(exclude=enabled)
+        self.recorder = IncidentRecorder(self.paths, None, members[0], health)  # type: ignore[arg-type]
         round = State("r", settings, Phase.RUNNING, 1, tuple(map(participant, members)))
         self.recorder.observe(round)
         self.node = FaultyNode(session, self.recorder, lambda line: None)

@@ -10,6 +10,7 @@ import pytest
 from hpcelastic.agent.incident_recorder import IncidentRecorder
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.health.incidents import IncidentKind, read_incidents
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, Participant, Phase, State
 from hpcelastic.storage.paths import RunPaths
@@ -33,7 +34,7 @@ def watch(tmp_path: Path) -> Watching:
 
     def watch(*states: State, enabled: bool = True) -> dict[str, tuple[str, int]]:
         paths = RunPaths(tmp_path / "run")
-        incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=enabled)
+        incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, HealthSettings(exclude=enabled))
         for seen in states:
             incident_recorder.observe(seen)
         incident_recorder.close(10.0)
@@ -65,7 +66,7 @@ def test_the_recorder_may_be_disabled(watch: Watching) -> None:
 
 def test_a_failure_of_the_hardware_is_recorded(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
-    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=True)
+    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, HealthSettings())
     assert incident_recorder.record_failure(failure("ZeroDivisionError: division by zero")) is None
     assert (
         incident_recorder.record_failure(failure("CUDA error: uncorrectable ECC error encountered"))
@@ -80,7 +81,7 @@ def test_a_failure_of_the_hardware_is_recorded(tmp_path: Path) -> None:
 def test_an_incident_names_the_shared_machine(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     incident_recorder = IncidentRecorder(
-        paths, FileBackend(paths), replace(HERE, node="n1_2@0-a", host="n1"), enabled=True
+        paths, FileBackend(paths), replace(HERE, node="n1_2@0-a", host="n1"), HealthSettings()
     )
     incident_recorder.record_failure(failure("CUDA error: uncorrectable ECC error encountered"))
     incident_recorder.close(10.0)
@@ -92,7 +93,7 @@ def test_a_directory_that_cannot_be_written_is_no_error(tmp_path: Path, monkeypa
     monkeypatch.setattr(threading, "excepthook", raised.append)
     (tmp_path / "run").write_text("a file")
     paths = RunPaths(tmp_path / "run")
-    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, enabled=True)
+    incident_recorder = IncidentRecorder(paths, FileBackend(paths), HERE, HealthSettings())
     assert incident_recorder.record_failure(failure("uncorrectable ECC error")) is IncidentKind.HARDWARE
     incident_recorder.close(TIMEOUT)
     assert raised == []

@@ -14,6 +14,16 @@ _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add 
 
 
 @cache
+def slurm_version() -> tuple[int, int]:
+    """Return the release of the SLURM of this machine, such as (24, 11); (0, 0) if there is none."""
+    if not shutil.which("slurmctld"):
+        return 0, 0
+    printed = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, check=True).stdout
+    year, month, *_ = printed.split()[-1].split(".")  # "slurm-wlm 24.11.5"
+    return int(year), int(month)
+
+
+@cache
 def why_unavailable() -> str | None:
     """Return None if a cluster can start here, else the reason and the remedy."""
     if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH

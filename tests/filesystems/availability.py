@@ -17,6 +17,8 @@ from tests.filesystems.uml import needs_shim
 _NAMESPACES = ("ip", "unshare", "nsenter", "setpriv")
 _NFS = ("linux.uml", "modprobe", "mount.nfs", "rpcbind", "rpc.statd", "rpc.mountd", "rpc.nfsd", "exportfs")
 _MOOSEFS = ("mfsmaster", "mfschunkserver", "mfsmount")
+_GLUSTERFS = ("glusterd", "gluster", "glusterfs")
+_CEPHFS = ("ceph", "ceph-mon", "ceph-osd", "ceph-mds", "ceph-fuse", "monmaptool")
 _PROBE = "mount -t tmpfs probe /dev/shm && ip link add b0 type bridge && ip link add v0 type veth peer name v1"
 _TAP = f"{_PROBE} && ip tuntap add t0 mode tap"
 
@@ -34,6 +36,18 @@ def why_no_moosefs() -> str | None:
     return _missing((*_NAMESPACES, *_MOOSEFS)) or why_no_fuse() or _no_rights(_PROBE)
 
 
+@cache
+def why_no_glusterfs() -> str | None:
+    """Return None if GlusterFS can start here, else the reason and the remedy."""
+    return _missing((*_NAMESPACES, *_GLUSTERFS), " --weekly") or why_no_fuse() or _no_rights(_PROBE)
+
+
+@cache
+def why_no_cephfs() -> str | None:
+    """Return None if CephFS can start here, else the reason and the remedy."""
+    return _missing((*_NAMESPACES, *_CEPHFS), " --weekly") or why_no_fuse() or _no_rights(_PROBE)
+
+
 def require(reason: str | None) -> None:
     """Skip the test if there is a ``reason``. If CI is set, fail."""
     if reason and os.environ.get("CI"):
@@ -42,9 +56,9 @@ def require(reason: str | None) -> None:
         pytest.skip(reason)
 
 
-def _missing(programs: tuple[str, ...]) -> str | None:
+def _missing(programs: tuple[str, ...], option: str = "") -> str | None:
     missing = [program for program in programs if not shutil.which(program)]
-    return f"{', '.join(missing)} not found: run tests/install_system.sh as root" if missing else None
+    return f"{', '.join(missing)} not found: run tests/install_system.sh{option} as root" if missing else None
 
 
 def _no_rights(probe: str) -> str | None:

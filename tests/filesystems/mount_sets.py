@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TypeAlias
 
 from tests.filesystems.anomalies import ALL, NAMES, Anomalies, Fault
-from tests.filesystems.availability import why_no_moosefs, why_no_nfs
+from tests.filesystems.availability import why_no_cephfs, why_no_glusterfs, why_no_moosefs, why_no_nfs
+from tests.filesystems.cephfs import cephfs_mounts
 from tests.filesystems.clients import Client, MountSet, local, started
+from tests.filesystems.glusterfs import glusterfs_mounts
 from tests.filesystems.moosefs import moosefs_mounts
 from tests.filesystems.mounts import faulty_mounts, why_no_fuse
 from tests.filesystems.nfs import nfs_mounts
@@ -53,6 +55,9 @@ class Source:
     fails: bool = False
     """Whether operations fail at random."""
 
+    weekly: bool = False
+    """Whether it is tested once a week only."""
+
 
 @contextmanager
 def _folder(name: str, parent: str | None) -> Iterator[Mapping[str, MountSet]]:
@@ -70,8 +75,8 @@ def _faulty(name: str, anomalies: Anomalies, shared_locks: bool) -> Iterator[Map
 
 
 @contextmanager
-def _moosefs() -> Iterator[Mapping[str, MountSet]]:
-    with moosefs_mounts() as shared:
+def _one(opened: Callable[[], AbstractContextManager[MountSet]]) -> Iterator[Mapping[str, MountSet]]:
+    with opened() as shared:
         yield {shared.name: shared}
 
 
@@ -79,6 +84,12 @@ def _fuse(name: str, description: str, anomalies: Anomalies, *, shared_locks: bo
     group = Group(name, partial(_faulty, name, anomalies, shared_locks), why_no_fuse)
     fails = any(fault.operations == ALL for fault in anomalies.faults)
     return Source(name, description, group, max(anomalies.data, anomalies.attributes), anomalies.listings > 0, fails)
+
+
+def _distributed(
+    name: str, opened: Callable[[], AbstractContextManager[MountSet]], why_unavailable: Callable[[], str | None]
+) -> Group:
+    return Group(name, partial(_one, opened), why_unavailable, slow=True)
 
 
 def _no_tmpfs() -> str | None:
@@ -133,9 +144,19 @@ REMOTE = (
     Source(
         "NFSv3", "clients compare the time of a directory's last change, which advances in ticks", _NFS, staleness=3
     ),
-    Source("NFSv3 nolock", "the same, with locks that exclude on one client only", _NFS, staleness=3),
+    Source(  # weekly: it differs from NFSv3 in locks only, on which nothing depends
+        "NFSv3 nolock", "the same, with locks that exclude on one client only", _NFS, staleness=3, weekly=True
+    ),
     Source("NFSv4.2", "Linux server and clients, default options", _NFS, staleness=3),
-    Source("MooseFS", "default options", Group("moosefs", _moosefs, why_no_moosefs, slow=True), staleness=3),
+    Source("MooseFS", "default options", _distributed("moosefs", moosefs_mounts, why_no_moosefs), staleness=3),
+    Source(
+        "GlusterFS",
+        "one brick, default options",
+        _distributed("glusterfs", glusterfs_mounts, why_no_glusterfs),
+        staleness=3,
+        weekly=True,
+    ),
+    Source("CephFS", "ceph-fuse, default options", _distributed("cephfs", cephfs_mounts, why_no_cephfs), weekly=True),
 )
 
 SOURCES = (*LOCAL, *LYING, *REMOTE)

@@ -40,12 +40,10 @@ class Started:
         return self.groups[name][source.name]
 
     def _start(self, group: Group, request: pytest.FixtureRequest) -> Mapping[str, MountSet]:
-        if group.name == "nfs":  # other tests use the same server
-            return request.getfixturevalue("nfs")  # type: ignore[no-any-return]  # what the fixture yields
-        if group.name == "moosefs":
-            mounts: MountSet = request.getfixturevalue("moosefs")
-            return {mounts.name: mounts}
-        return self.running.enter_context(group.opened())
+        if group.name not in ("nfs", "moosefs", "glusterfs", "cephfs"):
+            return self.running.enter_context(group.opened())
+        mounts = request.getfixturevalue(group.name)  # other tests use the same servers
+        return {mounts.name: mounts} if isinstance(mounts, MountSet) else mounts
 
 
 @pytest.fixture(scope="session")
@@ -54,20 +52,16 @@ def started_filesystems() -> Iterator[Started]:
         yield Started({}, running)
 
 
-_WEEKLY = "NFSv3 nolock"
-"""It differs from NFSv3 in locks only, on which nothing depends."""
-
-
 def _starts_slowly(source: Source) -> bool:
     return source.group.slow
 
 
 def on(nightly: Callable[[Source], bool] = _starts_slowly, sources: Iterable[Source] = SOURCES) -> list[Any]:
-    """Return parameters for the fixture `shared`: these filesystems, some of them only at night, one once a week."""
+    """Return parameters for the fixture `shared`: these filesystems, some of them only at night, or once a week."""
 
     def marks(source: Source) -> list[pytest.MarkDecorator]:
         group = pytest.mark.xdist_group(source.group.name)
-        if source.name == _WEEKLY:
+        if source.weekly:
             return [group, pytest.mark.weekly]
         return [group, pytest.mark.nightly] if nightly(source) else [group]
 

@@ -7,15 +7,20 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.filesystems.availability import require, why_no_moosefs, why_no_nfs
+from tests.filesystems.availability import require, why_no_cephfs, why_no_glusterfs, why_no_moosefs, why_no_nfs
 
 pytestmark = pytest.mark.nightly
 
-REASONS = [pytest.param(why_no_nfs, id="NFS"), pytest.param(why_no_moosefs, id="MooseFS")]
+REASONS = {
+    "NFS": (why_no_nfs, "tests/install_system.sh as root"),
+    "MooseFS": (why_no_moosefs, "tests/install_system.sh as root"),
+    "GlusterFS": (why_no_glusterfs, "tests/install_system.sh --weekly as root"),
+    "CephFS": (why_no_cephfs, "tests/install_system.sh --weekly as root"),
+}
 
 
 def forget() -> None:
-    for why in (why_no_nfs, why_no_moosefs):
+    for why, _ in REASONS.values():
         why.cache_clear()
 
 
@@ -27,13 +32,13 @@ def fresh() -> Iterator[None]:
     forget()
 
 
-@pytest.mark.parametrize("why", REASONS)
+@pytest.mark.parametrize(("why", "remedy"), REASONS.values(), ids=REASONS)
 def test_the_reason_names_missing_programs_and_the_remedy(
-    monkeypatch: pytest.MonkeyPatch, fresh: None, why: Callable[[], str | None]
+    monkeypatch: pytest.MonkeyPatch, fresh: None, why: Callable[[], str | None], remedy: str
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     reason = why()
-    assert reason and "unshare" in reason and "tests/install_system.sh" in reason
+    assert reason and "unshare" in reason and reason.endswith(remedy)
 
 
 @pytest.mark.parametrize("ci", ["", "1"], ids=["here", "in continuous integration"])

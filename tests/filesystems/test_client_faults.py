@@ -68,14 +68,16 @@ def dead(client: Faulty) -> Iterator[None]:
 NFS = ("NFSv3", "NFSv4.0", "NFSv4.2")
 SETS = [
     *(pytest.param(name, marks=pytest.mark.xdist_group("nfs")) for name in NFS),
-    pytest.param("MooseFS", marks=pytest.mark.xdist_group("moosefs")),
+    pytest.param("moosefs", marks=pytest.mark.xdist_group("moosefs")),
+    pytest.param("glusterfs", marks=[pytest.mark.xdist_group("glusterfs"), pytest.mark.weekly]),
 ]
+"""Not CephFS: a lost client keeps its capabilities for a minute, and meanwhile no other client can use its files."""
 
 
 @pytest.fixture(params=SETS)
 def shared(request: pytest.FixtureRequest) -> MountSet:
-    if request.param == "MooseFS":
-        mounts: MountSet = request.getfixturevalue("moosefs")
+    if request.param not in NFS:
+        mounts: MountSet = request.getfixturevalue(request.param)
         return mounts
     sets: dict[str, MountSet] = request.getfixturevalue("nfs")
     if request.param not in sets:
@@ -129,7 +131,8 @@ def test_commits_continue_without_the_lost_holder_of_the_lock(shared: Any, folde
             report = commits(other, folder)
     assert report["numbers"] == list(range(1, COMMITS + 1))
     first, *later = report["seconds"]
-    assert first >= LOCK_TIMEOUT
+    released = shared.name == "GlusterFS" and disturbed is dead  # its server sees the end of the connection
+    assert first >= LOCK_TIMEOUT or released
     assert statistics.median(later) < LOCK_TIMEOUT
 
 

@@ -64,6 +64,8 @@ EXPECTED = {
     "NFSv3 nolock": Expected({"names polled by open": HANDLED}),
     "NFSv4.2": Expected({"names polled by open": HANDLED}),  # late modification times depend on the load
     "MooseFS": Expected({}),
+    "GlusterFS": Expected({}),
+    "CephFS": Expected({}),
 }
 
 

@@ -126,6 +126,7 @@ WRONG = {
     "timeout": ({"timeout": 0.0}, r"health\.timeout is 0\.0; it must be"),
     "half_life": ({"half_life": float("inf")}, r"health\.half_life is inf"),
     "command": ({"command": " "}, r"health\.command is empty"),
+    "shared_record": ({"shared_record": "nodes"}, r"health\.shared_record is 'nodes'; write an absolute path"),
 }
 
 

@@ -9,6 +9,7 @@ import pytest
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.health.incidents import Incident, IncidentKind, forgive, read_incidents, record, record_lost
 from hpcelastic.health.memory import excluded_nodes, node_verdicts, record_losses
+from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State
 from hpcelastic.storage import files
@@ -29,7 +30,7 @@ def incident(host: str, when: float = 1.0) -> Incident:
 
 def test_without_records_there_are_no_incidents(paths: RunPaths) -> None:
     assert read_incidents(paths) == ()
-    assert forgive(paths) == ()
+    assert forgive(paths.incidents) == set()
 
 
 def test_incidents_are_found_by_node_and_time(paths: RunPaths) -> None:
@@ -51,11 +52,11 @@ def test_invalid_records_are_ignored(paths: RunPaths) -> None:
 def test_forgiving_removes_the_effect_of_earlier_incidents(paths: RunPaths) -> None:
     for host in ("n1", "n1", "n2", "a/b"):
         record(paths, incident(host))
-    assert forgive(paths, ["n1", "n9"]) == ("n1",)
+    assert forgive(paths.incidents, ["n1", "n9"]) == {"n1"}
     assert {one.host for one in read_incidents(paths)} == {"n2", "a/b"}
     record(paths, incident("n1", 5.0))
     assert read_incidents(paths, "n1") == (incident("n1", 5.0),)
-    assert forgive(paths) == ("a-b", "n1", "n2")
+    assert forgive(paths.incidents) == {"a-b", "n1", "n2"}
     assert read_incidents(paths) == ()
     assert len(os.listdir(paths.incidents)) == 10, "the records stay readable"
 
@@ -127,4 +128,4 @@ def test_nodes_that_were_lost_between_two_rounds(
 
 def test_a_single_loss_excludes_no_node(paths: RunPaths) -> None:
     record_lost(paths, "n1", 1, "was lost in round 1")
-    assert not node_verdicts(paths, HALF_LIFE)["n1"].out
+    assert not node_verdicts(paths, HealthSettings())["n1"].out

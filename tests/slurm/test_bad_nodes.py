@@ -112,6 +112,26 @@ def test_a_node_with_broken_gpus_is_left_out_until_it_is_forgiven(
     assert site.job("3")["ExcNodeList"] == "(null)"
 
 
+def test_the_runs_of_all_users_of_a_record_leave_out_a_broken_node(
+    site: SlurmCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory := Path("nodes").absolute()).mkdir(mode=0o700)
+    shared = {"health__shared_record": str(directory)}
+    assert new_output(hpcelastic.submit("job.yaml", **shared)) == ["n1 4", "n1 4", "n2 4", "n2 4"]
+    site.wait_job("1", "COMPLETED")
+    assert main(["nodes", "--record", str(directory)]) == 0
+    assert "n3  out for 60 min   incidents: 1, users: 1, runs: 1; check failed" in capsys.readouterr().out
+
+    assert hpcelastic.submit("job.yaml", run__name="other", **shared).wait(ENDED).phase == "succeeded"
+    assert site.job("2")["ExcNodeList"] == "n3"
+    site.wait_job("2", "COMPLETED")
+
+    Path("broken").write_text("none")
+    assert main(["nodes", "--record", str(directory), "n3", "--forgive"]) == 0
+    assert hpcelastic.submit("job.yaml", run__name="third", **shared).wait(ENDED).phase == "succeeded"
+    assert site.job("3")["ExcNodeList"] == "(null)"
+
+
 def test_an_excluded_node_waits_and_joins_when_it_is_forgiven(site: SlurmCluster) -> None:
     Path("broken").write_text("none")
     Path("say.py").write_text("import os, time\nwhile not os.path.exists('enough'): time.sleep(0.1)")

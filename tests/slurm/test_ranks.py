@@ -21,7 +21,7 @@ from hpcelastic.rendezvous.run import read_state
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
-from tests.cluster import SlurmCluster
+from tests.cluster import SlurmCluster, slurm_version
 
 WORKER = """\
 import json, os, pathlib, time
@@ -48,7 +48,7 @@ class Site:
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
         self.work = cluster.path / "work"
-        (self.work / "told").mkdir(parents=True)
+        (self.work / "told").mkdir(parents=True, exist_ok=True)
         (self.work / "worker.py").write_text(WORKER)
         self.run = RunPaths(self.work / "runs" / "shared")
 
@@ -86,7 +86,8 @@ class Site:
     def until(self, what: str, look: Callable[[], object]) -> object:
         deadline = time.monotonic() + TIMEOUT
         while not (found := look()):
-            outputs = "\n".join(path.read_text(errors="replace") for path in self.cluster.path.glob("job-*.out"))
+            logs = [*self.cluster.path.glob("job-*.out"), *self.run.slurm.glob("*_log.out")]
+            outputs = "\n".join(path.read_text(errors="replace") for path in logs)
             assert time.monotonic() < deadline, f"waited {TIMEOUT:g} s for {what}:\n{outputs}"
             time.sleep(0.1)
         return found
@@ -124,12 +125,9 @@ nodes: {min: 2, max: 4, spares: 1, multiple: 2, within: switch}
 
 
 def test_each_group_of_nodes_stays_under_one_switch(
-    fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
+    fresh_cluster: Callable[..., SlurmCluster], enter: Callable[[SlurmCluster], SlurmCluster]
 ) -> None:
-    site = Site(fresh_cluster(nodes=5, topology=TREE))
-    for name, value in site.cluster.env.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(site.work)
+    site = Site(enter(fresh_cluster(nodes=5, topology=TREE)))
     Path("job.yaml").write_text(GROUPS)
     run = hpcelastic.submit("job.yaml")
     first = site.until_round(lambda state: len(state.participants) == 4)
@@ -143,6 +141,25 @@ def test_each_group_of_nodes_stays_under_one_switch(
     third = site.until_round(lambda state: state.round > second.round)
     assert groups_of(third) == [group for group in groups_of(second) if "n1" not in group]
     assert [name_of(node) for node in third.standbys] == ["n1"], "n1 makes no group alone"
+    site.finish()
+    assert run.wait(TIMEOUT).phase == "succeeded"
+
+
+BLOCKS = "BlockName=b1 Nodes=n[1-2]\nBlockName=b2 Nodes=n[3-4]\nBlockSizes=2\n"
+
+
+@pytest.mark.skipif(slurm_version() < (24, 5), reason="topology/block with --segment needs SLURM 24.05")
+def test_each_group_of_nodes_stays_in_one_block(
+    fresh_cluster: Callable[..., SlurmCluster], enter: Callable[[SlurmCluster], SlurmCluster]
+) -> None:
+    site = Site(enter(fresh_cluster(nodes=4, topology=BLOCKS, extra_conf="TopologyPlugin=topology/block")))
+    # Of a range of nodes, SLURM allocates only the fewest with topology/block.
+    text = GROUPS.replace("min: 2, max: 4, spares: 1", "min: 4, max: 4").replace("switch", "block")
+    Path("job.yaml").write_text(f"{text}slurm: {{segment: 2}}\n")
+    run = hpcelastic.submit("job.yaml")
+    first = site.until_round(lambda state: True)
+    assert {p.name: p.topology for p in first.participants} == {"n1": "b1", "n2": "b1", "n3": "b2", "n4": "b2"}
+    assert sorted(map(sorted, groups_of(first))) == [["n1", "n2"], ["n3", "n4"]]
     site.finish()
     assert run.wait(TIMEOUT).phase == "succeeded"
 

@@ -26,6 +26,7 @@ from hpcelastic.cli import main
 from hpcelastic.config import SlurmSettings
 from hpcelastic.errors import ConfigError, InternalError, RunFailed, SlurmError
 from hpcelastic.health.incidents import Incident, IncidentKind, record
+from hpcelastic.health.node_record import NodeRecord
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import NodeState
 from hpcelastic.rendezvous.run import close_run, open_run
@@ -191,6 +192,7 @@ KEYS = {
     "memory": ("slurm.memory=64G", {"--mem=64G"}),
     "constraint": ("slurm.constraint=a&b", {"--constraint='a&b'"}),
     "exclude": ("slurm.exclude=n[1-2]", {"--exclude='n[1-2]'"}),
+    "segment": ("slurm.segment=2", {"--segment=2"}),
     "requeue": ("slurm.requeue=false", {"--no-requeue"}),
     "max_requeues": ("slurm.max_requeues=3", set()),
     "warning": ("slurm.warning=60", {"--signal=USR2@60"}),
@@ -438,6 +440,47 @@ def test_the_server_is_asked_for_the_nodes_of_a_run_with_incidents(monkeypatch: 
     record(paths, Incident("a", IncidentKind.CHECK, "", time.time()))
     assert "#SBATCH --exclude=a\n" in sbatch_text(config, paths)
     assert (server.readers, server.open) == (1, 1)
+
+
+# ------------------------------------------------------------------------------------------- nodes that others recorded
+
+RECORDED = {
+    "of this cluster": ({"n1", "n2", "n3"}, "#SBATCH --exclude=n4,n2\n"),
+    "of another cluster": ({"a1", "a2"}, "#SBATCH --exclude=n4\n"),
+    "all of the partition": ({"n2"}, "#SBATCH --exclude=n4\n"),
+    "unknown, because SLURM does not answer": (None, "#SBATCH --exclude=n4\n"),
+}
+
+
+@pytest.mark.parametrize(("cluster", "expected"), RECORDED.values(), ids=RECORDED)
+def test_the_nodes_that_other_runs_have_recorded_are_excluded(
+    cluster: set[str] | None, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+
+    def node_names(partition: str | None) -> set[str]:
+        asked.append(partition)
+        if cluster is None:
+            raise SlurmError("sinfo: no answer")
+        return cluster
+
+    monkeypatch.setattr("hpcelastic.slurm.scheduler.node_names", node_names)
+    Path("nodes").mkdir(mode=0o700)
+    more = (f"health.shared_record={Path('nodes').absolute()}", "slurm.exclude=n4", "slurm.partition=gpu")
+    config = resolve("job.yaml", more)
+    paths = prepare(config)
+    assert "#SBATCH --exclude=n4\n" in sbatch_text(config, paths)
+    assert asked == [], "SLURM is not asked without need"
+    NodeRecord(Path("nodes")).add(Incident("n2", IncidentKind.HARDWARE, "it smokes", time.time()), Path("/runs/other"))
+    assert expected in sbatch_text(config, paths)
+    assert asked == ["gpu"]
+    assert "#SBATCH --exclude=n4\n" in sbatch_text(resolve("job.yaml", (*more, "health.exclude=false")), paths)
+
+
+def test_a_record_that_cannot_be_used_is_refused_before_a_run() -> None:
+    with pytest.raises(ConfigError, match="the shared record of nodes /absent/nodes is no directory"):
+        prepare(resolve("job.yaml", ("health.shared_record=/absent/nodes",)))
+    assert not Path("run").exists()
 
 
 # ------------------------------------------------------------------------------------------ the environment of a task
@@ -743,7 +786,7 @@ def test_sbatch_accepts_the_option_of_every_key(
     fresh_cluster: Callable[..., SlurmCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = login(fresh_cluster(nodes=4, gpus=2), monkeypatch)
-    leave_out = {"constraint", "gpus_per_node", "partition"}  # the cluster has nothing of this name
+    leave_out = {"constraint", "gpus_per_node", "partition", "segment"}  # the cluster has nothing of this name
     given = [override for key, (override, _) in KEYS.items() if key not in leave_out]
     given += ["slurm.partition=main", "slurm.gpus_per_node=2", "slurm.memory=1G", "slurm.options.exclusive=true"]
     cluster.run("sbatch", "--test-only", stdin=text_of(*given))

@@ -281,6 +281,25 @@ def test_a_replacement_that_fails_after_it_succeeded_has_succeeded(
     assert files.read(tmp_path / "a") == b"mine"
 
 
+@pytest.mark.parametrize("before", [b"old", None], ids=["old content", "no name"])
+def test_a_replacement_that_the_kernel_has_repeated_is_seen_late(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
+) -> None:
+    read, stale = files.read, [before] * 3
+    monkeypatch.setattr(os, "replace", after(os.replace, errno.ENOENT))
+    monkeypatch.setattr(files, "read", lambda path: stale.pop() if stale else read(path))
+    files.publish(tmp_path / "a", b"mine")
+    assert (tmp_path / "a").read_bytes() == b"mine" and not stale
+
+
+def test_a_draft_that_was_removed_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "NEGATIVE_CACHE_TIMEOUT", 0.05)
+    monkeypatch.setattr(os, "replace", lambda draft, path: os.unlink(draft) or failing(errno.ENOENT)())
+    with pytest.raises(StoreError, match="No such file or directory"):
+        files.publish(tmp_path / "a", b"mine")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE], ids=errno.errorcode.get)
 def test_a_removal_that_fails_after_it_succeeded_has_succeeded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
