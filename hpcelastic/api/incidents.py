@@ -1,8 +1,10 @@
 """The recorded incidents of nodes, as the user of a run sees and forgives them."""
 
+import contextlib
 from collections.abc import Collection, Mapping
 
 from hpcelastic.config.codec import decode
+from hpcelastic.errors import ConfigError
 from hpcelastic.health.memory import forgive_nodes, node_verdicts
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.health.verdict import NodeVerdict
@@ -27,5 +29,8 @@ def bad_nodes(paths: RunPaths) -> str:
 
 
 def _health(paths: RunPaths) -> HealthSettings:
-    config = files.read_json(paths.config)  # a run without a job file has no config.json
-    return HealthSettings() if config is None else decode(config).health
+    """Return the settings of a run; the defaults if it has no job file, or that of another version."""
+    config = files.read_json(paths.config)
+    with contextlib.suppress(ConfigError):
+        return HealthSettings() if config is None else decode(config).health
+    return HealthSettings()
