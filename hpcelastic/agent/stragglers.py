@@ -5,18 +5,17 @@ of rank 0 compares those of all ranks.
 """
 
 import contextlib
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from hpcelastic.agent.periodic import PeriodicTask
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.settings import StragglerSettings
 from hpcelastic.agent.stacks import WorkersOfRound
 from hpcelastic.agent.watchdog import Watchdog
 from hpcelastic.agent.worker import Worker
-from hpcelastic.errors import StoreError
 from hpcelastic.health.stragglers import WorkFraction, stragglers
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.events import StragglersFound
@@ -109,8 +108,7 @@ class StragglerWatch:
         self._workers: dict[int, FractionMeter] = {}
         """The fractions of the workers of the round, by rank."""
 
-        self._next = 0.0
-        self._thread: threading.Thread | None = None
+        self._task = PeriodicTask("stragglers", self._seconds / _CHECKS, clock)
         self._published = _NodeFractions(0, ())
         self._number = 0
         """Number of the files that were published; the number of the newest one."""
@@ -131,7 +129,7 @@ class StragglerWatch:
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the next check; None if there is nothing to watch."""
-        return None if self._state is None else max(0.0, self._next - self._clock())
+        return self._task.seconds_left()
 
     def observe(self, state: State) -> None:
         """Take account of the newest state of the run."""
@@ -139,26 +137,20 @@ class StragglerWatch:
         here = any(participant.node == self._session.member.node for participant in state.participants)
         runs = self._settings.action != "ignore" and state.phase is Phase.RUNNING and here
         self._state = state if runs and sum(p.local_world_size for p in state.participants) > 1 else None
-        if self._state is not None and (before is None or before.round != state.round):
+        begins = self._state is not None and (before is None or before.round != state.round)
+        if begins:
             self._workers = {}
-            self._next = self._clock() + self._seconds / _CHECKS
+        self._task.plan(self._state is not None, anew=begins)
 
     def check(self, found: WorkersOfRound) -> None:
         """Publish and compare fractions if that is due. Returns at once."""
         state, now = self._state, self._clock()
-        if state is None or now < self._next:
-            return
-        self._next = now + self._seconds / _CHECKS
-        if found.round != state.round:
-            return  # they are starting
+        if state is None or not self._task.is_due() or found.round != state.round:
+            return  # workers of another round are starting
         fractions = tuple(fraction for worker in found.workers if (fraction := self._fraction(worker, now)) is not None)
         ours = _NodeFractions(state.round, fractions)
-        if self._thread is not None and self._thread.is_alive():
-            return
-        if self._compares(state) or _differ(self._published, ours):
-            arguments = (state, ours)
-            self._thread = threading.Thread(target=self._exchange, args=arguments, name="stragglers", daemon=True)
-            self._thread.start()
+        if not self._task.runs and (self._compares(state) or _differ(self._published, ours)):
+            self._task.begin(lambda: self._exchange(state, ours))
 
     def _fraction(self, worker: Worker, now: float) -> WorkFraction | None:
         observed = self._workers.setdefault(worker.rank, FractionMeter(self._seconds, self._settings.steps))
@@ -176,10 +168,9 @@ class StragglerWatch:
     # In a thread of its own, because the filesystem may hang
 
     def _exchange(self, state: State, ours: _NodeFractions) -> None:
-        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
-            self._publish(ours)
-            if self._compares(state):
-                self._compare(state)
+        self._publish(ours)
+        if self._compares(state):
+            self._compare(state)
 
     def _publish(self, ours: _NodeFractions) -> None:
         """Replace the file of this node if a fraction has changed."""

@@ -3,15 +3,13 @@
 A node that dies cannot log them. So the first nodes of a round write them to files from time to time.
 """
 
-import contextlib
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from hpcelastic.agent.periodic import PeriodicTask
 from hpcelastic.agent.session import Session
 from hpcelastic.agent.stacks import WorkersOfRound
-from hpcelastic.errors import StoreError
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import RoundTotals, Source
 from hpcelastic.protocol.assignment import Assignment
@@ -84,57 +82,45 @@ class TotalsWriter:
     """Writes the totals of the running round, and at its end, to a file, if this node is one of the first in it."""
 
     def __init__(self, session: Session, page: ControlPage, clock: Callable[[], float] = time.monotonic) -> None:
-        self._session, self._page, self._clock = session, page, clock
-        self._due: float | None = None
-        """The time of the next file; None unless this node writes one."""
-
+        self._session, self._page = session, page
+        self._task = PeriodicTask("training totals", _INTERVAL, clock)
         self._workers = WorkersOfRound(0)
         """The newest workers of a round."""
 
         self._written: TrainingTotals | None = None
-        self._thread: threading.Thread | None = None
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the next file; None if there is none to write."""
-        return None if self._due is None else max(0.0, self._due - self._clock())
+        return self._task.seconds_left()
 
     def observe(self, state: State) -> None:
         """Take account of the newest state of the run."""
         writers = [participant.node for participant in state.participants[:_WRITERS]]
         writes = state.phase is Phase.RUNNING and self._session.member.node in writers
-        if not writes:
-            if self._due is not None:
-                self._begin_file()
-            self._due = None
-        elif self._due is None:
-            self._due = self._clock() + _INTERVAL
+        if self._task.planned and not writes:
+            self._begin_file()
+        self._task.plan(writes)
 
     def check(self, found: WorkersOfRound) -> None:
         """Write the file if that is due. Returns at once."""
         if found.workers:
             self._workers = found
-        if self._due is None or self._clock() < self._due:
-            return
-        self._due = self._clock() + _INTERVAL
-        self._begin_file()
+        if self._task.is_due():
+            self._begin_file()
 
     def close(self) -> None:
         """Wait for the last file, but not long."""
-        if self._thread is not None:
-            self._thread.join(_CLOSE_TIMEOUT)
+        self._task.close(_CLOSE_TIMEOUT)
 
     def _begin_file(self) -> None:
         ranks = {worker.local_rank: worker.rank for worker in self._workers.workers}
         totals = training_totals(self._page, self._workers.round, ranks)
-        if totals is None or totals == self._written or (self._thread is not None and self._thread.is_alive()):
+        if totals is None or totals == self._written or self._task.runs:
             return
         self._written = totals
-        self._thread = threading.Thread(target=self._write, args=(totals,), name="training totals", daemon=True)
-        self._thread.start()
+        self._task.begin(lambda: self._write(totals))
 
     def _write(self, totals: TrainingTotals) -> None:
-        """Write the file, in a thread of its own, because the filesystem may hang."""
         paths, member = self._session.spec.paths, self._session.member
-        with contextlib.suppress(StoreError):  # a directory that fails is reported elsewhere
-            files.make_directory(paths.training_totals)
-            files.publish(paths.totals_of(member.node), event_line(totals, member.name), durable=False)
+        files.make_directory(paths.training_totals)
+        files.publish(paths.totals_of(member.node), event_line(totals, member.name), durable=False)

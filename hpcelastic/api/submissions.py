@@ -1,4 +1,4 @@
-"""What a run was submitted from, in its directory: the state of the code, the packages, and a copy of the code.
+"""The origin of a run, in its directory: the state of the code, the packages, and a copy of the code.
 
 Each submission has a directory of its own, so a run that is continued keeps what its earlier jobs have run.
 """

@@ -21,6 +21,7 @@ from hpcelastic.protocol.state import Participant, Phase, State
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.worker import collective_watch
 from hpcelastic.worker.collective_watch import Samples
+from tests.agent.processes import TIMEOUT
 from tests.agent.test_watchdog import NoProcess
 
 
@@ -99,8 +100,7 @@ class Node:
                 collective_watch.write(memory.fileno(), 3, [], numbers)
             self.watchdog.check(self.found)
             self.watch.check(self.found)
-            if self.watch._thread is not None:
-                self.watch._thread.join()
+            self.watch._task.close(TIMEOUT)
         self.now = end
 
     def close(self) -> None:

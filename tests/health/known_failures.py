@@ -1247,7 +1247,7 @@ NEAR_MISSES: dict[str, tuple[str, ...]] = {
         "An error occurred (503) when calling the HeadObject operation (reached max retries: 4): Service Unavailable",
     ),
     "tracker-server": ("wandb: Network error (ConnectTimeout), entering retry loop.",),
-    "wandb-service": ("wandb: Run data is saved locally in /work/wandb/run-1",),
+    "wandb-service": ("wandb: Run data is saved locally in /scratch/wandb/run-1",),
     "nccl-gid": (
         "NCCL INFO Call to ibv_modify_qp failed with 22 Invalid argument, on dev mlx5_0:1, retrying 1/2 "
         "after 100 msec of sleep",
