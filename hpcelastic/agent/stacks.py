@@ -60,8 +60,7 @@ class WorkerStacks:
     @property
     def main(self) -> tuple[str, ...]:
         """The stack of the main thread, the innermost frame first, as ``FILE:LINE in FUNCTION``."""
-        last = self.text.rpartition("hread 0x")[2]  # the main thread is the oldest, which comes last
-        frames = (line.strip() for line in last.splitlines() if line.startswith('  File "'))
+        frames = (line.strip() for line in self.text.splitlines() if line.startswith('  File "'))
         return tuple(_short_frame(frame) for frame in frames)
 
 

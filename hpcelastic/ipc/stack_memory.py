@@ -1,14 +1,16 @@
-"""Memory in which a worker writes the stacks of its threads when its agent sends a signal.
+"""Memory in which a worker writes the stack of its main thread when its agent sends a signal.
 
-The interpreter writes them in the signal handler, by `faulthandler`. So a worker writes them also while it waits in a
-collective, or holds the interpreter lock. No file of the shared filesystem is involved.
+The interpreter writes it in the signal handler, by `faulthandler`. So a worker writes it also while it waits in a
+collective, or holds the interpreter lock. No file of the shared filesystem is involved. The main thread executes the
+handler, and its own stack does not change meanwhile. The stacks of other threads do: to read them crashes the process
+once in about a hundred times.
 """
 
 import os
 import signal
 
 SIGNAL = signal.SIGRTMAX - 2
-"""The signal at which a worker writes its stacks. A process without a handler for it would be ended by it."""
+"""The signal at which a worker writes its stack. A process without a handler for it would be ended by it."""
 
 
 class StackMemory:

@@ -213,11 +213,12 @@ def _become_worker(
 
 
 def _register_stacks(variable: str) -> None:
-    """Write the stacks of all threads to memory of the agent at a signal; see `hpcelastic.ipc.stack_memory`."""
+    """Write the stack of the main thread to memory of the agent at a signal; see `hpcelastic.ipc.stack_memory`."""
     signum, _, path = variable.partition(":")
     if path:
         with contextlib.suppress(OSError):  # the agent has ended
-            faulthandler.register(int(signum), os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
+            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            faulthandler.register(int(signum), fd, all_threads=False)
 
 
 def _reseed() -> None:
