@@ -217,8 +217,7 @@ def _register_stacks(variable: str) -> None:
     signum, _, path = variable.partition(":")
     if path:
         with contextlib.suppress(OSError):  # the agent has ended
-            fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            faulthandler.register(int(signum), fd, all_threads=False)
+            faulthandler.register(int(signum), os.open(path, os.O_WRONLY | os.O_APPEND), all_threads=False)
 
 
 def _reseed() -> None:
