@@ -6,7 +6,9 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,10 +16,9 @@ from hypothesis import HealthCheck, settings
 from hpcelastic.backends.etcd_server import EtcdServer
 from tests.filesystems.availability import require, why_no_cephfs, why_no_glusterfs, why_no_moosefs, why_no_nfs
 from tests.filesystems.cephfs import cephfs_mounts
-from tests.filesystems.fuse_hosts import FuseMountSet
 from tests.filesystems.glusterfs import glusterfs_mounts
 from tests.filesystems.moosefs import moosefs_mounts
-from tests.filesystems.nfs import NfsMountSet, nfs_mounts
+from tests.filesystems.nfs import nfs_mounts
 
 pytest_plugins = ["tests.tiers"]
 
@@ -60,33 +61,19 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
     server.stop()
 
 
-@pytest.fixture(scope="session")
-def nfs() -> Iterator[dict[str, NfsMountSet]]:
-    """All mount sets of one NFS server, by name. Tests that use it have `xdist_group("nfs")`, or it starts twice."""
-    require(why_no_nfs())
-    with nfs_mounts() as mounts:
-        yield mounts
+def _filesystem(name: str, opened: Callable[[], AbstractContextManager[Any]], why: Callable[[], str | None]) -> Any:
+    """Return a fixture with a filesystem. Tests that use it have `xdist_group(name)`, or it starts twice."""
+
+    @pytest.fixture(scope="session", name=name)
+    def mounts() -> Iterator[Any]:
+        require(why())
+        with opened() as started:
+            yield started
+
+    return mounts
 
 
-@pytest.fixture(scope="session")
-def moosefs() -> Iterator[FuseMountSet]:
-    """Tests that use it have `xdist_group("moosefs")`, or it starts twice."""
-    require(why_no_moosefs())
-    with moosefs_mounts() as mounts:
-        yield mounts
-
-
-@pytest.fixture(scope="session")
-def glusterfs() -> Iterator[FuseMountSet]:
-    """Tests that use it have `xdist_group("glusterfs")`, or it starts twice."""
-    require(why_no_glusterfs())
-    with glusterfs_mounts() as mounts:
-        yield mounts
-
-
-@pytest.fixture(scope="session")
-def cephfs() -> Iterator[FuseMountSet]:
-    """Tests that use it have `xdist_group("cephfs")`, or it starts twice."""
-    require(why_no_cephfs())
-    with cephfs_mounts() as mounts:
-        yield mounts
+nfs = _filesystem("nfs", nfs_mounts, why_no_nfs)
+moosefs = _filesystem("moosefs", moosefs_mounts, why_no_moosefs)
+glusterfs = _filesystem("glusterfs", glusterfs_mounts, why_no_glusterfs)
+cephfs = _filesystem("cephfs", cephfs_mounts, why_no_cephfs)

@@ -149,7 +149,7 @@ class StragglerWatch:
             return  # workers of another round are starting
         fractions = tuple(fraction for worker in found.workers if (fraction := self._fraction(worker, now)) is not None)
         ours = _NodeFractions(state.round, fractions)
-        if not self._task.runs and (self._compares(state) or _differ(self._published, ours)):
+        if self._compares(state) or _differ(self._published, ours):
             self._task.begin(lambda: self._exchange(state, ours))
 
     def _fraction(self, worker: Worker, now: float) -> WorkFraction | None:

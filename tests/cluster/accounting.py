@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -11,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tests.cluster.availability import why_missing
 from tests.cluster.waiting import wait_until
 
 _PROGRAMS = ("mariadb-install-db", "mariadbd", "slurmdbd")
@@ -40,8 +40,7 @@ PidFile={path}/slurmdbd.pid
 
 def why_no_accounting() -> str | None:
     """Return None if accounting can start here, else the reason and the remedy."""
-    missing = [program for program in _PROGRAMS if not shutil.which(program)]
-    return f"{', '.join(missing)} not found: run tests/install_system.sh --weekly as root" if missing else None
+    return why_missing(*_PROGRAMS, weekly=True)
 
 
 @contextmanager

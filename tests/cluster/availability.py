@@ -1,4 +1,4 @@
-"""The check whether this machine can run a test cluster."""
+"""The checks whether this machine has the programs of the tests, and can run a test cluster."""
 
 from __future__ import annotations
 
@@ -11,6 +11,16 @@ _PROGRAMS = (
     "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "sinfo", "scancel", "ip", "unshare", "nsenter"
 )  # fmt: skip
 _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add v0 type veth peer name v1"
+
+
+def why_missing(*programs: str, weekly: bool = False) -> str | None:
+    """Return None if these programs are installed, else which are not, and the remedy.
+
+    ``weekly`` is for programs that only the weekly tests need.
+    """
+    missing = [program for program in programs if not shutil.which(program)]
+    command = "tests/install_system.sh --weekly" if weekly else "tests/install_system.sh"
+    return f"{', '.join(missing)} not found: run {command} as root" if missing else None
 
 
 @cache
@@ -28,8 +38,8 @@ def why_unavailable() -> str | None:
     """Return None if a cluster can start here, else the reason and the remedy."""
     if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH
         return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
-    if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
-        return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
+    if reason := why_missing(*_PROGRAMS):
+        return reason
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
     probe = subprocess.run(["unshare", *namespaces, "sh", "-c", _PROBE], capture_output=True, text=True)
     if probe.returncode:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import subprocess
 from functools import cache
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.availability import why_missing
 from tests.filesystems.mounts import why_no_fuse
 from tests.filesystems.uml import needs_shim
 
@@ -27,25 +27,25 @@ _TAP = f"{_PROBE} && ip tuntap add t0 mode tap"
 def why_no_nfs() -> str | None:
     """Return None if NFS with separate kernels can start here, else the reason and the remedy."""
     compiler = ("cc",) if needs_shim() else ()
-    return _missing((*_NAMESPACES, *_NFS, *compiler)) or _no_rights(_TAP)
+    return why_missing(*_NAMESPACES, *_NFS, *compiler) or _no_rights(_TAP)
 
 
 @cache
 def why_no_moosefs() -> str | None:
     """Return None if MooseFS can start here, else the reason and the remedy."""
-    return _missing((*_NAMESPACES, *_MOOSEFS)) or why_no_fuse() or _no_rights(_PROBE)
+    return why_missing(*_NAMESPACES, *_MOOSEFS) or why_no_fuse() or _no_rights(_PROBE)
 
 
 @cache
 def why_no_glusterfs() -> str | None:
     """Return None if GlusterFS can start here, else the reason and the remedy."""
-    return _missing((*_NAMESPACES, *_GLUSTERFS), " --weekly") or why_no_fuse() or _no_rights(_PROBE)
+    return why_missing(*_NAMESPACES, *_GLUSTERFS, weekly=True) or why_no_fuse() or _no_rights(_PROBE)
 
 
 @cache
 def why_no_cephfs() -> str | None:
     """Return None if CephFS can start here, else the reason and the remedy."""
-    return _missing((*_NAMESPACES, *_CEPHFS), " --weekly") or why_no_fuse() or _no_rights(_PROBE)
+    return why_missing(*_NAMESPACES, *_CEPHFS, weekly=True) or why_no_fuse() or _no_rights(_PROBE)
 
 
 def require(reason: str | None) -> None:
@@ -54,11 +54,6 @@ def require(reason: str | None) -> None:
         pytest.fail(f"CI must run these tests: {reason}", pytrace=False)
     if reason:
         pytest.skip(reason)
-
-
-def _missing(programs: tuple[str, ...], option: str = "") -> str | None:
-    missing = [program for program in programs if not shutil.which(program)]
-    return f"{', '.join(missing)} not found: run tests/install_system.sh{option} as root" if missing else None
 
 
 def _no_rights(probe: str) -> str | None:

@@ -2,10 +2,11 @@
 
 import contextlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import cache
+
+from tests.cluster.availability import why_missing
 
 _PROGRAMS = ("ip", "unshare", "nsenter")
 _HOLD = "ip link set lo up && echo ready && read -r _"
@@ -16,8 +17,8 @@ def why_no_namespaces() -> str | None:
     """Return None if they can be made here, else the reason and the remedy."""
     if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH
         return "network namespaces need root: run pytest as root"
-    if missing := [program for program in _PROGRAMS if not shutil.which(program)]:
-        return f"{', '.join(missing)} not found: run tests/install_system.sh as root"
+    if reason := why_missing(*_PROGRAMS):
+        return reason
     probe = subprocess.run(
         ["unshare", "--net", "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1"],
         capture_output=True,
