@@ -12,7 +12,9 @@ from hpcelastic.protocol.events import (
     StateChanged,
     TrainingTotals,
     WorkerEnded,
+    WorkersParked,
     WorkersStarted,
+    WorkersStopped,
 )
 from hpcelastic.protocol.state import Cause, Phase
 
@@ -24,30 +26,30 @@ SIGN_WINDOW = 60 * SECOND
 class Training:
     """The training of a round, as one worker has seen it. Times are in microseconds; None if they are unknown."""
 
-    node: str
-    entered: int | None
-    group: int | None
-    restored: int | None
-    first_step: int | None
-    last_step: int | None
-    done: int | None
+    node: str = ""
+    entered: int | None = None
+    group: int | None = None
+    restored: int | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    done: int | None = None
     """The time at which there was no further step to make."""
 
-    source: str | None
-    steps: int
+    source: str | None = None
+    steps: int = 0
     """The number of calls of ``should_stop()``."""
 
-    before: int | None
+    before: int | None = None
     """The number of steps before the first call; None if it is unknown."""
 
-    samples: tuple[int, ...]
+    samples: tuple[int, ...] = ()
     """Microseconds from the first call to the calls with the numbers 2, 4, 8 and so on."""
 
-    saves: int
-    saving: int
-    compiling: int
-    saved_step: int | None
-    losses: tuple[tuple[float, ...], ...]
+    saves: int = 0
+    saving: int = 0
+    compiling: int = 0
+    saved_step: int | None = None
+    losses: tuple[tuple[float, ...], ...] = ()
     """Pairs of a step and a loss."""
 
     @property
@@ -108,7 +110,8 @@ class Round:
 
     succeeded: bool = False
     training: Training | None = None
-    """None if no worker has told of its steps."""
+    """None if no worker has told of its steps. A worker of a script with marks that has ended before them has made no
+    step."""
 
     redone: int = 0
     """The number of its first steps that an earlier round had made already."""
@@ -149,6 +152,9 @@ class _Facts:
     hangs: list[int] = field(default_factory=list)
     fenced: list[int] = field(default_factory=list)
     totals: dict[str, tuple[Log, TrainingTotals]] = field(default_factory=dict)
+    stopped: bool = False
+    """Whether an agent has told that its workers have stopped, and has thus told of their training before."""
+
     succeeded: bool = False
 
 
@@ -170,7 +176,12 @@ def rounds_of(journal: Journal) -> Mapping[int, Round]:
     fold = journal.fold
     numbers = sorted(number for number in facts if fold is None or number >= fold.kept)
     rounds = {number: _round(number, facts[number], suspected) for number in numbers}
-    return _with_repetitions(rounds, fold.steps if fold else 0)
+    furthest = fold.steps if fold else 0
+    if furthest or any(each.steps for each in rounds.values()):  # the script writes marks
+        for number in numbers:
+            if facts[number].stopped and rounds[number].training is None:
+                rounds[number] = replace(rounds[number], training=Training())
+    return _with_repetitions(rounds, furthest)
 
 
 def _add(facts: _Facts, log: Log, time: int, event: object) -> None:
@@ -191,6 +202,8 @@ def _add(facts: _Facts, log: Log, time: int, event: object) -> None:
             facts.hangs.append(time)
         case Fenced():
             facts.fenced.append(time)
+        case WorkersStopped() | WorkersParked():
+            facts.stopped = True
         case TrainingTotals():
             facts.totals[log.node] = log, event
 

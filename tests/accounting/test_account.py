@@ -221,6 +221,21 @@ def test_a_script_without_marks_has_no_goodput() -> None:
     assert found.goodput is None and found.ettr is None and not found.marked
 
 
+def test_workers_that_are_stopped_before_their_first_mark_have_only_started() -> None:
+    node = Node("n1")
+    begin(node)
+    node.state(10.0, Phase.JOINING, 1, cause=Cause.JOIN)
+    node.park(11.0, 1)
+    node.state(12.0, Phase.RUNNING, 2)
+    node.workers(12.5, 2)
+    assert seconds(account(journal(node)))["unknown"] == 8.5  # a script without marks, as far as is known
+    node.train(30.0, 2, steps=10, before=0, first_step_at=20.0, last_step_at=30.0, done_at=30.0)
+    node.state(30.0, Phase.SUCCEEDED, 2)
+    node.end(30.0)
+    found = seconds(account(journal(node)))
+    assert found == {"start": 1.0, "rendezvous": 2.0, "launch": 17.0, "useful": 10.0}
+
+
 def test_the_time_after_the_last_sign_of_an_agent_is_no_time_of_its_node() -> None:
     node = Node("n1")
     begin(node)

@@ -14,8 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from hpcelastic.accounting import Category
+from hpcelastic.accounting.segments import Segment
+from hpcelastic.api.accounts import account_of
+from hpcelastic.backends.connect import RunReader
 from hpcelastic.errors import ConfigError, SlurmError
 from hpcelastic.storage.leases import read_leases
+from hpcelastic.storage.paths import RunPaths
 from tests.cluster import SlurmCluster, presets
 from tests.slurm.scenario.judge import Verdict
 from tests.slurm.scenario.plan import Plan
@@ -299,8 +304,15 @@ def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> V
         figures = stage.run.goodput()
         unknown = figures.node_seconds["unknown"] / figures.total
         storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {unknown:.2%} of the node time is unknown")
-        assert unknown <= UNKNOWN, f"{unknown:.2%} of the node time is unknown"
+        assert unknown <= UNKNOWN, "\n".join(map(str, unknown_time(stage.paths)))
         return verdict
+
+
+def unknown_time(paths: RunPaths) -> list[Segment]:
+    """Return the times of which the account does not know what they went into, the longest first."""
+    found = account_of(RunReader(paths))
+    unknown = (segment for segment in found.segments if segment.category is Category.UNKNOWN)
+    return sorted(unknown, key=lambda segment: -segment.duration)
 
 
 def setting(seconds: float, seed: int, shape: str) -> Setting:
