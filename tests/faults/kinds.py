@@ -122,17 +122,16 @@ def _node(run: Run) -> list[int]:
     """Return all processes of the node, the agent first."""
     name = f"{run.agents[CULPRIT].node_name}@".encode()
     found = [_agent(run)]
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) not in (os.getpid(), found[0]):
-            try:
-                with open(f"/proc/{entry}/environ", "rb") as file:
-                    marked = any(value.startswith(b"HPCELASTIC_AGENT=" + name) for value in file.read().split(b"\0"))
-                with open(f"/proc/{entry}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            if marked or parent == found[0]:
-                found.append(int(entry))
+    for pid in run.processes():  # without those of other tests, whose runs have a node of this name too
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                marked = any(value.startswith(b"HPCELASTIC_AGENT=" + name) for value in file.read().split(b"\0"))
+            with open(f"/proc/{pid}/stat") as file:
+                parent = int(file.read().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if pid != found[0] and (marked or parent == found[0]):
+            found.append(pid)
     return found
 
 
