@@ -111,12 +111,16 @@ class RoundEvidence:
     def stopped(self) -> list[FailedWorker]:
         """Return the workers that were stopped while an exception ended them, by rank."""
         failed = {event.rank for _, _, event in self.of(WorkerEnded) if event.exit_code and not event.requested}
-        nodes = {rank: node for node, _, event in self.of(WorkersStarted) for rank in event.pids}
+        nodes = self.nodes()
         return [
             FailedWorker(0, nodes[rank], rank, 1, text, explain(text.message, text.traceback))
             for rank, text in sorted(self._texts.items())
             if rank in nodes and rank not in failed
         ]
+
+    def nodes(self) -> dict[int, str]:
+        """Return the node of each rank."""
+        return {rank: node for node, _, event in self.of(WorkersStarted) for rank in event.pids}
 
     def _in_reason(self, rank: int) -> str:
         """Return the message of a rank in the reason for the end of the round; empty if it is not there."""

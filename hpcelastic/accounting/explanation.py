@@ -225,7 +225,7 @@ def _hang(evidence: RoundEvidence) -> Explanation | None:
         blame=_HANGS.get(event.verdict, Blame.PROGRAM),
         certainty=Certainty.CERTAIN if event.certain else Certainty.LIKELY,
         remedy=f"read the stacks of all ranks in {event.path}",
-        node=next((each.node for each in evidence.failed() if each.rank in event.ranks), ""),
+        node=evidence.nodes().get(event.ranks[0], "") if event.ranks else "",
         rank=event.ranks[0] if event.ranks else None,
     )
 

@@ -173,14 +173,21 @@ CASES = [
     pytest.param(
         ended(Cause.WORKER, "rank 1 failed on n2: killed by SIGKILL, because it hung"),
         {},
-        {18.0: hang("behind"), 18.2: worker(1, -9)},
+        {17.0: workers_started(1, rank=1), 18.0: hang("behind"), 18.2: worker(1, -9)},
         ("hang-behind", Blame.PROGRAM, Certainty.CERTAIN, "n2", 1),
         id="a hang",
     ),
     pytest.param(
+        ended(Cause.WORKER, "rank 0 failed on n1: killed by SIGKILL, because it hung"),
+        {18.0: hang("mismatch"), 18.2: worker(0, -9)},
+        {17.0: workers_started(1, rank=1)},
+        ("hang-mismatch", Blame.PROGRAM, Certainty.CERTAIN, "n2", 1),
+        id="a hang whose rank has not ended",
+    ),
+    pytest.param(
         ended(Cause.WORKER, ""),
         {18.0: hang("connection", certain=False)},
-        {18.2: worker(1, -9)},
+        {17.0: workers_started(1, rank=1), 18.2: worker(1, -9)},
         ("hang-connection", Blame.NETWORK, Certainty.LIKELY, "n2", 1),
         id="a hang of the network",
     ),

@@ -94,8 +94,18 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def explained(shell: Shell, tmp_path: Path) -> Why:
     """Return why round 1 has ended, from a copy of the run directory."""
     copy = tmp_path / "copy"
-    shutil.copytree(shell.directory / "runs" / "r", copy)
+    eventually(lambda: copied(shell.directory / "runs" / "r", copy))
     return FinishedRun(copy).why(1)
+
+
+def copied(directory: Path, copy: Path) -> bool:
+    """Copy a run directory. Return False if files of a run that goes on were renamed meanwhile."""
+    try:
+        shutil.copytree(directory, copy)
+    except shutil.Error:
+        shutil.rmtree(copy)
+        return False
+    return True
 
 
 def node_of(run: Run, rank: int) -> str:

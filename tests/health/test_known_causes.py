@@ -77,6 +77,16 @@ def test_the_message_comes_before_the_traceback() -> None:
     assert found is not None and found.id == "cuda-out-of-memory"
 
 
+def test_a_message_without_its_middle_is_read_in_the_traceback() -> None:
+    message = "RuntimeError: fs.NewServer: create file system: Open…lab-data: no such file or directory"
+    whole = message.replace("…", "Bucket: Unknown bucket ")
+    for traceback in (f"Traceback:\n{whole}\n", f"[rank2]: Traceback:\n[rank2]: {whole}\n"):
+        found = explain(message, traceback)
+        assert found is not None and found.id == "bucket"
+    other = explain(message, "Traceback:\nRuntimeError: another one")
+    assert other is not None and other.id == "missing-file"
+
+
 def test_unknown_is_an_answer() -> None:
     assert explain("ValueError: the recipe has no salt") is None
     assert explain("killed by SIGKILL") is None

@@ -62,13 +62,15 @@ __all__ = ["CAUSES", "Blame", "Certainty", "KnownCause", "explain", "is_echo"]
 def explain(message: str, traceback: str = "") -> KnownCause | None:
     """Return the cause that the message of a failure indicates, or else its traceback; None if it is unknown.
 
-    ``traceback`` may be the end of a log, which has other messages as well.
+    ``traceback`` may be the end of a log, which has other messages as well. A message without its middle (``…``) is
+    read there.
 
     Examples:
         >>> cause = explain("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
         >>> cause.id, cause.blame.value
         ('cuda-out-of-memory', 'program')
     """
+    message = _whole(message, traceback)
     vague = _END.match(message) is not None or _first(_VAGUE, message) is not None
     return (
         _first(_DETAILS, message)
@@ -92,6 +94,13 @@ def is_echo(message: str) -> bool:
         False
     """
     return _first(_ECHOES, message) is not None
+
+
+def _whole(message: str, traceback: str) -> str:
+    """Return a message that was shortened as it is in the traceback."""
+    head, _, tail = message.partition("…")
+    found = (line for line in traceback.splitlines() if tail and head in line and line.endswith(tail))
+    return next(found, message)
 
 
 def _first(causes: tuple[KnownCause, ...], text: str) -> KnownCause | None:
