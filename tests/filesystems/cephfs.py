@@ -6,8 +6,9 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.cluster.site import start_on
 from tests.cluster.waiting import wait_until
-from tests.filesystems.fuse_hosts import START_TIMEOUT, FuseMountSet, site, start_on
+from tests.filesystems.fuse_hosts import START_TIMEOUT, FuseMountSet, servers_and_clients, start_clients
 
 NAME = "CephFS"
 _SERVER = "ceph1"
@@ -54,7 +55,7 @@ wait
 @contextmanager
 def cephfs_mounts() -> Iterator[FuseMountSet]:
     """Start a filesystem with two clients. They end with the context."""
-    with site(_SERVER) as here:
+    with servers_and_clients(_SERVER) as here:
         facts = {"path": here.path, "address": here.addresses[_SERVER]}
         facts |= {"fsid": str(uuid.uuid4()), "osd": str(uuid.uuid4())}
         for name in ("mon", "osd", "mds", "run"):
@@ -65,4 +66,4 @@ def cephfs_mounts() -> Iterator[FuseMountSet]:
         active = ["bash", "-c", f"ceph --conf {conf} mds stat | grep -q 'up:active'"]
         wait_until(NAME, lambda: start_on(server, active).wait(START_TIMEOUT) == 0, bool, START_TIMEOUT, here.logs)
         mount = ["ceph-fuse", "-f", "--conf", str(conf), "--id", "admin", str(here.path / "mount")]
-        yield here.start_clients(NAME, mount)
+        yield start_clients(here, NAME, mount)

@@ -4,50 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster import processes
 from tests.cluster.host import Host
-from tests.cluster.network import Switch
+from tests.cluster.site import HostProcess, Site, site, start_on
 from tests.cluster.waiting import log_tails, wait_until
-from tests.filesystems.clients import CHECKOUT, NOTHING, LocalClient, LocalProcess, MountSet
+from tests.filesystems.clients import NOTHING, MountSet
 
 CLIENTS = ("n1", "n2")
 START_TIMEOUT = 60.0  # s
 _PROBE = 'mountpoint -q "$1" && cd "$1" && for _ in {1..8}; do echo 1 >>$2 && sync $2 && cat $2 || exit; done; rm $2'
-
-
-@dataclass(frozen=True)
-class HostProcess:
-    """A program on a host. An nsenter process waits for it, which signals for the program would kill."""
-
-    nsenter: LocalProcess
-
-    def wait(self, timeout: float) -> int:
-        return self.nsenter.wait(timeout)
-
-    def output(self) -> str:
-        return self.nsenter.output()
-
-    def kill(self, signum: int = signal.SIGKILL) -> None:
-        groups = self._groups()
-        for group in groups:
-            with suppress(ProcessLookupError):
-                os.killpg(group, signum)
-        if not groups:
-            self.nsenter.kill(signum)
-
-    def _groups(self) -> list[int]:
-        """Return the process group that the program leads; nothing before it has one."""
-        pid = self.nsenter.pid
-        with suppress(OSError):
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            return [child for child in map(int, children) if os.getpgid(child) == child]
-        return []
 
 
 @dataclass(frozen=True)
@@ -111,50 +81,19 @@ class FuseMountSet(MountSet):
     clients: tuple[FuseClient, ...]
 
 
-class Site:
-    """A directory that all hosts see, and hosts. Each client mounts its own filesystem over ``mount``."""
-
-    def __init__(self, path: Path, names: Sequence[str], running: ExitStack) -> None:
-        self.path = path
-        self._running = running
-        self._switch = Switch(str(path))
-        running.callback(self._switch.close)
-        self.addresses = {name: self._switch.address(number) for number, name in enumerate((*names, *CLIENTS), 1)}
-        for name in ("log", "mount"):
-            (path / name).mkdir()
-        addresses = "".join(f"{address} {name}\n" for name, address in self.addresses.items())
-        (path / "hosts").write_text(f"127.0.0.1 localhost\n{addresses}")
-        (path / "nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
-
-    def start(self, name: str, daemon: Sequence[str], setup: str = "") -> Host:
-        """Start a host with its daemon. It ends with the site."""
-        host = Host(name, self.addresses[name], list(daemon), self._switch, self.path, setup)
-        self._running.callback(host.close)
-        host.start(dict(os.environ))
-        return host
-
-    def start_clients(self, name: str, mount: Sequence[str], setup: str = "") -> FuseMountSet:
-        """Start the clients of the filesystem ``name``, and wait until each can write."""
-        hosts = [self.start(client, mount, setup) for client in CLIENTS]
-        clients = tuple(FuseClient(host, self.path / "mount", mount[0]) for host in hosts)
-        for client in clients:
-            client.wait_mounted()
-        return FuseMountSet(name, clients)
-
-    def logs(self) -> str:
-        return log_tails(self.path / "log")
-
-
 @contextmanager
-def site(*names: str) -> Iterator[Site]:
-    """Make a site whose servers have these names."""
-    with ExitStack() as running:
-        directory = tempfile.TemporaryDirectory(prefix=f"{names[0]}-", ignore_cleanup_errors=True)
-        yield Site(Path(running.enter_context(directory)), names, running)
+def servers_and_clients(*servers: str) -> Iterator[Site]:
+    """Make a site of servers with these names, and of the clients. Each client mounts its own filesystem over
+    ``mount``."""
+    with site(*servers, *CLIENTS) as here:
+        (here.path / "mount").mkdir()
+        yield here
 
 
-def start_on(host: Host, argv: Sequence[str], env: Mapping[str, str] = NOTHING) -> HostProcess:
-    """Run a program on a host."""
-    enter = ["nsenter", f"--target={host.init_pid}", "--mount", "--net", "--uts", "--ipc", "--pid"]
-    inside = ["setsid", "env", "-C", str(CHECKOUT)]
-    return HostProcess(LocalClient(host.name, CHECKOUT).start([*enter, *inside, *argv], env=env))
+def start_clients(here: Site, name: str, mount: Sequence[str], setup: str = "") -> FuseMountSet:
+    """Start the clients of the filesystem ``name`` by the command ``mount``, and wait until each can write."""
+    hosts = [here.start(client, mount, setup) for client in CLIENTS]
+    clients = tuple(FuseClient(host, here.path / "mount", mount[0]) for host in hosts)
+    for client in clients:
+        client.wait_mounted()
+    return FuseMountSet(name, clients)

@@ -6,8 +6,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tests.cluster.site import Site
 from tests.cluster.waiting import wait_until
-from tests.filesystems.fuse_hosts import START_TIMEOUT, FuseMountSet, Site, site
+from tests.filesystems.fuse_hosts import START_TIMEOUT, FuseMountSet, servers_and_clients, start_clients
 
 NAME = "MooseFS"
 LOCAL_LOCKS = "mfsnobsdlocks,mfsnoposixlocks"
@@ -22,7 +23,7 @@ _UNUSED = b"MFSM NEW"
 @contextmanager
 def moosefs_mounts(options: str = "") -> Iterator[FuseMountSet]:
     """Start a filesystem with two clients. They end with the context."""
-    with site(_MASTER, _CHUNKS) as here:
+    with servers_and_clients(_MASTER, _CHUNKS) as here:
         _configure(here)
         master = here.addresses[_MASTER]
         here.start(_MASTER, _server(here, "mfsmaster"))
@@ -30,7 +31,7 @@ def moosefs_mounts(options: str = "") -> Iterator[FuseMountSet]:
         here.start(_CHUNKS, _server(here, "mfschunkserver"))
         chosen = ",".join(filter(None, ("mfsnice=0", options)))
         mount = ["mfsmount", "-f", "-H", master, "-o", chosen, f"{here.path}/mount"]
-        yield here.start_clients(f"{NAME}, local locks" if options == LOCAL_LOCKS else NAME, mount)
+        yield start_clients(here, f"{NAME}, local locks" if options == LOCAL_LOCKS else NAME, mount)
 
 
 def _configure(here: Site) -> None:
