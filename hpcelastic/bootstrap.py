@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from hpcelastic.agent.member import (
     new_member,
     overcommit_warnings,
     require_topology,
+    worker_count,
 )
 from hpcelastic.agent.node_name_lock import node_name_lock, numbered_identities
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
@@ -33,7 +34,7 @@ from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.agent.numa import processors
 from hpcelastic.agent.report import print_failures, reporter
 from hpcelastic.agent.session import Observe
-from hpcelastic.agent.settings import AgentSettings, WorkerSettings
+from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.backends.backend import Backend
 from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.config.codec import decode
@@ -42,6 +43,8 @@ from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remark
 from hpcelastic.doctor.verdict import FilesystemReport, advise, describe_changes
 from hpcelastic.errors import ConfigError, InternalError, NameTaken, RendezvousTimeout, RunFailed, internal_errors
 from hpcelastic.exporters import ExporterContext, exporting
+from hpcelastic.gridengine.batch_system import grid_engine_of
+from hpcelastic.gridengine.environment import grid_engine_task
 from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
@@ -118,9 +121,12 @@ def task_of_run(directory: str) -> Task:
 
 
 def local_identity() -> NodeIdentity:
-    """Return the identity of this node: from SLURM's environment variables, else from the host name."""
-    task = slurm_task(os.environ)
-    return identity_of(task) if task else NodeIdentity(os.uname().nodename.partition(".")[0])
+    """Return the identity of this node: from the variables of SLURM or Grid Engine, else from the host name."""
+    if task := slurm_task(os.environ):
+        return identity_of(task)
+    if grid_engine := grid_engine_task(os.environ):
+        return grid_engine.identity
+    return NodeIdentity(os.uname().nodename.partition(".")[0])
 
 
 @dataclass(frozen=True)
@@ -223,7 +229,7 @@ def run_node_agent(
     Raises the errors of `Agent.run`. ``observe`` is notified of events; see `Agent`. ``restart`` is the number of the
     agent's restart on this node. With ``any_name`` the node may take another free name; see `Entry`.
     """
-    count = _worker_count(task.agent.workers, os.environ)
+    count = worker_count(task.agent.workers, os.environ)
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start, interface = time.monotonic(), task.agent.network.interface
@@ -323,7 +329,9 @@ class _NodeRun:
             read_state(entered.backend),  # the admission may have taken long
             os.environ,
             self.cpus,
-            _make_batch_system(task, slurm, entered) if slurm else None,
+            _make_batch_system(task, slurm, entered)
+            if slurm
+            else grid_engine_of(task.agent.workers.stop_grace, task.slurm.warning),
             self.observe,
             self.restart.number,
             job_start=slurm.start if slurm else None,
@@ -384,16 +392,3 @@ def _adjusted_settings(
 def _is_loopback(address: str) -> bool:
     """Return whether all agents are on this machine, as with `hpcelastic run`: others cannot connect to ``address``."""
     return address.startswith("127.")
-
-
-def _worker_count(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
-    """Return the number of workers of this node. Raises ConfigError if each needs its own GPU and there are too few."""
-    gpus = count_gpus(environ)
-    count = (gpus or 1) if settings.per_node == "auto" else settings.per_node
-    if settings.virtual_local_rank and "CUDA_VISIBLE_DEVICES" in environ and count > gpus:
-        visible = environ["CUDA_VISIBLE_DEVICES"]
-        raise ConfigError(
-            f"workers.virtual_local_rank gives each of {count} workers a GPU of its own, and CUDA_VISIBLE_DEVICES is "
-            f"{visible!r}; request as many GPUs, or fewer workers"
-        )
-    return count

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Install what the tests on real systems need, if anything is missing: Debian or Ubuntu, as root. Starts no service.
-# With --weekly also what only the weekly tests need: GlusterFS, CephFS, and SLURM's accounting with its database.
+# With --weekly also what only the weekly tests need: GlusterFS, CephFS, SLURM's accounting with its database, and Grid
+# Engine.
 set -euo pipefail
 
 # SLURM; namespaces and their networks; filesystems in user space; NFS, with kernels of its own; MooseFS. The compiler
@@ -25,8 +26,10 @@ programs=(
     promtool
 )
 if [ "${1:-}" = --weekly ]; then
-    packages+=(glusterfs-server ceph-common ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadb-server-core)
-    programs+=(glusterd gluster glusterfs ceph monmaptool ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadbd mariadb-install-db)
+    packages+=(glusterfs-server ceph-common ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadb-server-core
+        gridengine-master gridengine-exec gridengine-client)
+    programs+=(glusterd gluster glusterfs ceph monmaptool ceph-mon ceph-osd ceph-mds ceph-fuse slurmdbd mariadbd mariadb-install-db
+        sge_qmaster sge_execd qsub)
 fi
 PATH=$PATH:/usr/sbin:/sbin
 

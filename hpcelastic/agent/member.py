@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hpcelastic.agent.address import own_address
 from hpcelastic.agent.guard_main import kill_marked_processes
+from hpcelastic.agent.settings import WorkerSettings
 from hpcelastic.backends.backend import Backend
 from hpcelastic.errors import ConfigError, NameTaken
 from hpcelastic.protocol.settings import NodeRange
@@ -181,3 +182,16 @@ def _requeued(earlier: Member, identity: NodeIdentity) -> bool:
     """Return whether SLURM has requeued this job since. Before it starts the job again, it ends the old step."""
     job, _, restart = earlier.job.rpartition(".")
     return bool(job) and job == identity.job and int(restart) < identity.restart
+
+
+def worker_count(settings: WorkerSettings, environ: Mapping[str, str]) -> int:
+    """Return the number of workers of this node. Raises ConfigError if each needs its own GPU and there are too few."""
+    gpus = count_gpus(environ)
+    count = (gpus or 1) if settings.per_node == "auto" else settings.per_node
+    if settings.virtual_local_rank and "CUDA_VISIBLE_DEVICES" in environ and count > gpus:
+        visible = environ["CUDA_VISIBLE_DEVICES"]
+        raise ConfigError(
+            f"workers.virtual_local_rank gives each of {count} workers a GPU of its own, and CUDA_VISIBLE_DEVICES is "
+            f"{visible!r}; request as many GPUs, or fewer workers"
+        )
+    return count
