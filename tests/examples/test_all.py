@@ -21,6 +21,7 @@ TESTED = [
     "frameworks/train_lightning.py",
     "frameworks/train_transformers.py",
     "function.py",
+    "gridengine/elastic.sh",
     "launch.py",
     "notebook.ipynb",
 ]
