@@ -26,7 +26,7 @@ PACKAGES = tuple(path.name for path in (ROOT / "hpcelastic").iterdir() if (path 
 OPTIONS_OF_OTHERS = {
     "sbatch, srun and scancel": """--array --batch --container-image --container-mounts --container-workdir --cpu-bind
         --cpus-per-task --exclude --gpu-bind --het-group --kill-on-bad-exit --mem --no-kill --nodes --ntasks
-        --ntasks-per-node --open-mode --overlap --relative --requeue --segment --signal --time""",
+        --nodelist --ntasks-per-node --open-mode --overlap --relative --requeue --segment --signal --time""",
     "apptainer": "--bind --nv --pwd",
     "torchx": "--cpu --dryrun --env --gpu --image --max_retries --memMB --mounts --script",
     "horovodrun": "--host-discovery-script --max-np --min-np",

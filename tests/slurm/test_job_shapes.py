@@ -71,8 +71,8 @@ def test_a_heterogeneous_job_has_one_run(cluster: SlurmCluster, work: Path) -> N
 @pytest.mark.parametrize("apart", [True, False], ids=["on different nodes", "on the same nodes"])
 def test_one_allocation_has_two_runs(apart: bool, cluster: SlurmCluster, work: Path) -> None:
     step = f"{STEP} --overlap --nodes=2 --ntasks=2"
-    second = 2 if apart else 0
-    steps = [f"{step} --relative={at} {AGENT} --rdzv-id {name} worker.py &" for name, at in (("a", 0), ("b", second))]
+    places = ("a", "n1,n2"), ("b", "n3,n4" if apart else "n1,n2")
+    steps = [f"{step} --nodelist={nodes} {AGENT} --rdzv-id {name} worker.py &" for name, nodes in places]
     job = cluster.submit("\n".join([*steps, "wait"]), "--nodes=4", "--ntasks-per-node=1", f"--chdir={work}")
     found = [
         until_round(cluster, job, work / "runs" / name, lambda state: len(state.participants) == 2) for name in "ab"
