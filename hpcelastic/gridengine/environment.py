@@ -1,9 +1,8 @@
-"""The environment variables that Grid Engine sets for a task of a parallel job, parsed once.
+"""The environment variables that Grid Engine sets for a task of a parallel job.
 
 Source: qsub(1), ENVIRONMENTAL VARIABLES, and sge_pe(5).
 """
 
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,26 +21,35 @@ class GridEngineTask:
     """The id of the job, or of the task of an array as ``JOB.TASK``."""
 
     node: str
-    nodes: tuple[str, ...]
-    """The nodes of the job; empty if its file of nodes cannot be read here."""
+    hostfile: str
+    """The path of the file of its nodes."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of the job; empty if their file cannot be read here.
+
+        If the spool directories are not shared, it is on the first node only.
+        """
+        try:
+            lines = Path(self.hostfile).read_text().splitlines()
+        except OSError:
+            return ()
+        return tuple(_short(line.split()[0]) for line in lines if line.strip())
 
     @property
     def identity(self) -> NodeIdentity:
         """The identity of the node."""
-        return NodeIdentity(self.node, order=self.nodes.index(self.node) if self.node in self.nodes else 0)
+        nodes = self.nodes
+        return NodeIdentity(self.node, order=nodes.index(self.node) if self.node in nodes else 0)
 
 
 def grid_engine_task(environ: Mapping[str, str]) -> GridEngineTask | None:
     """Return the Grid Engine task of this process; None outside of a job."""
     if not (environ.get("SGE_JOB_SPOOL_DIR") and environ.get("JOB_ID") and environ.get("HOSTNAME")):
         return None
-    lines: list[str] = []
-    with contextlib.suppress(OSError):  # it is on the first node, if the spool directories are not shared
-        lines = Path(environ.get("PE_HOSTFILE", "")).read_text().splitlines()
-    nodes = tuple(_short(line.split()[0]) for line in lines if line.strip())
     array_task = environ.get("SGE_TASK_ID", _NO_ARRAY)
     job = environ["JOB_ID"] if array_task == _NO_ARRAY else f"{environ['JOB_ID']}.{array_task}"
-    return GridEngineTask(job, _short(environ["HOSTNAME"]), nodes)
+    return GridEngineTask(job, _short(environ["HOSTNAME"]), environ.get("PE_HOSTFILE", ""))
 
 
 def _short(name: str) -> str:

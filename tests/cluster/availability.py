@@ -7,9 +7,8 @@ import shutil
 import subprocess
 from functools import cache
 
-_PROGRAMS = (
-    "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "sinfo", "scancel", "ip", "unshare", "nsenter"
-)  # fmt: skip
+_HOSTS = ("ip", "unshare", "nsenter")
+_SLURM = ("slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue", "sinfo", "scancel")
 _PROBE = "mount -t proc proc /proc && ip link add b0 type bridge && ip link add v0 type veth peer name v1"
 
 
@@ -33,12 +32,17 @@ def slurm_version() -> tuple[int, int]:
     return int(year), int(month)
 
 
-@cache
 def why_unavailable() -> str | None:
     """Return None if a cluster can start here, else the reason and the remedy."""
+    return why_no_hosts(*_SLURM)
+
+
+@cache
+def why_no_hosts(*programs: str, weekly: bool = False) -> str | None:
+    """Return None if hosts with these programs can start here, else the reason and the remedy; see `why_missing`."""
     if os.geteuid() != 0:  # first, because only root is sure to have /usr/sbin in PATH
         return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
-    if reason := why_missing(*_PROGRAMS):
+    if reason := why_missing(*_HOSTS) or why_missing(*programs, weekly=weekly):
         return reason
     namespaces = ["--net", "--uts", "--ipc", "--mount", "--pid", "--fork"]
     probe = subprocess.run(["unshare", *namespaces, "sh", "-c", _PROBE], capture_output=True, text=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.cluster.availability import why_no_hosts
 from tests.cluster.errors import ClusterError
 from tests.cluster.host import Host
 from tests.cluster.site import Site, site, start_on
@@ -89,10 +89,7 @@ _QUEUE = {
 
 def why_no_grid_engine() -> str | None:
     """Return None if Grid Engine can start here, else the reason and the remedy."""
-    if os.geteuid() != 0:
-        return "a cluster of hosts needs root (namespaces and network links): run pytest as root"
-    present = shutil.which("sge_qmaster") and shutil.which("sge_execd") and shutil.which("qsub")
-    return None if present else "sge_qmaster, sge_execd or qsub not found: run tests/install_system.sh --weekly as root"
+    return why_no_hosts("sge_qmaster", "sge_execd", "qsub", weekly=True)
 
 
 class GridEngineCluster:
@@ -134,19 +131,24 @@ def grid_engine(nodes: int) -> Iterator[GridEngineCluster]:
     with site(_MASTER, *names) as here:
         env = _configure(here)
         master = here.start(_MASTER, [str(_LIB / "sge_qmaster")], env=env)
-        submit_host = f"qconf -as {_MASTER}"
-        wait_until("Grid Engine's master", lambda: _succeeds(master, submit_host, env), bool, _TIMEOUT, here.logs)
+        submits = ["bash", "-c", f"qconf -as {_MASTER}"]
+        wait_until(
+            "Grid Engine's master",
+            lambda: start_on(master, submits, env).wait(_TIMEOUT),
+            lambda status: status == 0,
+            _TIMEOUT,
+            here.logs,
+        )
         for name in names:
             _run(master, f"qconf -ah {name} && qconf -as {name}", env)
         hosts = [here.start(name, [str(_LIB / "sge_execd")], env=env) for name in names]
         queue = {**_QUEUE, "hostlist": " ".join(names)}
         (here.path / "queue").write_text("".join(f"{key} {value}\n" for key, value in queue.items()))
         (here.path / "parallel").write_text(_PARALLEL)
-        known = "its nodes"
         wait_until(
-            known,
+            "the nodes of Grid Engine",
             lambda: _run(master, "qconf -sel || true", env).split(),
-            lambda s: sorted(s) == names,
+            lambda known: sorted(known) == names,
             _TIMEOUT,
             here.logs,
         )
@@ -188,10 +190,6 @@ def _configure(here: Site) -> dict[str, str]:
         path = _LIB / command[0]
         subprocess.run([str(path), *command[1:]], env={**os.environ, **env}, check=True, capture_output=True)
     return env
-
-
-def _succeeds(host: Host, script: str, env: Mapping[str, str]) -> bool:
-    return start_on(host, ["bash", "-c", script], env).wait(_TIMEOUT) == 0
 
 
 def _run(host: Host, script: str, env: Mapping[str, str]) -> str:

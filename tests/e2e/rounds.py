@@ -54,10 +54,6 @@ class Run:
         agent.node_name = name
         return agent
 
-    def processes(self) -> list[int]:
-        """Return the ids of the living processes of all nodes."""
-        return list(self._shell.processes())
-
     def members(self) -> list[int]:
         """Return the indices of the agents that have started workers in the newest round."""
         started = [(event["round"], event["node"]) for event in self.events("workers started")]

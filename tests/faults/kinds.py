@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.processes import descendants
 from tests.e2e.rounds import Run
 
 NODES, CULPRIT, STEP = 3, 2, 20
@@ -120,19 +121,7 @@ def _agent(run: Run) -> int:
 
 def _node(run: Run) -> list[int]:
     """Return all processes of the node, the agent first."""
-    name = f"{run.agents[CULPRIT].node_name}@".encode()
-    found = [_agent(run)]
-    for pid in run.processes():  # without those of other tests, whose runs have a node of this name too
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                marked = any(value.startswith(b"HPCELASTIC_AGENT=" + name) for value in file.read().split(b"\0"))
-            with open(f"/proc/{pid}/stat") as file:
-                parent = int(file.read().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-        if pid != found[0] and (marked or parent == found[0]):
-            found.append(pid)
-    return found
+    return [_agent(run), *descendants(_agent(run))]
 
 
 def _send(signum: signal.Signals) -> Callable[[Run], None]:

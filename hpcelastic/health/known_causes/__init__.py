@@ -99,8 +99,9 @@ def is_echo(message: str) -> bool:
 def _whole(message: str, traceback: str) -> str:
     """Return a message that was shortened as it is in the traceback."""
     head, _, tail = message.partition("…")
-    found = (line for line in traceback.splitlines() if tail and head in line and line.endswith(tail))
-    return next(found, message)
+    if not tail:
+        return message
+    return next((line for line in traceback.splitlines() if head in line and line.endswith(tail)), message)
 
 
 def _first(causes: tuple[KnownCause, ...], text: str) -> KnownCause | None:
