@@ -27,7 +27,7 @@ from hpcelastic.storage import modes
 from hpcelastic.storage.errnos import advice as advice
 from hpcelastic.storage.errnos import as_store_error as as_store_error
 from hpcelastic.storage.errnos import may_have_succeeded, poll_delays, retry
-from hpcelastic.storage.mounts import mount_of
+from hpcelastic.storage.mounts import Mount, mount_of
 
 NEGATIVE_CACHE_TIMEOUT = 40.0
 """Seconds after which a client no longer caches that a name was absent. The default of NFS is 30."""
@@ -198,11 +198,13 @@ def touch_directory(directory: Path) -> None:
     A client that lists the directory between two changes with the same time does not notice the second change. It keeps
     showing the older listing until the directory changes again. Clients of NFSv3 compare the time of the last change by
     the server's clock (ctime). No client can set that time, and it advances in ticks, so on NFS this function waits for
-    the next tick.
+    the next tick. On a filesystem whose listings are coherent it does nothing.
     """
     with contextlib.suppress(OSError):
-        _set_mtime(directory)
-        if _detects_changes_by_ctime(directory):
+        mount = _mount_of(directory)
+        if not mount.coherent:
+            _set_mtime(directory)
+        if mount.kind in ("nfs", "nfs4"):  # NFSv4 has a change counter, but some servers derive it from the clock
             changed = _ctime_ns(directory)
             for pause in _CLOCK_POLL_DELAYS:
                 time.sleep(pause)
@@ -218,14 +220,12 @@ def _set_mtime(directory: Path) -> None:
 
 
 def _ctime_ns(directory: Path) -> int:
-    """Return the time of the last change in ns, by the server's clock."""
     return os.stat(directory).st_ctime_ns
 
 
 @functools.lru_cache(maxsize=256)
-def _detects_changes_by_ctime(directory: Path) -> bool:
-    """Return True for NFS. NFSv4 has a change counter, but some servers derive it from the clock."""
-    return mount_of(directory).kind in ("nfs", "nfs4")
+def _mount_of(directory: Path) -> Mount:
+    return mount_of(directory)
 
 
 def sync_directory(path: Path) -> None:

@@ -134,6 +134,11 @@ def summary(member: Member) -> str:
     return field_text if complete else f"{field_text}+"
 
 
+def is_complete(summary: str) -> bool:
+    """Return whether a summary holds all of its member, except the process."""
+    return not summary.endswith("+")
+
+
 def member_of(name: LeaseName) -> tuple[Member | None, bool]:
     """Return the member in a lease's name, without its process, and whether the name holds all of the member."""
     field_text, *dead = name.text[: -len(_SUFFIX)].split("~", 3)[-1].split("+")

@@ -1,13 +1,14 @@
 """Leases: one file for each node, written by its owner alone. The file's name holds nearly all (see `lease_names`).
 
-A heartbeat renames the file, and one listing shows all leases. `hpcelastic.protocol.liveness` judges their ages. No
-time stamp crosses machines, and modification times are not used.
+A heartbeat renames the file, and so does a change that the name can hold. The content is written anew only for the
+other changes, and what the name holds counts more than the content. One listing shows all leases.
+`hpcelastic.protocol.liveness` judges their ages. No time stamp crosses machines, and modification times are not used.
 """
 
 import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hpcelastic.errors import StoreError
@@ -17,7 +18,7 @@ from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import may_have_succeeded, retry
-from hpcelastic.storage.lease_names import LeaseName, lease_name, member_of, newest, parse, summary
+from hpcelastic.storage.lease_names import LeaseName, is_complete, lease_name, member_of, newest, parse, summary
 
 _DURABLE_STATES = (NodeState.FAILED, NodeState.SUCCEEDED, NodeState.LEFT)
 """The states that must survive a server that loses its memory. A living node publishes any other state again at its
@@ -65,8 +66,31 @@ class OwnLease:
         """
         self._heartbeat += 1
         self._duration = duration
-        if member != self._published or not self._rename():
+        if member == self._published:
+            renamed = self._rename()
+        else:
+            renamed = self._fits_the_name(member) and self._rename_to(member)
+        if not renamed:
             self._publish(member)
+
+    def _fits_the_name(self, member: Member) -> bool:
+        """Return whether a rename can publish ``member``: the file has all of it that a name does not hold."""
+        before = self._published
+        if before is None or before.process != member.process or member.node_state in _DURABLE_STATES:
+            return False
+        return is_complete(summary(member))
+
+    def _rename_to(self, member: Member) -> bool:
+        """Publish ``member`` by the name alone; return False if the file does not have its last name."""
+        self._begin_revision(member)
+        name = self._next_name()
+        self._stale_names.add(name)
+        if not self._rename():
+            return False
+        self._stale_names.remove(name)
+        self._published = member
+        self._remove_stale_names()
+        return True
 
     def _rename(self) -> bool:
         """Rename the file for the next heartbeat; return False if it does not have its last name."""
@@ -91,8 +115,7 @@ class OwnLease:
         return name in texts
 
     def _publish(self, member: Member) -> None:
-        self._revision += 1  # also after a failed attempt, which may have taken effect or still may
-        self._published, self._summary = None, summary(member)
+        self._begin_revision(member)
         if self._name:
             self._stale_names.add(self._name)
         name = self._next_name()
@@ -102,6 +125,10 @@ class OwnLease:
         self._stale_names.remove(name)
         self._published, self._name = member, name
         self._remove_stale_names()
+
+    def _begin_revision(self, member: Member) -> None:
+        self._revision += 1  # also after a failed attempt, which may have taken effect or still may
+        self._published, self._summary = None, summary(member)
 
     def _next_name(self) -> str:
         return lease_name(self._node, self._revision, self._heartbeat, self._summary, self._duration)
@@ -199,22 +226,26 @@ class LeaseObserver:
         """Read the member from a lease's file, also if it was renamed since the listing; None if it can't be read."""
         with suppress(StoreError):
             # Only listed names are opened: a client caches for half a minute that a name was absent.
-            member, file_exists = _member(self._directory / name.text)
+            member, file_exists = _member(self._directory, name)
             if file_exists:
                 return member
             moved = newest(files.names(self._directory)).get(name.node)
             if moved is not None and moved.revision == name.revision:
-                return _member(self._directory / moved.text)[0]
+                return _member(self._directory, moved)[0]
         return None
 
 
-def _member(path: Path) -> tuple[Member | None, bool]:
-    """Return the member in a lease's file and whether the file may exist; no member if it can't be read or decoded."""
+def _member(directory: Path, name: LeaseName) -> tuple[Member | None, bool]:
+    """Return the member of a lease and whether its file may exist; no member if it can't be read or decoded."""
     try:
-        data = files.read_json(path)
-        return (decode(Member, data), True) if data is not None else (None, False)
+        data = files.read_json(directory / name.text)
+        if data is None:
+            return None, False
+        content = decode(Member, data)
     except (DecodeError, StoreError):
         return None, True
+    member, complete = member_of(name)
+    return (replace(member, process=content.process) if member and complete else content), True
 
 
 def read_lease(path: Path) -> Lease | None:
@@ -222,7 +253,7 @@ def read_lease(path: Path) -> Lease | None:
     name = parse(path.name)
     if name is None:
         return None
-    member, _ = _member(path)
+    member, _ = _member(path.parent, name)
     return Lease(name.heartbeat, member, path, name.duration) if member is not None else None
 
 
@@ -237,7 +268,7 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
         names = newest(files.names(directory))
         moved = {node: names[node] for node in sorted(names) if node not in found and node_name in ("", name_of(node))}
         for node, name in moved.items():
-            member, file_exists = _member(directory / name.text)
+            member, file_exists = _member(directory, name)
             member = member or (member_of(name)[0] if file_exists else None)
             if member is not None:
                 found[node] = Lease(name.heartbeat, member, directory / name.text, name.duration)

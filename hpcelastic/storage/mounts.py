@@ -11,6 +11,12 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 _DISK_TYPES = {"bcachefs", "btrfs", "ext2", "ext3", "ext4", "f2fs", "fuseblk", "jfs", "reiserfs", "vfat", "xfs", "zfs"}
 _LOCAL_TYPES = {"aufs", "hostfs", "overlay", "ramfs", "rootfs", "tmpfs"}
 
+_COHERENT_TYPES = {"gpfs", "lustre"}
+"""Types whose clients give back what they have cached of a directory before another client changes it.
+
+Sources: Lustre Operations Manual, "Lustre Distributed Lock Manager"; IBM Storage Scale, "GPFS token management".
+"""
+
 _CLIENT_OPTIONS = {"clientaddr", "addr", "mountaddr", "fd", "rw", "size", "nr_inodes"}
 """Options that differ between nodes that mount the same filesystem in the same way."""
 
@@ -32,6 +38,11 @@ class Mount:
     def local(self) -> bool:
         """True for a type that only the mounting machine can see."""
         return self.kind in _DISK_TYPES | _LOCAL_TYPES
+
+    @property
+    def coherent(self) -> bool:
+        """True for a type with which a listing shows all changes that were made before it."""
+        return self.kind in _COHERENT_TYPES
 
     def option(self, name: str) -> str | None:
         """Return the value of an option, "" for a flag; None if the mount does not have the option."""

@@ -192,6 +192,9 @@ class Mount:
         self._slow_at = -_BETWEEN_SLOW
         self._unsynced: list[Inode] = []
         self.calm = False
+        self.lock_poll = 0.1
+        """Seconds between two attempts to get a lock, at least."""
+
         self._fd = 2
         self._armed: tuple[int, Callable[[], None]] | None = None
         self._error_rate = 0.0

@@ -224,7 +224,7 @@ class _FileLock:
             if mount.clock.now >= deadline >= 0:
                 raise _LockTimeout
             assert mount.clock.task is not None
-            mount.clock.task.pause(max(0.1, poll_interval))
+            mount.clock.task.pause(max(mount.lock_poll, poll_interval))
         locks[self._path] = mount
         self._mine = True
         return self

@@ -720,6 +720,16 @@ def test_on_nfs_a_touch_waits_until_the_servers_clock_has_advanced(
     assert 4 - len(clock) == looks
 
 
+@pytest.mark.parametrize("kind, touched", [("ext4", True), ("nfs4", True), ("lustre", False), ("gpfs", False)])
+def test_a_directory_is_touched_unless_its_listings_are_coherent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, touched: bool
+) -> None:
+    monkeypatch.setattr(files, "mount_of", lambda path: Mount(kind, "", str(path)))
+    os.utime(tmp_path, ns=(1, 1))
+    files.touch_directory(tmp_path)
+    assert (tmp_path.stat().st_mtime_ns != 1) == touched
+
+
 def test_the_wait_for_the_servers_clock_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Path] = []
     monkeypatch.setattr(files, "mount_of", lambda path: Mount("nfs", "", str(path)))

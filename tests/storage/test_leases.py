@@ -154,6 +154,39 @@ def test_a_new_revision_touches_the_directory(tmp_path: Path, monkeypatch: pytes
         assert made[-1] == "utime"
 
 
+def test_a_change_that_the_name_can_hold_is_one_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fail)
+        lease.renew(replace(MEMBER, round=7))
+    assert read_leases(tmp_path)[NODE].member == replace(MEMBER, round=7)
+    assert counters(tmp_path) == (2, 2)
+
+
+def test_what_the_name_holds_counts_more_than_the_content(tmp_path: Path, observer: LeaseObserver) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(FAILED)
+    lease.renew(MEMBER)
+    lease.renew(replace(MEMBER, round=7))
+    assert observer.observe([])[NODE].member == replace(SEEN, round=7)
+    assert read_leases(tmp_path)[NODE].member == replace(MEMBER, round=7)
+
+
+def test_a_change_of_the_name_that_fails_is_published_as_another_revision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(files.StoreError):
+            lease.renew(replace(MEMBER, round=7))
+    lease.renew(replace(MEMBER, round=8))
+    assert read_leases(tmp_path)[NODE].member == replace(MEMBER, round=8)
+    assert counters(tmp_path) == (3, 3)
+
+
 def test_a_revision_that_could_not_be_written_is_durable_at_the_next_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +253,18 @@ def test_a_heartbeat_with_a_lost_reply_has_happened(
     assert counters(tmp_path) == (1, 2), "renamed once, and not published again"
     lease.renew(MEMBER)
     assert counters(tmp_path) == (1, 3)
+
+
+@pytest.mark.parametrize("faults", NAME_TAKEN.values(), ids=NAME_TAKEN.keys())
+def test_a_change_of_the_name_with_a_lost_reply_has_happened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]]
+) -> None:
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    monkeypatch.setattr(os, "replace", Rename(*faults))
+    lease.renew(replace(MEMBER, round=7))
+    assert read_leases(tmp_path)[NODE].member == replace(MEMBER, round=7)
+    assert counters(tmp_path) == (2, 2), "renamed once, and not published again"
 
 
 def test_a_failed_heartbeat_is_an_error_and_the_next_one_succeeds(

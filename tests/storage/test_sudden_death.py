@@ -111,6 +111,7 @@ def add_after(directory: Path) -> bool:
 
 
 MOVED = replace(MEMBER, node_state=NodeState.RUNNING, round=1)
+FAILED = replace(MEMBER, node_state=NodeState.FAILED, round=1)
 CASES = {
     "first commit": Case(
         "link",
@@ -169,7 +170,10 @@ CASES = {
         writes=False,
     ),
     "lease with a new revision": Case(
-        "replace", renew_lease(MEMBER), renew_again(MOVED), heartbeat, (3, MEMBER), (4, MOVED), renew_after
+        "replace", renew_lease(MEMBER), renew_again(FAILED), heartbeat, (3, MEMBER), (4, FAILED), renew_after
+    ),
+    "lease with a new revision in its name": Case(
+        "replace", renew_lease(MEMBER), renew_again(MOVED), heartbeat, (3, MEMBER), (4, MOVED), renew_after, writes=False
     ),
     "new key": Case(
         "link",

@@ -1,0 +1,190 @@
+"""A run on the nodes of the model, and what happens to it."""
+
+import gc
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from benchmarks.model.filesystem import Mount, Servers, counted_utime
+from benchmarks.model.node import Node, WorkingEvent
+from benchmarks.model.parameters import Model
+from benchmarks.model.resources import Queue
+from hpcelastic.doctor.verdict import FilesystemReport, advise
+from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
+from hpcelastic.storage.paths import RunPaths
+from tests.protocol.under_test import CONNECT, RUN, load
+from tests.simulation.clock import Clock, Process, Task
+from tests.simulation.filesystem import Server, Traits
+
+_STEP = 0.02
+"""Virtual seconds between two looks at the result."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """What an event has cost, until the last node had its round."""
+
+    seconds: float
+    """Until the last node had started the workers of the round."""
+
+    requests: int
+    """To the metadata server, of all nodes together."""
+
+    most: int
+    """Of one node, at most."""
+
+    messages: int
+    read: int
+    """Bytes from the data server to all nodes."""
+
+    processor: float
+    """Processor time in seconds, of all nodes together."""
+
+
+class Cluster:
+    """A run on ``size`` nodes. ``least`` is the minimum number of nodes of a round; None for all of them."""
+
+    def __init__(self, size: int, model: Model, least: int | None = None, traits: Traits = Traits(pace=0.0)) -> None:  # noqa: B008  # frozen
+        self.size, self.model = size, model
+        self.clock = Clock(Random(0))
+        self.code = load()
+        self.code.system.start(self.clock.random)
+        self.servers = Servers(self.clock, model)
+        self.server = Server(self.clock, self.clock.random, traits, lambda path, data, by: None)
+        nodes = NodeRange(least or size, size)
+        self.settings = advise(Settings(nodes, restarts=RestartSettings(0)), FilesystemReport(safe=True))
+        self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
+        self.running: Node | None = None
+        """The node whose task runs at this moment."""
+
+        self.messages = 0
+        self.failed: list[str] = []
+        self.round = 0
+        """The newest round of which a node has started workers."""
+
+        self._running_in: dict[int, int] = {}
+        self._ranks: tuple[Any, dict[str, int]] = (None, {})
+        self._replace_modules()
+        self._create()
+        shared = Queue(self.clock, model.processor.shared) if model.processor.shared else None
+        self.nodes = [Node(self, index, shared or Queue(self.clock)) for index in range(size)]
+        self.by_id = {node.id: node for node in self.nodes}
+
+    def _replace_modules(self) -> None:
+        """Let the code take time where the simulation of faults does not."""
+        code, system = self.code, self.code.system
+        code.module("os").utime = counted_utime(lambda: system.mount)
+        code.module("threading").Event = lambda: WorkingEvent(self)
+        code.module("threading").Thread = self._thread
+        code.module("json").loads = self._loads
+
+    def _thread(self, target: Callable[[], None], **_: Any) -> Task:
+        assert self.running is not None
+        return Task(self.running.process, target, self.running.entered)
+
+    def _loads(self, data: bytes | str) -> Any:
+        """`json.loads`, which takes the time of decoding what follows from it too."""
+        if self.running is not None and self.clock.task is not None and len(data) > 1000:
+            self.running.pause_for_work(len(data) * self.model.processor.byte)
+        return self.code.system.parsed(data)
+
+    def _create(self) -> None:
+        system = self.code.system
+        system.mount = Mount(self.server, self.servers, Process(self.clock), "user", lambda: self.clock.now, lambda _: 0.0)
+        for directory in (self.paths.register, self.paths.leases):
+            self._make(directory)
+        self.code.module(RUN).open_run(self.backend(), "scale", self.settings, "user")
+
+    def _make(self, directory: Any) -> None:
+        if directory not in self.server.directories:
+            self._make(directory.parent)
+            directory.mkdir()
+
+    def backend(self) -> Any:
+        """The backend of the run, opened by the process that runs at this moment."""
+        return self.code.module(CONNECT).open_backend(self.paths)
+
+    def rank_of(self, members: Any, node: str) -> int | None:
+        """Return the place of a node among the members of a round."""
+        if members is not self._ranks[0]:
+            self._ranks = members, {member.node: index for index, member in enumerate(members)}
+        return self._ranks[1].get(node)
+
+    def workers_started(self, node: Node, round: int) -> None:
+        node.started[round] = self.clock.now
+        self._running_in[round] = self._running_in.get(round, 0) + 1
+        self.round = max(round, self.round)
+
+    def lost(self, node: Node) -> None:
+        """All processes of a node have ended."""
+        for other in self.nodes:
+            if node.index in other.notifier._watched:
+                other.notifier.lost(node)
+
+    # Events
+
+    def start(self, window: float = 0.0) -> None:
+        """Start all agents, spread evenly over ``window`` seconds."""
+        for node in self.nodes:
+            node.start(window * node.index / self.size)
+
+    def lose(self, indexes: list[int]) -> None:
+        for index in indexes:
+            self.nodes[index].end()
+
+    def until_round(self, round: int, nodes: int, timeout: float = 600.0) -> Effort:
+        """Advance until ``nodes`` nodes have started the workers of a round, and return what that cost."""
+        return self.measure(lambda: self._running_in.get(round, 0) >= nodes, timeout)
+
+    def measure(self, done: Callable[[], bool], timeout: float = 600.0) -> Effort:
+        before = [node.mount.requests for node in self.nodes]
+        began, messages, read = self.clock.now, self.messages, self.servers.read
+        used, total = sum(node.used for node in self.nodes), self.servers.requests
+        end = began + timeout
+        while not done():
+            if self.clock.now >= end:
+                raise TimeoutError(f"no round after {timeout:g} s: {self._running_in}; {self.failed[:3]}")
+            self.clock.advance(self.clock.now + _STEP)
+        last = max((at for node in self.nodes for at in node.started.values()), default=began)
+        return Effort(
+            max(last, began) - began,
+            self.servers.requests - total,
+            max(node.mount.requests - old for node, old in zip(self.nodes, before, strict=True)),
+            self.messages - messages,
+            self.servers.read - read,
+            sum(node.used for node in self.nodes) - used,
+        )
+
+    def idle(self, seconds: float) -> Effort:
+        """Let nothing happen for a time."""
+        end = self.clock.now + seconds
+        return self.measure(lambda: self.clock.now >= end)
+
+    def close(self) -> None:
+        """End all tasks."""
+        from greenlet import getcurrent
+
+        self.clock.hub = getcurrent()
+        for node in self.nodes:
+            node.process.end()
+        gc.unfreeze()
+
+
+def directory_sizes(cluster: Cluster) -> dict[str, int]:
+    """Return the number of names in each directory of the run."""
+    return {
+        path: sum(1 for changes in directory.names.values() if changes[-1][1] is not None)
+        for path, directory in cluster.server.directories.items()
+    }
+
+
+def version_size(cluster: Cluster) -> int:
+    """Return the bytes of the newest version of the register."""
+    directory = cluster.server.directories[str(cluster.paths.register)]
+    name = max(name for name in directory.names if name.startswith("v"))
+    inode = directory.names[name][-1][1]
+    assert inode is not None
+    assert json.loads(inode.data)
+    return len(inode.data)

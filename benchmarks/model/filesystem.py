@@ -1,0 +1,103 @@
+"""The shared filesystem of the model: operations wait for the metadata server, and are counted."""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.model.parameters import Model
+from benchmarks.model.resources import Queue
+from tests.simulation import filesystem
+from tests.simulation.clock import Clock, Process
+
+_METADATA = {"open", "create", "link", "symlink", "replace", "unlink", "mkdir", "stat", "list", "close"}
+"""Kinds of operations that are requests to the metadata server."""
+
+_UNAWAITED = {"close"}
+"""Those of them that no client waits for."""
+
+
+class Servers:
+    """The servers of the filesystem, and what was requested of them."""
+
+    def __init__(self, clock: Clock, model: Model) -> None:
+        self.model = model
+        self.metadata, self.data = Queue(clock), Queue(clock)
+        self.counts: Counter[str] = Counter()
+        """Requests to the metadata server, by kind."""
+
+        self.read = self.written = 0
+        """Bytes."""
+
+    @property
+    def requests(self) -> int:
+        return sum(self.counts.values())
+
+    def request(self, kind: str, number: int = 1) -> float:
+        """Send ``number`` requests, one after the other. Return the seconds until the last one is executed."""
+        storage = self.model.storage
+        self.counts[kind] += number
+        one = 1 / storage.operations
+        before = storage.round_trip * (number - 1)
+        return self.metadata.take(number * one, storage.round_trip / 2) + before
+
+
+class Mount(filesystem.Mount):
+    """The filesystem as one node sees it. ``work`` takes processor time: that of the task until now, and more."""
+
+    def __init__(
+        self,
+        server: filesystem.Server,
+        servers: Servers,
+        process: Process,
+        name: str,
+        node_clock: Callable[[], float],
+        work: Callable[[float], float],
+    ) -> None:
+        super().__init__(server, process, name, node_clock)
+        self._servers, self._work = servers, work
+        self.requests = 0
+        self.lock_poll = 0.01
+
+    def _do(self, kind: str, apply: Callable[..., Any], *args: Any) -> Any:
+        if self.clock.task is None:
+            return apply(*args)
+        model = self._servers.model
+        pause = self._work(model.processor.call)
+        if pause:
+            self._pause(pause)
+        if kind == "read" and args and isinstance(args[0], str):  # of a whole file: open, read, close
+            self._request("open")
+            self._request("close")
+        elif kind in _METADATA:
+            self._request(kind)
+        result = apply(*args)
+        if kind == "list":
+            self._request("list", self._pages(result))
+        elif kind == "read":
+            self._servers.read += len(result)
+            self._pause(self._servers.data.take(len(result) / model.storage.bandwidth) + model.storage.round_trip)
+        elif kind == "write":
+            self._servers.written += result
+        elif kind == "fsync":
+            self._pause(model.storage.sync + model.storage.round_trip)
+        return result
+
+    def _request(self, kind: str, number: int = 1) -> None:
+        if not number:
+            return
+        self.requests += number
+        seconds = self._servers.request(kind, number)
+        if kind not in _UNAWAITED:
+            self._pause(seconds + self._servers.model.storage.round_trip / 2)
+
+    def _pages(self, names: list[str]) -> int:
+        storage = self._servers.model.storage
+        size = sum(map(len, names)) + storage.entry * len(names)
+        return math.ceil(size / storage.entries)
+
+
+def counted_utime(mount: Callable[[], filesystem.Mount]) -> Callable[..., None]:
+    """Return a replacement of os.utime, which the simulation leaves out."""
+    return lambda path, ns: mount().utime(os.fspath(path), ns)
