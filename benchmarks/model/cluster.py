@@ -13,6 +13,7 @@ from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
+from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
 from tests.protocol.under_test import CONNECT, RUN, load
 from tests.simulation.clock import Clock, Process, Task
@@ -75,6 +76,7 @@ class Cluster:
     def _replace_modules(self) -> None:
         """Let the code take time where the simulation of faults does not."""
         code, system = self.code, self.code.system
+        code.module("hpcelastic.storage.mounts").mount_of = lambda path: Mounted("lustre", "model", "/")
         code.module("os").utime = counted_utime(lambda: system.mount)
         code.module("threading").Event = lambda: WorkingEvent(self)
         code.module("threading").Thread = self._thread

@@ -118,7 +118,7 @@ class IdleWorkers:
         So a node that joins does not delay the others, and a spare can replace a lost node at once.
         """
         state, member = observation.state, self._session.member
-        outside = state.phase is Phase.RUNNING and all(p.node != member.node for p in state.participants)
+        outside = state.phase is Phase.RUNNING and member.node not in state.ranks
         begun = self._early.begun or self._waiting or self._session.state_machine.leaving
         if outside and not begun and observation.early_start(member.role):
             self._early.allow(True)

@@ -134,7 +134,7 @@ class StragglerWatch:
     def observe(self, state: State) -> None:
         """Take account of the newest state of the run."""
         before = self._state
-        here = any(participant.node == self._session.member.node for participant in state.participants)
+        here = self._session.member.node in state.ranks
         runs = self._settings.action != "ignore" and state.phase is Phase.RUNNING and here
         self._state = state if runs and sum(p.local_world_size for p in state.participants) > 1 else None
         begins = self._state is not None and (before is None or before.round != state.round)

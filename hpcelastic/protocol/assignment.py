@@ -85,7 +85,7 @@ def assignment(state: State, node: str) -> Assignment | None:
     """Return the assignment of ``node`` in the running round; None if no round runs or the node is not in it."""
     if state.phase is not Phase.RUNNING:
         return None
-    group_rank = next((i for i, p in enumerate(state.participants) if p.node == node), None)
+    group_rank = state.ranks.get(node)
     if group_rank is None:
         return None
     sizes = [p.local_world_size for p in state.participants]

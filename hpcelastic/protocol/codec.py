@@ -20,9 +20,27 @@ _OLD_NAME = "old name"
 """The key of a field's metadata that has its old name."""
 
 
+_PLAIN = {str, int, float, bool, type(None)}
+"""The types whose values are their own JSON form."""
+
+
 def renamed(old: str) -> Mapping[str, str]:
     """Return the metadata of a dataclass field that older documents call ``old``. A document may have either name."""
     return {_OLD_NAME: old}
+
+
+_AS_ROW = "__encoded_as_row__"
+"""The attribute of a class whose values are encoded as rows."""
+
+
+def row(kind: type[T]) -> type[T]:
+    """Encode the values of a dataclass as lists in the order of the fields, without the last ones that have defaults.
+
+    A state has one for each node. A row takes a third of the space of an object. Objects are decoded too. A field added
+    later comes last, and has a default.
+    """
+    setattr(kind, _AS_ROW, True)
+    return kind
 
 
 class DecodeError(ValueError):
@@ -40,7 +58,11 @@ class _Mismatch(Exception):
 
 def encode(value: Any) -> Any:
     """Return the JSON form (dict, list, str, number, bool, None) of a dataclass and all its values."""
+    if type(value) in _PLAIN:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        if hasattr(value, _AS_ROW):
+            return _encoded_row(value)
         return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
         return value.value
@@ -49,6 +71,14 @@ def encode(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(encode(key)): encode(item) for key, item in value.items()}
     return value
+
+
+def _encoded_row(value: Any) -> list[Any]:
+    fields = dataclasses.fields(value)
+    items = [encode(getattr(value, f.name)) for f in fields]
+    while items and items[-1] == fields[len(items) - 1].default:
+        items.pop()
+    return items
 
 
 def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False) -> T:
@@ -77,7 +107,8 @@ def _reader(hint: Any, complete: bool) -> Read:
     if origin is not None and issubclass(origin, Mapping):
         return _mapping(_key(args[0], complete), _reader(args[1], complete))
     if dataclasses.is_dataclass(hint):
-        return _dataclass(hint, complete)
+        as_object = _dataclass(hint, complete)
+        return _row(hint, as_object) if hasattr(hint, _AS_ROW) else as_object
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return _one_of([member.value for member in hint], {member.value: member for member in hint})
     return _float if hint is float else _plain(hint)
@@ -114,6 +145,32 @@ def _dataclass(kind: Any, complete: bool) -> Read:
             except _Mismatch as mismatch:
                 raise _located(mismatch, f".{key}") from None
         return kind(**values)
+
+    return read
+
+
+def _row(kind: Any, read_object: Read) -> Read:
+    hints, missing = get_type_hints(kind), dataclasses.MISSING
+    fields = [(f.name, _reader(hints[f.name], False)) for f in dataclasses.fields(kind)]
+    required = sum(f.default is missing for f in dataclasses.fields(kind))
+    kinds = tuple(hints[name] for name, _ in fields)
+    plain = {kinds[:length] for length in range(required, len(kinds) + 1)}
+    """The types of the values of rows that need no check of each value, because all fields are plain."""
+
+    def read(data: Any) -> Any:
+        if not isinstance(data, list):
+            return read_object(data)
+        if tuple(map(type, data)) in plain:
+            return kind(*data)
+        if len(data) < required:
+            raise _Mismatch(f"has {len(data)} values, not at least {required}")
+        values = []
+        for (name, read_field), item in zip(fields, data, strict=False):
+            try:
+                values.append(read_field(item))
+            except _Mismatch as mismatch:
+                raise _located(mismatch, f".{name}") from None
+        return kind(*values)
 
     return read
 

@@ -253,9 +253,8 @@ def _newcomer(state: State, view: View) -> str | None:
             more = member.local_world_size - p.local_world_size
             if more > 0:
                 return f"{p.name} has {'another worker' if more == 1 else f'{more} more workers'}"
-    inside = {p.node for p in state.participants}
-    outside = [m for m in _ready(state, view) if m.node not in inside]
-    joins = outside and state.size_of([*state.participants, *outside]) > len(inside)
+    outside = [m for m in _ready(state, view) if m.node not in state.ranks]
+    joins = outside and state.size_of([*state.participants, *outside]) > len(state.participants)
     return f"{outside[0].name} joins" if joins else None
 
 
@@ -426,8 +425,7 @@ def _returned(state: State, view: View) -> list[Member]:
     round is the later one, and counts.
     """
     ready = [s.member for s in view.nodes.values() if s.member and _has_returned(state, view, s)]
-    inside = {p.node for p in state.participants}
-    return list({m.name: m for m in sorted(ready, key=lambda m: (m.node not in inside, m.node))}.values())
+    return list({m.name: m for m in sorted(ready, key=lambda m: (m.node not in state.ranks, m.node))}.values())
 
 
 def _has_returned(state: State, view: View, seen: Seen) -> bool:

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Literal, TypeAlias
 
-from hpcelastic.protocol.codec import renamed
+from hpcelastic.protocol.codec import renamed, row
 from hpcelastic.protocol.findings import Charge, Hang, Rollback, RollbackDemand, Slow
 from hpcelastic.protocol.settings import Settings
 
@@ -190,6 +190,7 @@ class Member:
         return self.host or self.name
 
 
+@row
 @dataclass(frozen=True)
 class Participant:
     """A member of a round; its place in `State.participants` is its group rank."""
@@ -282,6 +283,11 @@ class State:
 
     reason: str = "the run was created"
     """The reason for this version of the register, for people."""
+
+    @cached_property
+    def ranks(self) -> Mapping[str, int]:
+        """The group rank of each of the ``participants``, by node."""
+        return {participant.node: index for index, participant in enumerate(self.participants)}
 
     @property
     def restarts(self) -> int:

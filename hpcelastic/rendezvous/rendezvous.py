@@ -173,7 +173,7 @@ class Rendezvous:
             case PeerRefused(node) if not self._suspicions.suspects(node):
                 self._link_lost(node)
             case PeerRefused(node):
-                if self._suspicions.refused(node, {p.node for p in self._state.participants}):
+                if self._suspicions.refused(node, self._state.ranks):
                     self._expedite(newer=True)
 
     def _link_lost(self, node: str) -> None:
@@ -238,17 +238,14 @@ class Rendezvous:
 
     def _grows(self, state: State, member: Member) -> bool:
         """Return whether we have more workers than places in the round."""
-        running = member.node_state is NodeState.RUNNING
-        return running and any(
-            p.node == self._node and p.local_world_size < member.local_world_size for p in state.participants
-        )
+        rank = state.ranks.get(self._node) if member.node_state is NodeState.RUNNING else None
+        return rank is not None and state.participants[rank].local_world_size < member.local_world_size
 
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
         assert self._known is not None
-        members, published = {p.node for p in state.participants}, self._lease.published
-        inside = self._node in members
-        self._suspicions.keep(members)
+        inside, published = self._node in state.ranks, self._lease.published
+        self._suspicions.keep(state.ranks)
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = bool(self._suspicions.silent) or late or not self._lease.settled
@@ -388,7 +385,7 @@ class Rendezvous:
         watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
         stale = leases is None or now - leases.time >= self._lease.duration.interval / 2
         if news or watchful or not self._leases_current or stale:
-            nodes = self._observer.observe(p.node for p in state.participants)
+            nodes = self._observer.observe(state.ranks)
             self._leases_current = True
             self._leases = _Leases(version.number, member, now, nodes)
             self._expiry = self._observer.limit()

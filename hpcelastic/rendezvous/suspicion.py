@@ -48,8 +48,8 @@ class Suspicions:
 
     def keep(self, members: Collection[str]) -> None:
         """Forget what was known of nodes that are not ``members`` of the round."""
-        self.gone &= set(members)
-        self.silent &= set(members)
+        self.gone = frozenset(node for node in self.gone if node in members)
+        self.silent = {node for node in self.silent if node in members}
 
     def expiries(self) -> list[float]:
         """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""

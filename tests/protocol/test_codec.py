@@ -93,6 +93,26 @@ def test_unknown_fields_are_accepted(value: Any) -> None:
     assert decode(type(value), with_strangers(through_json(value))) == value
 
 
+ROW = Participant("n1@0-ab", 8, "10.0.0.1", 29500, topology="s0.s1")
+
+
+def test_a_row_has_the_fields_in_their_order_without_the_last_defaults() -> None:
+    assert encode(ROW) == ["n1@0-ab", 8, "10.0.0.1", 29500, 0, "s0.s1"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(encode(ROW), id="row"),
+        pytest.param([*encode(ROW), ""], id="with a default"),
+        pytest.param([*encode(ROW), "", {"later": True}], id="of a later version"),
+        pytest.param(vars(ROW), id="object of an older version"),
+    ],
+)
+def test_rows_of_all_versions_are_read(data: Any) -> None:
+    assert decode(Participant, data) == ROW
+
+
 def test_absent_fields_take_their_defaults() -> None:
     data = {"node": "a@0", "node_state": "ready", "round": 1, "local_world_size": 2, "address": "h", "port": 3}
     assert decode(Member, data) == Member("a@0", NodeState.READY, 1, 2, "h", 3)
@@ -176,9 +196,8 @@ def changed(data: Any, place: list[Any], value: Any) -> Any:
         pytest.param(["participants"], "ab", "participants is 'ab', not list", id="text for a list"),
         pytest.param(["participants", 1], None, r"participants\[1\] is not an object", id="in a list"),
         pytest.param(["participants", 1], {}, r"participants\[1\]\.node is missing", id="missing in a list"),
-        pytest.param(
-            ["participants", 0, "port"], 1.5, r"participants\[0\]\.port is 1\.5", id="a nested field in a list"
-        ),
+        pytest.param(["participants", 0, 3], 1.5, r"participants\[0\]\.port is 1\.5", id="a field of a row"),
+        pytest.param(["participants", 0], ["a@0", 1], r"participants\[0\] has 2 values, not at least 4", id="short row"),
         pytest.param(["standbys"], ["a@0", 1], r"standbys\[1\] is 1, not str", id="in a list of text"),
         pytest.param(["spent"], [], r"spent is \[\], not dict", id="list for a mapping"),
         pytest.param(["spent"], {"node": True}, r"spent\.node is True, not int", id="in a mapping"),

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from errno import EDQUOT, ENOSPC, EROFS
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 from typing import Any
 
@@ -16,6 +16,7 @@ from greenlet import getcurrent
 
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
+from hpcelastic.storage.lease_names import member_of, parse
 from hpcelastic.storage.paths import RunPaths
 from tests.protocol.under_test import CONNECT, DECIDE, GUARD, KEYVALUE, RUN, Patch, load
 from tests.simulation.clock import Clock, Process, Task
@@ -34,6 +35,14 @@ The fence refuses what they publish then."""
 
 _LOOK = 1.0
 """Seconds within which the poll after a renewal has ended."""
+
+
+@lru_cache(maxsize=1024)
+def _member_in_name(text: str) -> Member | None:
+    """Return the member in the name of a lease; None if the name does not hold all of it."""
+    name = parse(text)
+    member, complete = member_of(name) if name else (None, False)
+    return member if complete else None
 
 
 class Simulation:
@@ -198,7 +207,8 @@ class Simulation:
         if path.startswith(self.paths.register):
             self._version(int(path[-15:-5]), document)
         elif path.startswith(self.paths.leases):
-            self.referee.published(self.code.system.decode(Member, document))
+            named = _member_in_name(path.rpartition("/")[2])
+            self.referee.published(named or self.code.system.decode(Member, document))
         elif path.startswith("/run/counters/"):
             self.referee.summed(int(document["value"]["value"]), by.id)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 from hpcelastic.protocol.codec import DecodeError, decode, encode
 from hpcelastic.protocol.state import Member
 from hpcelastic.storage.mounts import UNKNOWN
+from hpcelastic.storage.mounts import Mount as Mounted
 from tests.simulation.clock import Clock, Condition, Event, Task
 from tests.simulation.filesystem import Mount
 
@@ -121,7 +122,7 @@ class System:
             "secrets": SimpleNamespace(token_hex=self._token),
             "random": SimpleNamespace(uniform=self._uniform),
             "json": SimpleNamespace(loads=self.parsed, dumps=self._dumps),
-            "hpcelastic.storage.mounts": SimpleNamespace(mount_of=lambda path: UNKNOWN),
+            "hpcelastic.storage.mounts": SimpleNamespace(Mount=Mounted, mount_of=lambda path: UNKNOWN),
             "hpcelastic.protocol.codec": SimpleNamespace(
                 decode=self.decode, encode=self.encode, DecodeError=DecodeError
             ),

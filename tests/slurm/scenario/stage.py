@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import hpcelastic
 from hpcelastic.api.run import Run
 from hpcelastic.config.job import node_range
+from hpcelastic.protocol.codec import decode
 from hpcelastic.protocol.events import WorkersStarted
-from hpcelastic.protocol.state import Phase, name_of
+from hpcelastic.protocol.state import Phase, State
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.leases import read_leases
 from hpcelastic.storage.paths import RunPaths
@@ -243,8 +244,8 @@ class Stage:
 def members(paths: RunPaths) -> dict[int, tuple[str, ...]]:
     """Return by round the names of the nodes that versions of the register have in it, in the order of ranks."""
     register = Register(paths.register, "judge")
-    states = [register.version(number).value for number in register.numbers()]
-    return {state["round"]: tuple(name_of(p["node"]) for p in state["participants"]) for state in states}
+    states = [decode(State, register.version(number).value) for number in register.numbers()]
+    return {state.round: tuple(p.name for p in state.participants) for state in states}
 
 
 @contextlib.contextmanager
