@@ -136,8 +136,8 @@ class Elastic:
     def run(self, train: Callable[..., Result], *args: Any) -> Result:
         """Call ``train(self, *args)`` in each round, with the newest state, and return its result.
 
-        The process group is initialised before each call and destroyed after it. What holds the process group, such as
-        DistributedDataParallel, must be made in ``train``.
+        The process group is initialised before each call, for a single rank too, and destroyed after it. What holds
+        the process group, such as DistributedDataParallel, must be made in ``train``.
 
         A model whose parameters are sharded holds the process group too. So the function that makes the model, and this
         object, must be a `resumable` one. The state is then in the snapshots and checkpoints that all ranks save.
@@ -249,10 +249,13 @@ class Elastic:
         self._roll_back()
         self.metrics = {}
         worker = self._worker = context()
-        ours = worker.world_size > 1 and not has_process_group()
+        ours = not has_process_group()
         if ours:
+            # The only rank of a round has a group too, because DistributedDataParallel needs one.
+            store = dist.HashStore()  # type: ignore[attr-defined]  # torch does not list it among its exports
+            alone: dict[str, Any] = {"store": store, "rank": 0, "world_size": 1}
             with on_agents_interface():
-                dist.init_process_group(backends())
+                dist.init_process_group(backends(), **({} if worker.world_size > 1 else alone))
         self._recover()
         self._saves.begin_round(worker, self.step)
         result = train(self, *args)

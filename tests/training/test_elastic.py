@@ -1,6 +1,6 @@
 """The state of a training in one process: boundaries, and what a round continues from."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,11 @@ from hpcelastic.training.retention import CheckpointName
 from hpcelastic.training.rounds import RoundEnded
 
 DATA = torch.utils.data.TensorDataset(torch.randn(12, 3), torch.randn(12, 1))
+
+
+def destroy_group() -> None:
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 class Seat:
@@ -27,18 +32,19 @@ class Seat:
             try:
                 return body()
             except RoundEnded:
-                continue
+                destroy_group()
         raise AssertionError("no round has ended well")
 
     def release(self) -> None: ...
 
 
 @pytest.fixture(autouse=True)
-def seat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seat:
+def seat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Seat]:
     made = Seat(monkeypatch)
     monkeypatch.setattr(elastic, "take_seat", lambda: made)
     monkeypatch.chdir(tmp_path)
-    return made
+    yield made
+    destroy_group()  # of a round that failed
 
 
 def make(checkpoints: Checkpoints | None = None, save_every: Any = 0, dropout: float = 0.0) -> Elastic:
@@ -98,6 +104,15 @@ def test_a_step_that_fails_twice_leaves_no_trace() -> None:
     made = make()
     made.run(train)
     assert lists == [[], [0], [0], [0], [0, 1]]
+
+
+def test_a_single_rank_has_a_process_group_too() -> None:
+    def train(elastic: Elastic) -> int:
+        model = torch.nn.parallel.DistributedDataParallel(elastic.model)
+        return sum(model(x.float()).shape[0] for _, (x, _) in elastic.steps(DATA, last=3))
+
+    assert make().run(train) == 12
+    assert not torch.distributed.is_initialized()
 
 
 def test_a_state_that_is_not_whole_is_read_from_disk() -> None:
