@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from greenlet import getcurrent
+
 from benchmarks.model.filesystem import Mount, Servers, counted_utime
 from benchmarks.model.node import Node, WorkingEvent
 from benchmarks.model.parameters import Model
@@ -15,7 +17,7 @@ from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, RUN, load
+from tests.protocol.under_test import CONNECT, RUN, Code
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.filesystem import Server, Traits
 
@@ -50,7 +52,7 @@ class Cluster:
     def __init__(self, size: int, model: Model, least: int | None = None, traits: Traits = Traits(pace=0.0)) -> None:  # noqa: B008  # frozen
         self.size, self.model = size, model
         self.clock = Clock(Random(0))
-        self.code = load()
+        self.code = Code(())  # of its own, because modules in it are replaced
         self.code.system.start(self.clock.random)
         self.servers = Servers(self.clock, model)
         self.server = Server(self.clock, self.clock.random, traits, lambda path, data, by: None)
@@ -69,9 +71,10 @@ class Cluster:
         self._ranks: tuple[Any, dict[str, int]] = (None, {})
         self._replace_modules()
         self._create()
-        shared = Queue(self.clock, model.processor.shared) if model.processor.shared else None
-        self.nodes = [Node(self, index, shared or Queue(self.clock)) for index in range(size)]
-        self.by_id = {node.id: node for node in self.nodes}
+        self._processors = Queue(self.clock, model.processor.shared) if model.processor.shared else None
+        self.by_id: dict[str, Node] = {}
+        self.nodes: list[Node] = []
+        self._make_nodes(restart=0)
 
     def _replace_modules(self) -> None:
         """Let the code take time where the simulation of faults does not."""
@@ -94,7 +97,9 @@ class Cluster:
 
     def _create(self) -> None:
         system = self.code.system
-        system.mount = Mount(self.server, self.servers, Process(self.clock), "user", lambda: self.clock.now, lambda _: 0.0)
+        system.mount = Mount(
+            self.server, self.servers, Process(self.clock), "user", lambda: self.clock.now, lambda _: 0.0
+        )
         for directory in (self.paths.register, self.paths.leases):
             self._make(directory)
         self.code.module(RUN).open_run(self.backend(), "scale", self.settings, "user")
@@ -103,6 +108,10 @@ class Cluster:
         if directory not in self.server.directories:
             self._make(directory.parent)
             directory.mkdir()
+
+    def _make_nodes(self, restart: int) -> None:
+        self.nodes = [Node(self, index, self._processors or Queue(self.clock), restart) for index in range(self.size)]
+        self.by_id |= {node.id: node for node in self.nodes}
 
     def backend(self) -> Any:
         """The backend of the run, opened by the process that runs at this moment."""
@@ -128,9 +137,23 @@ class Cluster:
     # Events
 
     def start(self, window: float = 0.0) -> None:
-        """Start all agents, spread evenly over ``window`` seconds."""
+        """Start all agents, spread evenly over ``window`` seconds.
+
+        The collection of garbage is off from here on, because its pauses grow with the number of nodes in this process.
+        """
+        gc.collect()
+        gc.freeze()
+        gc.disable()
         for node in self.nodes:
             node.start(window * node.index / self.size)
+
+    def requeue(self, pause: float) -> None:
+        """End all nodes at once, and start their next incarnations after ``pause`` seconds."""
+        for node in self.nodes:
+            node.process.end()
+        self.clock.advance(self.clock.now + pause)
+        self._make_nodes(restart=self.nodes[0].restart + 1)
+        self.start()
 
     def lose(self, indexes: list[int]) -> None:
         for index in indexes:
@@ -149,9 +172,9 @@ class Cluster:
             if self.clock.now >= end:
                 raise TimeoutError(f"no round after {timeout:g} s: {self._running_in}; {self.failed[:3]}")
             self.clock.advance(self.clock.now + _STEP)
-        last = max((at for node in self.nodes for at in node.started.values()), default=began)
+        last = max((at for node in self.nodes for at in node.started.values() if at > began), default=self.clock.now)
         return Effort(
-            max(last, began) - began,
+            last - began,
             self.servers.requests - total,
             max(node.mount.requests - old for node, old in zip(self.nodes, before, strict=True)),
             self.messages - messages,
@@ -166,11 +189,10 @@ class Cluster:
 
     def close(self) -> None:
         """End all tasks."""
-        from greenlet import getcurrent
-
         self.clock.hub = getcurrent()
         for node in self.nodes:
             node.process.end()
+        gc.enable()
         gc.unfreeze()
 
 

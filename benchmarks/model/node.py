@@ -1,7 +1,7 @@
 """A node of the model: an agent without workers, and its network."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +24,12 @@ _PORT = 1
 class Node:
     """One node with its processor, its mount and its agent."""
 
-    def __init__(self, cluster: "Cluster", index: int, processor: Queue) -> None:
-        self.cluster, self.index = cluster, index
-        self.id = f"node{index:06d}@0-{index:08x}"
+    def __init__(self, cluster: "Cluster", index: int, processor: Queue, restart: int = 0) -> None:
+        self.cluster, self.index, self.restart = cluster, index, restart
+        self.id = self._id(restart)
         self.process = Process(cluster.clock)
         self.processor = processor
-        self.mount = Mount(
-            cluster.server, cluster.servers, self.process, self.id, lambda: cluster.clock.now, self.work
-        )
+        self.mount = Mount(cluster.server, cluster.servers, self.process, self.id, lambda: cluster.clock.now, self.work)
         self.notifier = Notifier(self)
         self.started: dict[int, float] = {}
         """The time at which the workers of each round were started."""
@@ -43,6 +41,9 @@ class Node:
         self._machine = NodeStateMachine(self._member())
         self.thread: Any = None
 
+    def _id(self, restart: int) -> str:
+        return f"node{self.index:06d}@{restart}-{self.index:08x}"
+
     def _member(self) -> Member:
         return Member(
             node=self.id,
@@ -52,10 +53,11 @@ class Node:
             address=f"10.{self.index >> 16}.{self.index >> 8 & 255}.{self.index & 255}",
             port=0,
             order=self.index,
-            job="1000000.0",
+            job=f"1000000.{self.restart}",
             job_nodes=self.cluster.size,
             topology=f"s{self.index // 512}.s{self.index // 32}",
             notification_port=20000 + self.index % 10000,
+            dead=(self._id(self.restart - 1),) if self.restart else (),
         )
 
     # Processor time
@@ -140,9 +142,11 @@ class Notifier:
     @property
     def healthy(self) -> bool:
         nodes = self._node.cluster.nodes
-        return len(self._members) == 1 or (bool(self._watched) and not any(nodes[i].process.gone for i in self._watched))
+        return len(self._members) == 1 or (
+            bool(self._watched) and not any(nodes[i].process.gone for i in self._watched)
+        )
 
-    def notify(self, nodes: Iterable[Any], version: int) -> None:
+    def notify(self, nodes: Iterable[Any], version: int, change: bytes = b"") -> None:
         cluster = self._node.cluster
         for target in nodes:
             if target.node == self._node.id:
@@ -150,13 +154,16 @@ class Notifier:
             delay = self._node.work(self._fabric.sending) + self._fabric.latency
             receiver = cluster.by_id[target.node]
             cluster.messages += 1
-            self._clock.after(delay, partial(receiver.notifier.receive, version), receiver.process)
+            self._clock.after(delay, partial(receiver.notifier.receive, version, change), receiver.process)
         self._node.pause_for_work()
 
-    def receive(self, version: int) -> None:
+    def receive(self, version: int, change: bytes) -> None:
         """A datagram has arrived."""
         self._node.used += self._fabric.receiving
         delay = self._node.processor.take(self._fabric.receiving)
+        if change:
+            self._clock.after(delay, lambda: self._tell(Notification(version, change)), self._node.process)
+            return
         first = self._limiter.deadline is None
         self._limiter.add(version)
         if first:

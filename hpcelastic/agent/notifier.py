@@ -28,8 +28,8 @@ class NetworkNotifier:
         # The only member of a round leads it: it polls every few seconds in any case, and has no peer to watch.
         return self._network.healthy or len(self._watched[0]) == 1
 
-    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
-        self._network.notify(map(peer_of, nodes), version)
+    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
+        self._network.notify(map(peer_of, nodes), version, change)
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
         if (members, version) != self._watched:

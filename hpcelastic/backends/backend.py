@@ -29,6 +29,9 @@ class AnyRegister(Protocol):
     def read(self) -> Version:
         """Return the newest version."""
 
+    def assume(self, number: int) -> None:
+        """Take version ``number``, which the caller knows from elsewhere, as read; `read` may return no value of it."""
+
     def commit(self, after: int, value: Any) -> bool:
         """Make ``value`` version ``after`` + 1; return False if that number is taken."""
 

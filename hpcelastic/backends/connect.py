@@ -64,6 +64,8 @@ class LastStateBackend:
     def read(self) -> Version:
         return self._version
 
+    def assume(self, number: int) -> None: ...
+
     def commit(self, after: int, value: Any) -> bool:
         raise self._unreachable_error()
 

@@ -13,7 +13,7 @@ from enum import Enum
 
 from hpcelastic.doctor.measurements import Lag, Measurements, Visibility
 from hpcelastic.protocol.codec import renamed
-from hpcelastic.protocol.settings import AUTO, RENEWALS, Settings
+from hpcelastic.protocol.settings import AUTO, Settings
 from hpcelastic.storage.mounts import UNKNOWN, Mount
 
 NEVER = 30.0
@@ -25,8 +25,8 @@ _PROMPT_LAG = 0.25
 _LEASE_FACTOR = 4.0
 """Least ratio of the lease to the lag, and to twice the latency of a renewal."""
 
-_MAX_RENEWALS_PER_SECOND = 100.0
-"""Limit for all nodes together, because other load on the filesystem's metadata server grows with a cluster as well."""
+_LEASE_GROWTH = 0.25
+"""Seconds of the shortest lease for the square root of the number of nodes."""
 
 
 class Severity(str, Enum):
@@ -137,8 +137,8 @@ def advise(settings: Settings, verdict: FilesystemReport) -> Settings:
     lease, and each renewal may be seen ``lag`` late and take ``latency`` to write: only a lag of more than 2/3
     lease + margin could make a living node appear dead, and these settings keep the lag at most a quarter of the lease.
     The margin covers two changes, of a lease and of the register, that a reader sees ``lag`` late each. Many nodes
-    renew less often, so that all of them together put no more load on the filesystem. If nodes choose the duration of
-    their leases, their shortest one is raised.
+    renew less often, so that the load on the filesystem grows only with the square root of their number. If nodes
+    choose the duration of their leases, their shortest one is raised.
     """
     times = settings.rendezvous
     poll = max(times.poll, _round_up(verdict.poll_duration))
@@ -151,8 +151,8 @@ def advise(settings: Settings, verdict: FilesystemReport) -> Settings:
 
 
 def _shortest_lease(settings: Settings) -> float:
-    """Return the shortest lease in seconds that the maximum number of nodes can renew."""
-    return settings.nodes.max * RENEWALS / _MAX_RENEWALS_PER_SECOND
+    """Return the shortest lease in seconds for the maximum number of nodes."""
+    return _LEASE_GROWTH * math.sqrt(settings.nodes.max)
 
 
 def describe_changes(before: Settings, after: Settings, verdict: FilesystemReport) -> str:

@@ -2,7 +2,8 @@
 
 A message is a header (magic, format, kind, length of the sender's id), the sender's id, three fields of fixed size
 (sequence, version, nonce), and a tag: HMAC-SHA256 over all that precedes it, cut to 16 bytes. Integers are big-endian.
-A notification is a UDP datagram of its own; the other kinds follow one another in a TCP stream. A newer format has
+A notification is a UDP datagram of its own; the other kinds follow one another in a TCP stream. After a change, which
+is a UDP datagram too, follows the change itself, and the nonce of the message is the tag of that. A newer format has
 another format byte, and is dropped here. Its sender cannot notify this agent, and the run works by its files alone.
 """
 
@@ -10,7 +11,7 @@ import hashlib
 import hmac
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 NONCE = 16
@@ -48,6 +49,9 @@ class Kind(IntEnum):
     TRANSFER = 6
     """The initiator uses this connection for a transfer of data instead of a link. It is its proof too."""
 
+    CHANGE = 7
+    """There is a newer version. The rest of the datagram is its difference from the version before; by UDP."""
+
 
 @dataclass(frozen=True)
 class Message:
@@ -83,6 +87,23 @@ def parse(key: bytes, data: bytes) -> Message | None:
         return Message(Kind(kind), sender, *_FIELDS.unpack_from(data, _HEADER.size + size))
     except ValueError:  # the sender has the key, and is of another version
         return None
+
+
+def encode_change(key: bytes, message: Message, change: bytes) -> bytes:
+    """Return the datagram with ``message``, a notification, and the change that leads to its version."""
+    bound = replace(message, kind=Kind.CHANGE, nonce=_tag(key, change))
+    return encode(key, bound) + change
+
+
+def parse_datagram(key: bytes, data: bytes) -> tuple[Message, bytes] | None:
+    """Return the notification or the change in a datagram, with the bytes that follow it; None as `parse` does."""
+    size = length(data)
+    message = parse(key, data[:size]) if size else None
+    if message is None or size is None:
+        return None
+    change = data[size:]
+    valid = hmac.compare_digest(message.nonce, _tag(key, change)) if message.kind is Kind.CHANGE else not change
+    return (message, change) if valid and message.kind in (Kind.NOTIFICATION, Kind.CHANGE) else None
 
 
 def length(data: bytes) -> int | None:

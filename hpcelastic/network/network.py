@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from hpcelastic.network import sockets
 from hpcelastic.network.links import Links
-from hpcelastic.network.messages import LONGEST, Kind, Message, encode, parse
+from hpcelastic.network.messages import LONGEST, Kind, Message, encode, encode_change, parse_datagram
 from hpcelastic.network.notifications import RateLimiter, ReplayFilter
 from hpcelastic.network.transfer import Transfer, dial
+from hpcelastic.protocol.changes import MAX_LENGTH
 from hpcelastic.protocol.peers import News, Notification, Peer, linked
 
 _MAX_DATAGRAMS = 64
@@ -61,6 +62,9 @@ class Network:
         self._replay_filter = ReplayFilter()
         self._limiter = RateLimiter()
         self._links = Links(key, node, self.presence, self._selector, deliver, self._limiter.add, transfer)
+        self._changed = 0
+        """The newest version whose change was delivered. Only the thread uses it."""
+
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._lock = threading.Lock()
         self._new_neighbours: tuple[Peer, ...] | None = None
@@ -82,8 +86,11 @@ class Network:
         """Start the thread."""
         self._thread.start()
 
-    def notify(self, peers: Iterable[Peer], version: int) -> None:
-        """Notify ``peers`` of news, and of ``version`` of the register. Peers that cannot be reached miss it."""
+    def notify(self, peers: Iterable[Peer], version: int, change: bytes = b"") -> None:
+        """Notify ``peers`` of news, and of ``version`` of the register. Peers that cannot be reached miss it.
+
+        ``change`` is the difference from the version before; see `hpcelastic.protocol.changes`.
+        """
         with self._lock:
             if self._closing:
                 return
@@ -91,7 +98,7 @@ class Network:
             # CLOCK_BOOTTIME also counts while the machine is suspended, so the sequence grows for a whole incarnation.
             self._sequence = max(self._sequence + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
             message = Message(Kind.NOTIFICATION, self._node, self._sequence, max(version, 0))
-            datagram = encode(self._key, message)
+            datagram = encode_change(self._key, message, change) if change else encode(self._key, message)
             for peer in peers:
                 if peer.node != self._node and sockets.valid_endpoint(peer.address, peer.port):
                     self._send(datagram, peer)
@@ -181,16 +188,21 @@ class Network:
     def _receive_notifications(self, now: float) -> None:
         for _ in range(_MAX_DATAGRAMS):
             try:
-                data = self._datagrams.recv(LONGEST + 1)
+                data = self._datagrams.recv(LONGEST + MAX_LENGTH + 1)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError:  # the error of an earlier datagram that we sent
                 continue
-            message = parse(self._key, data)
-            valid = message and message.kind is Kind.NOTIFICATION and message.sender != self._node
-            if message and valid and self._replay_filter.is_new(message.sender, message.sequence):
+            message, change = parse_datagram(self._key, data) or (None, b"")
+            if message is None or message.sender == self._node:
+                continue
+            if self._replay_filter.is_new(message.sender, message.sequence):
                 self._links.mark_notified(message.version)
-                self._limiter.add(message.version)
+                if change and message.version > self._changed:
+                    self._changed = message.version
+                    self._deliver(Notification(message.version, change))
+                else:
+                    self._limiter.add(message.version)
 
     def _release(self) -> None:
         with self._lock:

@@ -94,6 +94,27 @@ def decode(kind: type[T], data: Any, place: str = "", *, complete: bool = False)
     return value
 
 
+def updated(value: T, data: Mapping[str, Any], **changes: Any) -> T:
+    """Return ``value`` with other values of some fields, from their JSON form, and with ``changes``.
+
+    Unknown fields are accepted. Raises DecodeError as `decode` does.
+    """
+    readers = _field_readers(type(value))  # type: ignore[arg-type]  # a class is hashable
+    found = {}
+    for name in readers.keys() & data.keys():
+        try:
+            found[name] = readers[name](data[name])
+        except _Mismatch as mismatch:
+            raise DecodeError(f"{''.join([name, *reversed(mismatch.path)])} {mismatch.what}") from None
+    return dataclasses.replace(value, **found, **changes)  # type: ignore[type-var]  # a dataclass
+
+
+@cache
+def _field_readers(kind: Any) -> dict[str, Read]:
+    hints = get_type_hints(kind)
+    return {f.name: _reader(hints[f.name], False) for f in dataclasses.fields(kind)}
+
+
 @cache
 def _reader(hint: Any, complete: bool) -> Read:
     """Return the function that reads a value of the type ``hint``."""

@@ -13,6 +13,21 @@ from hpcelastic.protocol.state import Member, Participant, State, View
 COUNT = 3
 """The number of leaders, if there are enough nodes."""
 
+_LARGE = 64
+"""Nodes of a job from which on its nodes do not look for the first ones all at once."""
+
+_LOOK_INTERVAL = 0.5
+"""Seconds from the look of some nodes of a large job until the next ones look."""
+
+
+def first_look(member: Member) -> float:
+    """Return in how many seconds from its start a node looks for the first nodes of a run that has had no round.
+
+    In a large job that is a long listing for each node. So its first nodes look at once, and the others one after the
+    other, in case that those are lost and no round has formed meanwhile.
+    """
+    return member.order // COUNT * _LOOK_INTERVAL if member.job_nodes > _LARGE else 0.0
+
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
     """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""

@@ -29,6 +29,8 @@ class Notification:
     """Another node reports news, and that ``version`` of the register exists."""
 
     version: int
+    change: bytes = b""
+    """The difference from the version before, if it was sent; see `hpcelastic.protocol.changes`."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ own less often the more nodes there are. All nodes are notified of a new version
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hpcelastic.protocol.settings import RendezvousSettings
 from hpcelastic.protocol.state import Phase
@@ -62,6 +62,11 @@ class PollSchedule:
         return self.pause <= 0
 
     @property
+    def regular_poll_due(self) -> bool:
+        """True if it is time to poll, also without any notification."""
+        return self._clock() >= max(self._regular, self._earliest)
+
+    @property
     def read_due(self) -> bool:
         """True if it is time to read the leases as well."""
         return self._clock() >= self._next_read
@@ -79,6 +84,12 @@ class PollSchedule:
         self._regular = now + self._poll_interval(result)
         self._next_read = min(now + self._read_interval(result), float("inf") if read else self._next_read)
 
+    def record_caught_up(self) -> None:
+        """The node follows the state now, so that the next poll is no longer urgent."""
+        if self._result is not None and self._result.urgent:
+            self._result = replace(self._result, urgent=False)
+            self._regular = self._polled + self._poll_interval(self._result)
+
     def record_notification(self, newer: bool) -> None:
         """Schedule a poll after a notification: of a ``newer`` version, or of news that only leaders need to read."""
         now, result = self._clock(), self._result
@@ -88,6 +99,10 @@ class PollSchedule:
             self._notified = min(self._notified, now + _LEADER_DELAY * result.rank)
         else:
             self._next_read = min(self._next_read, max(now, self._polled + self._shared_read_interval(result)))
+
+    def poll_within(self, seconds: float) -> None:
+        """Poll again after ``seconds`` at the latest."""
+        self._regular = min(self._regular, self._clock() + seconds)
 
     def read_within(self, seconds: float) -> None:
         """Read the leases again after ``seconds`` at the latest."""

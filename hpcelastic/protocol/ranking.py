@@ -30,13 +30,13 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
 
     ``ready`` are the ready nodes, each name once; ``before`` are the members of the last round, by rank.
     """
-    ordered = in_order(ready)
-    here = {m.name: m for m in ordered}
+    found = list(ready)
+    here = {m.name: m for m in found}
     staying = [here[p.name] for p in before if p.name in here]
     kept = {m.name: m for m in staying[:max_nodes]}
     room = max_nodes - len(kept)
     seats = [kept.get(p.name) for p in before] if kept else []
-    newcomers = _without(staying, ordered)
+    newcomers = in_order(_without(staying, found))
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
     newcomers = _without(replacements.values(), newcomers)

@@ -127,7 +127,7 @@ class RendezvousSettings:
     renewals are late, it takes a longer lease, up to 60 s."""
 
     min_lease: float = 2.0
-    """Shortest duration that ``auto`` chooses, in seconds. It is raised for more than 66 nodes, and on a filesystem
+    """Shortest duration that ``auto`` chooses, in seconds. It is raised for more than 64 nodes, and on a filesystem
     that is slow."""
 
     margin: float = 1.0

@@ -38,13 +38,13 @@ class LeaseKeeper:
         self.requested = False
         """Whether another node waits for a renewal, to see that this node is alive."""
 
-        self._regained_at = float("-inf")
+        self.regained_at = float("-inf")
         """The time at which a lease that had expired was renewed."""
 
     @property
     def settled(self) -> bool:
         """Whether all nodes must have seen the lease as it is now, in case it had expired before."""
-        return self.held.start >= self._regained_at + self._margin
+        return self.held.start >= self.regained_at + self._margin
 
     def renew(self, member: Member) -> None:
         """Publish ``member``. Raises StoreError if the lease cannot be renewed."""
@@ -55,7 +55,7 @@ class LeaseKeeper:
         self._lease.renew(member, duration)
         done = self._clock()
         if not first and done >= self.held.end:
-            self._regained_at = done
+            self.regained_at = done
         self.published, self.requested = member, False
         self._hold(now, now + duration)
         self.duration.record(done - due)

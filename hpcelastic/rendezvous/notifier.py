@@ -9,8 +9,11 @@ from hpcelastic.protocol.state import Member, Participant
 class Notifier(Protocol):
     """Notifies other nodes of changes, so that they learn of them before their next poll."""
 
-    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
-        """Notify ``nodes`` that ``version`` is the newest known one. Returns at once."""
+    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
+        """Notify ``nodes`` that ``version`` is the newest known one. Returns at once.
+
+        ``change`` is the difference from the version before; see `hpcelastic.protocol.changes`.
+        """
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
         """Detect failures of the neighbours among the ``members`` of a round, and notify them in the same way."""
@@ -25,6 +28,6 @@ class NoNotifier:
 
     healthy = False
 
-    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None: ...
+    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None: ...
 
     def watch(self, members: Sequence[Participant], version: int) -> None: ...

@@ -5,37 +5,30 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpcelastic.backends.backend import Backend
+from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import COUNT, leaders
+from hpcelastic.protocol.leaders import first_look, leaders
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
+from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL, LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.observation import Observation
-from hpcelastic.rendezvous.run import decode_state
+from hpcelastic.rendezvous.observed_leases import ObservedLeases
+from hpcelastic.rendezvous.renewals import RenewalRequests
 from hpcelastic.rendezvous.suspicion import Suspicions
 from hpcelastic.storage.register import Version
 
 _EXPIRY_DELAY = 0.01
 """Seconds after the expiry of a lease at which it has certainly expired."""
-
-
-@dataclass(frozen=True)
-class _Leases:
-    """The leases of all nodes as they were last read, with the version and the lease of ours at that time."""
-
-    version: int
-    member: Member | None
-    time: float
-    nodes: Mapping[str, Seen]
 
 
 @dataclass(frozen=True)
@@ -67,35 +60,21 @@ class Rendezvous:
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
-        self._backend = backend
         self._notifier, self._committed = notifier or NoNotifier(), committed
-        self._register = self._backend.register(node)
-        self._observer = self._backend.observer(times.expiry, clock)
-        self._lease = LeaseKeeper(self._backend.lease(node), times, clock, held_until)
+        self._register = backend.register(node)
+        self._leases = ObservedLeases(backend, times, clock)
+        self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until)
         self._schedule = PollSchedule(times, clock)
-        self._suspicions = Suspicions(self._observer, clock)
-        self._state = State("", settings)
-        """The newest state that was read."""
+        self._suspicions = Suspicions(self._leases.observer, clock)
+        self._known = KnownState(self._register, State("", settings), clock)
+        self._lost = ""
+        """`State.lost` of the state that was followed last."""
 
-        self._known: Version | None = None
-        """Its version; None before the first read."""
-
-        self._leases: _Leases | None = None
-        self._expiry = times.expiry.of(None)
-        """Seconds after which the leases of all living nodes expire if they are not renewed, at most."""
-
-        self._first_names: tuple[int, Mapping[str, Seen]] = 0, {}
-        """The number of leases, and the first nodes by name: what is known before the leases are read."""
-
-        self._leases_current = False
-        """False from news that may be in the leases until they are read."""
-
+        self._began = clock()
         self._leaders_notified = True
         """False from a publication that leaders wait for until they are notified."""
 
-        self._renewal_requests: dict[str, float] = {}
-        """When other nodes were last requested to renew their leases."""
-
+        self._renewal_requests = RenewalRequests(times.poll, clock)
         self._expected: int | None = None
         """Nodes that the batch system has started and that have not been seen; None if it was not asked."""
 
@@ -108,11 +87,14 @@ class Rendezvous:
 
         Raises StoreError if the directory cannot be used; the caller may retry.
         """
-        if self._state.phase is Phase.JOINING:
+        if self._known.state.phase is Phase.JOINING:
             self._renew(self._with_dead(member))
         else:
             self.renew(member)
-        return self._poll(read=True)
+        observation, again = self._poll(read=True)
+        while again:
+            observation, again = self._poll(read=True)
+        return observation
 
     @property
     def lease_duration(self) -> LeaseDuration:
@@ -134,7 +116,7 @@ class Rendezvous:
         if not self._schedule.poll_due:
             self._notify_leaders()
             return None
-        return self._poll(read=self._schedule.read_due)
+        return self._poll(read=self._schedule.read_due)[0]
 
     def pause(self) -> float:
         """Return the seconds until something is due, unless news arrive."""
@@ -160,9 +142,12 @@ class Rendezvous:
     def receive(self, news: News) -> None:
         """Take account of news from the network."""
         match news:
-            case Notification(version):
-                self._lease.requested |= self._state.phase is Phase.JOINING
-                self._expedite(newer=self._known is None or version > self._known.number)
+            case Notification(version, change):
+                newer = version > self._known.number
+                self._lease.requested |= self._known.state.phase is Phase.JOINING and not newer
+                if change and self._leader_rank() is None:  # a leader decides, and reads what it decides on
+                    self._known.offer(version, change)
+                self._expedite(newer)
             case PeerSilent(node):
                 self._suspicions.silent.add(node)
                 self._schedule.record_notification(newer=True)
@@ -173,7 +158,7 @@ class Rendezvous:
             case PeerRefused(node) if not self._suspicions.suspects(node):
                 self._link_lost(node)
             case PeerRefused(node):
-                if self._suspicions.refused(node, self._state.ranks):
+                if self._suspicions.refused(node, self._known.state.ranks):
                     self._expedite(newer=True)
 
     def _link_lost(self, node: str) -> None:
@@ -182,28 +167,44 @@ class Rendezvous:
         self._suspicions.link_lost(node)
 
     def _expedite(self, newer: bool) -> None:
-        self._leases_current = False
+        self._leases.mark_outdated()
         self._schedule.record_notification(newer)
 
     # One poll
 
-    def _poll(self, read: bool) -> Observation:
-        """Read the newest version. Decide what follows if the leases are ``read``, or have to be."""
-        began = self._clock()
+    def _poll(self, read: bool) -> tuple[Observation, bool]:
+        """Read the newest version. Decide what follows if the leases are ``read``, or have to be.
+
+        Return also whether more may follow at once. This node follows a version before it decides on the next one,
+        because the others do so too, and all their requests would delay it.
+        """
+        began, before = self._clock(), self._known.number
         version, state = self._make_changes()
-        read = read or self._must_read(state)
+        again = self._stops_workers_first(state, before)
+        read = (read or self._must_read(state)) and not again
         reason, short, busy = describe(state), False, None
-        while read:
+        while read and not again:
             decision = self._decide(version, state)
             reason, short, busy = decision.reason, decision.short, decision.busy
             if decision.next is None or not self._commit(version, decision.next):
                 break
+            ours = self._known.unread  # else another node was faster, and what this one knows may not be decided on
             version, state = self._read()
+            again = ours or state.phase is not Phase.RUNNING
         rank = self._schedule_next(began, state, read)
+        if again and rank == 0 and state.phase is Phase.JOINING:
+            self._schedule.record_notification(newer=True)
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
-        settled, held, expiry = self._lease.settled, self._lease.held, self._expiry
-        return Observation(version.number, state, reason, held, settled, first, short, last, self._view(), expiry)
+        settled, held, expiry = self._lease.settled, self._lease.held, self._leases.expiry
+        seen = Observation(version.number, state, reason, held, settled, first, short, last, self._view(), expiry)
+        return seen, again
+
+    def _stops_workers_first(self, state: State, before: int) -> bool:
+        """Return whether a round has just ended, and this node still has its workers: it can form no round now."""
+        ended = state.phase is Phase.JOINING and self._known.number != before
+        running = self._lease.published is not None and self._lease.published.node_state is NodeState.RUNNING
+        return ended and running and self._leader_rank() is not None
 
     def _make_changes(self) -> tuple[Version, State]:
         """Commit the changes of this node, and return the newest version."""
@@ -221,14 +222,18 @@ class Rendezvous:
         """Return whether this node has to read the leases, because no other node may do so."""
         if state.phase.final:
             return False
-        if self._leases is None and not state.participants:
-            count, foremost = self._backend.first_ready(COUNT)
-            self._first_names = count, {m.node: Seen(m, alive=True, proved=False) for m in foremost}
+        if self._leases.own is None and not state.participants and self._until_look() <= 0:
+            self._leases.read_names()
         return self._leader_rank() is not None or self._ends_the_round(state)
+
+    def _until_look(self) -> float:
+        """Return the seconds until this node looks for the first nodes of a run that has had no round."""
+        assert self._lease.published is not None
+        return self._began + first_look(self._lease.published) - self._clock()
 
     def _ends_the_round(self, state: State) -> bool:
         """Return whether our newest publication ends the round that runs, and has not been acted on yet."""
-        now, before = self._lease.published, self._leases.member if self._leases else None
+        now, before = self._lease.published, self._leases.own
         if state.phase is not Phase.RUNNING or now is None or now == before:
             return False
         left = now.node_state is NodeState.READY and now.round >= state.round
@@ -243,32 +248,30 @@ class Rendezvous:
 
     def _schedule_next(self, began: float, state: State, read: bool) -> int | None:
         """Schedule the next poll, when nothing more is to be decided, and return our rank among the leaders."""
-        assert self._known is not None
         inside, published = self._node in state.ranks, self._lease.published
         self._suspicions.keep(state.ranks)
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = bool(self._suspicions.silent) or late or not self._lease.settled
-        nodes = max(len(self._seen), len(state.participants), self._first_names[0])
+        of_job = published.job_nodes if published else 0
+        nodes = max(self._leases.count, len(state.participants), of_job)
         rank = self._leader_rank()
         self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
             self._schedule.read_within(seconds + _EXPIRY_DELAY)
         if self._changes:
             self._schedule.read_within(self._times.poll)
+        if not self._leases.nodes and not state.participants:
+            self._schedule.poll_within(self._until_look())
         self._notify_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
-            self._request_renewals()
+            self._request_renewals(rank)
         return rank
 
-    def _request_renewals(self) -> None:
+    def _request_renewals(self, rank: int) -> None:
         """Request nodes of which no renewal has been seen to renew their leases, each from time to time."""
-        assert self._known is not None
-        now, never = self._clock(), float("-inf")
-        unproved = [s.member for s in self._seen.values() if s.member and not s.proved and s.alive]
-        due = [m for m in unproved if now - self._renewal_requests.get(m.node, never) >= self._times.poll]
+        due = self._renewal_requests.due(self._leases.nodes.values(), rank)
         if due:
-            self._renewal_requests.update((member.node, now) for member in due)
             self._notifier.notify(due, self._known.number)
             self._schedule.read_within(2 * MIN_INTERVAL)  # the answers are in the leases, and are not notified
 
@@ -287,13 +290,18 @@ class Rendezvous:
             evidence = self._view().evidence_of_death(state.lost) if ends else ""
             self._committed(Commit(version.number + 1, state, evidence))
             self._leaders_notified = True
-            members = {p.node: p for p in (*self._state.participants, *state.participants)}
-            self._notifier.notify([*members.values(), *self._others(set(members))], version.number + 1)
+            self._notify_all(version.number + 1, state)
+            self._known.record(version.number + 1, state)
         return won
 
-    def _others(self, members: set[str]) -> list[Member]:
-        """Return the nodes that are alive, as far as we have seen, and are not ``members``."""
-        return [s.member for s in self._seen.values() if s.member and s.alive and s.member.node not in members]
+    def _notify_all(self, version: int, state: State) -> None:
+        """Notify the members of the last and of this round, and all other nodes that are alive, of a new version."""
+        before = self._known.state
+        members = {p.node: p for p in (*before.participants, *state.participants)}
+        others = [
+            s.member for s in self._leases.nodes.values() if s.member and s.alive and s.member.node not in members
+        ]
+        self._notifier.notify([*members.values(), *others], version, pack(difference(before, state)))
 
     # Our lease
 
@@ -310,36 +318,40 @@ class Rendezvous:
         return replace(member, dead=(*member.dead, *news)) if news else member
 
     def _until_renewal(self) -> float:
-        if self._state.phase is Phase.JOINING and self._schedule.poll_due:
+        if self._known.state.phase is Phase.JOINING and self._schedule.regular_poll_due:
             return 0.0
         return self._lease.until_renewal()
 
     def _published(self, member: Member) -> None:
         """Our lease has new content: poll at once if we must act on it; otherwise notify the leaders."""
-        joining = self._state.phase is Phase.JOINING
-        if self._known is None:
+        joining = self._known.state.phase is Phase.JOINING
+        if self._known.version is None:
             self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
             self._schedule.record_notification(newer=True)
         elif not joining and (
             member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT)
             or member.leaving
-            or self._grows(self._state, member)
+            or self._grows(self._known.state, member)
         ):
             self._schedule.record_notification(newer=True)
         elif joining or member.node_state is NodeState.SUCCEEDED:
             self._leaders_notified = False
             self._schedule.record_notification(newer=False)
+        elif not self._suspicions.silent and self._lease.settled:
+            self._schedule.record_caught_up()
 
     # Leaders
 
     def _notify_leaders(self) -> None:
-        if not self._leaders_notified and self._known is not None:
+        if not self._leaders_notified and self._known.number >= 0:
             self._leaders_notified = True
             others = [leader for leader in self._leaders() if leader.node != self._node]
             self._notifier.notify(others, self._known.number)
 
     def _leaders(self) -> list[Participant | Member]:
-        return leaders(self._state, self._view())
+        if not self._known.state.participants and not self._leases.nodes:
+            return []  # no other node is known yet
+        return leaders(self._known.state, self._view())
 
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
@@ -348,15 +360,16 @@ class Rendezvous:
     # Reading
 
     def _read(self) -> tuple[Version, State]:
-        version = self._register.read()
-        if self._known is None or version.number != self._known.number:
-            before, self._state, self._known = self._state, decode_state(self._register, version), version
-            if self._state.lost == self._node != before.lost:
-                self._lease.duration.declared_dead()
-        return version, self._state
+        version, state = self._known.read(self._lease.held, self._lease.regained_at)
+        if state.lost == self._node != self._lost:
+            self._lease.duration.declared_dead()
+        self._lost = state.lost
+        return version, state
 
     def _decide(self, version: Version, state: State) -> Decision:
-        self._read_leases(version, state)
+        watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
+        interval = self._lease.duration.interval / 2
+        self._leases.read(version.number, state, self._lease.published, watchful, interval)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))
@@ -368,24 +381,4 @@ class Rendezvous:
     def _view(self, quorum_for: float = 0.0) -> View:
         published = self._lease.published
         assert published is not None
-        return View({**self._seen, self._node: Seen(published, alive=True)}, quorum_for, self._expected)
-
-    @property
-    def _seen(self) -> Mapping[str, Seen]:
-        return self._leases.nodes if self._leases else self._first_names[1]
-
-    def _read_leases(self, version: Version, state: State) -> None:
-        """Read the leases of all nodes, if they may have changed.
-
-        While a round runs that is as seldom as they are renewed: a node that has news advances the run itself. Only a
-        node that has died cannot.
-        """
-        now, leases, member = self._clock(), self._leases, self._lease.published
-        news = leases is None or (leases.version, leases.member) != (version.number, member)
-        watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
-        stale = leases is None or now - leases.time >= self._lease.duration.interval / 2
-        if news or watchful or not self._leases_current or stale:
-            nodes = self._observer.observe(state.ranks)
-            self._leases_current = True
-            self._leases = _Leases(version.number, member, now, nodes)
-            self._expiry = self._observer.limit()
+        return View({**self._leases.nodes, self._node: Seen(published, alive=True)}, quorum_for, self._expected)

@@ -32,9 +32,11 @@ def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
 def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> State:
     """Create the run unless it exists, and return its state. Raises ConfigError if it has other settings."""
     register = backend.register(writer)
-    if _read_visible(register).number == 0:
+    version = _read_visible(register)
+    if version.number == 0:
         register.commit(0, encode(State(run_id, settings)))
-    state = decode_state(register, _read_visible(register))
+        version = _read_visible(register)
+    state = decode_state(register, version)
     if state.run_id != run_id:
         raise ConfigError(f"{backend.root}: holds the run {state.run_id!r}, not {run_id!r}; use another directory")
     if state.settings != settings:

@@ -10,7 +10,7 @@ fields, from a newer writer, is treated in the same way.
 
 import heapq
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from typing import Any, NamedTuple, get_type_hints
 from urllib.parse import quote, unquote
@@ -79,11 +79,14 @@ def parse(text: str) -> LeaseName | None:
         return LeaseName(node, -1, -1, text) if "@" in node and tilde else None
 
 
-def newest(texts: list[str]) -> dict[str, LeaseName]:
-    """Return the greatest name of each node in a listing. A node that dies during a renewal leaves two names."""
+def newest(texts: Iterable[str], known: Mapping[str, LeaseName | None] = {}) -> dict[str, LeaseName]:  # not changed
+    """Return the greatest name of each node in a listing. A node that dies during a renewal leaves two names.
+
+    ``known`` has names that were parsed before, because most names of a long listing are those of the listing before.
+    """
     found: dict[str, LeaseName] = {}
     for text in texts:
-        name = parse(text)
+        name = known[text] if text in known else parse(text)
         if name is not None:
             other = found.setdefault(name.node, name)
             if name is not other and name > other:

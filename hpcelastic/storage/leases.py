@@ -162,11 +162,14 @@ class LeaseObserver:
         self._clock = clock
         self._liveness = Liveness(expiry, lambda name: name.duration, LeaseName.follows)
         self._contents: dict[str, _Content] = {}
+        self._names: dict[str, LeaseName | None] = {}
+        """The names of the last listing, by their text."""
 
     def observe(self, expected: Iterable[str]) -> dict[str, Seen]:
         """Return all nodes that have a lease or are ``expected`` to have one; each is alive until proved otherwise."""
         before = self._clock()
-        listed = newest(files.names(self._directory))
+        listed = newest(files.names(self._directory), self._names)
+        self._names = {name.text: name for name in listed.values()}
         verdicts = self._liveness.observe(listed, expected, before, self._clock())
         return {node: self._read(node, listed.get(node), verdict) for node, verdict in verdicts.items()}
 

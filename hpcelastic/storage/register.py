@@ -89,6 +89,11 @@ class Register:
             time.sleep(pause)  # the version was removed meanwhile, or this client does not see it yet
         raise self._missing_error(last)
 
+    def assume(self, number: int) -> None:
+        """Take version ``number``, which the caller knows from elsewhere, as read; `read` returns no value of it."""
+        if number > self._newest.number:
+            self._newest = Version(number, None)
+
     def version(self, number: int) -> Version:
         """Return one version from the history; StoreError if it is missing or damaged."""
         found = self._read_version(number)

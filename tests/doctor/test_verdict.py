@@ -169,16 +169,16 @@ def test_times_are_raised_if_necessary(
     assert bool(describe_changes(before, after, verdict)) is (given != expected)
 
 
-@pytest.mark.parametrize(("nodes", "lease"), [(1, 10.0), (300, 10.0), (512, 15.4), (1024, 30.8), (4096, 122.9)])
+@pytest.mark.parametrize(("nodes", "lease"), [(1, 10.0), (1024, 10.0), (4096, 16.0), (10_000, 25.0)])
 def test_many_nodes_renew_their_leases_less_often(nodes: int, lease: float) -> None:
     before = Settings(NodeRange(1, nodes), DEFAULTS)
     after = advise(before, FilesystemReport(True, lag=0.5))
     assert after.rendezvous.lease == pytest.approx(lease)
-    assert RENEWALS * nodes / after.rendezvous.lease <= 100
+    assert RENEWALS * nodes / after.rendezvous.lease <= 12 * nodes**0.5
     assert (f"{nodes} nodes" in describe_changes(before, after, FilesystemReport(True))) is (lease > 10)
 
 
-@pytest.mark.parametrize(("nodes", "lease"), [(1, 2.0), (64, 2.0), (128, 3.9), (1024, 30.8)])
+@pytest.mark.parametrize(("nodes", "lease"), [(1, 2.0), (64, 2.0), (128, 2.9), (1024, 8.0)])
 def test_many_nodes_choose_longer_leases(nodes: int, lease: float) -> None:
     after = advise(Settings(NodeRange(1, nodes)), FilesystemReport(True))
     assert after.rendezvous.lease == "auto" and after.rendezvous.min_lease == pytest.approx(lease)

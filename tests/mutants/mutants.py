@@ -5,9 +5,11 @@ from tests.protocol.under_test import (
     BUDGET,
     DECIDE,
     GROUPS,
+    KNOWN,
     LEASE_KEEPER,
     LEASES,
     LIVENESS,
+    OBSERVED_LEASES,
     RANKING,
     REGISTER,
     RENDEZVOUS,
@@ -26,7 +28,7 @@ _LAST_CALL = " and view.quorum_for < state.settings.rendezvous.last_call:"
 _CLOSED = 'if state.phase.final:\n        return Decision(None, f"the run has {state.phase.value} already")'
 _GONE = "return _stopped(state, view.nodes[node].member) or not _alive(view, node)"
 _WANTED = "return member.leaving is None and not state.drains(member)"
-_ROOM = "state.size_of([*state.participants, *outside]) > len(inside)"
+_ROOM = "state.size_of([*state.participants, *outside]) > len(state.participants)"
 _CHOSEN = "ranked(state.participants, ready, size)"
 _WITH_STARTING = "with_starting = nodes.most_of(m.topology for m in ready) < nodes.min"
 _FENCED = (
@@ -64,7 +66,7 @@ MUTANTS = {
         DECIDE, "return list({m.name: m for", "return list({m.node: m for"
     ),
     "the incarnation that was a member is preferred": Patch(
-        DECIDE, "(m.node not in inside, m.node))}", "(m.node in inside, m.node))}"
+        DECIDE, "(m.node not in state.ranks, m.node))}", "(m.node in state.ranks, m.node))}"
     ),
     "a round forms although workers are still running": Patch(DECIDE, "    if busy:\n", "    if False:\n"),
     "a node that is ready for an older round counts as stopped": Patch(
@@ -84,12 +86,14 @@ MUTANTS = {
     "nodes.min is ignored": Patch(DECIDE, "if fitting < nodes.min:", "if not ready:"),
     "nodes.max is ignored when a round forms": Patch(DECIDE, _CHOSEN, "ranked(state.participants, ready, 99)"),
     "nodes.max is ignored when a newcomer waits": Patch(
-        DECIDE, _ROOM, "state.settings.nodes.whole(len(inside) + len(outside)) > len(inside)"
+        DECIDE, _ROOM, "state.settings.nodes.whole(len(state.participants) + len(outside)) > len(state.participants)"
     ),
     "a round has a group that is not whole": Patch(
         DECIDE, _CHOSEN, "ranked(state.participants, ready, state.max_nodes)"
     ),
-    "a newcomer that completes no group ends the round": Patch(DECIDE, _ROOM, "state.max_nodes > len(inside)"),
+    "a newcomer that completes no group ends the round": Patch(
+        DECIDE, _ROOM, "state.max_nodes > len(state.participants)"
+    ),
     "a node whose workers are all starting is a member": Patch(
         DECIDE, "if member.local_world_size > 0]", "if member.local_world_size >= 0]"
     ),
@@ -218,9 +222,7 @@ MUTANTS = {
     "a change waits for the next renewal": Patch(
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
-    "leases are not read while a round runs": Patch(
-        RENDEZVOUS, "leases is None or now - leases.time >= self._lease.duration.interval / 2", "leases is None"
-    ),
+    "leases are not read while a round runs": Patch(OBSERVED_LEASES, " or now - self._time >= interval:", ":"),
     "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,
         "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n",
@@ -231,6 +233,14 @@ MUTANTS = {
         LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, True,"
     ),
     "no lease counts as proof of life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
+    "a change is used although the lease has expired since the last reading": Patch(
+        KNOWN, "unbroken = regained_at <= self._read_at and self._clock() < held.end", "unbroken = True"
+    ),
+    "a change leads from any version to the next one": Patch(
+        KNOWN,
+        "self.number + 1 in changes and self._adopt(changes[self.number + 1])",
+        "changes and self._adopt(changes.popitem()[1])",
+    ),
     "a version may be replaced": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),
     "a version is read only once": Patch(
         REGISTER, "if last > self._newest.number:", "if last and not self._newest.number:"

@@ -4,7 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcelastic.network.messages import LONGEST, NONCE, Kind, Message, Stream, derive, encode, length, parse
+from hpcelastic.network.messages import (
+    LONGEST,
+    NONCE,
+    Kind,
+    Message,
+    Stream,
+    derive,
+    encode,
+    encode_change,
+    length,
+    parse,
+    parse_datagram,
+)
 
 KEY = bytes(range(32))
 NOTIFICATION = Message(Kind.NOTIFICATION, "node-1@abc", sequence=7, version=12)
@@ -52,6 +64,37 @@ def test_a_part_of_a_message_is_invalid(message: Message, data: st.DataObject) -
 @given(messages, st.binary(min_size=1, max_size=40))
 def test_a_longer_message_is_invalid(message: Message, more: bytes) -> None:
     assert parse(KEY, encode(KEY, message) + more) is None
+
+
+@given(st.binary(min_size=1, max_size=400))
+def test_a_change_is_in_the_datagram_of_its_message(change: bytes) -> None:
+    parsed = parse_datagram(KEY, encode_change(KEY, NOTIFICATION, change))
+    assert parsed is not None and parsed[1] == change
+    assert (parsed[0].kind, parsed[0].version) == (Kind.CHANGE, NOTIFICATION.version)
+    assert parse_datagram(KEY, encode(KEY, NOTIFICATION)) == (NOTIFICATION, b"")
+
+
+@given(st.binary(min_size=1, max_size=400), st.data())
+def test_a_changed_bit_invalidates_a_datagram(change: bytes, data: st.DataObject) -> None:
+    datagram = bytearray(encode_change(KEY, NOTIFICATION, change))
+    bit = data.draw(st.integers(0, len(datagram) * 8 - 1))
+    datagram[bit // 8] ^= 1 << bit % 8
+    assert parse_datagram(KEY, bytes(datagram)) is None
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        pytest.param(encode_change(KEY, NOTIFICATION, b"change")[:-1], id="cut off"),
+        pytest.param(encode_change(KEY, NOTIFICATION, b"change") + b"more", id="longer"),
+        pytest.param(encode(KEY, NOTIFICATION) + b"change", id="a notification with a change"),
+        pytest.param(encode_change(b"another", NOTIFICATION, b"change"), id="another key"),
+        pytest.param(encode(KEY, Message(Kind.HEARTBEAT, "a@1")), id="a message of a link"),
+        pytest.param(b"", id="nothing"),
+    ],
+)
+def test_another_datagram_is_dropped(datagram: bytes) -> None:
+    assert parse_datagram(KEY, datagram) is None
 
 
 def test_a_message_with_another_key_is_invalid() -> None:

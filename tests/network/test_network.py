@@ -10,7 +10,7 @@ import pytest
 
 from hpcelastic.network import Network, Notification, Peer, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent, sockets
 from hpcelastic.network.channel import Session
-from hpcelastic.network.messages import NONCE, Kind, Message, encode
+from hpcelastic.network.messages import NONCE, Kind, Message, encode, encode_change
 from hpcelastic.network.notifications import NOTIFICATION_INTERVAL
 from hpcelastic.protocol.peers import linked
 from tests.agent.processes import TIMEOUT, eventually
@@ -94,6 +94,26 @@ def test_forged_and_replayed_notifications_are_dropped() -> None:
             sock.send(data)
         assert a.inbox.take() == Notification(3)
         assert a.inbox.take(5 * NOTIFICATION_INTERVAL) is None
+
+
+def test_a_change_is_delivered_once_and_not_if_it_was_altered() -> None:
+    with local("a@1", "b@1") as [a, b], socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        a.network.notify([b.peer], 7, b"seven")
+        assert b.inbox.take() == Notification(7, b"seven")
+        sock.connect(("127.0.0.1", b.peer.port))
+        genuine = encode_change(KEY, Message(Kind.NOTIFICATION, "c@1", 1, 8), b"eight")
+        for data in (
+            genuine[:-1],
+            genuine[:-5] + b"EIGHT",
+            encode_change(b"another", Message(Kind.NOTIFICATION, "c@1", 2, 9), b"9"),
+        ):
+            sock.send(data)
+        assert b.inbox.take(5 * NOTIFICATION_INTERVAL) is None
+        for data in (genuine, genuine):
+            sock.send(data)
+        assert b.inbox.take() == Notification(8, b"eight")
+        sock.send(encode_change(KEY, Message(Kind.NOTIFICATION, "c@1", 2, 8), b"eight"))
+        assert b.inbox.take() == Notification(8), "of another sender, so only as a notification"
 
 
 def test_a_flood_of_notifications_is_limited_and_the_last_one_counts() -> None:

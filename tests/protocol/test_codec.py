@@ -197,7 +197,9 @@ def changed(data: Any, place: list[Any], value: Any) -> Any:
         pytest.param(["participants", 1], None, r"participants\[1\] is not an object", id="in a list"),
         pytest.param(["participants", 1], {}, r"participants\[1\]\.node is missing", id="missing in a list"),
         pytest.param(["participants", 0, 3], 1.5, r"participants\[0\]\.port is 1\.5", id="a field of a row"),
-        pytest.param(["participants", 0], ["a@0", 1], r"participants\[0\] has 2 values, not at least 4", id="short row"),
+        pytest.param(
+            ["participants", 0], ["a@0", 1], r"participants\[0\] has 2 values, not at least 4", id="short row"
+        ),
         pytest.param(["standbys"], ["a@0", 1], r"standbys\[1\] is 1, not str", id="in a list of text"),
         pytest.param(["spent"], [], r"spent is \[\], not dict", id="list for a mapping"),
         pytest.param(["spent"], {"node": True}, r"spent\.node is True, not int", id="in a mapping"),

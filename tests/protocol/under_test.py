@@ -21,6 +21,7 @@ FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
 LEASE_NAMES = "hpcelastic.storage.lease_names"
 REGISTER, KEYVALUE = "hpcelastic.storage.register", "hpcelastic.storage.keyvalue"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
+KNOWN, OBSERVED_LEASES = "hpcelastic.rendezvous.known", "hpcelastic.rendezvous.observed_leases"
 RUN, LEASE_KEEPER, SUSPICION = (
     "hpcelastic.rendezvous.run",
     "hpcelastic.rendezvous.lease_keeper",

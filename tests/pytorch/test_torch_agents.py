@@ -99,7 +99,7 @@ def test_nodes_for_which_there_is_no_place_do_not_end_a_round_and_are_counted_on
         assert running(run).round == 1
         steer_run(FileBackend(run), "test", checkpoint)
         eventually(lambda: any(counts.iterdir()))
-    assert [file.read_text() for file in counts.iterdir()] == ["2"]
+    assert [file.read_text() for file in counts.iterdir()] in (["1"], ["2"]), "as many as the node has seen, at least 1"
 
 
 def waiting(run: RunPaths) -> list[str]:

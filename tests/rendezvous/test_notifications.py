@@ -22,7 +22,7 @@ class RecordingNotifier:
     notified: list[tuple[set[str], int]] = field(default_factory=list)
     watched: tuple[str, ...] = ()
 
-    def notify(self, nodes: Iterable[Member | Participant], version: int) -> None:
+    def notify(self, nodes: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
         self.notified.append(({node.name for node in nodes}, version))
 
     def watch(self, members: Sequence[Participant], version: int) -> None:
@@ -104,7 +104,7 @@ def test_a_node_that_is_not_a_leader_follows_a_new_version_without_reading_the_l
     readers: set[str] = set()
     observe = LeaseObserver.observe
     for node in nodes:
-        reader = node.rendezvous._observer
+        reader = node.rendezvous._leases.observer
         monkeypatch.setattr(reader, "observe", lambda e, r=reader, n=node: readers.add(n.member.name) or observe(r, e))
     f = nodes[-1]
     f.fail(1)
@@ -115,6 +115,12 @@ def test_a_node_that_is_not_a_leader_follows_a_new_version_without_reading_the_l
     for node in nodes:
         node.rendezvous.receive(Notification(99))
         assert node.turn() == state
+    assert not readers, "a leader stops its workers first"
+    for _ in range(9):
+        world.now += 0.052
+        for node in nodes:
+            node.rendezvous.receive(Notification(0))
+            node.turn()
     assert readers == {"a", "b", "c"}
 
 
@@ -123,7 +129,7 @@ def test_a_new_node_among_many_reads_the_leases_once(tmp_path: Path) -> None:
     nodes = [NotifiedNode(world, world.node(name, order=i, job="7.0", job_nodes=6).member) for i, name in named(6)]
     for node in nodes:
         node.turn()
-    assert [node.rendezvous._leases is not None for node in nodes] == [True] * 3 + [False] * 3
+    assert [node.rendezvous._leases.own is not None for node in nodes] == [True] * 3 + [False] * 3
     assert nodes[5].new_notifications == [({"a", "b", "c"}, 1)]
 
 

@@ -266,7 +266,7 @@ def test_a_failed_renewal_is_repeated_in_the_next_turn(tmp_path: Path, monkeypat
 
 def looks(node: Node, monkeypatch: pytest.MonkeyPatch) -> list[None]:
     """A list that grows with every reading of all leases by ``node``."""
-    observer, made = node.rendezvous._observer, []
+    observer, made = node.rendezvous._leases.observer, []
     observe = observer.observe
 
     def counted(expected: Iterable[str]) -> dict[str, Seen]:

@@ -13,6 +13,9 @@ from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, Pee
 if TYPE_CHECKING:
     from tests.simulation.node import Node
 
+_LATE = 0.05
+"""Fraction of the notifications that arrive late, by up to half a minute."""
+
 _SILENCE = 1.5
 """Seconds after which a neighbour that sends nothing is reported as silent."""
 
@@ -38,12 +41,12 @@ class Notifier:
         around = [self._world.node(id) for id in self._watched]
         return bool(around) and self._loss < 1 and not any(node.gone or node.frozen for node in around)
 
-    def notify(self, nodes: Iterable[Any], version: int) -> None:
+    def notify(self, nodes: Iterable[Any], version: int, change: bytes = b"") -> None:
+        news = Notification(version, change)
         for target in list(nodes):
             if self._world.random.random() >= self._loss:
-                self._deliver(
-                    self._world.node(target.node), lambda rendezvous: rendezvous.receive(Notification(version))
-                )
+                late = self._world.random.random() < _LATE
+                self._deliver(self._world.node(target.node), lambda rendezvous: rendezvous.receive(news), late)
 
     def watch(self, members: Sequence[Any], version: int) -> None:
         ids = [p.node for p in members]
@@ -83,7 +86,7 @@ class Notifier:
                 self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerRefused(node.id)))
             self._world.clock.after(_REFUSED_INTERVAL, partial(self._refused, node), self._node.process)
 
-    def _deliver(self, node: "Node", news: Callable[[Any], None]) -> None:
+    def _deliver(self, node: "Node", news: Callable[[Any], None], late: bool = False) -> None:
         if not node.gone:
-            delay = self._world.random.uniform(0.0005, 0.05)
+            delay = self._world.random.uniform(0.0005, 30.0 if late else 0.05)
             self._world.clock.after(delay, lambda: node.receive(news), node.process)

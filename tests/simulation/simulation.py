@@ -416,7 +416,13 @@ class Simulation:
         return done
 
     def _undo_drain(self, fault: Fault) -> None:
-        if self.state.phase.final or not self.drain(fault):  # a run that has ended does not change
+        """The user repeats the request until the node is not drained any more.
+
+        A run that has ended does not change, and an outdated read may show that it has ended.
+        """
+        if self._names[fault.who % len(self._names)] in self.state.drained:
+            if not self.state.phase.final:
+                self.drain(fault)
             self.clock.after(1.0, partial(self._undo_drain, fault))
 
     def scale(self, fault: Fault) -> bool:

@@ -173,7 +173,14 @@ CASES = {
         "replace", renew_lease(MEMBER), renew_again(FAILED), heartbeat, (3, MEMBER), (4, FAILED), renew_after
     ),
     "lease with a new revision in its name": Case(
-        "replace", renew_lease(MEMBER), renew_again(MOVED), heartbeat, (3, MEMBER), (4, MOVED), renew_after, writes=False
+        "replace",
+        renew_lease(MEMBER),
+        renew_again(MOVED),
+        heartbeat,
+        (3, MEMBER),
+        (4, MOVED),
+        renew_after,
+        writes=False,
     ),
     "new key": Case(
         "link",

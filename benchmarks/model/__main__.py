@@ -1,0 +1,58 @@
+"""Model a run on many nodes, and print what each event takes and costs.
+
+    python -m benchmarks.model 64 1024 10000
+
+Times are virtual. The processor time of the code is measured, so that results are only valid on an idle machine.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from benchmarks.model.cluster import Cluster, Effort, directory_sizes, version_size
+from benchmarks.model.parameters import Model
+
+_IDLE = 30.0
+"""Seconds for which a round runs before something happens to it."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("nodes", nargs="+", type=int, help="numbers of nodes")
+    for size in parser.parse_args().nodes:
+        print(f"{size} nodes")
+        for what, effort in events(size):
+            print(f"    {what:10} {row(effort, size)}", flush=True)
+
+
+def events(size: int) -> Iterator[tuple[str, Effort]]:
+    """Let a run begin, let nothing happen, and let it lose nodes. Return what each of these has cost."""
+    cluster = Cluster(size, Model(), least=max(1, size // 2))
+    try:
+        cluster.start()
+        yield "cold", cluster.until_round(1, size)
+        yield f"idle {_IDLE:g} s", cluster.idle(_IDLE)
+        lost = [size // 2]
+        cluster.lose(lost)
+        yield "one lost", cluster.until_round(2, size - len(lost))
+        cluster.idle(_IDLE)
+        more = [index for index in range(7, size, 100) if index not in lost]
+        cluster.lose(more)
+        yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost) - len(more))
+        largest = max(directory_sizes(cluster).values())
+        sys.stdout.write(f"    largest directory: {largest} names; newest version: {version_size(cluster)} bytes\n")
+    finally:
+        cluster.close()
+
+
+def row(effort: Effort, size: int) -> str:
+    """Return one line about an event."""
+    return (
+        f"{effort.seconds:8.2f} s {effort.requests / size:7.1f} requests a node, {effort.most} at most, "
+        f"{effort.messages / size:5.1f} messages a node, {effort.read / 1e6:8.1f} MB read, "
+        f"{1000 * effort.processor / size:6.2f} ms of processor a node"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""The difference between a state and the next one, which a notification brings to nodes that know the first.
+
+Pure. With it a node follows a new version without reading the register, in which a state of ten thousand nodes has
+0.6 MB. A change holds the fields that differ, in their JSON form. The members are a list of parts: ``[FIRST, END]`` for
+members that stay, by their ranks before, and a row for each other one. A change that is too long for one datagram is
+not sent, and the nodes read the register instead.
+"""
+
+import json
+import zlib
+from collections.abc import Iterator
+from dataclasses import fields
+from itertools import groupby
+from typing import Any
+
+from hpcelastic.protocol.codec import DecodeError, decode, encode, updated
+from hpcelastic.protocol.state import Participant, State
+
+MAX_LENGTH = 900
+"""Bytes of a packed change. With the rest of its datagram it fits into the least MTU of IPv6."""
+
+_MAX_UNPACKED = 64 * 1024
+_MEMBERS = "participants"
+
+
+def difference(before: State, after: State) -> dict[str, Any]:
+    """Return the change from one state to another, in its JSON form."""
+    names = [f.name for f in fields(State) if getattr(before, f.name) != getattr(after, f.name)]
+    change = {name: encode(getattr(after, name)) for name in names if name != _MEMBERS}
+    return change | ({_MEMBERS: list(_parts(before, after))} if _MEMBERS in names else {})
+
+
+def changed(before: State, change: Any) -> State:
+    """Return the state that follows ``before`` by a change. Raises DecodeError if the change is not valid."""
+    if not isinstance(change, dict):
+        raise DecodeError("the change is not an object")
+    rest = {name: value for name, value in change.items() if name != _MEMBERS}
+    members = before.participants
+    if _MEMBERS in change:
+        members = tuple(_members(before, change[_MEMBERS]))
+    return updated(before, rest, participants=members)
+
+
+def pack(change: dict[str, Any]) -> bytes:
+    """Return a change as bytes; none if it is longer than `MAX_LENGTH`."""
+    packed = zlib.compress(json.dumps(change, separators=(",", ":")).encode())
+    return packed if len(packed) <= MAX_LENGTH else b""
+
+
+def unpack(packed: bytes) -> Any:
+    """Return the change in its JSON form. Raises DecodeError if ``packed`` is no change."""
+    try:
+        return json.loads(zlib.decompressobj().decompress(packed, _MAX_UNPACKED))
+    except (ValueError, zlib.error) as error:
+        raise DecodeError(f"the change cannot be unpacked: {error}") from None
+
+
+def _parts(before: State, after: State) -> Iterator[list[Any]]:
+    """Return the members of a state as parts; see above."""
+    ranks = [_rank_before(before, member) for member in after.participants]
+    runs = groupby(enumerate(ranks), key=lambda it: None if it[1] is None else it[1] - it[0])
+    for offset, run in runs:
+        places = [place for place, _ in run]
+        if offset is None:
+            yield from (encode(after.participants[place]) for place in places)
+        else:
+            yield [places[0] + offset, places[-1] + 1 + offset]
+
+
+def _rank_before(before: State, member: Participant) -> int | None:
+    """Return the rank of a member in the state before; None if it had none, or has changed since."""
+    rank = before.ranks.get(member.node)
+    return rank if rank is not None and before.participants[rank] == member else None
+
+
+def _members(before: State, parts: Any) -> Iterator[Participant]:
+    for part in parts if isinstance(parts, list) else [None]:
+        if isinstance(part, list) and len(part) == 2 and all(isinstance(rank, int) for rank in part):
+            first, end = part
+            if not 0 <= first < end <= len(before.participants):
+                raise DecodeError(f"the change names the members {first} to {end} of {len(before.participants)}")
+            yield from before.participants[first:end]
+        else:
+            yield decode(Participant, part)

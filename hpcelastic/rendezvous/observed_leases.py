@@ -1,0 +1,58 @@
+"""The leases of all nodes, as one node has read them last."""
+
+from collections.abc import Callable, Mapping
+
+from hpcelastic.backends.backend import Backend
+from hpcelastic.protocol.leaders import COUNT
+from hpcelastic.protocol.settings import RendezvousSettings
+from hpcelastic.protocol.state import Member, Seen, State
+
+
+class ObservedLeases:
+    """The leases that this node has read. ``clock`` returns seconds."""
+
+    def __init__(self, backend: Backend, settings: RendezvousSettings, clock: Callable[[], float]) -> None:
+        self._backend, self._clock = backend, clock
+        self.observer = backend.observer(settings.expiry, clock)
+        self.nodes: Mapping[str, Seen] = {}
+        """The leases of all nodes; only the first ready ones before the first reading."""
+
+        self.count = 0
+        """The number of leases."""
+
+        self.own: Member | None = None
+        """The content of this node's lease at the last reading; None before the first one."""
+
+        self.expiry = settings.expiry.of(None)
+        """Seconds after which the leases of all living nodes expire if they are not renewed, at most."""
+
+        self._current = False
+        """False from news that may be in the leases until they are read."""
+
+        self._version = -1
+        """The version of the register at the last reading."""
+
+        self._time = float("-inf")
+
+    def mark_outdated(self) -> None:
+        """There are news that may be in the leases."""
+        self._current = False
+
+    def read_names(self) -> None:
+        """Read the names of the first ready nodes, without the content of any lease."""
+        self.count, foremost = self._backend.first_ready(COUNT)
+        self.nodes = {member.node: Seen(member, alive=True, proved=False) for member in foremost}
+
+    def read(self, version: int, state: State, own: Member | None, watchful: bool, interval: float) -> None:
+        """Read the leases if they may have changed, or after ``interval`` seconds.
+
+        If this node is not ``watchful``, that is as seldom as they are renewed: a node that has news advances the run
+        itself. Only a node that has died cannot.
+        """
+        now = self._clock()
+        news = (self._version, self.own) != (version, own)
+        if news or watchful or not self._current or now - self._time >= interval:
+            self.nodes = self.observer.observe(state.ranks)
+            self.count, self._current = len(self.nodes), True
+            self._version, self.own, self._time = version, own, now
+            self.expiry = self.observer.limit()

@@ -1,0 +1,30 @@
+"""Requests to other nodes to renew their leases, which prove that they are alive."""
+
+from collections.abc import Callable, Iterable
+
+from hpcelastic.protocol.state import Member, Seen
+
+
+class RenewalRequests:
+    """The requests of one leader: to each node whose renewal it has not seen, every ``interval`` seconds.
+
+    The first leader sends them at once. The others send them only if those have had no effect.
+    """
+
+    def __init__(self, interval: float, clock: Callable[[], float]) -> None:
+        self._interval, self._clock = interval, clock
+        self._sent: dict[str, float] = {}
+        """The time of the last request to each node, or of the first chance for one."""
+
+    def due(self, nodes: Iterable[Seen], rank: int) -> list[Member]:
+        """Return the nodes that the leader of this ``rank`` requests now."""
+        now = self._clock()
+        unproved = [seen.member for seen in nodes if seen.member and not seen.proved and seen.alive]
+        found = [
+            m for m in unproved if now - self._sent.setdefault(m.node, now - self._first_age(rank)) >= self._interval
+        ]
+        self._sent.update((member.node, now) for member in found)
+        return found
+
+    def _first_age(self, rank: int) -> float:
+        return 0.0 if rank else self._interval

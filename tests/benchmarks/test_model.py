@@ -1,0 +1,62 @@
+"""The model of runs on many nodes."""
+
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from benchmarks.model.__main__ import events
+from benchmarks.model.cluster import Cluster
+from benchmarks.model.parameters import Model, Storage
+from benchmarks.model.resources import Queue
+from tests.simulation.clock import Clock
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster(100, Model(), least=50)
+    yield made
+    made.close()
+
+
+def test_requests_wait_for_each_other() -> None:
+    one, two = Queue(Clock(Random(0))), Queue(Clock(Random(0)), servers=2)
+    assert [one.take(1.0), one.take(1.0), one.take(1.0, delay=5.0)] == [1.0, 2.0, 6.0]
+    assert [two.take(1.0), two.take(1.0), two.take(1.0)] == [1.0, 1.0, 2.0]
+    assert one.busy == two.busy == 3.0
+
+
+def test_a_round_forms_and_continues_without_a_lost_node(cluster: Cluster) -> None:
+    cluster.start()
+    formed = cluster.until_round(1, 100)
+    cluster.lose([50])
+    followed = cluster.until_round(2, 99)
+    assert not cluster.failed and cluster.round == 2
+    assert 0 < followed.seconds < 20 and 0 < formed.seconds < 20
+
+
+def test_followers_neither_list_the_leases_nor_read_the_next_versions(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.until_round(1, 100)
+    cluster.idle(20.0)
+    before = cluster.nodes[77].mount.requests
+    cluster.lose([50])
+    cluster.until_round(2, 99)
+    renewals = 20.0 / 3  # of a lease of 2.5 s, at most, and the two publications
+    assert cluster.nodes[77].mount.requests - before <= 2 + renewals
+
+
+def test_a_slower_metadata_server_makes_a_round_later() -> None:
+    seconds = []
+    for operations in (20_000.0, 200.0):
+        cluster = Cluster(30, Model(Storage(operations=operations)))
+        cluster.start()
+        seconds.append(cluster.until_round(1, 30).seconds)
+        cluster.close()
+    assert seconds[1] > 2 * seconds[0]
+
+
+def test_all_events_are_measured() -> None:
+    found = dict(events(20))
+    assert list(found) == ["cold", "idle 30 s", "one lost", "1 % lost"]
+    assert all(effort.requests > 0 for effort in found.values())

@@ -1,0 +1,115 @@
+"""The newest state that a node knows, read from the register or brought by a notification."""
+
+from dataclasses import replace
+
+import pytest
+
+from hpcelastic.protocol.changes import difference, pack
+from hpcelastic.protocol.codec import encode
+from hpcelastic.protocol.lease_duration import HeldLease
+from hpcelastic.protocol.settings import Settings
+from hpcelastic.protocol.state import Participant, Phase, State
+from hpcelastic.rendezvous.known import KnownState
+from hpcelastic.storage.register import Version
+
+MEMBER = Participant("a@0-1", 1, "10.0.0.1", 4000)
+JOINING = State("r", Settings())
+RUNNING = replace(JOINING, phase=Phase.RUNNING, round=1, participants=(MEMBER,), reason="round 1 formed")
+ENDED = replace(RUNNING, phase=Phase.JOINING, reason="a was lost")
+
+
+class FakeRegister:
+    """A register in memory that counts its readings."""
+
+    where = "memory"
+
+    def __init__(self, *states: State) -> None:
+        self.states, self.readings = list(states), 0
+
+    def read(self) -> Version:
+        self.readings += 1
+        return Version(len(self.states), encode(self.states[-1]))
+
+    def assume(self, number: int) -> None: ...
+
+
+class Knowing:
+    """What a node knows that has read version 1 at time 1, and whose lease ends at time 10."""
+
+    def __init__(self) -> None:
+        self.now, self.regained_at, self.end = 1.0, 0.0, 10.0
+        self.register = FakeRegister(JOINING)
+        self.known = KnownState(self.register, State("", Settings()), lambda: self.now)  # type: ignore[arg-type]
+        assert self.read() == (1, JOINING)
+
+    def read(self) -> tuple[int, State]:
+        version, state = self.known.read(HeldLease(0.0, self.end), self.regained_at)
+        return version.number, state
+
+
+def change(before: State, after: State) -> bytes:
+    return pack(difference(before, after))
+
+
+def test_a_change_replaces_a_reading_once() -> None:
+    it = Knowing()
+    it.register.states.append(RUNNING)
+    it.known.offer(2, change(JOINING, RUNNING))
+    assert it.read() == (2, RUNNING) and it.register.readings == 1
+    assert it.read() == (2, RUNNING) and it.register.readings == 2
+
+
+def test_changes_follow_each_other_without_a_reading() -> None:
+    it = Knowing()
+    for number, before, after in ((2, JOINING, RUNNING), (3, RUNNING, ENDED)):
+        it.known.offer(number, change(before, after))
+        assert it.read() == (number, after)
+    assert it.register.readings == 1
+
+
+def test_changes_that_arrive_together_are_all_used() -> None:
+    it = Knowing()
+    it.known.offer(3, change(RUNNING, ENDED))
+    it.known.offer(2, change(JOINING, RUNNING))
+    assert it.read() == (3, ENDED) and it.register.readings == 1
+
+
+def test_after_a_missing_change_the_register_is_read() -> None:
+    it = Knowing()
+    it.register.states += [RUNNING, ENDED, RUNNING]
+    it.known.offer(2, change(JOINING, RUNNING))
+    it.known.offer(4, change(ENDED, RUNNING))
+    assert it.read() == (4, RUNNING) and it.register.readings == 2
+
+
+def test_a_version_that_a_late_listing_shows_is_not_returned_again() -> None:
+    it = Knowing()
+    it.known.offer(2, change(JOINING, RUNNING))
+    it.read()
+    assert it.read() == (2, RUNNING), "the register still shows version 1"
+
+
+@pytest.mark.parametrize(
+    ("number", "data", "regained_at", "end"),
+    [
+        pytest.param(3, change(RUNNING, ENDED), 0.0, 10.0, id="a version between is missing"),
+        pytest.param(1, change(JOINING, RUNNING), 0.0, 10.0, id="a version that is known"),
+        pytest.param(2, b"garbage", 0.0, 10.0, id="not a change"),
+        pytest.param(2, change(JOINING, RUNNING), 1.5, 10.0, id="the lease was regained after the last reading"),
+        pytest.param(2, change(JOINING, RUNNING), 0.0, 2.0, id="the lease has expired"),
+    ],
+)
+def test_otherwise_the_register_is_read(number: int, data: bytes, regained_at: float, end: float) -> None:
+    it = Knowing()
+    it.register.states += [RUNNING, ENDED]
+    it.now, it.regained_at, it.end = 2.0, regained_at, end
+    it.known.offer(number, data)
+    assert it.read() == (3, ENDED)
+
+
+def test_a_version_that_this_node_has_written_is_returned_once_without_a_reading() -> None:
+    it = Knowing()
+    it.register.states.append(RUNNING)
+    it.known.record(2, RUNNING)
+    assert it.known.unread and it.read() == (2, RUNNING) and it.register.readings == 1
+    assert not it.known.unread and it.read() == (2, RUNNING) and it.register.readings == 2
