@@ -261,8 +261,8 @@ class Rendezvous:
             self._schedule.read_within(seconds + _EXPIRY_DELAY)
         if self._changes:
             self._schedule.read_within(self._times.poll)
-        if not self._leases.nodes and not state.participants:
-            self._schedule.poll_within(self._until_look())
+        if not self._leases.nodes and not state.participants and (left := self._until_look()) > 0:
+            self._schedule.poll_within(left)
         self._notify_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
             self._request_renewals(rank)

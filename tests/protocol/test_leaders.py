@@ -1,6 +1,8 @@
 from dataclasses import replace
 
-from hpcelastic.protocol.leaders import leaders
+import pytest
+
+from hpcelastic.protocol.leaders import first_look, leaders
 from hpcelastic.protocol.state import NodeState, Seen, State, View
 from tests.protocol.builders import member, running
 
@@ -40,3 +42,17 @@ def test_without_members_newcomers_are_leaders() -> None:
 
 def test_without_nodes_there_is_no_leader() -> None:
     assert names(replace(running(""), round=0, participants=())) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "job_nodes", "seconds"),
+    [
+        pytest.param(60, 64, 0.0, id="a job that is not large"),
+        pytest.param(0, 0, 0.0, id="an unknown job"),
+        pytest.param(2, 65, 0.0, id="one of the first nodes of a large job"),
+        pytest.param(3, 65, 0.5, id="one of the next ones"),
+        pytest.param(8, 10_000, 1.0, id="one of those after them"),
+    ],
+)
+def test_the_nodes_of_a_large_job_look_one_after_the_other(order: int, job_nodes: int, seconds: float) -> None:
+    assert first_look(replace(member("a", NodeState.READY, 0), order=order, job_nodes=job_nodes)) == seconds

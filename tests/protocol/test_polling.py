@@ -126,3 +126,28 @@ def test_long_polls_take_at_most_half_of_the_time() -> None:
     node.schedule.record_notification(newer=True)
     assert node.schedule.pause == pytest.approx(3.0)
     assert not node.schedule.poll_due
+
+
+def test_a_node_that_has_caught_up_polls_as_usual() -> None:
+    node = PollingNode()
+    assert node.poll(replace(RUNNING, urgent=True, nodes=10_000)) == pytest.approx(POLL)
+    node.schedule.record_caught_up()
+    assert node.schedule.pause == pytest.approx(2 * LEASE)
+
+
+def test_a_poll_can_be_scheduled_earlier_and_not_later() -> None:
+    node = PollingNode()
+    node.poll(RUNNING)
+    node.schedule.poll_within(3.0)
+    node.schedule.poll_within(30.0)
+    assert node.schedule.pause == pytest.approx(3.0) and not node.schedule.read_due
+
+
+def test_a_notified_poll_is_not_a_regular_one() -> None:
+    node = PollingNode()
+    node.poll(RUNNING)
+    node.now += 1.0
+    node.schedule.record_notification(newer=True)
+    assert node.schedule.poll_due and not node.schedule.regular_poll_due
+    node.now += 2 * LEASE
+    assert node.schedule.regular_poll_due
