@@ -153,11 +153,11 @@ class Session:
 
         ``workers`` is the number of workers for the event log; None if the owner does not start them itself.
         """
+        self.log(agent_started(self.member, workers, self.spec.job_start))  # before the threads log their events
         self.apply(self.state_machine.begin(self.spec.state))
         self._rendezvous.start()
         if self.network:
             self.network.start()
-        self.log(agent_started(self.member, workers, self.spec.job_start))
 
     def depart(self) -> None:
         """Publish the departure; no worker may be left on this node. It takes at most `DEPARTURE_TIMEOUT` seconds."""
