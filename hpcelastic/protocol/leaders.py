@@ -21,7 +21,7 @@ _LOOK_INTERVAL = 0.5
 
 
 def first_look(member: Member) -> float:
-    """Return in how many seconds from its start a node looks for the first nodes of a run that has had no round.
+    """Return how long a node that has just become ready waits before it looks for others.
 
     In a large job that is a long listing for each node. So its first nodes look at once, and the others one after the
     other, in case that those are lost and no round has formed meanwhile.

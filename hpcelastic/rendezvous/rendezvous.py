@@ -70,7 +70,9 @@ class Rendezvous:
         self._lost = ""
         """`State.lost` of the state that was followed last."""
 
-        self._began = clock()
+        self._published_at = clock()
+        """The time at which the content of the lease has changed last."""
+
         self._leaders_notified = True
         """False from a publication that leaders wait for until they are notified."""
 
@@ -222,19 +224,26 @@ class Rendezvous:
         """Return whether this node has to read the leases, because no other node may do so."""
         if state.phase.final:
             return False
-        if self._leases.own is None and not state.participants and self._until_look() <= 0:
+        if self._leases.own is None and not state.participants and self._until_turn(state) <= 0:
             self._leases.read_names()
         return self._leader_rank() is not None or self._ends_the_round(state)
 
-    def _until_look(self) -> float:
-        """Return the seconds until this node looks for the first nodes of a run that has had no round."""
-        assert self._lease.published is not None
-        return self._began + first_look(self._lease.published) - self._clock()
+    def _until_turn(self, state: State) -> float:
+        """Return the seconds until this node looks for others: for the first nodes of a run, or for a round to end.
+
+        Many nodes have started together with it, and each of them would list all leases.
+        """
+        member = self._lease.published
+        if member is None or member.node_state is not NodeState.READY or self._node in state.ranks:
+            return 0.0
+        joins = state.phase is Phase.RUNNING and self._leases.own != member
+        begins = not state.participants and not self._leases.nodes
+        return self._published_at + first_look(member) - self._clock() if joins or begins else 0.0
 
     def _ends_the_round(self, state: State) -> bool:
         """Return whether our newest publication ends the round that runs, and has not been acted on yet."""
         now, before = self._lease.published, self._leases.own
-        if state.phase is not Phase.RUNNING or now is None or now == before:
+        if state.phase is not Phase.RUNNING or now is None or now == before or self._until_turn(state) > 0:
             return False
         left = now.node_state is NodeState.READY and now.round >= state.round
         left = left or now.leaving != (before.leaving if before else None)
@@ -261,7 +270,7 @@ class Rendezvous:
             self._schedule.read_within(seconds + _EXPIRY_DELAY)
         if self._changes:
             self._schedule.read_within(self._times.poll)
-        if not self._leases.nodes and not state.participants and (left := self._until_look()) > 0:
+        if (left := self._until_turn(state)) > 0:
             self._schedule.poll_within(left)
         self._notify_leaders()
         if read and rank is not None and state.phase is Phase.JOINING:
@@ -298,9 +307,8 @@ class Rendezvous:
         """Notify the members of the last and of this round, and all other nodes that are alive, of a new version."""
         before = self._known.state
         members = {p.node: p for p in (*before.participants, *state.participants)}
-        others = [
-            s.member for s in self._leases.nodes.values() if s.member and s.alive and s.member.node not in members
-        ]
+        seen = (s.member for s in self._leases.nodes.values() if s.alive)
+        others = [member for member in seen if member and member.node not in members]
         self._notifier.notify([*members.values(), *others], version, pack(difference(before, state)))
 
     # Our lease
@@ -310,6 +318,7 @@ class Rendezvous:
         self._lease.renew(member)
         self._schedule.lease = self._lease.duration.seconds
         if member != before:
+            self._published_at = self._clock()
             self._published(member)
 
     def _with_dead(self, member: Member) -> Member:
@@ -328,6 +337,9 @@ class Rendezvous:
         if self._known.version is None:
             self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
             self._schedule.record_notification(newer=True)
+        elif not joining and self._until_turn(self._known.state) > 0:
+            self._leaders_notified = False
+            self._schedule.record_notification(newer=False)
         elif not joining and (
             member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT)
             or member.leaving
@@ -360,7 +372,11 @@ class Rendezvous:
     # Reading
 
     def _read(self) -> tuple[Version, State]:
+        before, published = self._known.number, self._lease.published
         version, state = self._known.read(self._lease.held, self._lease.regained_at)
+        waits = published is not None and published.node_state is NodeState.READY
+        if waits and state.phase is Phase.JOINING and 0 <= before < version.number:
+            self._lease.requested = True  # the leaders may have seen no renewal of a node that was not in the round
         if state.lost == self._node != self._lost:
             self._lease.duration.declared_dead()
         self._lost = state.lost

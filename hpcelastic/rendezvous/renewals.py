@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable
 
 from hpcelastic.protocol.state import Member, Seen
 
+_LEADER_DELAY = 0.2
+"""Seconds between the first requests of one leader and those of the next."""
+
 
 class RenewalRequests:
     """The requests of one leader: to each node whose renewal it has not seen, every ``interval`` seconds.
 
-    The first leader sends them at once. The others send them only if those have had no effect.
+    The first leader sends them at once. The others send them only if those have had no effect, one after the other.
     """
 
     def __init__(self, interval: float, clock: Callable[[], float]) -> None:
@@ -20,11 +23,7 @@ class RenewalRequests:
         """Return the nodes that the leader of this ``rank`` requests now."""
         now = self._clock()
         unproved = [seen.member for seen in nodes if seen.member and not seen.proved and seen.alive]
-        found = [
-            m for m in unproved if now - self._sent.setdefault(m.node, now - self._first_age(rank)) >= self._interval
-        ]
+        before = now - self._interval + _LEADER_DELAY * rank
+        found = [m for m in unproved if now - self._sent.setdefault(m.node, before) >= self._interval]
         self._sent.update((member.node, now) for member in found)
         return found
-
-    def _first_age(self, rank: int) -> float:
-        return 0.0 if rank else self._interval

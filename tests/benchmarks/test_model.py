@@ -46,6 +46,15 @@ def test_followers_neither_list_the_leases_nor_read_the_next_versions(cluster: C
     assert cluster.nodes[77].mount.requests - before <= 2 + renewals
 
 
+def test_after_a_requeue_only_the_first_nodes_list_the_leases(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.until_round(1, 100)
+    cluster.requeue(10.0)
+    cluster.until_round(2, 100)
+    of_first, of_others = cluster.nodes[0].mount.requests, [node.mount.requests for node in cluster.nodes[3:]]
+    assert max(of_others) < of_first and not cluster.failed
+
+
 def test_a_slower_metadata_server_makes_a_round_later() -> None:
     seconds = []
     for operations in (20_000.0, 200.0):

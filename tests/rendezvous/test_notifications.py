@@ -154,6 +154,42 @@ def test_a_publication_notifies_the_leaders_and_they_form_the_round(tmp_path: Pa
     assert nodes[0].new_notifications[-1][0] == {"a", "b", "c", "d", "e"}
 
 
+def test_a_node_outside_the_round_proves_that_it_lives_once_the_round_has_ended(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 3)
+    spare = NotifiedNode(world, world.node("d", order=3, job="7.0", job_nodes=4).member)
+    spare.member = replace(spare.member, round=1)
+    spare.turn()
+    world.now += 0.1
+    nodes[2].fail(1)
+    nodes[2].turn()
+    before = read_leases(world.paths.leases)[spare.member.node].heartbeat
+    spare.rendezvous.receive(Notification(nodes[2].new_notifications[-1][1]))
+    for _ in range(2):
+        world.now += 0.06
+        spare.turn()
+    assert read_leases(world.paths.leases)[spare.member.node].heartbeat > before
+
+
+@pytest.mark.parametrize(("order", "reads"), [(2, True), (3, False), (90, False)])
+def test_of_many_nodes_that_join_a_round_only_the_first_ones_end_it_at_once(
+    tmp_path: Path, order: int, reads: bool
+) -> None:
+    world = make_world(tmp_path, 1, 200)
+    first = NotifiedNode(world, world.node("a", job="7.0", job_nodes=1).member)
+    for _ in range(3):
+        world.now += 0.05
+        first.follow(first.step())
+    assert first.member.node_state is NodeState.RUNNING
+    joining = world.node("b", order=order, job="8.0", job_nodes=100, round=first.member.round).member
+    newcomer = NotifiedNode(world, joining)
+    newcomer.turn()
+    world.now += 0.02
+    newcomer.turn()
+    assert (newcomer.rendezvous._leases.own is not None) is reads
+    if not reads:
+        assert newcomer.new_notifications[-1][0] == {"a"}, "the leaders of the round end it"
+
+
 def test_a_node_with_another_worker_ends_the_round_itself(tmp_path: Path) -> None:
     _, nodes = running(tmp_path, 5)
     nodes[4].member = replace(nodes[4].member, local_world_size=nodes[4].member.local_world_size + 1)
