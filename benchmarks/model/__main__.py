@@ -39,6 +39,8 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         more = [index for index in range(7, size, 100) if index not in lost]
         cluster.lose(more)
         yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost) - len(more))
+        cluster.requeue(_IDLE)
+        yield "requeued", cluster.until_round(cluster.round + 1, size)
         largest = max(directory_sizes(cluster).values())
         sys.stdout.write(f"    largest directory: {largest} names; newest version: {version_size(cluster)} bytes\n")
     finally:

@@ -9,7 +9,7 @@ from benchmarks.model.filesystem import Mount
 from benchmarks.model.resources import Queue
 from hpcelastic.network.notifications import RateLimiter
 from hpcelastic.protocol.node import NodeStateMachine, Publish, ReservePort, StartWorkers, Transition
-from hpcelastic.protocol.peers import Notification, PeerLinkLost, PeerRefused, PeerSilent, linked
+from hpcelastic.protocol.peers import Notification, PeerLinkLost, PeerRefused, linked
 from hpcelastic.protocol.state import Member, NodeState
 from tests.protocol.under_test import RENDEZVOUS, RUN, THREAD
 from tests.simulation.clock import Event, Process, Task
@@ -193,9 +193,6 @@ class Notifier:
         if node.index in self._watched and not self._node.process.gone:
             self._tell(PeerLinkLost(node.id))
             self._clock.after(self._fabric.refusal, partial(self._refused, node), self._node.process)
-
-    def silent(self, node: Node) -> None:
-        self._clock.after(self._fabric.silence, lambda: self._tell(PeerSilent(node.id)), self._node.process)
 
     def _refused(self, node: Node) -> None:
         if node.index in self._watched:

@@ -33,25 +33,22 @@ class Fabric:
     latency: float = 0.0001
     """From the sender to the receiver."""
 
-    sending: float = 12e-6
+    sending: float = 5e-6
     """Processor time of the sender for each message."""
 
-    receiving: float = 25e-6
+    receiving: float = 12e-6
     """Processor time of the receiver for each message."""
 
     refusal: float = 0.2
     """From the end of a node's last process until its neighbours have reported that its kernel refuses connections; see
     `hpcelastic.protocol.failure_detector`."""
 
-    silence: float = 1.5
-    """From the last heartbeat of a node until its neighbours have reported its silence."""
-
 
 @dataclass(frozen=True)
 class Processor:
     """Processor time that the model does not measure, because the code in question does not run in it."""
 
-    start: float = 0.003
+    start: float = 0.001
     """The start of the threads and sockets of an agent."""
 
     call: float = 15e-6

@@ -5,10 +5,11 @@ the square of their number. So a node that publishes something notifies the lead
 other. The other nodes poll now and then, in case that no leader is left.
 """
 
+from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
 
-from hpcelastic.protocol.state import Member, Participant, State, View
+from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State, View
 
 COUNT = 3
 """The number of leaders, if there are enough nodes."""
@@ -33,6 +34,19 @@ def leaders(state: State, view: View) -> list[Participant | Member]:
     """Return the leaders in order: the first live members of the last round; if none is alive, ready nodes."""
     members = (p for p in state.participants if p.node not in view.dead)
     return list(islice(members, COUNT)) or _ready(state, view)
+
+
+def leader_rank(found: Sequence[Participant | Member], state: State, own: Member) -> int | None:
+    """Return the rank of a node among the leaders that were ``found``; None if it is none of them.
+
+    While a round forms, the first ready nodes of a large job are leaders too. After a requeue the members of the last
+    round may all be gone, and their leases have not expired yet.
+    """
+    rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
+    ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
+    if rank is None and ready and own.job_nodes > _LARGE and own.order < COUNT:
+        return COUNT + own.order
+    return rank
 
 
 def _ready(state: State, view: View) -> list[Participant | Member]:

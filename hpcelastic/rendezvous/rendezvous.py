@@ -12,7 +12,7 @@ from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import first_look, leaders
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -333,20 +333,16 @@ class Rendezvous:
 
     def _published(self, member: Member) -> None:
         """Our lease has new content: poll at once if we must act on it; otherwise notify the leaders."""
-        joining = self._known.state.phase is Phase.JOINING
+        state = self._known.state
+        acts = member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or bool(member.leaving)
+        acts = acts or self._grows(state, member)
+        joining = state.phase is Phase.JOINING
         if self._known.version is None:
             self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
             self._schedule.record_notification(newer=True)
-        elif not joining and self._until_turn(self._known.state) > 0:
-            self._leaders_notified = False
-            self._schedule.record_notification(newer=False)
-        elif not joining and (
-            member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT)
-            or member.leaving
-            or self._grows(self._known.state, member)
-        ):
+        elif acts and not joining and self._until_turn(state) <= 0:
             self._schedule.record_notification(newer=True)
-        elif joining or member.node_state is NodeState.SUCCEEDED:
+        elif acts or joining or member.node_state is NodeState.SUCCEEDED:
             self._leaders_notified = False
             self._schedule.record_notification(newer=False)
         elif not self._suspicions.silent and self._lease.settled:
@@ -361,13 +357,14 @@ class Rendezvous:
             self._notifier.notify(others, self._known.number)
 
     def _leaders(self) -> list[Participant | Member]:
-        if not self._known.state.participants and not self._leases.nodes:
-            return []  # no other node is known yet
-        return leaders(self._known.state, self._view())
+        """Return the leaders; none before another node is known."""
+        known = self._known.state.participants or self._leases.nodes
+        return leaders(self._known.state, self._view()) if known else []
 
     def _leader_rank(self) -> int | None:
         """Return our rank among the leaders; None if we are none of them."""
-        return next((i for i, leader in enumerate(self._leaders()) if leader.node == self._node), None)
+        found, published = self._leaders(), self._lease.published
+        return leader_rank(found, self._known.state, published) if found and published else None
 
     # Reading
 

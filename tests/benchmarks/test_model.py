@@ -67,5 +67,5 @@ def test_a_slower_metadata_server_makes_a_round_later() -> None:
 
 def test_all_events_are_measured() -> None:
     found = dict(events(20))
-    assert list(found) == ["cold", "idle 30 s", "one lost", "1 % lost"]
+    assert list(found) == ["cold", "idle 30 s", "one lost", "1 % lost", "requeued"]
     assert all(effort.requests > 0 for effort in found.values())

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_look, leaders
-from hpcelastic.protocol.state import NodeState, Seen, State, View
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders
+from hpcelastic.protocol.state import NodeState, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
 
@@ -42,6 +42,30 @@ def test_without_members_newcomers_are_leaders() -> None:
 
 def test_without_nodes_there_is_no_leader() -> None:
     assert names(replace(running(""), round=0, participants=())) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "job_nodes", "phase", "rank"),
+    [
+        pytest.param(0, 100, Phase.JOINING, 3, id="the first node of a large job"),
+        pytest.param(2, 100, Phase.JOINING, 5, id="the third one"),
+        pytest.param(3, 100, Phase.JOINING, None, id="another one"),
+        pytest.param(0, 64, Phase.JOINING, None, id="a job that is not large"),
+        pytest.param(0, 100, Phase.RUNNING, None, id="while a round runs"),
+    ],
+)
+def test_while_a_round_forms_the_first_nodes_of_a_large_job_are_leaders_too(
+    order: int, job_nodes: int, phase: Phase, rank: int | None
+) -> None:
+    state = replace(running("dbca"), phase=phase)
+    own = member("x", NodeState.READY, 1, order=order, job_nodes=job_nodes)
+    assert leader_rank(leaders(state, View({})), state, own) == rank
+
+
+def test_a_leader_has_its_place_as_rank() -> None:
+    state = running("dbca")
+    ranks = [leader_rank(leaders(state, View({})), state, member(name, NodeState.RUNNING, 1)) for name in "dbca"]
+    assert ranks == [0, 1, 2, None]
 
 
 @pytest.mark.parametrize(
