@@ -1,7 +1,6 @@
 """A run on the nodes of the model, and what happens to it."""
 
 import gc
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -17,7 +16,7 @@ from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, RUN, Code
+from tests.protocol.under_test import CONNECT, FILES, RUN, Code
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.filesystem import Server, Traits
 
@@ -49,13 +48,13 @@ class Effort:
 class Cluster:
     """A run on ``size`` nodes. ``least`` is the minimum number of nodes of a round; None for all of them."""
 
-    def __init__(self, size: int, model: Model, least: int | None = None, traits: Traits = Traits(pace=0.0)) -> None:  # noqa: B008  # frozen
+    def __init__(self, size: int, model: Model, least: int | None = None) -> None:
         self.size, self.model = size, model
         self.clock = Clock(Random(0))
         self.code = Code(())  # of its own, because modules in it are replaced
         self.code.system.start(self.clock.random)
         self.servers = Servers(self.clock, model)
-        self.server = Server(self.clock, self.clock.random, traits, lambda path, data, by: None)
+        self.server = Server(self.clock, self.clock.random, Traits(pace=0.0), lambda path, data, by: None)
         nodes = NodeRange(least or size, size)
         self.settings = advise(Settings(nodes, restarts=RestartSettings(0)), FilesystemReport(safe=True))
         self.paths: Any = RunPaths(self.code.system.path("/run"))  # type: ignore[arg-type]  # as good as a Path
@@ -101,13 +100,8 @@ class Cluster:
             self.server, self.servers, Process(self.clock), "user", lambda: self.clock.now, lambda _: 0.0
         )
         for directory in (self.paths.register, self.paths.leases):
-            self._make(directory)
+            self.code.module(FILES).make_directory(directory)
         self.code.module(RUN).open_run(self.backend(), "scale", self.settings, "user")
-
-    def _make(self, directory: Any) -> None:
-        if directory not in self.server.directories:
-            self._make(directory.parent)
-            directory.mkdir()
 
     def _make_nodes(self, restart: int) -> None:
         self.nodes = [Node(self, index, self._processors or Queue(self.clock), restart) for index in range(self.size)]
@@ -136,8 +130,8 @@ class Cluster:
 
     # Events
 
-    def start(self, window: float = 0.0) -> None:
-        """Start all agents, spread evenly over ``window`` seconds.
+    def start(self) -> None:
+        """Start all agents.
 
         The collection of garbage is off from here on, because its pauses grow with the number of nodes in this process.
         """
@@ -145,7 +139,7 @@ class Cluster:
         gc.freeze()
         gc.disable()
         for node in self.nodes:
-            node.start(window * node.index / self.size)
+            node.start()
 
     def requeue(self, pause: float) -> None:
         """End all nodes at once, and start their next incarnations after ``pause`` seconds."""
@@ -210,5 +204,4 @@ def version_size(cluster: Cluster) -> int:
     name = max(name for name in directory.names if name.startswith("v"))
     inode = directory.names[name][-1][1]
     assert inode is not None
-    assert json.loads(inode.data)
     return len(inode.data)

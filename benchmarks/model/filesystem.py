@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -24,20 +23,16 @@ class Servers:
     def __init__(self, clock: Clock, model: Model) -> None:
         self.model = model
         self.metadata, self.data = Queue(clock), Queue(clock)
-        self.counts: Counter[str] = Counter()
-        """Requests to the metadata server, by kind."""
+        self.requests = 0
+        """Requests to the metadata server."""
 
-        self.read = self.written = 0
+        self.read = 0
         """Bytes."""
 
-    @property
-    def requests(self) -> int:
-        return sum(self.counts.values())
-
-    def request(self, kind: str, number: int = 1) -> float:
+    def request(self, number: int) -> float:
         """Send ``number`` requests, one after the other. Return the seconds until the last one is executed."""
         storage = self.model.storage
-        self.counts[kind] += number
+        self.requests += number
         one = 1 / storage.operations
         before = storage.round_trip * (number - 1)
         return self.metadata.take(number * one, storage.round_trip / 2) + before
@@ -78,8 +73,6 @@ class Mount(filesystem.Mount):
         elif kind == "read":
             self._servers.read += len(result)
             self._pause(self._servers.data.take(len(result) / model.storage.bandwidth) + model.storage.round_trip)
-        elif kind == "write":
-            self._servers.written += result
         elif kind == "fsync":
             self._pause(model.storage.sync + model.storage.round_trip)
         return result
@@ -88,7 +81,7 @@ class Mount(filesystem.Mount):
         if not number:
             return
         self.requests += number
-        seconds = self._servers.request(kind, number)
+        seconds = self._servers.request(number)
         if kind not in _UNAWAITED:
             self._pause(seconds + self._servers.model.storage.round_trip / 2)
 

@@ -83,8 +83,8 @@ class Node:
 
     # The agent
 
-    def start(self, delay: float) -> None:
-        Task(self.process, self._run, self.entered).start(delay)
+    def start(self) -> None:
+        Task(self.process, self._run, self.entered).start()
 
     def _run(self) -> None:
         cluster, code = self.cluster, self.cluster.code
@@ -94,7 +94,6 @@ class Node:
         rendezvous = code.module(RENDEZVOUS).Rendezvous(
             backend, self.id, cluster.settings, lambda: cluster.clock.now, self.notifier
         )
-        self.rendezvous = rendezvous
         self.thread = code.module(THREAD).RendezvousThread(
             rendezvous, self._machine.member, cluster.settings.rendezvous.poll, self._deliver, lambda: None
         )

@@ -172,7 +172,7 @@ def _dataclass(kind: Any, complete: bool) -> Read:
 
 def _row(kind: Any, read_object: Read) -> Read:
     hints, missing = get_type_hints(kind), dataclasses.MISSING
-    fields = [(f.name, _reader(hints[f.name], False)) for f in dataclasses.fields(kind)]
+    fields = list(_field_readers(kind).items())
     required = sum(f.default is missing for f in dataclasses.fields(kind))
     kinds = tuple(hints[name] for name, _ in fields)
     plain = {kinds[:length] for length in range(required, len(kinds) + 1)}

@@ -252,10 +252,12 @@ class Elastic:
         ours = not has_process_group()
         if ours:
             # The only rank of a round has a group too, because DistributedDataParallel needs one.
-            store = dist.HashStore()  # type: ignore[attr-defined]  # torch does not list it among its exports
-            alone: dict[str, Any] = {"store": store, "rank": 0, "world_size": 1}
+            place: dict[str, Any] = {}
+            if worker.world_size == 1:
+                store = dist.HashStore()  # type: ignore[attr-defined]  # torch does not list it among its exports
+                place = {"store": store, "rank": 0, "world_size": 1}
             with on_agents_interface():
-                dist.init_process_group(backends(), **({} if worker.world_size > 1 else alone))
+                dist.init_process_group(backends(), **place)
         self._recover()
         self._saves.begin_round(worker, self.step)
         result = train(self, *args)

@@ -242,14 +242,20 @@ NAME_TAKEN = {
 }
 
 
+def renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]], member: Member) -> OwnLease:
+    """Return a lease whose second renewal, with ``member``, has met these faults."""
+    lease = OwnLease(tmp_path, NODE)
+    lease.renew(MEMBER)
+    monkeypatch.setattr(os, "replace", Rename(*faults))
+    lease.renew(member)
+    return lease
+
+
 @pytest.mark.parametrize("faults", NAME_TAKEN.values(), ids=NAME_TAKEN.keys())
 def test_a_heartbeat_with_a_lost_reply_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]]
 ) -> None:
-    lease = OwnLease(tmp_path, NODE)
-    lease.renew(MEMBER)
-    monkeypatch.setattr(os, "replace", Rename(*faults))
-    lease.renew(MEMBER)
+    lease = renewed(tmp_path, monkeypatch, faults, MEMBER)
     assert counters(tmp_path) == (1, 2), "renamed once, and not published again"
     lease.renew(MEMBER)
     assert counters(tmp_path) == (1, 3)
@@ -259,10 +265,7 @@ def test_a_heartbeat_with_a_lost_reply_has_happened(
 def test_a_change_of_the_name_with_a_lost_reply_has_happened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: list[tuple[str, int]]
 ) -> None:
-    lease = OwnLease(tmp_path, NODE)
-    lease.renew(MEMBER)
-    monkeypatch.setattr(os, "replace", Rename(*faults))
-    lease.renew(replace(MEMBER, round=7))
+    renewed(tmp_path, monkeypatch, faults, replace(MEMBER, round=7))
     assert read_leases(tmp_path)[NODE].member == replace(MEMBER, round=7)
     assert counters(tmp_path) == (2, 2), "renamed once, and not published again"
 
