@@ -7,9 +7,10 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from tests.cluster import processes
 from tests.cluster.errors import ClusterError
@@ -28,7 +29,8 @@ class SlurmCluster:
 
     `extra_conf` has lines for slurm.conf, which replace the default lines of the same key. `topology` has the lines of
     topology.conf, for topology/tree. With `ipv6`, no host has an address of IPv4 except loopback. Each node executes
-    the lines of `setup` with bash when it starts, as root (see `Host`). `cgroup_conf` has more lines for cgroup.conf.
+    the lines of `setup` with bash when it starts, as root (see `Host`). `more_files` has the texts of other
+    configuration files by their names, such as cgroup.conf.
     """
 
     def __init__(
@@ -41,10 +43,10 @@ class SlurmCluster:
         *,
         ipv6: bool = False,
         setup: str = "",
-        cgroup_conf: str = "",
+        more_files: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.nodes = [f"n{number}" for number in range(1, nodes + 1)]
-        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology, ipv6, setup, cgroup_conf)
+        self._shape = Shape(nodes, cpus, gpus, extra_conf, topology, ipv6, setup, more_files)
         self._resources = ExitStack()
         self._started: Machines | None = None
         self._set_down: set[int] = set()

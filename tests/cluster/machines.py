@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,7 @@ class Shape:
     topology: str
     ipv6: bool
     setup: str
-    cgroup_conf: str
+    more_files: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def _site(shape: Shape, path: Path, switch: Switch) -> Site:
         gpus=shape.gpus if isinstance(shape.gpus, tuple) else (shape.gpus,) * shape.nodes,
         extra_conf=shape.extra_conf,
         topology=shape.topology,
-        cgroup_conf=shape.cgroup_conf,
+        more_files=shape.more_files,
     )
 
 

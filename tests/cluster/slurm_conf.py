@@ -55,7 +55,7 @@ class Site:
     gpus: tuple[int, ...]  # for each node
     extra_conf: str
     topology: str
-    cgroup_conf: str = ""
+    more_files: Mapping[str, str]
 
 
 def files(site: Site, this_host: str) -> dict[str, str]:
@@ -63,7 +63,7 @@ def files(site: Site, this_host: str) -> dict[str, str]:
     # cgroup/v1 is the only plugin that needs nothing from the machine as long as no other plugin uses cgroups.
     texts = {
         "slurm.conf": slurm_conf(site),
-        "cgroup.conf": f"CgroupPlugin=cgroup/v1\n{site.cgroup_conf}\n",
+        "cgroup.conf": "CgroupPlugin=cgroup/v1\n",
         "hosts": hosts(site, this_host),
         "nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files\n",
     }
@@ -73,7 +73,7 @@ def files(site: Site, this_host: str) -> dict[str, str]:
         texts["gres.conf"] = "".join(lines)
     if site.topology:
         texts["topology.conf"] = site.topology
-    return texts
+    return {**texts, **site.more_files}
 
 
 def gpu_file(site: Site, index: int | str) -> str:

@@ -33,7 +33,7 @@ mkdir -p "$root/src/tests"
 cp "$here/../install_system.sh" "$root/src/tests/"
 "$here/enter.sh" "$root" bash -euc '
     apt-get -q update
-    apt-get -q install -y --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev make git procps
+    apt-get -q install -y --no-install-recommends python3 python3-venv python3-dev gcc libc6-dev make git man-db procps
     tests/install_system.sh || echo "build.sh: tests that need what is missing are skipped in this root" >&2
     apt-get -q clean'
 touch "$done"

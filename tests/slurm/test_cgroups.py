@@ -18,11 +18,14 @@ from hpcelastic.api.run import Run
 from tests.cli.shell import eventually
 from tests.cluster import SlurmCluster
 
-MEMORY = Path("/sys/fs/cgroup/memory")
+ROOT = Path("/sys/fs/cgroup")
+V1 = os.access(ROOT / "memory/tasks", os.W_OK)
+CONTROLLERS = (ROOT / "cgroup.controllers").read_text().split() if os.access(ROOT / "cgroup.procs", os.W_OK) else []
+"""Of version 2. Those that version 1 has are not among them."""
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not os.access(MEMORY / "tasks", os.W_OK), reason="no writable memory cgroups of version 1 here"),
+    pytest.mark.skipif(not V1 and "memory" not in CONTROLLERS, reason="no writable memory cgroups here"),
 ]
 
 CONF = """
@@ -31,6 +34,25 @@ TaskPlugin=task/cgroup
 JobAcctGatherType=jobacct_gather/cgroup
 SelectTypeParameters=CR_Core_Memory
 """
+
+PLUGIN = "CgroupPlugin=cgroup/v1" if V1 else "CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes"
+"""With version 2, slurmd would ask systemd for a cgroup."""
+
+OWN_TREE = f"""
+own={ROOT}/${{dir##*/}}-$name
+mkdir $own
+echo 0 >$own/cgroup.procs
+set -- unshare --cgroup bash -ec '
+    umount {ROOT}
+    mount -t cgroup2 cgroup2 {ROOT}
+    mkdir -p {ROOT}/init.scope {ROOT}/system.slice/slurmd.service
+    echo 1 >{ROOT}/init.scope/cgroup.procs
+    echo 0 >{ROOT}/system.slice/slurmd.service/cgroup.procs
+    enabled="$(sed "s/[^ ]*/+&/g" {ROOT}/cgroup.controllers)"
+    for parent in {ROOT} {ROOT}/system.slice; do echo "$enabled" >$parent/cgroup.subtree_control; done
+    exec "$@"' slurmd "$@"
+"""
+"""The set-up of a host, which then has the cgroups that systemd makes. slurmd makes its own ones beside them."""
 
 WORKER = """\
 import os, pathlib, time
@@ -48,12 +70,15 @@ def cluster(
 ) -> Iterator[SlurmCluster]:
     """A cluster of two nodes with cgroups, in a directory that both share."""
     with filelock.FileLock(Path(tempfile.gettempdir()) / "hpcelastic-cgroups.lock", mode=0o666):
-        made = fresh_cluster(nodes=2, extra_conf=CONF, cgroup_conf="ConstrainRAMSpace=yes\nConstrainCores=yes")
+        if not V1:
+            (ROOT / "cgroup.subtree_control").write_text(" ".join(f"+{each}" for each in CONTROLLERS))
+        cores = ["ConstrainCores=yes"] if V1 or "cpuset" in CONTROLLERS else []
+        limits = {"cgroup.conf": "\n".join([PLUGIN, "ConstrainRAMSpace=yes", *cores, ""])}
+        made = fresh_cluster(nodes=2, extra_conf=CONF, more_files=limits, setup="" if V1 else OWN_TREE)
         yield enter(made)
         made.stop()
-        for controller in Path("/sys/fs/cgroup").iterdir():
-            for node in made.nodes:
-                remove(controller / f"slurm_{node}")
+        for cgroup in (*ROOT.glob("*/slurm_n[12]"), *ROOT.glob(f"{made.path.name}-n[12]")):
+            remove(cgroup)
 
 
 def remove(cgroup: Path) -> None:

@@ -21,13 +21,18 @@ _COMMAND_TIMEOUT = 60.0  # s
 
 
 class Guest:
-    """A guest that `boot` starts. It can be used after `wait_booted`, and booted again after `kill`."""
+    """A guest that `boot` starts. It can be used after `wait_booted`, and booted again after `kill`.
 
-    def __init__(self, name: str, addresses: Mapping[str, str], switch: Switch, *, shim: bool) -> None:
+    ``memory`` is a size such as ``512M``.
+    """
+
+    def __init__(
+        self, name: str, addresses: Mapping[str, str], switch: Switch, *, shim: bool, memory: str = "512M"
+    ) -> None:
         self.name = name
         self.address = addresses[name]
         self._switch = switch
-        self._machine = Machine(name, _arguments(name, addresses), shim=shim)
+        self._machine = Machine(name, _arguments(name, addresses), memory, shim=shim)
         self._kernel: Kernel | None = None
         self._line: SerialLine | None = None
         switch.tap(name)

@@ -63,8 +63,8 @@ class Machine:
     """The switch's port for its network interface."""
 
     arguments: Mapping[str, str]
-    memory: str = "512M"
-    shim: bool = False
+    memory: str
+    shim: bool
 
 
 class Kernel:
