@@ -3,45 +3,36 @@
 This module is the composition root: it reads the environment of the agent, and opens the backend of the run.
 """
 
-import contextlib
 import math
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from hpcelastic.agent.address import own_address
 from hpcelastic.agent.admission import EXIT_UNFIT, AdmissionRequest, admit
 from hpcelastic.agent.agent import Agent
 from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.environment import ROLE
+from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.member import (
     NodeIdentity,
     count_gpus,
-    dead_incarnations,
-    new_member,
     overcommit_warnings,
-    require_topology,
     worker_count,
 )
-from hpcelastic.agent.node_name_lock import node_name_lock, numbered_identities
 from hpcelastic.agent.nonblocking_output import nonblocking_stdio
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.agent.numa import processors
-from hpcelastic.agent.report import print_failures, reporter
+from hpcelastic.agent.report import print_failures
 from hpcelastic.agent.session import Observe
 from hpcelastic.agent.settings import AgentSettings
-from hpcelastic.backends.backend import Backend
-from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.config.codec import decode
 from hpcelastic.config.slurm import SlurmSettings, minutes
-from hpcelastic.doctor.run_check import check_race, ensure_verdict, mount_remarks
-from hpcelastic.doctor.verdict import FilesystemReport, advise, describe_changes
-from hpcelastic.errors import ConfigError, InternalError, NameTaken, RendezvousTimeout, RunFailed, internal_errors
+from hpcelastic.entry import EnteredRun, Entry, enter_run, is_loopback
+from hpcelastic.errors import ConfigError, InternalError, RendezvousTimeout, RunFailed, internal_errors
 from hpcelastic.exporters import ExporterContext, exporting
 from hpcelastic.gridengine.batch_system import grid_engine_of
 from hpcelastic.gridengine.environment import grid_engine_task
@@ -49,8 +40,8 @@ from hpcelastic.health.memory import excluded_nodes
 from hpcelastic.health.settings import HealthSettings
 from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Phase, State
-from hpcelastic.rendezvous.run import open_run, read_state, steer_run
+from hpcelastic.protocol.state import Phase
+from hpcelastic.rendezvous.run import is_fresh, read_run, steer_run
 from hpcelastic.slurm.batch_system import SlurmBatchSystem
 from hpcelastic.slurm.environment import SlurmTask, identity_of, slurm_task
 from hpcelastic.slurm.exclusion import recorded_hosts
@@ -59,10 +50,9 @@ from hpcelastic.slurm.queue_watcher import QueueWatcher, WatchedRun
 from hpcelastic.slurm.relocation import can_relocate, relocate
 from hpcelastic.slurm.requeue import DepartedAgent, Limits, requeue_if_needed
 from hpcelastic.slurm.restart import FIRST, Restart, start_agent
-from hpcelastic.slurm.server import server_of
 from hpcelastic.slurm.signal_resolution import Policy
 from hpcelastic.storage import files
-from hpcelastic.storage.paths import RunPaths, safe_name
+from hpcelastic.storage.paths import RunPaths
 from hpcelastic.worker.node_benchmark import COMMAND
 
 
@@ -129,93 +119,6 @@ def local_identity() -> NodeIdentity:
     return NodeIdentity(os.uname().nodename.partition(".")[0])
 
 
-@dataclass(frozen=True)
-class EnteredRun:
-    """A run, and a node that may join it and has not published anything there yet."""
-
-    backend: Backend
-    """The agent's backend. `enter_run` closes it."""
-
-    member: Member
-    settings: Settings
-    """The settings of the run, with the times that its filesystem needs."""
-
-    state: State
-    """The state of the run when the node entered it."""
-
-    report: Callable[[str], None]
-    """Print one line for the user."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A request of a node to enter a run."""
-
-    paths: RunPaths
-    run_id: str
-    settings: Settings
-    identity: NodeIdentity
-    interface: str | None = None
-    """As `NetworkSettings.interface`."""
-
-    workers: int = 1
-    """Number of workers on this node."""
-
-    role: str = ""
-    is_host: bool | None = None
-    """Whether this node serves the store of a run in ``c10d``; None to detect it."""
-
-    any_name: bool = False
-    """Whether the node takes the next free name (``n1.2``, ``n1.3``, ...) if another agent on this machine has its
-    name."""
-
-
-@contextlib.contextmanager
-def enter_run(entry: Entry) -> Iterator[EnteredRun]:
-    """Set up the run unless it exists, and enter it. Until the exit, the node's name is locked.
-
-    Raises ConfigError if the directory cannot be safe or has another run, and StoreError if the directory fails.
-    """
-    paths, settings, identity = entry.paths, entry.settings, entry.identity
-    require_topology(identity, settings.nodes)
-    identity = replace(identity, address=identity.address or own_address(entry.interface, identity.launcher))
-    for directory in (paths.root, paths.register, paths.leases, paths.incidents):
-        files.make_directory(directory)
-    report = reporter(safe_name(identity.name))
-    with contextlib.ExitStack() as stack:
-        address = stack.enter_context(server_of(paths, settings, identity, report))
-        backend = open_agent_backend(paths, entry.run_id, settings.rendezvous, address, entry.is_host)
-        stack.callback(backend.close)
-        member = stack.enter_context(_named_member(entry, backend, identity))
-        report = reporter(member.name)
-        settings = _adjusted_settings(paths, settings, ensure_verdict(paths), identity, report)
-        if settings.nodes.wanted > 1:
-            check_race(paths, member.node)
-        state = open_run(backend, entry.run_id, settings, member.node)
-        yield EnteredRun(backend, member, settings, state, report)
-
-
-@contextlib.contextmanager
-def _named_member(entry: Entry, backend: Backend, identity: NodeIdentity) -> Iterator[Member]:
-    """Lock the name of the node, and yield the node with that name.
-
-    All names are tried with one connection to the run's server: the server ends with its connection if this agent
-    serves it.
-    """
-    for named in numbered_identities(identity):
-        with contextlib.ExitStack() as stack:
-            try:
-                locked = stack.enter_context(node_name_lock(backend, named))
-                member = new_member(locked, entry.workers, dead_incarnations(backend, locked), entry.role)
-            except NameTaken:
-                if not entry.any_name:
-                    raise
-                continue
-            yield member
-            return
-    raise AssertionError("numbered_identities is infinite")
-
-
 def run_node_agent(
     task: Task,
     identity: NodeIdentity,
@@ -233,11 +136,14 @@ def run_node_agent(
     cpus = processors(task.agent.workers.numa, count, os.environ, os.sched_getaffinity(0))
     role = "" if task.agent.workers.role == ROLE else task.agent.workers.role
     start, interface = time.monotonic(), task.agent.network.interface
-    entry = Entry(task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host, any_name)
+    again = restart != FIRST
+    entry = Entry(
+        task.paths, task.run_id, task.settings, identity, interface, len(cpus), role, task.is_host, any_name, again
+    )
     with enter_run(entry) as entered:
         for line in overcommit_warnings(count, count_gpus(os.environ), len(os.sched_getaffinity(0))):
             entered.report(line)
-        if _is_loopback(entered.member.address):  # all agents are on this machine: no node is better than another
+        if is_loopback(entered.member.address):  # all agents are on this machine: no node is better than another
             health = HealthSettings(check=False, exclude=False)
             task = replace(task, agent=replace(task.agent, health=health))
         task = replace(task, settings=entered.settings)
@@ -263,7 +169,7 @@ class _NodeRun:
 
     def run(self) -> int:
         """Run the agent, if the run continues and the node is admitted. Return the exit status."""
-        state = self.entered.state
+        state = self.entered.found.state
         if state.phase.final:
             print(f"hpcelastic: the run has {state.phase.value} already: {state.reason}", file=sys.stderr)
             return 0 if state.phase is Phase.SUCCEEDED else 1
@@ -326,7 +232,7 @@ class _NodeRun:
             task.settings,
             task.agent,
             entered.member,
-            read_state(entered.backend),  # the admission may have taken long
+            entered.found if is_fresh(entered.found, boottime()) else read_run(entered.backend, boottime),
             os.environ,
             self.cpus,
             _make_batch_system(task, slurm, entered)
@@ -371,24 +277,3 @@ def _submit_replacements(paths: RunPaths, count: int) -> str:
 def _limits(task: Task) -> Limits:
     limit = minutes(task.total_time) if task.total_time else None
     return Limits(task.slurm.max_requeues, math.inf if limit is None else 60.0 * limit)
-
-
-def _adjusted_settings(
-    paths: RunPaths,
-    settings: Settings,
-    verdict: FilesystemReport,
-    identity: NodeIdentity,
-    report: Callable[[str], None],
-) -> Settings:
-    """Return ``settings`` with the times that the run's filesystem needs, and report the changes and remarks."""
-    adjusted = advise(settings, verdict)
-    nodes = 1 if _is_loopback(identity.address) else settings.nodes.wanted
-    for line in (*mount_remarks(paths, verdict, nodes=nodes), describe_changes(settings, adjusted, verdict)):
-        if line:
-            report(line)
-    return adjusted
-
-
-def _is_loopback(address: str) -> bool:
-    """Return whether all agents are on this machine, as with `hpcelastic run`: others cannot connect to ``address``."""
-    return address.startswith("127.")

@@ -109,7 +109,7 @@ class Cluster:
 
     def backend(self) -> Any:
         """The backend of the run, opened by the process that runs at this moment."""
-        return self.code.module(CONNECT).open_backend(self.paths)
+        return self.code.module(CONNECT).open_agent_backend(self.paths, "scale", self.settings.rendezvous)
 
     def rank_of(self, members: Any, node: str) -> int | None:
         """Return the place of a node among the members of a round."""

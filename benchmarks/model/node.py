@@ -1,7 +1,7 @@
 """A node of the model: an agent without workers, and its network."""
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -90,14 +90,15 @@ class Node:
         cluster, code = self.cluster, self.cluster.code
         self.pause_for_work(cluster.model.processor.start)
         backend = cluster.backend()
-        state = code.module(RUN).open_run(backend, "scale", cluster.settings, self.id)
+        clock: Callable[[], float] = lambda: cluster.clock.now  # noqa: E731
+        found = code.module(RUN).find_run(backend, "scale", cluster.settings, self.id, clock)
         rendezvous = code.module(RENDEZVOUS).Rendezvous(
-            backend, self.id, cluster.settings, lambda: cluster.clock.now, self.notifier
+            backend, self.id, cluster.settings, clock, self.notifier, first=found
         )
         self.thread = code.module(THREAD).RendezvousThread(
             rendezvous, self._machine.member, cluster.settings.rendezvous.poll, self._deliver, lambda: None
         )
-        self._perform(self._machine.begin(state))
+        self._perform(self._machine.begin(found.state))
         self.thread.start()
 
     def _deliver(self, message: Any) -> None:

@@ -147,7 +147,7 @@ class Agent:
         stack.callback(collector.close)
         stack.callback(self._watchdog.close)
         self._stacks = StackRecorder(
-            spec.paths, spec.member.node, control_page, collector, session.log, spec.state.stacks
+            spec.paths, spec.member.node, control_page, collector, session.log, spec.found.state.stacks
         )
         self._snapshots = snapshots_of(session, self._loop, control_page, spec.agent.network, self._report)
         run = RunFacts(

@@ -8,7 +8,8 @@ from hpcelastic.agent.session import Observe, SessionSpec
 from hpcelastic.agent.settings import AgentSettings
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, State
+from hpcelastic.protocol.state import Member
+from hpcelastic.rendezvous.run import Reading
 from hpcelastic.storage.paths import RunPaths
 
 
@@ -22,8 +23,8 @@ class AgentSpec:
     settings: Settings
     agent: AgentSettings
     member: Member
-    state: State
-    """The state in which the agent found the run."""
+    found: Reading
+    """The run as the agent has found it."""
 
     environ: Mapping[str, str]
     processors: Sequence[Collection[int]] = ()
@@ -51,7 +52,7 @@ class AgentSpec:
             self.backend,
             self.settings,
             self.member,
-            self.state,
+            self.found,
             self.agent.network,
             self.observe,
             self.job_start,

@@ -98,7 +98,7 @@ class HangExaminer:
     ) -> None:
         self._session, self._settings, self._collector = session, settings, collector
         self._watchdog, self._control_page, self._end_round = watchdog, control_page, end_round
-        hang = session.spec.state.hang
+        hang = session.spec.found.state.hang
         self._seen = self._concluded = 0 if hang is None else hang.number
         """The newest examination that this agent has reported to, and the newest whose conclusion it has seen."""
 

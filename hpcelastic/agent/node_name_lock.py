@@ -21,19 +21,20 @@ from hpcelastic.storage.paths import safe_name
 
 
 @contextlib.contextmanager
-def node_name_lock(backend: Backend, identity: NodeIdentity) -> Iterator[NodeIdentity]:
+def node_name_lock(backend: Backend, identity: NodeIdentity, *, alone: bool = False) -> Iterator[NodeIdentity]:
     """Lock a name of the node for the duration of the block. Return ``identity`` with that name.
 
     No other agent of this run on this machine has the same name. If another job's agent has the node's name, it is
-    ``NAME.jJOB``, also after the job is requeued. Raises NameTaken if the other agent belongs to the same job: both
-    would use the same GPUs.
+    ``NAME.jJOB``, also after the job is requeued. The leases, which tell that, are not read if the job is ``alone``.
+    Raises NameTaken if the other agent belongs to the same job: both would use the same GPUs.
     """
     with contextlib.ExitStack() as locks:
         of_job, of_node = _address(backend.root, identity.name, identity.job), _address(backend.root, identity.name)
         if not _lock(locks, of_job):
             raise name_taken_error(identity.name, _owner_pid(of_job))
         own = f"{identity.name}.j{identity.job}"
-        if backend.leases(node_name=safe_name(own)) or not _lock(locks, of_node):
+        requeued = bool(identity.job) and not alone and bool(backend.leases(node_name=safe_name(own)))
+        if requeued or not _lock(locks, of_node):
             if not identity.job:
                 raise name_taken_error(identity.name, _owner_pid(of_node))
             identity = replace(identity, name=own, host=identity.host or identity.name)

@@ -27,9 +27,10 @@ from hpcelastic.protocol.assignment import Assignment
 from hpcelastic.protocol.events import AgentEnded, Event, Fenced, StoreFailed
 from hpcelastic.protocol.node import Action, NodeStateMachine, Publish, Transition
 from hpcelastic.protocol.settings import Settings
-from hpcelastic.protocol.state import Member, Notice, State
+from hpcelastic.protocol.state import Member, Notice
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
+from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.thread import RendezvousThread
 from hpcelastic.storage import files
 from hpcelastic.storage.events import EventLog
@@ -51,8 +52,8 @@ class SessionSpec:
     backend: Backend
     settings: Settings
     member: Member
-    state: State
-    """The state in which the agent found the run."""
+    found: Reading
+    """The run as the agent has found it."""
 
     network: NetworkSettings = field(default_factory=NetworkSettings)
 
@@ -103,7 +104,7 @@ class Session:
         member = replace(spec.member, notification_port=self.network.port if self.network else 0)
         self.state_machine = NodeStateMachine(member)
         self.timeouts = Timeouts(spec.settings.rendezvous.join_timeout)
-        self._evidence = Evidence(self.log, spec.state)
+        self._evidence = Evidence(self.log, spec.found.state)
         self.events = EventLog(spec.paths.event_log(member.node), member.name)
         notifier = NetworkNotifier(self.network) if self.network else None
         times = spec.settings.rendezvous
@@ -116,6 +117,7 @@ class Session:
             notifier,
             self._lease.held_until,
             self._evidence.committed,
+            spec.found,
         )
 
         def on_renewal() -> None:
@@ -154,7 +156,7 @@ class Session:
         ``workers`` is the number of workers for the event log; None if the owner does not start them itself.
         """
         self.log(agent_started(self.member, workers, self.spec.job_start))  # before the threads log their events
-        self.apply(self.state_machine.begin(self.spec.state))
+        self.apply(self.state_machine.begin(self.spec.found.state))
         self._rendezvous.start()
         if self.network:
             self.network.start()

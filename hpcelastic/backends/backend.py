@@ -29,6 +29,9 @@ class AnyRegister(Protocol):
     def read(self) -> Version:
         """Return the newest version."""
 
+    def open(self, number: int) -> Version | None:
+        """Return version ``number`` or a newer one, if that costs less than `read`; None if it cannot be read."""
+
     def assume(self, number: int) -> None:
         """Take version ``number``, which the caller knows from elsewhere, as read; `read` may return no value of it."""
 

@@ -64,6 +64,9 @@ class LastStateBackend:
     def read(self) -> Version:
         return self._version
 
+    def open(self, number: int) -> Version:
+        return self._version
+
     def assume(self, number: int) -> None: ...
 
     def commit(self, after: int, value: Any) -> bool:
@@ -129,6 +132,8 @@ def open_agent_backend(
     store; None lets torch decide. Raises ConfigError if there is no such backend or the run is kept in another one,
     StoreError if the server can't be reached.
     """
+    if settings.backend == FILE and files.exists(paths.register / FIRST):  # a run in a server has no versions here
+        return FileBackend(paths)
     wanted = _choice_document(run_id, settings)
     choice = _read_choice(paths)
     if settings.backend != FILE and choice is None and not files.names(paths.register):

@@ -156,6 +156,10 @@ class RecordRegister:
                     self._expire(after + 1)
         return won
 
+    def open(self, number: int) -> Version:
+        """Return the newest version, which costs no more."""
+        return self.read()
+
     def assume(self, number: int) -> None:
         """Do nothing: one request reads the number and the value."""
 

@@ -15,10 +15,15 @@ COUNT = 3
 """The number of leaders, if there are enough nodes."""
 
 _LARGE = 64
-"""Nodes of a job from which on its nodes do not look for the first ones all at once."""
+"""Nodes of the largest job that is not large."""
 
 _LOOK_INTERVAL = 0.5
 """Seconds from the look of some nodes of a large job until the next ones look."""
+
+
+def is_large(job_nodes: int) -> bool:
+    """Return whether the nodes of a job of that size must not do the same thing all at once."""
+    return job_nodes > _LARGE
 
 
 def first_look(member: Member) -> float:
@@ -27,7 +32,7 @@ def first_look(member: Member) -> float:
     In a large job that is a long listing for each node. So its first nodes look at once, and the others one after the
     other, in case that those are lost and no round has formed meanwhile.
     """
-    return member.order // COUNT * _LOOK_INTERVAL if member.job_nodes > _LARGE else 0.0
+    return member.order // COUNT * _LOOK_INTERVAL if is_large(member.job_nodes) else 0.0
 
 
 def leaders(state: State, view: View) -> list[Participant | Member]:
@@ -44,7 +49,7 @@ def leader_rank(found: Sequence[Participant | Member], state: State, own: Member
     """
     rank = next((rank for rank, leader in enumerate(found) if leader.node == own.node), None)
     ready = state.phase is Phase.JOINING and own.node_state is NodeState.READY
-    if rank is None and ready and own.job_nodes > _LARGE and own.order < COUNT:
+    if rank is None and ready and is_large(own.job_nodes) and own.order < COUNT:
         return COUNT + own.order
     return rank
 

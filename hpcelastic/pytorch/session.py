@@ -18,7 +18,7 @@ from hpcelastic.agent.inbox import Inbox
 from hpcelastic.agent.session import Session, SessionSpec
 from hpcelastic.agent.store_server import StoreListener
 from hpcelastic.backends.backend import Backend
-from hpcelastic.bootstrap import EnteredRun
+from hpcelastic.entry import EnteredRun
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.assignment import Assignment
@@ -54,13 +54,13 @@ class ExternalAgentSession:
     def __init__(self, paths: RunPaths, here: EnteredRun, network: NetworkSettings | None = None) -> None:
         self._paths, self._report, self._node = paths, here.report, here.member.node
         self._inbox: Inbox[Observation | HpcElasticError | WorkersEnded] = Inbox()
-        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.state, network or NetworkSettings())
+        spec = SessionSpec(paths, here.backend, here.settings, here.member, here.found, network or NetworkSettings())
         self._session = Session(spec, self._inbox, self._perform, here.report).__enter__()
         self._port: StoreListener | None = None
         self._changed = threading.Condition()
         """Notified of each change of the attributes below."""
 
-        self._state = here.state
+        self._state = here.found.state
         self._waiting = 0
         """The number of nodes that were seen to wait for the next round."""
 
@@ -81,7 +81,7 @@ class ExternalAgentSession:
 
         self._closing = False
         name = here.member.name
-        facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.state.run_id, "NODE": name}
+        facts = {"RUN_DIR": str(paths.root), "RUN_ID": here.found.state.run_id, "NODE": name}
         facts["INTERFACE"] = interface_of(here.member.address)
         self._facts = {MARKER: self._node, **{f"HPCELASTIC_{key}": value for key, value in facts.items()}}
         self._exported = ExportedEnvironment()

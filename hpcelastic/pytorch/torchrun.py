@@ -23,8 +23,9 @@ from torch.distributed.elastic.rendezvous import (
 
 from hpcelastic.agent.notifier import outside_notifier
 from hpcelastic.backends.connect import open_backend
-from hpcelastic.bootstrap import EnteredRun, Entry, enter_run, local_identity
+from hpcelastic.bootstrap import local_identity
 from hpcelastic.config.rdzv_conf import read_conf
+from hpcelastic.entry import EnteredRun, Entry, enter_run
 from hpcelastic.errors import HpcElasticError
 from hpcelastic.network.settings import NetworkSettings
 from hpcelastic.protocol.settings import NodeRange, Settings
@@ -211,8 +212,8 @@ class FileRendezvousHandler(RendezvousHandler):
         return session
 
     def _start_session(self, entered: EnteredRun) -> ExternalAgentSession:
-        if entered.state.phase.final:
-            raise self._closed_error(entered.state.reason)
+        if entered.found.state.phase.final:
+            raise self._closed_error(entered.found.state.reason)
         return ExternalAgentSession(self.spec.paths, entered, self.spec.network)
 
     def _leave(self, session: ExternalAgentSession) -> None:

@@ -7,64 +7,89 @@ from hpcelastic.protocol.changes import changed, unpack
 from hpcelastic.protocol.codec import DecodeError
 from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.state import State
-from hpcelastic.rendezvous.run import decode_state
-from hpcelastic.storage.register import Version
+from hpcelastic.rendezvous.run import Reading, decode_state, is_fresh
 
 
 class KnownState:
     """The newest state that this node knows. ``clock`` returns seconds.
 
+    ``first`` is what the node has read before it joined. It is not read again if that was a moment ago. A version that
+    followed meanwhile is not missed: the leaders see the lease of this node, and notify it of the next one.
+
     A change that a notification brings is the content of a version that exists. It may be late, and newer versions may
     exist too. It replaces a reading of the register if it follows the newest known version, and if the lease of this
     node has not expired since the last reading. While a lease is held, no round can end without this node: the others
     wait until it has stopped its workers. So a change that arrives late cannot start workers of a round that has ended.
+    The same holds for a version that is opened because a notification has named it.
     """
 
-    def __init__(self, register: AnyRegister, first: State, clock: Callable[[], float]) -> None:
-        self._register, self._clock = register, clock
-        self.state = first
-        self.version: Version | None = None
-        """The version of ``state``; None before the first reading."""
+    def __init__(self, register: AnyRegister, first: Reading, clock: Callable[[], float]) -> None:
+        self._register, self._clock, self._first = register, clock, first
+        self.state = first.state
+        self.number = -1
+        """The number of the newest version; -1 before the first call of `read`."""
 
         self._read_at = float("-inf")
         """The time at which the last reading of the register began."""
 
         self._changes: dict[int, bytes] = {}
-        """The changes that notifications have brought since the last call of `read`, by the versions they lead to."""
+        """The changes that notifications have brought since the last call of `read`, by the versions they lead to.
+        A change that is empty must be read."""
 
         self.unread = False
         """Whether this node has written the newest version, and `read` has not returned it yet."""
 
-    @property
-    def number(self) -> int:
-        """The number of the newest version; -1 before the first reading."""
-        return -1 if self.version is None else self.version.number
-
     def offer(self, number: int, change: bytes) -> None:
-        """Keep the change that leads to version ``number`` until the next call of `read`."""
+        """Keep the change that leads to version ``number`` until the next call of `read`. Empty if it is not known."""
         self._changes[number] = change
 
     def record(self, number: int, state: State) -> None:
         """Record version ``number``, which this node has written. The next call of `read` returns it."""
-        self.state, self.version, self.unread = state, Version(number, None), True
+        self.state, self.number, self.unread = state, number, True
+        self._register.assume(number)
 
-    def read(self, held: HeldLease, regained_at: float) -> tuple[Version, State]:
+    def read(self, held: HeldLease, regained_at: float) -> tuple[int, State]:
         """Return the newest version and its state: by a change that was offered, or from the register.
 
         ``held`` is the lease of this node. ``regained_at`` is the time at which a lease that had expired was renewed.
         """
         changes, self._changes = self._changes, {}
-        if self.unread and self.version is not None:
+        if self.unread:
             self.unread = False
-            return self.version, self.state
-        unbroken = regained_at <= self._read_at and self._clock() < held.end
-        adopted = False
-        while unbroken and self.number + 1 in changes and self._adopt(changes[self.number + 1]):
-            adopted = True
-        if not adopted or max(changes) > self.number:
-            self._read_register()
-        assert self.version is not None
-        return self.version, self.state
+        else:
+            done = self.number < 0 and self._begin()
+            newest = max(changes, default=0)
+            if regained_at <= self._read_at and self._clock() < held.end:
+                done |= self._follow(changes, newest)
+            if not done or newest > self.number:
+                self._read_register()
+        return self.number, self.state
+
+    def _begin(self) -> bool:
+        """Take what was read before this node joined as read now; False if that was not a moment ago."""
+        if not is_fresh(self._first, self._clock()):
+            return False
+        self.state, self.number, self._read_at = self._first.state, self._first.number, self._first.began
+        self._register.assume(self.number)
+        return True
+
+    def _follow(self, changes: dict[int, bytes], newest: int) -> bool:
+        """Take the ``changes`` that follow the newest known version, or open version ``newest``; False if none is new.
+
+        Without a reading before them, no change is used.
+        """
+        before = self.number
+        while self.number >= 0 and changes.get(self.number + 1) and self._adopt(changes[self.number + 1]):
+            pass
+        if newest > self.number >= 0:
+            self._open(newest)
+        return self.number > before
+
+    def _open(self, number: int) -> None:
+        """Read a version without a listing, if it can be opened."""
+        version = self._register.open(number)
+        if version is not None and version.number > self.number:
+            self.state, self.number = decode_state(self._register, version), version.number
 
     def _adopt(self, change: bytes) -> bool:
         """Take the state of the next version from its difference to the newest known one; False if it is not valid."""
@@ -72,7 +97,7 @@ class KnownState:
             self.state = changed(self.state, unpack(change))
         except DecodeError:
             return False
-        self.version = Version(self.number + 1, None)
+        self.number += 1
         self._register.assume(self.number)
         return True
 
@@ -80,5 +105,5 @@ class KnownState:
         began = self._clock()
         version = self._register.read()
         if version.number > self.number:  # not if a listing is late and shows a version before an adopted one
-            self.state, self.version = decode_state(self._register, version), version
+            self.state, self.number = decode_state(self._register, version), version.number
         self._read_at = began

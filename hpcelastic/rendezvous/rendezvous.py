@@ -24,8 +24,8 @@ from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 from hpcelastic.rendezvous.renewals import RenewalRequests
+from hpcelastic.rendezvous.run import Reading
 from hpcelastic.rendezvous.suspicion import Suspicions
-from hpcelastic.storage.register import Version
 
 _EXPIRY_DELAY = 0.01
 """Seconds after the expiry of a lease at which it has certainly expired."""
@@ -45,7 +45,7 @@ class Rendezvous:
     """One node's side of the rendezvous in ``backend``. ``clock`` returns seconds.
 
     ``held_until`` is called with the time at which the node's lease expires, whenever it changes; see `LeaseKeeper`.
-    ``committed`` is called with each version that this node has written.
+    ``committed`` is called with each version that this node has written. ``first`` is what this node has read already.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Rendezvous:
         notifier: Notifier | None = None,
         held_until: Callable[[float], None] = lambda end: None,
         committed: Callable[["Commit"], None] = lambda commit: None,
+        first: Reading | None = None,
     ) -> None:
         times = settings.rendezvous
         self._node, self._times, self._clock = node, times, clock
@@ -66,7 +67,7 @@ class Rendezvous:
         self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until)
         self._schedule = PollSchedule(times, clock)
         self._suspicions = Suspicions(self._leases.observer, clock)
-        self._known = KnownState(self._register, State("", settings), clock)
+        self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._lost = ""
         """`State.lost` of the state that was followed last."""
 
@@ -147,7 +148,7 @@ class Rendezvous:
             case Notification(version, change):
                 newer = version > self._known.number
                 self._lease.requested |= self._known.state.phase is Phase.JOINING and not newer
-                if change and self._leader_rank() is None:  # a leader decides, and reads what it decides on
+                if newer and self._leader_rank() is None:  # a leader decides, and reads what it decides on
                     self._known.offer(version, change)
                 self._expedite(newer)
             case PeerSilent(node):
@@ -199,7 +200,7 @@ class Rendezvous:
         first = rank == 0 and not state.phase.final
         last = state.phase is Phase.JOINING and busy is not None and {*busy} <= {self._node}
         settled, held, expiry = self._lease.settled, self._lease.held, self._leases.expiry
-        seen = Observation(version.number, state, reason, held, settled, first, short, last, self._view(), expiry)
+        seen = Observation(version, state, reason, held, settled, first, short, last, self._view(), expiry)
         return seen, again
 
     def _stops_workers_first(self, state: State, before: int) -> bool:
@@ -208,7 +209,7 @@ class Rendezvous:
         running = self._lease.published is not None and self._lease.published.node_state is NodeState.RUNNING
         return ended and running and self._leader_rank() is not None
 
-    def _make_changes(self) -> tuple[Version, State]:
+    def _make_changes(self) -> tuple[int, State]:
         """Commit the changes of this node, and return the newest version."""
         version, state = self._read()
         while self._changes:
@@ -284,23 +285,23 @@ class Rendezvous:
             self._notifier.notify(due, self._known.number)
             self._schedule.read_within(2 * MIN_INTERVAL)  # the answers are in the leases, and are not notified
 
-    def _commit(self, version: Version, state: State) -> bool:
+    def _commit(self, version: int, state: State) -> bool:
         """Commit ``state`` after ``version``. False if that fails: the next turn sees what was committed instead."""
         # A node that has just regained its lease forms no round: others that still see it expired would end the round.
         if state.phase is Phase.RUNNING and not self._lease.settled:
             return False
         with self._register.lock():
             newest = self._register.read()
-            if newest.number != version.number:
+            if newest.number != version:
                 return True  # another node was faster: decide anew
-            won = self._register.commit(version.number, encode(state))
+            won = self._register.commit(version, encode(state))
         if won:
             ends = state.phase is Phase.JOINING and state.lost
             evidence = self._view().evidence_of_death(state.lost) if ends else ""
-            self._committed(Commit(version.number + 1, state, evidence))
+            self._committed(Commit(version + 1, state, evidence))
             self._leaders_notified = True
-            self._notify_all(version.number + 1, state)
-            self._known.record(version.number + 1, state)
+            self._notify_all(version + 1, state)
+            self._known.record(version + 1, state)
         return won
 
     def _notify_all(self, version: int, state: State) -> None:
@@ -337,7 +338,7 @@ class Rendezvous:
         acts = member.node_state in (NodeState.READY, NodeState.FAILED, NodeState.LEFT) or bool(member.leaving)
         acts = acts or self._grows(state, member)
         joining = state.phase is Phase.JOINING
-        if self._known.version is None:
+        if self._known.number < 0:
             self._leaders_notified = False  # our first publication, in a run of which we know nothing yet
             self._schedule.record_notification(newer=True)
         elif acts and not joining and self._until_turn(state) <= 0:
@@ -368,21 +369,21 @@ class Rendezvous:
 
     # Reading
 
-    def _read(self) -> tuple[Version, State]:
+    def _read(self) -> tuple[int, State]:
         before, published = self._known.number, self._lease.published
         version, state = self._known.read(self._lease.held, self._lease.regained_at)
         waits = published is not None and published.node_state is NodeState.READY
-        if waits and state.phase is Phase.JOINING and 0 <= before < version.number:
+        if waits and state.phase is Phase.JOINING and 0 <= before < version:
             self._lease.requested = True  # the leaders may have seen no renewal of a node that was not in the round
         if state.lost == self._node != self._lost:
             self._lease.duration.declared_dead()
         self._lost = state.lost
         return version, state
 
-    def _decide(self, version: Version, state: State) -> Decision:
+    def _decide(self, version: int, state: State) -> Decision:
         watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
         interval = self._lease.duration.interval / 2
-        self._leases.read(version.number, state, self._lease.published, watchful, interval)
+        self._leases.read(version, state, self._lease.published, watchful, interval)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))

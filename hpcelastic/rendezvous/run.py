@@ -5,6 +5,7 @@ Functions take the backend that keeps the run. Its owner has opened it, and clos
 
 import contextlib
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from hpcelastic.backends.backend import AnyRegister, Backend
 from hpcelastic.backends.connect import record_backend
@@ -22,6 +23,25 @@ _OPEN_ATTEMPTS = 30
 """Attempts to read a version that is listed. Each of them takes `storage.register.VISIBILITY_TIMEOUT`."""
 
 
+_FRESH = 5.0
+"""Seconds for which what a node has read before it joined is as good as another reading."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A version of the register, and its state."""
+
+    number: int
+    state: State
+    began: float
+    """The time at which it was read, by the clock of the reader."""
+
+
+def is_fresh(reading: Reading, now: float) -> bool:
+    """Return whether a node that joins needs to read no more."""
+    return now < reading.began + _FRESH
+
+
 def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
     """Prepare a run that its first agent will create in the backend of ``settings``."""
     value = encode(State(run_id, settings, reason="no agent has joined yet"))
@@ -31,7 +51,12 @@ def announce_run(paths: RunPaths, run_id: str, settings: Settings) -> None:
 
 def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> State:
     """Create the run unless it exists, and return its state. Raises ConfigError if it has other settings."""
-    register = backend.register(writer)
+    return find_run(backend, run_id, settings, writer, lambda: 0.0).state
+
+
+def find_run(backend: Backend, run_id: str, settings: Settings, writer: str, clock: Callable[[], float]) -> Reading:
+    """Create the run unless it exists, and read it. Raises ConfigError if it has other settings."""
+    register, began = backend.register(writer), clock()
     version = _read_visible(register)
     if version.number == 0:
         register.commit(0, encode(State(run_id, settings)))
@@ -44,7 +69,7 @@ def open_run(backend: Backend, run_id: str, settings: Settings, writer: str) -> 
             f"{backend.root}: the run was created with {_differences(state.settings, settings)}; every agent of a run "
             "must use the same settings: repeat those, or use another run id"
         )
-    return state
+    return Reading(version.number, state, began)
 
 
 def _read_visible(register: AnyRegister) -> Version:
@@ -61,7 +86,14 @@ def _read_visible(register: AnyRegister) -> Version:
 
 def read_state(backend: Backend) -> State:
     """Return the newest state of a run. Raises StoreError if the backend holds none."""
-    return _newest(backend, backend.register(writer=""))[1]
+    return read_run(backend, lambda: 0.0).state
+
+
+def read_run(backend: Backend, clock: Callable[[], float]) -> Reading:
+    """Read the newest version of a run. Raises StoreError if the backend holds none."""
+    began = clock()
+    version, state = _newest(backend, backend.register(writer=""))
+    return Reading(version.number, state, began)
 
 
 def close_run(backend: Backend, writer: str, reason: str, notifier: Notifier | None = None) -> State:

@@ -267,7 +267,7 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
     """
     found: dict[str, Lease] = {}
     moved: dict[str, LeaseName] = {}
-    for _ in range(_MAX_READ_FAILURES):  # a lease that is renewed meanwhile is read under its next name
+    for _ in range(_MAX_READ_FAILURES):
         names = newest(files.names(directory))
         moved = {node: names[node] for node in sorted(names) if node not in found and node_name in ("", name_of(node))}
         for node, name in moved.items():
@@ -275,4 +275,7 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
             member = member or (member_of(name)[0] if file_exists else None)
             if member is not None:
                 found[node] = Lease(name.heartbeat, member, directory / name.text, name.duration)
+        if moved.keys() <= found.keys():
+            break
+        # A lease that was renewed meanwhile is read under its next name.
     return found

@@ -12,7 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,8 @@ class Register:
         self._clock = clock
         self._trimmer = None if keep is None else history.HistoryTrimmer(directory, keep, clock)
         self._newest = Version(0, None)
+        self._written = b""
+        """The file of the newest version if this object has written it and `read` has not returned it; else empty."""
 
     @property
     def where(self) -> str:
@@ -80,9 +82,11 @@ class Register:
             if last > self._newest.number:
                 found = self._read_version(last)
                 if found is not None:
-                    self._newest = found
+                    self._newest, self._written = found, b""
                     return found
             elif last or self._newest.number == 0:
+                if self._written:  # its value is what other readers get
+                    self._newest, self._written = replace(self._newest, value=json.loads(self._written)["value"]), b""
                 return self._newest
             elif not files.exists(self.directory):
                 break
@@ -91,8 +95,15 @@ class Register:
 
     def assume(self, number: int) -> None:
         """Take version ``number``, which the caller knows from elsewhere, as read; `read` returns no value of it."""
-        if number > self._newest.number:
-            self._newest = Version(number, None)
+        if number >= self._newest.number:
+            self._newest, self._written = Version(number, None), b""
+
+    def open(self, number: int) -> Version | None:
+        """Return version ``number`` without a listing, although a newer one may exist; None if it cannot be opened."""
+        found = self._read_version(number)
+        if found is not None and number > self._newest.number:
+            self._newest, self._written = found, b""
+        return found
 
     def version(self, number: int) -> Version:
         """Return one version from the history; StoreError if it is missing or damaged."""
@@ -112,11 +123,11 @@ class Register:
         After a StoreError the version may or may not exist; read the register again to find out.
         """
         nonce = secrets.token_hex(8)
-        document = {"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value}
+        data = files.to_json({"version": after + 1, "writer": self._writer, "nonce": nonce, "value": value})
         trimmer = self._trimmer
-        won = self._publish(after, document) if trimmer is None else self._publish_next(after, document, trimmer)
+        won = self._publish(after, data) if trimmer is None else self._publish_next(after, data, trimmer)
         if won and after >= self._newest.number:
-            self._newest = Version(after + 1, json.loads(files.to_json(value)))
+            self._newest, self._written = Version(after + 1, None), data
         return won
 
     def update(self, change: Callable[[Any], Any]) -> Version:
@@ -139,13 +150,13 @@ class Register:
         with self._lock.hold():
             yield
 
-    def _publish(self, after: int, document: dict[str, Any]) -> bool:
-        return files.publish_new(self._path(after + 1), files.to_json(document))
+    def _publish(self, after: int, data: bytes) -> bool:
+        return files.publish_new(self._path(after + 1), data)
 
-    def _publish_next(self, after: int, document: dict[str, Any], trimmer: history.HistoryTrimmer) -> bool:
+    def _publish_next(self, after: int, data: bytes, trimmer: history.HistoryTrimmer) -> bool:
         """Publish if old versions are removed; `history` explains why the draft precedes the listing."""
         path = self._path(after + 1)
-        with files.new_draft(path, files.to_json(document)) as draft:
+        with files.new_draft(path, data) as draft:
             if not self._next_is_free(after):
                 return False
             began = self._clock()

@@ -12,6 +12,7 @@ import pytest
 from hpcelastic.agent.agent import Agent
 from hpcelastic.agent.agent_spec import AgentSpec
 from hpcelastic.agent.batch_system import STOP_SIGNALS, NoBatchSystem
+from hpcelastic.agent.guard_main import boottime
 from hpcelastic.agent.settings import AgentSettings, Entrypoint, NetworkSettings, WorkerSettings
 from hpcelastic.agent.signals import signal_handlers
 from hpcelastic.backends.files import FileBackend
@@ -20,7 +21,7 @@ from hpcelastic.protocol.decide import checkpoint
 from hpcelastic.protocol.events import ClockMeasured, Event, SignalReceived, WorkersStarted
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Member, NodeState, Notice
-from hpcelastic.rendezvous.run import open_run, read_state, steer_run
+from hpcelastic.rendezvous.run import find_run, read_state, steer_run
 from hpcelastic.storage import files
 from hpcelastic.storage.events import read_events
 from hpcelastic.storage.paths import RunPaths
@@ -71,9 +72,9 @@ class SingleAgent:
         )
         member = Member(f"n@0-{os.getpid():x}", NodeState.READY, 0, 1, "127.0.0.1", 0)
         self.backend = FileBackend(self.paths)
-        state = open_run(self.backend, "r", settings, member.node)
+        found = find_run(self.backend, "r", settings, member.node, boottime)
         spec = AgentSpec(
-            self.paths, self.backend, "r", settings, agent, member, state, {**os.environ, "PYTHONPATH": os.getcwd()},
+            self.paths, self.backend, "r", settings, agent, member, found, {**os.environ, "PYTHONPATH": os.getcwd()},
             batch_system=batch_system,
         )  # fmt: skip
         self.reported: list[str] = []

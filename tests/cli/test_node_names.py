@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcelastic import bootstrap
+from hpcelastic import bootstrap, entry
 from hpcelastic.agent.member import NodeIdentity
 from hpcelastic.backends.files import FileBackend
 from hpcelastic.cli import agent
@@ -30,7 +30,7 @@ class Machine:
         self.taken, self.tried = taken, list[NodeIdentity]()
 
     @contextlib.contextmanager
-    def node_name_lock(self, _backend: object, identity: NodeIdentity) -> Iterator[NodeIdentity]:
+    def node_name_lock(self, _backend: object, identity: NodeIdentity, **_: object) -> Iterator[NodeIdentity]:
         self.tried.append(identity)
         if identity.name in self.taken:
             raise NameTaken(f"node {identity.name} is in this run already")
@@ -63,7 +63,7 @@ def test_only_a_default_name_is_changed(
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
     machine = Machine(taken)
-    monkeypatch.setattr(bootstrap, "node_name_lock", machine.node_name_lock)
+    monkeypatch.setattr(entry, "node_name_lock", machine.node_name_lock)
     monkeypatch.setattr(bootstrap._NodeRun, "run", lambda self: 0)
     monkeypatch.setattr(agent, "start_agent", lambda: FIRST)  # it would fork the test process
     command = ["agent", "--rdzv-endpoint", str(tmp_path / "runs"), "--rdzv-id", "r", *flags.split(), __file__]

@@ -13,6 +13,7 @@ from tests.protocol.under_test import (
     RANKING,
     REGISTER,
     RENDEZVOUS,
+    RUN,
     Patch,
 )
 
@@ -43,8 +44,8 @@ _LOSS = """        if not _alive(view, p.node):
 """
 _ALIVE = "return node not in view.dead"
 _LOSES = "if not _alive(view, p.node) and not _stopped(state, member) and p.node not in done:"
-_COMMIT = "return files.publish_new(self._path(after + 1), files.to_json(document))"
-_OVERWRITE = "files.publish(self._path(after + 1), files.to_json(document))"
+_COMMIT = "return files.publish_new(self._path(after + 1), data)"
+_OVERWRITE = "files.publish(self._path(after + 1), data)"
 
 MUTANTS = {
     "an effect of another failure may be the root cause": Patch(
@@ -234,11 +235,12 @@ MUTANTS = {
     ),
     "no lease counts as proof of life": Patch(LIVENESS, "Verdict(age.alive, age.proved,", "Verdict(age.alive, False,"),
     "a change is used although the lease has expired since the last reading": Patch(
-        KNOWN, "unbroken = regained_at <= self._read_at and self._clock() < held.end", "unbroken = True"
+        KNOWN, "if regained_at <= self._read_at and self._clock() < held.end:", "if True:"
     ),
+    "what was read long ago counts as read now": Patch(RUN, "return now < reading.began + _FRESH", "return True"),
     "a change leads from any version to the next one": Patch(
         KNOWN,
-        "self.number + 1 in changes and self._adopt(changes[self.number + 1])",
+        "changes.get(self.number + 1) and self._adopt(changes[self.number + 1])",
         "changes and self._adopt(changes.popitem()[1])",
     ),
     "a version may be replaced": Patch(REGISTER, _COMMIT, f"{_COMMIT} or not {_OVERWRITE}"),

@@ -147,13 +147,16 @@ class Node:
 
     def _main(self) -> None:
         world = self.world
+        backend = world.backend()
+        found = self._find(backend)
         rendezvous = world.code.module(RENDEZVOUS).Rendezvous(
-            world.backend(),
+            backend,
             self.id,
             world.scenario.settings,
             self.clock,
             notifier=self.notifier,
             held_until=self._held_until,
+            first=found,
         )
         if world.scenario.profile.changes_leases:
             rendezvous._lease.duration = RandomDuration(world.random)
@@ -167,6 +170,12 @@ class Node:
             self._notifier.clear()
             self._turn()
         self._part()
+
+    def _find(self, backend: Any) -> Any:
+        """Read the run, as an agent does before it joins; None if the filesystem fails."""
+        with contextlib.suppress(HpcElasticError):
+            return self.world.code.module(RUN).read_run(backend, self.clock)
+        return None
 
     def _turn(self) -> None:
         """Handle the guard's reports first: a worker that the guard has killed has not failed."""

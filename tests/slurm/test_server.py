@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hpcelastic.agent.member import NodeIdentity
-from hpcelastic.bootstrap import Entry, enter_run
+from hpcelastic.entry import Entry, enter_run
 from hpcelastic.errors import ConfigError, StoreError
 from hpcelastic.protocol.settings import NodeRange, RendezvousSettings, Settings
 from hpcelastic.slurm import server
@@ -31,7 +31,7 @@ def address(paths: RunPaths, at: NodeIdentity) -> str:
 def test_the_first_node_serves_instead_of_the_node_of_srun(tmp_path: Path) -> None:
     paths = RunPaths(tmp_path / "run")
     with enter_run(Entry(paths, "run", STATIC, place(0))) as entered:
-        assert entered.state.run_id == "run"
+        assert entered.found.state.run_id == "run"
         assert entered.backend.register("").where == "static at 127.0.0.1:20007"
 
 

@@ -781,6 +781,21 @@ def test_the_leases_of_one_name(tmp_path: Path) -> None:
     assert list(read_leases(tmp_path, node_name="n1")) == [NODE, "n1@1-cd"]
 
 
+def test_all_leases_are_read_with_one_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("n1", "n2"):
+        OwnLease(tmp_path, f"{name}@0-a").renew(replace(MEMBER, node=f"{name}@0-a"))
+    listings: list[Path] = []
+    list_names = files.names
+
+    def counted(directory: Path) -> list[str]:
+        listings.append(directory)
+        return list_names(directory)
+
+    monkeypatch.setattr(files, "names", counted)
+    assert len(read_leases(tmp_path)) == 2 and len(listings) == 1
+    assert read_leases(tmp_path, "n3") == {} and len(listings) == 2
+
+
 def test_other_files_are_not_read_as_leases(tmp_path: Path) -> None:
     (tmp_path / f"{NODE}.json").write_text(json.dumps(encode(MEMBER)))
     assert read_lease(tmp_path / f"{NODE}.json") is None
