@@ -148,7 +148,7 @@ class Rendezvous:
             case Notification(version, change):
                 newer = version > self._known.number
                 self._lease.requested |= self._known.state.phase is Phase.JOINING and not newer
-                if newer and self._leader_rank() is None:  # a leader decides, and reads what it decides on
+                if newer:
                     self._known.offer(version, change)
                 self._expedite(newer)
             case PeerSilent(node):
@@ -183,7 +183,7 @@ class Rendezvous:
         """
         began, before = self._clock(), self._known.number
         version, state = self._make_changes()
-        again = self._stops_workers_first(state, before)
+        again = self._known.number != before and self._acts_first(state)
         read = (read or self._must_read(state)) and not again
         reason, short, busy = describe(state), False, None
         while read and not again:
@@ -203,11 +203,13 @@ class Rendezvous:
         seen = Observation(version, state, reason, held, settled, first, short, last, self._view(), expiry)
         return seen, again
 
-    def _stops_workers_first(self, state: State, before: int) -> bool:
-        """Return whether a round has just ended, and this node still has its workers: it can form no round now."""
-        ended = state.phase is Phase.JOINING and self._known.number != before
-        running = self._lease.published is not None and self._lease.published.node_state is NodeState.RUNNING
-        return ended and running and self._leader_rank() is not None
+    def _acts_first(self, state: State) -> bool:
+        """Return whether this leader stops or starts workers before it reads the leases."""
+        own = self._lease.published
+        if own is None or self._leader_rank() is None:
+            return False
+        starts = state.phase is Phase.RUNNING and self._node in state.ranks and own.round < state.round
+        return starts or (state.phase is Phase.JOINING and own.node_state is NodeState.RUNNING)
 
     def _make_changes(self) -> tuple[int, State]:
         """Commit the changes of this node, and return the newest version."""
