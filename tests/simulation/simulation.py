@@ -418,9 +418,10 @@ class Simulation:
     def _undo_drain(self, fault: Fault) -> None:
         """The user repeats the request until the node is not drained any more.
 
-        A run that has ended does not change, and an outdated read may show that it has ended.
+        A run that has ended does not change, and an outdated read may show that it has ended. The request to drain the
+        node may not have been executed yet.
         """
-        if self._names[fault.who % len(self._names)] in self.state.drained:
+        if self._user_works or self._names[fault.who % len(self._names)] in self.state.drained:
             if not self.state.phase.final:
                 self.drain(fault)
             self.clock.after(1.0, partial(self._undo_drain, fault))
