@@ -19,7 +19,7 @@ from hpcelastic.protocol.polling import PollResult, PollSchedule
 from hpcelastic.protocol.settings import Settings
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, Seen, State, View
 from hpcelastic.rendezvous.known import KnownState
-from hpcelastic.rendezvous.lease_keeper import MIN_INTERVAL, LeaseKeeper
+from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
@@ -148,8 +148,7 @@ class Rendezvous:
             case Notification(version, change):
                 newer = version > self._known.number
                 self._lease.requested |= self._known.state.phase is Phase.JOINING and not newer
-                if newer:
-                    self._known.offer(version, change)
+                self._known.offer(version, change)
                 self._expedite(newer)
             case PeerSilent(node):
                 self._suspicions.silent.add(node)
@@ -285,7 +284,8 @@ class Rendezvous:
         due = self._renewal_requests.due(self._leases.nodes.values(), rank)
         if due:
             self._notifier.notify(due, self._known.number)
-            self._schedule.read_within(2 * MIN_INTERVAL)  # the answers are in the leases, and are not notified
+        if (left := self._renewal_requests.until_answers) > 0:
+            self._schedule.read_within(left)
 
     def _commit(self, version: int, state: State) -> bool:
         """Commit ``state`` after ``version``. False if that fails: the next turn sees what was committed instead."""

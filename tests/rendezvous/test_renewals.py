@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from hpcelastic.protocol.state import Member, NodeState, Seen
 from hpcelastic.rendezvous.renewals import RenewalRequests
 
@@ -39,3 +41,15 @@ def test_another_leader_requests_if_that_has_no_effect() -> None:
 def test_only_living_nodes_without_a_renewal_are_requested() -> None:
     others = [replace(UNPROVED, proved=True), replace(UNPROVED, alive=False), Seen(None, alive=True, proved=False)]
     assert RenewalRequests(0.5, Clock()).due(others, rank=0) == []
+
+
+def test_the_answers_are_awaited_for_a_moment() -> None:
+    clock = Clock()
+    requests = RenewalRequests(0.5, clock)
+    assert requests.until_answers < 0
+    requests.due([UNPROVED], rank=0)
+    clock.now = 0.04
+    requests.due([UNPROVED], rank=0)
+    assert requests.until_answers == pytest.approx(0.06)
+    clock.now = 0.2
+    assert requests.until_answers < 0
