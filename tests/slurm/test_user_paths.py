@@ -6,6 +6,7 @@ A student with a script for torchrun, an administrator, and an engineer with Lig
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -32,8 +33,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
+    """A shell of a user. Its virtual environment is removed: with a PyTorch for GPUs it has more than 4 GB."""
     with shell_in(tmp_path) as made:
         yield made
+    for mark in [*tmp_path.glob("**/pyvenv.cfg")]:
+        shutil.rmtree(mark.parent)
 
 
 def script(page: str, sections: tuple[str, ...] = ()) -> str:
