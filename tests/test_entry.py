@@ -1,4 +1,4 @@
-"""An agent of a run that is kept in a server: one connection serves all of it."""
+"""The entry of a node into a run: its only connection to a server, its name, and what it reads."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -22,7 +22,6 @@ from hpcelastic.storage.register import Version
 _OPEN_ATTEMPTS = 30
 """Attempts to read a version that is listed. Each of them takes `storage.register.VISIBILITY_TIMEOUT`."""
 
-
 _FRESH = 5.0
 """Seconds for which what a node has read before it joined is as good as another reading."""
 

@@ -275,7 +275,6 @@ def read_leases(directory: Path, node_name: str = "") -> dict[str, Lease]:
             member = member or (member_of(name)[0] if file_exists else None)
             if member is not None:
                 found[node] = Lease(name.heartbeat, member, directory / name.text, name.duration)
-        if moved.keys() <= found.keys():
+        if moved.keys() <= found.keys():  # else a lease was renewed meanwhile, and is read under its next name
             break
-        # A lease that was renewed meanwhile is read under its next name.
     return found
