@@ -20,6 +20,7 @@ LIVENESS = "hpcelastic.protocol.liveness"
 FILES, LEASES = "hpcelastic.storage.files", "hpcelastic.storage.leases"
 LEASE_NAMES = "hpcelastic.storage.lease_names"
 REGISTER, KEYVALUE = "hpcelastic.storage.register", "hpcelastic.storage.keyvalue"
+MODES = "hpcelastic.storage.modes"
 RENDEZVOUS, THREAD = "hpcelastic.rendezvous.rendezvous", "hpcelastic.rendezvous.thread"
 KNOWN, OBSERVED_LEASES = "hpcelastic.rendezvous.known", "hpcelastic.rendezvous.observed_leases"
 RUN, LEASE_KEEPER, SUSPICION = (

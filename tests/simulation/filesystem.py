@@ -19,8 +19,8 @@ from greenlet import GreenletExit
 
 from tests.simulation.clock import Clock, Process
 
-_SLOW = 2.0
-"""Range of seconds that a slow operation takes, which is rare."""
+SLOW = 2.0
+"""Seconds that a slow operation takes, which is rare."""
 
 _BETWEEN_SLOW = 6.0
 
@@ -276,7 +276,7 @@ class Mount:
         now, share = self.clock.now, draw / self._pace
         seconds = 0.2 * (share * 7 % 1)
         if share * 13 % 1 < 0.03 and now - self._slow_at > _BETWEEN_SLOW:
-            self._slow_at, seconds = now, _SLOW
+            self._slow_at, seconds = now, SLOW
         self._pause(seconds * self._slowness)
 
     def _pause(self, seconds: float) -> None:

@@ -18,10 +18,10 @@ from hpcelastic.errors import HpcElasticError
 from hpcelastic.protocol.state import Member, NodeState, Phase, State
 from hpcelastic.storage.lease_names import member_of, parse
 from hpcelastic.storage.paths import RunPaths
-from tests.protocol.under_test import CONNECT, DECIDE, GUARD, KEYVALUE, RUN, Patch, load
+from tests.protocol.under_test import CONNECT, DECIDE, GUARD, KEYVALUE, MODES, RUN, Patch, load
 from tests.simulation.clock import Clock, Process, Task
 from tests.simulation.faults import LEASE, MARGIN, Fault, Scenario
-from tests.simulation.filesystem import Mount, Server
+from tests.simulation.filesystem import SLOW, Mount, Server
 from tests.simulation.node import Node
 from tests.simulation.referee import Referee, Violation
 from tests.simulation.workers import Round
@@ -32,6 +32,9 @@ SETTLED = 150.0
 _THAW = 0.6
 """Seconds after a thaw in which workers may continue or start, until the guard has run: nothing can stop them earlier.
 The fence refuses what they publish then."""
+
+_SLOWDOWN = 10.0
+"""The factor by which a slow disk prolongs operations."""
 
 _LOOK = 1.0
 """Seconds within which the poll after a renewal has ended."""
@@ -56,6 +59,7 @@ class Simulation:
         self.referee = Referee()
         self.code = load(*patches)
         self.code.system.start(self.random)
+        self.code.module(MODES).is_shared.cache_clear()  # so that a history does not depend on those before it
         vars(self.code.module(KEYVALUE))["_KEEP"] = 2  # so that versions are removed within a short history
         self._simulate_processes_of_guard()
         self.server = Server(self.clock, self.random, scenario.traits, self._published)
@@ -384,8 +388,8 @@ class Simulation:
         """The file operations of a node take ten times as long."""
 
         def strike(node: Node) -> None:
-            node.slow_down(10.0)
-            self.clock.after(fault.lasts, partial(self._calm, node))
+            node.slow_down(_SLOWDOWN)
+            self.clock.after(fault.lasts, partial(self._calm, node, _SLOWDOWN * SLOW))
 
         return self._hit(fault, "has a slow disk", strike)
 
@@ -494,8 +498,10 @@ class Simulation:
         self.log(f"{node.id} {how}")
         self.referee.disturbed(node.id, float("inf"))
 
-    def _recovers(self, node: Node) -> None:
-        self.referee.disturbed_until[node.id] = self.now + LEASE + MARGIN + self.scenario.traits.negative
+    def _recovers(self, node: Node, after: float = 0.0) -> None:
+        """The disturbance of a node ends when the operation that began last has ended, ``after`` seconds from now at
+        most."""
+        self.referee.disturbed_until[node.id] = self.now + after + LEASE + MARGIN + self.scenario.traits.negative
 
     def _release(self, node: Node) -> None:
         if (node.frozen or node.cut_off) and not node.gone:
@@ -505,11 +511,11 @@ class Simulation:
                 node.zombie_until = self.now + _THAW
                 self.clock.after(_THAW, lambda: self.judge(self.check_workers))
 
-    def _calm(self, node: Node) -> None:
+    def _calm(self, node: Node, after: float = 0.0) -> None:
         if not node.gone:
             node.set_error_rate(0.0)
             node.slow_down(1.0)
-            self._recovers(node)
+            self._recovers(node, after)
 
     def _emptied(self) -> None:
         self.server.refuses = 0
