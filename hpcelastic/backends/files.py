@@ -11,6 +11,10 @@ from hpcelastic.storage.leases import Lease, LeaseObserver, OwnLease, read_lease
 from hpcelastic.storage.paths import RunPaths
 from hpcelastic.storage.register import Register
 
+_LOCK_TIMEOUT = 0.1
+"""Seconds to wait for the lock of the register. If many nodes decide at once, one commits, and the others need not wait
+for each other."""
+
 
 class FileBackend:
     """Files of the run's directory. No server is needed, and no process must stay alive."""
@@ -23,7 +27,7 @@ class FileBackend:
         return self._paths.root
 
     def register(self, writer: str) -> Register:
-        return Register(self._paths.register, writer)
+        return Register(self._paths.register, writer, lock_timeout=_LOCK_TIMEOUT)
 
     def lease(self, node: str) -> OwnLease:
         return OwnLease(self._paths.leases, node)

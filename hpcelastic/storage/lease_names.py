@@ -2,10 +2,11 @@
 
 Pure. REVISION counts the publications of the member, HEARTBEAT its renewals through all revisions. DURATION is that of
 the lease, in milliseconds. It is in the name, because an observer must know it with each renewal. SUMMARY holds the
-small fields of `Member` in their order, separated by ``,``, then ``+`` and an incarnation for each of the node's own
-dead predecessors. The last fields are left out if they have their defaults. A final ``+`` means that the file's
-content, the JSON of the whole member, holds more. A summary that does not fit is a single ``+``. A summary with unknown
-fields, from a newer writer, is treated in the same way.
+small fields of `Member` in their order, separated by ``,``. Then ``+`` and an incarnation follow for each of the node's
+own dead predecessors, and ``+`` and a node for each other one that it knows to be dead. The last fields are left out if
+they have their defaults. A final ``+`` means that the file's content, the JSON of the whole member, holds more. A
+summary that does not fit is a single ``+``. A summary with unknown fields, from a newer writer, is treated in the same
+way.
 """
 
 import heapq
@@ -128,13 +129,21 @@ def summary(member: Member) -> str:
         return "+"
     complete = all(getattr(member, name) == default for name, default in _CONTENT_FIELDS.items())
     for node in member.dead:
-        incarnation = _quoted(node[len(member.name) + 1 :])
-        own = incarnation and node.startswith(f"{member.name}@") and name_of(node) == member.name
-        if own and len(field_text) + len(incarnation) + 2 <= available:
-            field_text += f"+{incarnation}"
+        text = _dead_text(node, member.name)
+        if text and len(field_text) + len(text) + 2 <= available:
+            field_text += f"+{text}"
         else:
             complete = False
     return field_text if complete else f"{field_text}+"
+
+
+def _dead_text(node: str, own_name: str) -> str:
+    """Return how a name tells that ``node`` is dead: the incarnation of a predecessor, else the node. Only the latter
+    has an ``@``. Empty if a name cannot tell it."""
+    name, _, incarnation = node.rpartition("@")
+    if not (name and incarnation):
+        return ""
+    return _quoted(incarnation if name == own_name else node)
 
 
 def is_complete(summary: str) -> bool:
@@ -154,8 +163,9 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
         }
     except ValueError:
         return None, False
-    predecessors = tuple(f"{name_of(name.node)}@{_text(incarnation)}" for incarnation in dead if incarnation)
-    return Member(node=name.node, dead=predecessors, **known), "" not in dead
+    nodes = (_text(text) for text in dead if text)
+    gone = tuple(node if "@" in node else f"{name_of(name.node)}@{node}" for node in nodes)
+    return Member(node=name.node, dead=gone, **known), "" not in dead
 
 
 def _quoted(value: int | str | NodeState) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import filelock
 
 LOCK_TIMEOUT = 1.0
-"""Seconds to wait for the lock before the caller continues without it."""
+"""Seconds to wait for the lock, if nothing else is said, before the caller continues without it."""
 
 _POLL_INTERVAL = 0.01
 _TRANSIENT_ERRORS = {
@@ -37,10 +37,13 @@ _TRANSIENT_ERRORS = {
 
 
 class BoundedLock:
-    """A lock in ``directory`` with a bounded wait. The kernel releases it when its holder ends."""
+    """A lock in ``directory`` with a bounded wait. The kernel releases it when its holder ends.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    ``timeout`` is the time in seconds after which the caller continues without the lock.
+    """
+
+    def __init__(self, directory: Path, timeout: float = LOCK_TIMEOUT) -> None:
+        self._directory, self._timeout = directory, timeout
         self._supported = True
         """False after the first error that shows that the mount has no locks."""
 
@@ -64,8 +67,8 @@ class BoundedLock:
             return None
         lock = self._lock()
         try:
-            # After one time-out the holder may hang. It must not delay every commit by a second.
-            lock.acquire(timeout=0.0 if self._holder_suspected else LOCK_TIMEOUT, poll_interval=_POLL_INTERVAL)
+            # After one time-out the holder may hang. It must not delay every commit.
+            lock.acquire(timeout=0.0 if self._holder_suspected else self._timeout, poll_interval=_POLL_INTERVAL)
         except TimeoutError:
             self._holder_suspected = True
             return None

@@ -19,7 +19,7 @@ from typing import Any
 from hpcelastic.errors import StoreError, VisibilityError
 from hpcelastic.storage import files, history
 from hpcelastic.storage.errnos import poll_delays
-from hpcelastic.storage.locks import BoundedLock
+from hpcelastic.storage.locks import LOCK_TIMEOUT, BoundedLock
 
 VISIBILITY_TIMEOUT = 2.0
 """Seconds for which a reader polls for a version that the directory lists but does not show yet."""
@@ -49,7 +49,7 @@ class Register:
 
     With ``keep``, only the last ``keep`` versions stay, and those that are seconds old by ``clock`` (see `history`).
     Otherwise all versions stay. ``visibility_timeout`` is the time in seconds for which a listed version may be
-    invisible to this client.
+    invisible to this client. `lock` waits for ``lock_timeout`` seconds.
     """
 
     def __init__(
@@ -59,10 +59,11 @@ class Register:
         keep: int | None = None,
         visibility_timeout: float = VISIBILITY_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
+        lock_timeout: float = LOCK_TIMEOUT,
     ) -> None:
         self.directory = directory
         self._writer = writer
-        self._lock = BoundedLock(directory)
+        self._lock = BoundedLock(directory, lock_timeout)
         self._visibility_timeout = visibility_timeout
         self._clock = clock
         self._trimmer = None if keep is None else history.HistoryTrimmer(directory, keep, clock)

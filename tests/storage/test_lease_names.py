@@ -84,7 +84,6 @@ def test_a_name_has_the_whole_member_or_a_mark_that_it_has_not(member: Member, r
     elif found is not None:
         assert replace(wanted, dead=(), failure=None) == replace(found, dead=())
         assert set(found.dead) <= set(wanted.dead)
-        assert all(node.startswith(f"{found.name}@") for node in found.dead)
         assert found != wanted
 
 
@@ -105,10 +104,8 @@ def test_a_name_is_readable_for_people() -> None:
 
 MORE = {
     "a failure": {"failure": FAILURE},
-    "another's death": {"dead": ("n2@0-ab",)},
     "an odd incarnation": {"dead": ("n1@",)},
     "many deaths": {"dead": tuple(f"n1@{i}-{i:08x}" for i in range(40))},
-    "a name that begins like ours": {"dead": ("n1@x@0-ab",)},
 }
 
 
@@ -117,6 +114,20 @@ def test_members_that_do_not_fit_are_marked(more: dict[str, object]) -> None:
     found, whole = member_of(name_of_lease(replace(MEMBER, **more)))  # type: ignore[arg-type]  # fields of Member
     assert not whole
     assert found is not None and replace(found, dead=()) == MEMBER
+
+
+@pytest.mark.parametrize(
+    ("dead", "ends"),
+    [
+        pytest.param(("n2@0-ab",), "+n2%400-ab", id="another node"),
+        pytest.param(("n1@x@0-ab",), "+n1%40x%400-ab", id="a name that begins like ours"),
+        pytest.param(("n2@0-ab", "n1@0-01"), "+n2%400-ab+0-01", id="another node and a predecessor"),
+    ],
+)
+def test_a_name_has_the_other_nodes_that_are_dead(dead: tuple[str, ...], ends: str) -> None:
+    member = replace(MEMBER, dead=dead)
+    assert name_of_lease(member).text.endswith(f"{ends}.json")
+    assert member_of(name_of_lease(member)) == (member, True)
 
 
 def test_as_many_dead_nodes_as_fit_are_in_the_name() -> None:

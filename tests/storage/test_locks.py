@@ -6,10 +6,11 @@ from typing import Any
 import filelock
 import pytest
 
-from hpcelastic.storage import locks
 from hpcelastic.storage.locks import BoundedLock
 from hpcelastic.storage.register import Register
 from tests.storage.forking import lock_held
+
+TIMEOUT = 0.05
 
 
 @pytest.fixture
@@ -23,7 +24,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[float]:
         return acquire(self, timeout=timeout, **more)
 
     monkeypatch.setattr(filelock.BaseFileLock, "acquire", traced)
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT", 0.05)
     return timeouts
 
 
@@ -40,9 +40,9 @@ def refusing(patch: pytest.MonkeyPatch, call: str, error: Exception) -> list[int
 
 
 def test_a_held_lock_excludes_others(tmp_path: Path, asked: list[float]) -> None:
-    with BoundedLock(tmp_path).hold() as first, BoundedLock(tmp_path).hold() as second:
+    with BoundedLock(tmp_path, TIMEOUT).hold() as first, BoundedLock(tmp_path, TIMEOUT).hold() as second:
         assert (first, second) == (True, False)
-    with BoundedLock(tmp_path).hold() as again:
+    with BoundedLock(tmp_path, TIMEOUT).hold() as again:
         assert again
 
 
@@ -53,7 +53,7 @@ def test_a_missing_directory_is_not_created(tmp_path: Path) -> None:
 
 
 def test_the_wait_for_a_frozen_holder_occurs_once(tmp_path: Path, asked: list[float]) -> None:
-    lock = BoundedLock(tmp_path)
+    lock = BoundedLock(tmp_path, TIMEOUT)
 
     def try_often(count: int) -> list[bool]:
         found = []
@@ -64,31 +64,31 @@ def test_the_wait_for_a_frozen_holder_occurs_once(tmp_path: Path, asked: list[fl
 
     with lock_held(tmp_path / "lock"):
         assert try_often(4) == [False] * 4
-        assert asked == [0.05, 0.0, 0.0, 0.0]
+        assert asked == [TIMEOUT, 0.0, 0.0, 0.0]
     assert try_often(2) == [True, True], "the kernel has released a dead holder's lock"
-    assert asked[4:] == [0.0, 0.05], "it waits again"
+    assert asked[4:] == [0.0, TIMEOUT], "it waits again"
 
 
 def test_a_held_lock_delays_the_commits_of_a_writer_once(tmp_path: Path, asked: list[float]) -> None:
-    writer = Register(tmp_path, "a")
+    writer = Register(tmp_path, "a", lock_timeout=TIMEOUT)
     with lock_held(tmp_path / "lock"):
         assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
-    assert asked == [0.05, 0.0, 0.0]
+    assert asked == [TIMEOUT, 0.0, 0.0]
 
 
 def test_a_lock_file_that_an_older_version_left_is_ignored(tmp_path: Path, asked: list[float]) -> None:
     marker = tmp_path / "lock.soft"
     marker.write_text("1\nanother-host\n")
-    with BoundedLock(tmp_path).hold() as held:
+    with BoundedLock(tmp_path, TIMEOUT).hold() as held:
         assert held
     assert marker.read_text() == "1\nanother-host\n"
 
 
 def test_a_lock_that_is_a_directory_is_tried_once(tmp_path: Path, asked: list[float]) -> None:
     (tmp_path / "lock").mkdir()
-    writer = Register(tmp_path, "a")
+    writer = Register(tmp_path, "a", lock_timeout=TIMEOUT)
     assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
-    assert asked == [0.05]
+    assert asked == [TIMEOUT]
 
 
 FINAL = [
@@ -107,14 +107,14 @@ PASSING = [
 @pytest.mark.parametrize("error", FINAL)
 def test_a_mount_without_locks_is_tried_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     calls = refusing(monkeypatch, "acquire", error)
-    writer = Register(tmp_path, "a")
+    writer = Register(tmp_path, "a", lock_timeout=TIMEOUT)
     assert [writer.update(lambda old: (old or 0) + 1).value for _ in range(3)] == [1, 2, 3]
     assert len(calls) == 1
 
 
 @pytest.mark.parametrize("error", PASSING)
 def test_a_transient_error_affects_one_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    lock = BoundedLock(tmp_path)
+    lock = BoundedLock(tmp_path, TIMEOUT)
     with monkeypatch.context() as patch:
         refusing(patch, "acquire", error)
         with lock.hold() as held:
@@ -128,8 +128,8 @@ def test_a_kernel_without_flock_has_no_lock_file_instead(tmp_path: Path, monkeyp
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr("fcntl.flock", missing)
-    assert Register(tmp_path, "a").update(lambda _: 1).number == 1
-    with BoundedLock(tmp_path).hold() as held:
+    assert Register(tmp_path, "a", lock_timeout=TIMEOUT).update(lambda _: 1).number == 1
+    with BoundedLock(tmp_path, TIMEOUT).hold() as held:
         assert not held
 
 
@@ -143,14 +143,14 @@ def test_a_failed_release_loses_no_commit(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(filelock.BaseFileLock, "release", refuse)
-        assert Register(tmp_path, "a").update(lambda _: "kept").number == 1
+        assert Register(tmp_path, "a", lock_timeout=TIMEOUT).update(lambda _: "kept").number == 1
         assert calls
     assert Register(tmp_path, "b").read().value == "kept"
 
 
 def test_an_error_under_the_lock_is_not_hidden_and_releases_it(tmp_path: Path) -> None:
-    lock = BoundedLock(tmp_path)
+    lock = BoundedLock(tmp_path, TIMEOUT)
     with pytest.raises(KeyError), lock.hold():
         raise KeyError("mine")
-    with BoundedLock(tmp_path).hold() as held:
+    with BoundedLock(tmp_path, TIMEOUT).hold() as held:
         assert held
