@@ -7,6 +7,7 @@
 # interrupted command leaves no process. pivot_root, and not chroot: the hosts of a test cluster change how mounts
 # propagate, which needs a root that is a mount point. What pip is told on this machine holds in the root too:
 # its configuration, variables, certificates and folders of packages. /wheels is beside the root, and shared by all.
+# /tmp is a new directory on the disk: virtual environments with a PyTorch for GPUs are too large for the memory.
 set -euo pipefail
 
 if [ "$1" != --inside ]; then
@@ -37,7 +38,11 @@ for path in /sys /dev; do
     mount --rbind "$path" "$root$path"
 done
 for path in /etc/hosts /etc/resolv.conf $(named_by_pip); do bind "$path"; done
-mkdir -p "$root/root/.config/pip" "$root/wheels" "$(dirname "$root")/wheels" "$root/src" "$root/.old"
+mkdir -p "$root/root/.config/pip" "$root/wheels" "$(dirname "$root")/wheels" "$root/src" "$root/.old" "$root/.tmp"
+find "$root/.tmp" -mindepth 1 -maxdepth 1 -mtime +1 -exec rm -rf {} + # of commands that were killed
+temporary=$(mktemp -d -p "$root/.tmp")
+chmod 1777 "$temporary"
+mount --bind "$temporary" "$root/tmp"
 mount --bind "$(dirname "$root")/wheels" "$root/wheels"
 for file in "$HOME/.pip/pip.conf" "$HOME/.config/pip/pip.conf"; do
     [ ! -e "$file" ] || cp "$file" "$root/root/.config/pip/pip.conf"
@@ -51,8 +56,8 @@ while IFS= read -r variable; do kept+=("$variable"); done < <(
 cd "$root"
 pivot_root . .old
 mount -t proc proc /proc
-mount -t tmpfs -o mode=1777 tmpfs /tmp
 umount -l /.old
 # The first process of a namespace has to wait for orphans, which bash does as long as it is not the command itself.
 exec env -i "${kept[@]}" HOME=/root TERM="${TERM:-dumb}" LANG=C.UTF-8 CI=true DEBIAN_FRONTEND=noninteractive \
-    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin bash -c 'cd /src; "$@"; exit $?' enter "$@"
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+    bash -c 'cd /src; "$@"; status=$?; find /tmp -mindepth 1 -delete; exit $status' enter "$@"
