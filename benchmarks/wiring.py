@@ -52,7 +52,7 @@ def join(paths: RunPaths, index: int, nodes: int) -> None:
     node = f"node{index:05d}@0-{secrets.token_hex(4)}"
 
     def on_news(news: News) -> None:
-        thread.call(lambda rendezvous: rendezvous.receive(news))
+        thread.receive(news)
 
     def deliver(message: Observation | HpcElasticError) -> None:
         if isinstance(message, HpcElasticError):

@@ -37,7 +37,9 @@ class Node:
         self.used = 0.0
         """Processor time in seconds."""
 
-        self._since = 0.0
+        self.since = 0.0
+        """The processor time of this thread up to which the node's processor was taken."""
+
         self._machine = NodeStateMachine(self._member())
         self.thread: Any = None
 
@@ -66,13 +68,13 @@ class Node:
         """A task of this node runs from now on."""
         self.cluster.code.system.mount = self.mount
         self.cluster.running = self
-        self._since = time.thread_time()
+        self.since = time.thread_time()
 
     def work(self, extra: float) -> float:
         """Take the processor for what the task has executed until now, and ``extra``. Return how long that takes."""
         now = time.thread_time()
-        seconds = (now - self._since) * self.cluster.model.processor.speed + extra
-        self._since = now
+        seconds = (now - self.since) * self.cluster.model.processor.speed + extra
+        self.since = now
         self.used += seconds
         return self.processor.take(seconds)
 
@@ -155,12 +157,14 @@ class Notifier:
             receiver = cluster.by_id[target.node]
             cluster.messages += 1
             self._clock.after(delay, partial(receiver.notifier.receive, version, change), receiver.process)
+            self._node.since = time.thread_time()  # what the model executes takes no time of the node
         self._node.pause_for_work()
 
     def receive(self, version: int, change: bytes) -> None:
         """A datagram has arrived."""
         self._node.used += self._fabric.receiving
-        delay = self._node.processor.take(self._fabric.receiving)
+        switch = self._node.cluster.model.processor.switch
+        delay = min(self._node.processor.take(self._fabric.receiving), switch + self._fabric.receiving)
         if change:
             self._clock.after(delay, lambda: self._tell(Notification(version, change)), self._node.process)
             return
@@ -201,7 +205,7 @@ class Notifier:
 
     def _tell(self, news: Any) -> None:
         if self._node.thread is not None:
-            self._node.thread.call(lambda rendezvous: rendezvous.receive(news))
+            self._node.thread.receive(news)
 
 
 class WorkingEvent(Event):

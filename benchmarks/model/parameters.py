@@ -57,6 +57,9 @@ class Processor:
     turn: float = 0.0002
     """A turn of a thread: the wake-up, and the agent's main thread."""
 
+    switch: float = 0.005
+    """The time after which another thread of the process takes its turn, as `sys.getswitchinterval` returns it."""
+
     byte: float = 40e-9
     """Decoding a byte of the register. The model decodes each version once for all nodes."""
 

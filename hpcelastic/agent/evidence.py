@@ -6,7 +6,7 @@ from hpcelastic.network import News
 from hpcelastic.protocol.events import Decided, Event, PeerSuspected, StateChanged
 from hpcelastic.protocol.peers import PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Phase, State
-from hpcelastic.rendezvous.rendezvous import Commit
+from hpcelastic.rendezvous.observation import Commit
 
 
 class Evidence:

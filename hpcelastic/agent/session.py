@@ -259,4 +259,4 @@ class Session:
 
     def _notified(self, news: News) -> None:
         self._evidence.notified(news)
-        self._rendezvous.call(lambda rendezvous: rendezvous.receive(news))
+        self._rendezvous.receive(news)

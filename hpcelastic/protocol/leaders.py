@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from heapq import nsmallest
 from itertools import islice
 
+from hpcelastic.protocol.peers import linked
 from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, State, View
 
 COUNT = 3
@@ -52,6 +53,14 @@ def leader_rank(found: Sequence[Participant | Member], state: State, own: Member
     if rank is None and ready and is_large(own.job_nodes) and own.order < COUNT:
         return COUNT + own.order
     return rank
+
+
+def rivals(before: State, after: State) -> list[Participant]:
+    """Return the members of the last round, beside the leaders, that may be about to commit ``after`` too: the
+    neighbours of a node that was lost."""
+    lost = before.ranks.get(after.lost)
+    around = [] if lost is None else linked(lost, len(before.participants))
+    return [before.participants[rank] for rank in around]
 
 
 def _ready(state: State, view: View) -> list[Participant | Member]:

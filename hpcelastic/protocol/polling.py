@@ -95,6 +95,7 @@ class PollSchedule:
         now, result = self._clock(), self._result
         if newer or result is None:
             self._notified = now
+            self._earliest = min(self._earliest, self._polled + _MIN_INTERVAL)
         elif result.rank is not None:
             self._notified = min(self._notified, now + _LEADER_DELAY * result.rank)
         else:

@@ -8,6 +8,7 @@ from hpcelastic.protocol.codec import DecodeError
 from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.state import State
 from hpcelastic.rendezvous.run import Reading, decode_state, is_fresh
+from hpcelastic.storage.register import Version
 
 
 class KnownState:
@@ -36,17 +37,27 @@ class KnownState:
         """The changes that notifications have brought since the last call of `read`, by the versions they lead to.
         A change that is empty must be read."""
 
-        self.unread = False
-        """Whether this node has written the newest version, and `read` has not returned it yet."""
+        self.announced = 0
+        """The newest version that a notification names which is not offered yet. Any thread may set it."""
+
+        self._unread = False
+        """Whether the newest version was recorded or adopted, and `read` has not returned it yet."""
 
     def offer(self, number: int, change: bytes) -> None:
         """Keep the change that leads to version ``number`` until the next call of `read`. Empty if it is not known."""
         self._changes[number] = change
+        if number >= self.announced:
+            self.announced = 0
 
     def record(self, number: int, state: State) -> None:
         """Record version ``number``, which this node has written. The next call of `read` returns it."""
-        self.state, self.number, self.unread = state, number, True
+        self.state, self.number, self._unread = state, number, True
         self._register.assume(number)
+
+    def adopt(self, version: Version) -> None:
+        """Take a version that was read from the register just now, if it is newer. The next call of `read` returns
+        it."""
+        self._unread = self._take(version)
 
     def read(self, held: HeldLease, regained_at: float) -> tuple[int, State]:
         """Return the newest version and its state: by a change that was offered, or from the register.
@@ -54,8 +65,8 @@ class KnownState:
         ``held`` is the lease of this node. ``regained_at`` is the time at which a lease that had expired was renewed.
         """
         changes, self._changes = self._changes, {}
-        if self.unread:
-            self.unread = False
+        if self._unread:
+            self._unread = False
         else:
             done = self.number < 0 and self._begin()
             newest = max(changes, default=0)
@@ -88,8 +99,8 @@ class KnownState:
     def _open(self, number: int) -> None:
         """Read a version without a listing, if it can be opened."""
         version = self._register.open(number)
-        if version is not None and version.number > self.number:
-            self.state, self.number = decode_state(self._register, version), version.number
+        if version is not None:
+            self._take(version)
 
     def _adopt(self, change: bytes) -> bool:
         """Take the state of the next version from its difference to the newest known one; False if it is not valid."""
@@ -103,7 +114,12 @@ class KnownState:
 
     def _read_register(self) -> None:
         began = self._clock()
-        version = self._register.read()
-        if version.number > self.number:  # not if a listing is late and shows a version before an adopted one
-            self.state, self.number = decode_state(self._register, version), version.number
+        self._take(self._register.read())
         self._read_at = began
+
+    def _take(self, version: Version) -> bool:
+        """Take a version that was read; False if a newer one is known, because the listing was late."""
+        newer = version.number > self.number
+        if newer:
+            self.state, self.number = decode_state(self._register, version), version.number
+        return newer

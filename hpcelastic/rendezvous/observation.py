@@ -1,4 +1,4 @@
-"""The result of one poll of the rendezvous, for the agent."""
+"""The results of one poll of the rendezvous, for the agent."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,16 @@ from hpcelastic.protocol.lease_duration import HeldLease
 from hpcelastic.protocol.state import State, View
 
 _NOTHING_SEEN = View({})
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version of the register that this node has written."""
+
+    version: int
+    state: State
+    evidence: str
+    """How it is known that the node `State.lost` is dead; empty if no node was lost."""
 
 
 @dataclass(frozen=True)

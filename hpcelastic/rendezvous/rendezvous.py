@@ -6,13 +6,13 @@ that a filesystem that hangs blocks only that thread: it renews the lease, and i
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import encode
 from hpcelastic.protocol.decide import Decision, decide, describe
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
 from hpcelastic.protocol.lease_duration import LeaseDuration
 from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.polling import PollResult, PollSchedule
@@ -21,7 +21,7 @@ from hpcelastic.protocol.state import Member, NodeState, Participant, Phase, See
 from hpcelastic.rendezvous.known import KnownState
 from hpcelastic.rendezvous.lease_keeper import LeaseKeeper
 from hpcelastic.rendezvous.notifier import NoNotifier, Notifier
-from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.observation import Commit, Observation
 from hpcelastic.rendezvous.observed_leases import ObservedLeases
 from hpcelastic.rendezvous.renewals import RenewalRequests
 from hpcelastic.rendezvous.run import Reading
@@ -29,16 +29,6 @@ from hpcelastic.rendezvous.suspicion import Suspicions
 
 _EXPIRY_DELAY = 0.01
 """Seconds after the expiry of a lease at which it has certainly expired."""
-
-
-@dataclass(frozen=True)
-class Commit:
-    """A version of the register that this node has written."""
-
-    version: int
-    state: State
-    evidence: str
-    """How it is known that the node `State.lost` is dead; empty if no node was lost."""
 
 
 class Rendezvous:
@@ -56,7 +46,7 @@ class Rendezvous:
         clock: Callable[[], float],
         notifier: Notifier | None = None,
         held_until: Callable[[float], None] = lambda end: None,
-        committed: Callable[["Commit"], None] = lambda commit: None,
+        committed: Callable[[Commit], None] = lambda commit: None,
         first: Reading | None = None,
     ) -> None:
         times = settings.rendezvous
@@ -142,6 +132,10 @@ class Rendezvous:
         self._changes.append(change)
         self._schedule.record_notification(newer=True)
 
+    def announce(self, version: int) -> None:
+        """Tell, in any thread, that a notification of ``version`` is among the news of the next turn."""
+        self._known.announced = max(self._known.announced, version)
+
     def receive(self, news: News) -> None:
         """Take account of news from the network."""
         match news:
@@ -190,9 +184,8 @@ class Rendezvous:
             reason, short, busy = decision.reason, decision.short, decision.busy
             if decision.next is None or not self._commit(version, decision.next):
                 break
-            ours = self._known.unread  # else another node was faster, and what this one knows may not be decided on
             version, state = self._read()
-            again = ours or state.phase is not Phase.RUNNING
+            again = state is decision.next or state.phase is not Phase.RUNNING or self._acts_first(state)
         rank = self._schedule_next(began, state, read)
         if again and rank == 0 and state.phase is Phase.JOINING:
             self._schedule.record_notification(newer=True)
@@ -264,8 +257,7 @@ class Rendezvous:
         self._notifier.watch(state.participants if inside else (), self._known.number)
         late = inside and published is not None and published.round < state.round
         urgent = bool(self._suspicions.silent) or late or not self._lease.settled
-        of_job = published.job_nodes if published else 0
-        nodes = max(self._leases.count, len(state.participants), of_job)
+        nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
         rank = self._leader_rank()
         self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
@@ -288,13 +280,21 @@ class Rendezvous:
             self._schedule.read_within(left)
 
     def _commit(self, version: int, state: State) -> bool:
-        """Commit ``state`` after ``version``. False if that fails: the next turn sees what was committed instead."""
+        """Commit ``state`` after ``version``. False if that fails: the next turn sees what was committed instead.
+
+        A version that another node has announced is not read here: its change is among the news of the next turn.
+        """
         # A node that has just regained its lease forms no round: others that still see it expired would end the round.
         if state.phase is Phase.RUNNING and not self._lease.settled:
             return False
+        if self._known.announced > version:
+            return False
         with self._register.lock():
+            if self._known.announced > version:
+                return False
             newest = self._register.read()
             if newest.number != version:
+                self._known.adopt(newest)
                 return True  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))
         if won:
@@ -309,7 +309,7 @@ class Rendezvous:
     def _notify_all(self, version: int, state: State) -> None:
         """Notify the members of the last and of this round, and all other nodes that are alive, of a new version."""
         before = self._known.state
-        members = {p.node: p for p in (*before.participants, *state.participants)}
+        members = {p.node: p for p in (*rivals(before, state), *before.participants, *state.participants)}
         seen = (s.member for s in self._leases.nodes.values() if s.alive)
         others = [member for member in seen if member and member.node not in members]
         self._notifier.notify([*members.values(), *others], version, pack(difference(before, state)))

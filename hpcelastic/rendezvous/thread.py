@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 
 from hpcelastic.errors import HpcElasticError, InternalError, StoreError
+from hpcelastic.protocol.peers import News, Notification
 from hpcelastic.protocol.state import Member
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
@@ -51,6 +52,12 @@ class RendezvousThread:
         """Call ``function`` in this thread before the next turn. The next turn comes at once."""
         self._calls.append(function)
         self._wake.set()
+
+    def receive(self, news: News) -> None:
+        """Take account of news from the network in the next turn, which comes at once."""
+        if isinstance(news, Notification):
+            self._rendezvous.announce(news.version)
+        self.call(lambda rendezvous: rendezvous.receive(news))
 
     def stop(self, timeout: float) -> bool:
         """End after the turn that publishes the newest content. False if that took longer than ``timeout`` seconds."""

@@ -10,7 +10,7 @@ from hpcelastic.protocol.events import Decided, Event, PeerSuspected, StateChang
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.settings import NodeRange, Settings
 from hpcelastic.protocol.state import Cause, Participant, Phase, State
-from hpcelastic.rendezvous.rendezvous import Commit
+from hpcelastic.rendezvous.observation import Commit
 
 RUNNING = State(
     "r",

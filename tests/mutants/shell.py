@@ -35,6 +35,7 @@ from tests.protocol.under_test import (
 
 _JUDGED = "return LinkResult.CREATED if held == draft.data else LinkResult.NAME_TAKEN"
 _COMMIT = """            if newest.number != version:
+                self._known.adopt(newest)
                 return True  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))"""
 _PUBLISHED = "return files.publish_new(self._path(after + 1), data)"

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpcelastic.protocol.leaders import first_look, leader_rank, leaders
+from hpcelastic.protocol.leaders import first_look, leader_rank, leaders, rivals
 from hpcelastic.protocol.state import NodeState, Phase, Seen, State, View
 from tests.protocol.builders import member, running
 
@@ -21,6 +21,15 @@ def test_dead_nodes_are_not_leaders() -> None:
     assert names(state, Seen(member("d", NodeState.RUNNING, 1), alive=False)) == ["b", "c", "a"]
     teller = member("a", NodeState.RUNNING, 1, dead=(state.participants[1].node,))
     assert names(state, Seen(teller, alive=True)) == ["d", "c", "a"]
+
+
+def test_the_neighbours_of_a_lost_node_are_rivals() -> None:
+    before = running("abcdefghi")
+    ended = replace(before, phase=Phase.JOINING)
+    assert not rivals(before, ended)
+    lost = replace(ended, lost=before.participants[4].node)
+    assert [p.name for p in rivals(before, lost)] == ["f", "h", "d", "b"]
+    assert not rivals(replace(before, participants=()), lost)
 
 
 def test_before_the_first_round_the_first_nodes_of_the_job_are_leaders() -> None:

@@ -122,10 +122,17 @@ def test_a_silent_neighbour_makes_a_node_read_earlier() -> None:
 
 def test_long_polls_take_at_most_half_of_the_time() -> None:
     node = PollingNode()
-    node.poll(JOINING, took=3.0)
-    node.schedule.record_notification(newer=True)
+    node.poll(replace(JOINING, rank=0), took=3.0)
+    node.schedule.record_notification(newer=False)
     assert node.schedule.pause == pytest.approx(3.0)
     assert not node.schedule.poll_due
+
+
+def test_a_newer_version_is_followed_at_once_after_a_long_poll() -> None:
+    node = PollingNode()
+    node.poll(JOINING, took=3.0)
+    node.schedule.record_notification(newer=True)
+    assert node.schedule.pause == pytest.approx(0.01)
 
 
 def test_a_node_that_has_caught_up_polls_as_usual() -> None:

@@ -154,9 +154,27 @@ def test_otherwise_the_register_is_read(number: int, data: bytes, regained_at: f
     assert it.read() == (3, ENDED)
 
 
+def test_a_version_that_was_read_elsewhere_is_returned_once_without_a_reading() -> None:
+    it = Knowing()
+    it.register.states.append(RUNNING)
+    it.known.adopt(Version(2, encode(RUNNING)))
+    assert it.read() == (2, RUNNING) and it.register.readings == 1
+    it.known.adopt(Version(1, encode(JOINING)))
+    assert it.read() == (2, RUNNING) and it.register.readings == 2, "an older version is not adopted"
+
+
+def test_a_version_is_announced_until_it_is_offered() -> None:
+    known = Knowing().known
+    known.announced = 3
+    known.offer(2, b"")
+    assert known.announced == 3
+    known.offer(3, b"")
+    assert known.announced == 0
+
+
 def test_a_version_that_this_node_has_written_is_returned_once_without_a_reading() -> None:
     it = Knowing()
     it.register.states.append(RUNNING)
     it.known.record(2, RUNNING)
-    assert it.known.unread and it.read() == (2, RUNNING) and it.register.readings == 1
-    assert not it.known.unread and it.read() == (2, RUNNING) and it.register.readings == 2
+    assert it.read() == (2, RUNNING) and it.register.readings == 1
+    assert it.read() == (2, RUNNING) and it.register.readings == 2

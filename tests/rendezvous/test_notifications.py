@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcelastic.protocol.decide import Decision
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Observation
@@ -242,6 +243,39 @@ def test_a_node_with_silent_neighbours_polls_as_often_as_without_notifications(t
         world.now += 0.5
         polls.append(nodes[4].turn() is not None)
     assert polls == [True] * 4
+
+
+# Several nodes decide at the same time
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_node_follows_what_another_one_has_committed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool
+) -> None:
+    world, (_, b, c) = running(tmp_path, 3)
+    b.fail(1)
+    c.fail(1)
+    c.rendezvous.renew(c.member)
+    decide, read, readings, states = c.rendezvous._decide, c.rendezvous._register.read, [], list[State | None]()
+
+    def decide_late(version: int, state: State) -> Decision:
+        decision = decide(version, state)
+        states.append(b.turn())
+        monkeypatch.setattr(c.rendezvous, "_decide", decide)
+        monkeypatch.setattr(c.rendezvous._register, "read", lambda: readings.append(None) or read())
+        if announced:
+            c.rendezvous.announce(version + 1)
+        return decision
+
+    monkeypatch.setattr(c.rendezvous, "_decide", decide_late)
+    state = c.turn()
+    assert states[0] is not None and states[0].phase is Phase.JOINING
+    if announced:
+        assert not readings and state is not None and state.phase is Phase.RUNNING
+        c.rendezvous.receive(Notification(b.new_notifications[-1][1]))
+        world.now += 0.02
+        state = c.turn()
+    assert len(readings) == 1 - announced and state == states[0]
 
 
 # Lost and silent neighbours

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from hpcelastic.errors import ConfigError, HpcElasticError, InternalError, StoreError
+from hpcelastic.protocol.peers import Notification
 from hpcelastic.protocol.state import Member, NodeState, Phase
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.run import read_state
@@ -119,6 +120,25 @@ def test_notifications_are_handled_before_the_turn_that_they_cause() -> None:
         thread.call(lambda rendezvous: heard.append((rendezvous, turns.members.qsize())))  # type: ignore[arg-type]
         assert delivered.get(timeout=TIMEOUT) == READY
         assert heard == [(turns, 1)]
+
+
+def test_a_version_is_announced_before_the_turn_that_gets_its_notification() -> None:
+    entered, release, events = threading.Event(), threading.Event(), []
+
+    def block(member: Member) -> None:
+        entered.set()
+        assert release.wait(TIMEOUT)
+
+    turns: Any = Turns(block)
+    turns.announce = lambda version: events.append(("announced", version))
+    turns.receive = lambda news: events.append(("received", news.version))
+    with running(turns, NEVER) as (thread, delivered):
+        assert entered.wait(TIMEOUT)
+        thread.receive(Notification(7))
+        assert events == [("announced", 7)], "this turn knows it already"
+        release.set()
+        assert [delivered.get(timeout=TIMEOUT) for _ in range(2)] == [READY, READY]
+        assert events == [("announced", 7), ("received", 7)]
 
 
 def test_a_turn_without_a_poll_renews_the_lease_and_delivers_nothing() -> None:

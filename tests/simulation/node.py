@@ -124,10 +124,10 @@ class Node:
         """True while a process is left that holds the node's port."""
         return not (self.gone and self.guard.process.gone) or any(group.alive for group in self.groups)
 
-    def receive(self, news: Callable[[Any], None]) -> None:
+    def receive(self, news: Any) -> None:
         """Handle news from the network."""
         if self._thread is not None:
-            self._thread.call(news)
+            self._thread.receive(news)
 
     @property
     def running(self) -> int | None:

@@ -46,7 +46,7 @@ class Notifier:
         for target in list(nodes):
             if self._world.random.random() >= self._loss:
                 late = self._world.random.random() < _LATE
-                self._deliver(self._world.node(target.node), lambda rendezvous: rendezvous.receive(news), late)
+                self._deliver(self._world.node(target.node), news, late)
 
     def watch(self, members: Sequence[Any], version: int) -> None:
         ids = [p.node for p in members]
@@ -65,7 +65,7 @@ class Notifier:
         if self._loss == 1:
             self.silent(node)
             return
-        self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerLinkLost(node.id)))
+        self._deliver(self._node, PeerLinkLost(node.id))
         self._world.clock.after(_REFUSED_DELAY, partial(self._refused, node), self._node.process)
 
     def silent(self, node: "Node") -> None:
@@ -74,16 +74,16 @@ class Notifier:
 
     def heard(self, node: "Node") -> None:
         if node.id in self._watched and self._loss < 1:
-            self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerHeard(node.id)))
+            self._deliver(self._node, PeerHeard(node.id))
 
     def _still_silent(self, node: "Node") -> None:
         if node.id in self._watched and (node.gone or node.frozen or self._loss == 1):
-            self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerSilent(node.id)))
+            self._deliver(self._node, PeerSilent(node.id))
 
     def _refused(self, node: "Node") -> None:
         if node.id in self._watched and not self._node.gone:
             if not node.present:
-                self._deliver(self._node, lambda rendezvous: rendezvous.receive(PeerRefused(node.id)))
+                self._deliver(self._node, PeerRefused(node.id))
             self._world.clock.after(_REFUSED_INTERVAL, partial(self._refused, node), self._node.process)
 
     def _deliver(self, node: "Node", news: Callable[[Any], None], late: bool = False) -> None:
