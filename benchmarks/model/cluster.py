@@ -11,7 +11,7 @@ from greenlet import getcurrent
 from benchmarks.model.filesystem import Mount, Servers, counted_utime
 from benchmarks.model.node import Node, WorkingEvent
 from benchmarks.model.parameters import Model
-from benchmarks.model.resources import Queue
+from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
 from hpcelastic.storage.mounts import Mount as Mounted
@@ -97,7 +97,12 @@ class Cluster:
     def _create(self) -> None:
         system = self.code.system
         system.mount = Mount(
-            self.server, self.servers, Process(self.clock), "user", lambda: self.clock.now, lambda _: 0.0
+            self.server,
+            self.servers,
+            Process(self.clock),
+            "user",
+            lambda: self.clock.now,
+            Meter(Queue(self.clock), 0.0),
         )
         for directory in (self.paths.register, self.paths.leases):
             self.code.module(FILES).make_directory(directory)
@@ -160,7 +165,7 @@ class Cluster:
     def measure(self, done: Callable[[], bool], timeout: float = 600.0) -> Effort:
         before = [node.mount.requests for node in self.nodes]
         began, messages, read = self.clock.now, self.messages, self.servers.read
-        used, total = sum(node.used for node in self.nodes), self.servers.requests
+        used, total = sum(node.meter.used for node in self.nodes), self.servers.requests
         end = began + timeout
         while not done():
             if self.clock.now >= end:
@@ -173,7 +178,7 @@ class Cluster:
             max(node.mount.requests - old for node, old in zip(self.nodes, before, strict=True)),
             self.messages - messages,
             self.servers.read - read,
-            sum(node.used for node in self.nodes) - used,
+            sum(node.meter.used for node in self.nodes) - used,
         )
 
     def idle(self, seconds: float) -> Effort:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from benchmarks.model.parameters import Model
-from benchmarks.model.resources import Queue
+from benchmarks.model.resources import Meter, Queue
 from tests.simulation import filesystem
 from tests.simulation.clock import Clock, Process
 
@@ -39,7 +39,7 @@ class Servers:
 
 
 class Mount(filesystem.Mount):
-    """The filesystem as one node sees it. ``work`` takes processor time: that of the task until now, and more."""
+    """The filesystem as one node sees it."""
 
     def __init__(
         self,
@@ -48,10 +48,10 @@ class Mount(filesystem.Mount):
         process: Process,
         name: str,
         node_clock: Callable[[], float],
-        work: Callable[[float], float],
+        meter: Meter,
     ) -> None:
         super().__init__(server, process, name, node_clock)
-        self._servers, self._work = servers, work
+        self._servers, self._meter = servers, meter
         self.requests = 0
         self.lock_poll = 0.01
 
@@ -59,7 +59,7 @@ class Mount(filesystem.Mount):
         if self.clock.task is None:
             return apply(*args)
         model = self._servers.model
-        pause = self._work(model.processor.call)
+        pause = self._meter.take(model.processor.call)
         if pause:
             self._pause(pause)
         if kind == "read" and args and isinstance(args[0], str):  # of a whole file: open, read, close
@@ -68,7 +68,9 @@ class Mount(filesystem.Mount):
         elif kind in _METADATA:
             self._request(kind)
         result = apply(*args)
+        self._meter.resume()
         if kind == "list":
+            self._pause(self._meter.take(len(result) * model.processor.entry))
             self._request("list", self._pages(result))
         elif kind == "read":
             self._servers.read += len(result)

@@ -1,12 +1,11 @@
 """A node of the model: an agent without workers, and its network."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.model.filesystem import Mount
-from benchmarks.model.resources import Queue
+from benchmarks.model.resources import Meter, Queue
 from hpcelastic.network.notifications import RateLimiter
 from hpcelastic.protocol.node import NodeStateMachine, Publish, ReservePort, StartWorkers, Transition
 from hpcelastic.protocol.peers import Notification, PeerLinkLost, PeerRefused, linked
@@ -28,17 +27,13 @@ class Node:
         self.cluster, self.index, self.restart = cluster, index, restart
         self.id = self._id(restart)
         self.process = Process(cluster.clock)
-        self.processor = processor
-        self.mount = Mount(cluster.server, cluster.servers, self.process, self.id, lambda: cluster.clock.now, self.work)
+        self.meter = Meter(processor, cluster.model.processor.speed)
+        self.mount = Mount(
+            cluster.server, cluster.servers, self.process, self.id, lambda: cluster.clock.now, self.meter
+        )
         self.notifier = Notifier(self)
         self.started: dict[int, float] = {}
         """The time at which the workers of each round were started."""
-
-        self.used = 0.0
-        """Processor time in seconds."""
-
-        self.since = 0.0
-        """The processor time of this thread up to which the node's processor was taken."""
 
         self._machine = NodeStateMachine(self._member())
         self.thread: Any = None
@@ -68,20 +63,12 @@ class Node:
         """A task of this node runs from now on."""
         self.cluster.code.system.mount = self.mount
         self.cluster.running = self
-        self.since = time.thread_time()
-
-    def work(self, extra: float) -> float:
-        """Take the processor for what the task has executed until now, and ``extra``. Return how long that takes."""
-        now = time.thread_time()
-        seconds = (now - self.since) * self.cluster.model.processor.speed + extra
-        self.since = now
-        self.used += seconds
-        return self.processor.take(seconds)
+        self.meter.resume()
 
     def pause_for_work(self, extra: float = 0.0) -> None:
         task = self.cluster.clock.task
         assert task is not None
-        task.pause(self.work(extra))
+        task.pause(self.meter.take(extra))
 
     # The agent
 
@@ -153,18 +140,18 @@ class Notifier:
         for target in nodes:
             if target.node == self._node.id:
                 continue
-            delay = self._node.work(self._fabric.sending) + self._fabric.latency
+            delay = self._node.meter.take(self._fabric.sending) + self._fabric.latency
             receiver = cluster.by_id[target.node]
             cluster.messages += 1
             self._clock.after(delay, partial(receiver.notifier.receive, version, change), receiver.process)
-            self._node.since = time.thread_time()  # what the model executes takes no time of the node
+            self._node.meter.resume()
         self._node.pause_for_work()
 
     def receive(self, version: int, change: bytes) -> None:
         """A datagram has arrived."""
-        self._node.used += self._fabric.receiving
+        self._node.meter.used += self._fabric.receiving
         switch = self._node.cluster.model.processor.switch
-        delay = min(self._node.processor.take(self._fabric.receiving), switch + self._fabric.receiving)
+        delay = min(self._node.meter.processor.take(self._fabric.receiving), switch + self._fabric.receiving)
         if change:
             self._clock.after(delay, lambda: self._tell(Notification(version, change)), self._node.process)
             return

@@ -54,6 +54,9 @@ class Processor:
     call: float = 15e-6
     """An operation on a filesystem in the kernel of the node."""
 
+    entry: float = 0.5e-6
+    """An entry of a listing, in the kernel of the node and in `os.listdir`."""
+
     turn: float = 0.0002
     """A turn of a thread: the wake-up, and the agent's main thread."""
 

@@ -1,6 +1,7 @@
 """Servers that do one thing after the other, in virtual time."""
 
 import heapq
+import time
 
 from tests.simulation.clock import Clock
 
@@ -20,3 +21,25 @@ class Queue:
         start = max(self._clock.now + delay, self._free[0])
         heapq.heapreplace(self._free, start + seconds)
         return start + seconds - self._clock.now
+
+
+class Meter:
+    """Measures the processor time that the code of one node takes, in relation to ``speed``."""
+
+    def __init__(self, processor: Queue, speed: float) -> None:
+        self.processor, self._speed = processor, speed
+        self.used = 0.0
+        """Seconds in all."""
+
+        self._since = 0.0
+
+    def resume(self) -> None:
+        """The code of the node runs from now on. What the model has executed before takes no time of the node."""
+        self._since = time.thread_time()
+
+    def take(self, extra: float) -> float:
+        """Take the processor for what the node has executed until now, and ``extra``. Return how long that takes."""
+        seconds = (time.thread_time() - self._since) * self._speed + extra
+        self.resume()
+        self.used += seconds
+        return self.processor.take(seconds)
