@@ -40,6 +40,8 @@ def ranked(before: Sequence[Participant], ready: Iterable[Member], max_nodes: in
     replacements = _replacements(before, seats, newcomers, room)
     inside = [member for seat, holder in enumerate(seats) if (member := holder or replacements.get(seat))]
     newcomers = _without(replacements.values(), newcomers)
+    if not newcomers:
+        return inside, staying[max_nodes:]
     near = {prefix for m in inside for prefix in prefixes(m)}
     others = _without(chosen_newcomers(newcomers, room - len(replacements), near), newcomers)
     return inserted(inside, _without(others, newcomers)), [*staying[max_nodes:], *others]

@@ -168,6 +168,24 @@ def member_of(name: LeaseName) -> tuple[Member | None, bool]:
     return Member(node=name.node, dead=gone, **known), "" not in dead
 
 
+def same_but_state(name: LeaseName, before: LeaseName, member: Member) -> Member | None:
+    """Return the member in ``name`` if only its state and its round differ from those of ``member``, which is that in
+    ``before``, and if both names hold all of it; otherwise None.
+
+    After each change of the round that is so for nearly all nodes, and `member_of` takes five times as long.
+    """
+    old, new = (each.text.split("~", 3)[-1].split(",", 2) for each in (before, name))
+    if name.revision < 0 or old[2:] != new[2:] or not is_complete(name.text[: -len(_SUFFIX)]):
+        return None
+    try:
+        changed = {"node_state": NodeState(_text(new[0])), "round": int(new[1])}
+    except ValueError:
+        return None
+    found = object.__new__(Member)  # dataclasses.replace sets each of the many fields anew
+    found.__dict__.update(member.__dict__, **changed)
+    return found
+
+
 def _quoted(value: int | str | NodeState) -> str:
     text = value.value if isinstance(value, NodeState) else str(int(value) if isinstance(value, bool) else value)
     return quote(text, safe="", errors="surrogatepass").replace("~", "%7E")

@@ -18,7 +18,16 @@ from hpcelastic.protocol.settings import Expiry
 from hpcelastic.protocol.state import Member, NodeState, Seen, name_of
 from hpcelastic.storage import files
 from hpcelastic.storage.errnos import may_have_succeeded, retry
-from hpcelastic.storage.lease_names import LeaseName, is_complete, lease_name, member_of, newest, parse, summary
+from hpcelastic.storage.lease_names import (
+    LeaseName,
+    is_complete,
+    lease_name,
+    member_of,
+    newest,
+    parse,
+    same_but_state,
+    summary,
+)
 
 _DURABLE_STATES = (NodeState.FAILED, NodeState.SUCCEEDED, NodeState.LEFT)
 """The states that must survive a server that loses its memory. A living node publishes any other state again at its
@@ -202,8 +211,10 @@ class LeaseObserver:
         assert name is not None
         if last is not None and name.revision == last.revision >= 0:
             return
-        member, complete = member_of(name)
+        known = None if content.read_failures else content.member
         content.read_failures = 0
+        member = same_but_state(name, last, known) if last and known else None
+        member, complete = (member, True) if member else member_of(name)
         if complete:
             content.member = member
         else:

@@ -14,6 +14,7 @@ from hpcelastic.storage.lease_names import (
     member_of,
     newest,
     parse,
+    same_but_state,
     summary,
 )
 
@@ -85,6 +86,30 @@ def test_a_name_has_the_whole_member_or_a_mark_that_it_has_not(member: Member, r
         assert replace(wanted, dead=(), failure=None) == replace(found, dead=())
         assert set(found.dead) <= set(wanted.dead)
         assert found != wanted
+
+
+@given(members(), some.sampled_from(NodeState), NUMBERS, some.booleans())
+def test_a_name_with_another_state_tells_the_same_quickly(
+    member: Member, node_state: NodeState, round: int, final: bool
+) -> None:
+    later = replace(member, node_state=node_state, round=round, final=final)
+    before, name = name_of_lease(member), name_of_lease(later, 2, 2)
+    (known, known_complete), (whole, complete) = member_of(before), member_of(name)
+    if known is None:  # its summary does not fit
+        return
+    found = same_but_state(name, before, known)
+    if known_complete and complete and final == member.final:
+        assert found == whole and hash(found) == hash(whole)
+    else:
+        assert found is None
+
+
+@pytest.mark.parametrize("text", ["new,2", "ready,x", "ready", ""])
+def test_a_name_with_an_unknown_state_tells_nothing_quickly(text: str) -> None:
+    before = name_of_lease(MEMBER)
+    rest = before.text.split(",", 2)[2]
+    name = parse(f"n1@0-ab~2~2~{text},{rest}")
+    assert name is not None and same_but_state(name, before, MEMBER) is None
 
 
 @given(some.text())
