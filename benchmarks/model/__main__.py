@@ -15,6 +15,9 @@ from benchmarks.model.parameters import Model
 _IDLE = 30.0
 """Seconds for which a round runs before something happens to it."""
 
+_PAUSE = 10.0
+"""Seconds for which the filesystem does not answer."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -26,8 +29,8 @@ def main() -> None:
 
 
 def events(size: int) -> Iterator[tuple[str, Effort]]:
-    """Let a run begin, let nothing happen, and let it lose nodes. Return what each of these has cost."""
-    cluster = Cluster(size, Model(), least=max(1, size // 2))
+    """Let a run begin, let nothing happen, and let nodes leave and be lost. Return what each of these has cost."""
+    cluster = Cluster(size, Model(), least=max(1, size // 4))
     try:
         cluster.start()
         yield "cold", cluster.until_round(1, size)
@@ -36,11 +39,24 @@ def events(size: int) -> Iterator[tuple[str, Effort]]:
         cluster.lose(lost)
         yield "one lost", cluster.until_round(2, size - len(lost))
         cluster.idle(_IDLE)
+        cluster.drain(size // 3)
+        lost.append(size // 3)
+        yield "drained", cluster.until_round(3, size - len(lost))
+        cluster.idle(_IDLE)
+        if cluster.settings.rendezvous.min_lease > _PAUSE:  # else the guards of all nodes kill the workers
+            cluster.pause_storage(_PAUSE)
+            yield f"pause {_PAUSE:g} s", cluster.idle(2 * _PAUSE)
         more = [index for index in range(7, size, 100) if index not in lost]
         cluster.lose(more)
-        yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost) - len(more))
+        lost += more
+        yield "1 % lost", cluster.until_round(cluster.round + 1, size - len(lost))
+        cluster.idle(_IDLE)
+        more = [index for index in range(0, size, 2) if index not in lost]
+        cluster.lose(more)
+        lost += more
+        yield "half lost", cluster.until_round(cluster.round + 1, size - len(lost))
         cluster.requeue(_IDLE)
-        yield "requeued", cluster.until_round(cluster.round + 1, size)
+        yield "requeued", cluster.until_round(cluster.round + 1, size - 1)  # one is drained
         largest = max(directory_sizes(cluster).values())
         sys.stdout.write(f"    largest directory: {largest} names; newest version: {version_size(cluster)} bytes\n")
     finally:

@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.model.parameters import Model
 from benchmarks.model.resources import Meter, Queue
 from hpcelastic.doctor.verdict import FilesystemReport, advise
 from hpcelastic.protocol.settings import NodeRange, RestartSettings, Settings
+from hpcelastic.protocol.state import name_of
 from hpcelastic.storage.mounts import Mount as Mounted
 from hpcelastic.storage.paths import RunPaths
 from tests.protocol.under_test import CONNECT, FILES, RUN, Code
@@ -157,6 +159,16 @@ class Cluster:
     def lose(self, indexes: list[int]) -> None:
         for index in indexes:
             self.nodes[index].end()
+
+    def drain(self, index: int) -> None:
+        """A user requests on another machine that a node leaves the run."""
+        user, name = Node(self, self.size, Queue(self.clock)), name_of(self.nodes[index].id)
+        steer, request = self.code.module(RUN).steer_run, partial(self.code.decide.drain, nodes=(name,))
+        Task(user.process, lambda: steer(self.backend(), "user", request, user.notifier), user.entered).start()
+
+    def pause_storage(self, seconds: float) -> None:
+        """The metadata server executes nothing for a time."""
+        self.servers.metadata.take(seconds)
 
     def until_round(self, round: int, nodes: int, timeout: float = 600.0) -> Effort:
         """Advance until ``nodes`` nodes have started the workers of a round, and return what that cost."""

@@ -20,6 +20,10 @@ _PORT = 1
 """The port of the workers' store. No process binds it here."""
 
 
+_DEPARTURE = 1.0
+"""Seconds until the processes of a node that leaves have ended."""
+
+
 class Node:
     """One node with its processor, its mount and its agent."""
 
@@ -100,6 +104,9 @@ class Node:
                 message.state, message.lease, self.cluster.clock.now, settled=message.settled
             )
             self._perform(transition)
+        if self._machine.left and self._machine.member.node_state is not NodeState.LEFT:
+            self._perform(self._machine.depart())
+            self.cluster.clock.after(_DEPARTURE, self.end, self.process)
 
     def _perform(self, transition: Transition) -> None:
         self._machine = transition.machine

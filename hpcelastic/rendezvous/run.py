@@ -11,6 +11,7 @@ from hpcelastic.backends.backend import AnyRegister, Backend
 from hpcelastic.backends.connect import record_backend
 from hpcelastic.backends.state_copies import StateCopies
 from hpcelastic.errors import ConfigError, StoreError, VisibilityError
+from hpcelastic.protocol.changes import difference, pack
 from hpcelastic.protocol.codec import decode, encode
 from hpcelastic.protocol.decide import Decision, close, decide, fail, reopen
 from hpcelastic.protocol.settings import Settings
@@ -159,7 +160,7 @@ def _change(
             return state
         if register.commit(version.number, encode(changed)):
             if notifier is not None:
-                notifier.notify(changed.participants, version.number + 1)
+                notifier.notify(changed.participants, version.number + 1, pack(difference(state, changed)))
             return changed
 
 

@@ -65,7 +65,25 @@ def test_a_slower_metadata_server_makes_a_round_later() -> None:
     assert seconds[1] > 2 * seconds[0]
 
 
+def test_a_node_that_is_drained_leaves_and_the_others_continue(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.until_round(1, 100)
+    cluster.drain(33)
+    cluster.until_round(2, 99)
+    assert 2 not in cluster.nodes[33].started and not cluster.failed
+    cluster.idle(5.0)
+    assert cluster.nodes[33].process.gone and cluster.round == 2
+
+
+def test_a_pause_of_the_filesystem_delays_all_requests(cluster: Cluster) -> None:
+    cluster.start()
+    cluster.until_round(1, 100)
+    cluster.pause_storage(1.0)
+    cluster.lose([50])
+    assert cluster.until_round(2, 99).seconds > 1.0
+
+
 def test_all_events_are_measured() -> None:
     found = dict(events(20))
-    assert list(found) == ["cold", "idle 30 s", "one lost", "1 % lost", "requeued"]
+    assert list(found) == ["cold", "idle 30 s", "one lost", "drained", "1 % lost", "half lost", "requeued"]
     assert all(effort.requests > 0 for effort in found.values())
