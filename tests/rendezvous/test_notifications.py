@@ -2,15 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from hpcelastic.protocol.decide import Decision
+from hpcelastic.protocol.changes import changed, unpack
+from hpcelastic.protocol.decide import Decision, drain
 from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 from hpcelastic.protocol.state import Cause, Member, NodeState, Participant, Phase, State
 from hpcelastic.rendezvous.observation import Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
+from hpcelastic.rendezvous.run import steer_run
 from hpcelastic.storage.leases import LeaseObserver, read_leases
 from tests.rendezvous.nodes import DEAD, HEARTBEAT, LEASE, Node, World, make_world, names
 
@@ -243,6 +246,21 @@ def test_a_node_with_silent_neighbours_polls_as_often_as_without_notifications(t
         world.now += 0.5
         polls.append(nodes[4].turn() is not None)
     assert polls == [True] * 4
+
+
+def test_the_request_of_a_user_notifies_all_members_of_the_change(tmp_path: Path) -> None:
+    world, nodes = running(tmp_path, 3)
+    sent: list[tuple[set[str], int, bytes]] = []
+
+    class Recording(RecordingNotifier):
+        def notify(self, members: Iterable[Member | Participant], version: int, change: bytes = b"") -> None:
+            sent.append(({member.name for member in members}, version, change))
+
+    before = nodes[0].step().state
+    after = steer_run(world.backend, "user", partial(drain, nodes=("b",)), Recording())
+    ((members, version, change),) = sent
+    assert members == {"a", "b", "c"} and changed(before, unpack(change)) == after
+    assert version == world.backend.register("test").read().number
 
 
 # Several nodes decide at the same time
