@@ -10,6 +10,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +44,7 @@ class CheckContext:
 def check_node(context: CheckContext) -> list[CheckFinding]:
     """Return all problems of this node, within the time-out of the checks and one second."""
     checks = local_checks(context.environ, context.settings)
-    checks["run's directory"] = lambda: check_directory(context.paths.incidents)
+    checks["run's directory"] = lambda: check_directory(context.paths.checks)
     return run_all(checks, context.settings.timeout + 1.0)
 
 
@@ -93,23 +94,27 @@ def _check_space(directory: Path, key: str, minimum: str) -> list[CheckFinding]:
     return [CheckFinding(key.replace("_", " "), seen, "remove files of earlier jobs there, or lower the setting")]
 
 
-def check_directory(directory: Path) -> list[CheckFinding]:
-    """Write, list, read back and remove a file in ``directory``, and compare its time with this node's clock.
+def check_directory(parent: Path) -> list[CheckFinding]:
+    """Write, list, read back and remove a file, and compare its time with this node's clock.
 
-    A problem of the whole filesystem, such as no free space, is no finding on this node: the run waits for its end.
+    A new directory in ``parent`` holds the file: a listing of those of thousands of nodes would be long. A problem of
+    the whole filesystem, such as no free space, is no finding on this node: the run waits for its end.
     """
-    name, content = f"check-{secrets.token_hex(6)}", secrets.token_bytes(64)
-    path = directory / name
+    directory, content = parent / secrets.token_hex(6), secrets.token_bytes(64)
+    path = directory / "check"
     try:
+        files.make_directory(directory)
         before = time.time()
         files.publish(path, content, durable=False)
         after = time.time()
     except StoreError:
         return []
     try:
-        listed, content_read, mtime = name in files.names(directory), files.read(path), path.stat().st_mtime
+        listed, content_read, mtime = path.name in files.names(directory), files.read(path), path.stat().st_mtime
     finally:
         files.remove(path)
+        with suppress(OSError):
+            os.rmdir(directory)
     if not listed or content_read != content:
         problem = "is not listed" if not listed else "has other content when it is read back"
         remedy = "mount the filesystem again on this node; hpcelastic doctor finds details"

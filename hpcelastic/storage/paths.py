@@ -73,6 +73,11 @@ class RunPaths:
         return self.root / "rendezvous" / "race"
 
     @property
+    def checks(self) -> Path:
+        """Directories in which nodes check the filesystem before they join, one for each node."""
+        return self.root / "rendezvous" / "checks"
+
+    @property
     def incidents(self) -> Path:
         """Incidents on nodes, one file each."""
         return self.root / "incidents"

@@ -85,12 +85,17 @@ def test_a_check_that_fails_to_run_does_not_exclude_a_node() -> None:
 
 def test_a_file_that_is_not_listed_is_bad(paths: RunPaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "names", lambda _directory: [])
-    (finding,) = check_directory(paths.incidents)
+    (finding,) = check_directory(paths.checks)
     assert finding.bad and finding.seen.endswith("a file that this node has written is not listed")
 
 
+def test_a_check_leaves_nothing(paths: RunPaths) -> None:
+    assert check_directory(paths.checks) == [] and list(paths.checks.iterdir()) == []
+
+
 def test_a_fault_for_all_nodes_is_not_a_fault_of_one(tmp_path: Path) -> None:
-    assert check_directory(tmp_path / "nowhere") == []
+    (tmp_path / "file").touch()
+    assert check_directory(tmp_path / "file") == []
 
 
 @pytest.fixture
@@ -109,7 +114,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 )
 def test_a_wrong_clock_is_a_warning(ahead: float, seen: str, paths: RunPaths, clock: list[float]) -> None:
     clock[0] = ahead
-    found = check_directory(paths.incidents)
+    found = check_directory(paths.checks)
     assert [finding.bad for finding in found] == [False] * bool(seen)
     assert not seen or found[0].seen.endswith(seen)
 
