@@ -1,6 +1,7 @@
 """The leases of all nodes, as one node has read them last."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from hpcelastic.backends.backend import Backend
 from hpcelastic.protocol.leaders import COUNT
@@ -49,10 +50,19 @@ class ObservedLeases:
         If this node is not ``watchful``, that is as seldom as they are renewed: a node that has news advances the run
         itself. Only a node that has died cannot.
         """
-        now = self._clock()
-        news = (self._version, self.own) != (version, own)
-        if news or watchful or not self._current or now - self._time >= interval:
-            self.nodes = self.observer.observe(state.ranks)
-            self.count, self._current = len(self.nodes), True
-            self._version, self.own, self._time = version, own, now
-            self.expiry = self.observer.limit()
+        news = version != self._version or not self._differs_in_dead(own)
+        if news or watchful or not self._current or self._clock() - self._time >= interval:
+            self.look(state.ranks)
+        self._version, self.own = version, own
+
+    def look(self, expected: Iterable[str]) -> None:
+        """Read the leases; see `AnyObserver.observe`."""
+        self._time = self._clock()
+        self.nodes = self.observer.observe(expected)
+        self.count, self._current = len(self.nodes), True
+        self.expiry = self.observer.limit()
+
+    def _differs_in_dead(self, own: Member | None) -> bool:
+        """Return whether nothing but ``dead`` has changed in the own lease: `Suspicions` has read the leases then."""
+        before = self.own
+        return own == before or bool(own and before and own == replace(before, dead=own.dead))

@@ -56,7 +56,7 @@ class Rendezvous:
         self._leases = ObservedLeases(backend, times, clock)
         self._lease = LeaseKeeper(backend.lease(node), times, clock, held_until)
         self._schedule = PollSchedule(times, clock)
-        self._suspicions = Suspicions(self._leases.observer, clock)
+        self._suspicions = Suspicions(self._leases, clock)
         self._known = KnownState(self._register, first or Reading(0, State("", settings), float("-inf")), clock)
         self._lost = ""
         """`State.lost` of the state that was followed last."""
@@ -155,12 +155,12 @@ class Rendezvous:
                 self._link_lost(node)
             case PeerRefused(node):
                 if self._suspicions.refused(node, self._known.state.ranks):
-                    self._expedite(newer=True)
+                    self._schedule.record_notification(newer=True)
 
     def _link_lost(self, node: str) -> None:
         """One of the two nodes may be dead. A node that is alive renews its lease at once."""
         self._lease.requested = True
-        self._suspicions.link_lost(node)
+        self._suspicions.link_lost(node, self._known.state.ranks)
 
     def _expedite(self, newer: bool) -> None:
         self._leases.mark_outdated()

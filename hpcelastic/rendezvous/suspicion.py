@@ -6,7 +6,7 @@ a node that is alive renews its lease as soon as a link to it breaks.
 
 from collections.abc import Callable, Collection
 
-from hpcelastic.backends.backend import AnyObserver
+from hpcelastic.rendezvous.observed_leases import ObservedLeases
 
 _STANDSTILL = 0.1
 """Seconds for which the lease of a neighbour that refuses connections must not have changed."""
@@ -15,8 +15,8 @@ _STANDSTILL = 0.1
 class Suspicions:
     """The neighbours that this node suspects, in the round that runs or has just ended."""
 
-    def __init__(self, observer: AnyObserver, clock: Callable[[], float]) -> None:
-        self._observer, self._clock = observer, clock
+    def __init__(self, leases: ObservedLeases, clock: Callable[[], float]) -> None:
+        self._leases, self._clock = leases, clock
         self.silent: set[str] = set()
         """Neighbours whose heartbeats are missing. Only their leases show whether they are alive."""
 
@@ -26,16 +26,16 @@ class Suspicions:
         self._suspects: dict[str, tuple[float, str | None]] = {}
         """Neighbours whose link has broken: since when, and the version of their lease at that time."""
 
-    def link_lost(self, node: str) -> None:
+    def link_lost(self, node: str, members: Collection[str]) -> None:
         """The link to a neighbour has broken."""
-        self._observer.observe(())
-        self._suspects[node] = self._clock(), self._observer.lease_version(node)
+        self._leases.look(members)
+        self._suspects[node] = self._clock(), self._leases.observer.lease_version(node)
 
     def refused(self, node: str, members: Collection[str]) -> bool:
         """The kernel of a suspect refuses connections. Return whether that proves that it is gone."""
         since, before = self._suspects[node]
-        self._observer.observe(())
-        if self._observer.lease_version(node) != before:
+        self._leases.look(members)
+        if self._leases.observer.lease_version(node) != before:
             del self._suspects[node]
         elif self._clock() - since >= _STANDSTILL and node in members:
             self.gone |= {node}
@@ -54,4 +54,4 @@ class Suspicions:
     def expiries(self) -> list[float]:
         """Return the seconds until the leases of silent neighbours expire, of those that have not expired yet."""
         now = self._clock()
-        return [left for node in self.silent if (left := self._observer.expires(node) - now) > 0]
+        return [left for node in self.silent if (left := self._leases.observer.expires(node) - now) > 0]

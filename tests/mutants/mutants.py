@@ -223,7 +223,9 @@ MUTANTS = {
     "a change waits for the next renewal": Patch(
         RENDEZVOUS, "if member != self._lease.published or self._until", "if self._until"
     ),
-    "leases are not read while a round runs": Patch(OBSERVED_LEASES, " or now - self._time >= interval:", ":"),
+    "leases are not read while a round runs": Patch(
+        OBSERVED_LEASES, " or self._clock() - self._time >= interval:", ":"
+    ),
     "a lease counts as renewed in every turn": Patch(
         RENDEZVOUS,
         "        if member != self._lease.published or self._until_renewal() <= 0:\n            self._renew(member)\n",

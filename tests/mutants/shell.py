@@ -95,7 +95,7 @@ MUTANTS = {
     ),
     # notifications
     "a refused connection is believed although the lease is renewed": Patch(
-        SUSPICION, "if self._observer.lease_version(node) != before:", "if False:"
+        SUSPICION, "if self._leases.observer.lease_version(node) != before:", "if False:"
     ),
     "a refused connection is believed before the lease could be renewed": Patch(
         SUSPICION, "self._clock() - since >= _STANDSTILL", "True"
@@ -111,7 +111,7 @@ MUTANTS = {
         RENDEZVOUS, "        self._lease.requested = True\n        self._suspicions", "        self._suspicions"
     ),
     "the leases are not read early after a neighbour became silent": Patch(
-        SUSPICION, "(left := self._observer.expires(node) - now) > 0", "(left := 1.0) < 0"
+        SUSPICION, "(left := self._leases.observer.expires(node) - now) > 0", "(left := 1.0) < 0"
     ),
     "a silent neighbour is not observed": Patch(RENDEZVOUS, "                self._suspicions.silent.add(node)\n", ""),
     "a dead node is a leader": Patch(LEADERS, " if p.node not in view.dead)", ")"),

@@ -323,6 +323,22 @@ def test_a_refusing_neighbour_with_an_unchanged_lease_is_lost_at_once(tmp_path: 
     )
 
 
+def test_the_leases_that_prove_a_death_are_not_read_again_for_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, (a, b, _) = running(tmp_path, 3)
+    reader, readings = a.rendezvous._leases.observer, list[float]()
+    observe = reader.observe
+    monkeypatch.setattr(reader, "observe", lambda expected: readings.append(world.now) or observe(expected))
+    a.rendezvous.receive(PeerLinkLost(b.member.node))
+    a.turn()
+    world.now += 0.2
+    a.rendezvous.receive(PeerRefused(b.member.node))
+    state = a.turn()
+    assert state is not None and state.reason == "b was lost"
+    assert readings.count(world.now) == 1
+
+
 def test_a_refusing_neighbour_with_a_renewed_lease_is_not_lost(tmp_path: Path) -> None:
     world, (a, b, _c) = running(tmp_path, 3)
     for _ in range(3):
