@@ -49,6 +49,11 @@ class KnownState:
         if number >= self.announced:
             self.announced = 0
 
+    @property
+    def offered(self) -> bool:
+        """Whether a newer version was offered."""
+        return max(self._changes, default=0) > self.number
+
     def record(self, number: int, state: State) -> None:
         """Record version ``number``, which this node has written. The next call of `read` returns it."""
         self.state, self.number, self._unread = state, number, True

@@ -60,11 +60,12 @@ class LeaseKeeper:
         self._hold(now, now + duration)
         self.duration.record(done - due)
 
-    def until_renewal(self) -> float:
-        """Return the seconds until a renewal is due; not positive if it is due now."""
+    def until_renewal(self, early: bool = True) -> float:
+        """Return the seconds until a renewal is due, ``early`` if one is requested; not positive if it is due now."""
         if self.published is None:
             return 0.0
-        return self.held.start + (MIN_INTERVAL if self.requested else self.duration.interval) - self._clock()
+        interval = MIN_INTERVAL if self.requested and early else self.duration.interval
+        return self.held.start + interval - self._clock()
 
     def _hold(self, start: float, end: float) -> None:
         self.held = HeldLease(start, end)

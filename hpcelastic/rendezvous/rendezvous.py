@@ -330,9 +330,10 @@ class Rendezvous:
         return replace(member, dead=(*member.dead, *news)) if news else member
 
     def _until_renewal(self) -> float:
-        if self._known.state.phase is Phase.JOINING and self._schedule.regular_poll_due:
+        early = not self._known.offered  # else it is followed first: all nodes do, and a renewal waits behind them
+        if early and self._known.state.phase is Phase.JOINING and self._schedule.regular_poll_due:
             return 0.0
-        return self._lease.until_renewal()
+        return self._lease.until_renewal(early)
 
     def _published(self, member: Member) -> None:
         """Our lease has new content: poll at once if we must act on it; otherwise notify the leaders."""
@@ -384,8 +385,7 @@ class Rendezvous:
 
     def _decide(self, version: int, state: State) -> Decision:
         watchful = bool(self._suspicions.silent) or state.phase is not Phase.RUNNING
-        interval = self._lease.duration.interval / 2
-        self._leases.read(version, state, self._lease.published, watchful, interval)
+        self._leases.read(version, state, self._lease.published, watchful, self._lease.duration.interval / 2)
         now = self._clock()
         since = now if self._quorum_since is None else self._quorum_since
         decision = decide(state, self._view(now - since))

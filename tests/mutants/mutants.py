@@ -217,7 +217,7 @@ MUTANTS = {
     "a lease has no heartbeat": Patch(LEASES, "self._heartbeat += 1", "self._heartbeat += 0"),
     "a lease is renewed only after a change": Patch(
         LEASE_KEEPER,
-        "return self.held.start + (MIN_INTERVAL if self.requested else self.duration.interval) - self._clock()",
+        "return self.held.start + interval - self._clock()",
         "return 1.0",
     ),
     "a change waits for the next renewal": Patch(

@@ -296,6 +296,28 @@ def test_a_node_follows_what_another_one_has_committed_meanwhile(
     assert len(readings) == 1 - announced and state == states[0]
 
 
+def test_a_requested_renewal_waits_until_the_next_version_is_followed(tmp_path: Path) -> None:
+    world, (a, b, c) = running(tmp_path, 3)
+    c.fail(1)
+    c.turn()
+    version = c.new_notifications[-1][1]
+    for node in (a, b, c):
+        node.rendezvous.receive(Notification(version))
+        world.now += 0.02
+        node.turn()
+        node.turn()
+    heartbeat = read_leases(world.paths.leases)[b.member.node].heartbeat
+    world.now += 0.3
+    a.rendezvous.receive(Notification(version))
+    state = a.turn()
+    assert state is not None and state.phase is Phase.RUNNING
+    b.rendezvous.receive(Notification(version))  # a request, while the round formed
+    b.rendezvous.receive(Notification(a.new_notifications[-1][1]))
+    b.rendezvous.renew(b.member)
+    assert read_leases(world.paths.leases)[b.member.node].heartbeat == heartbeat
+    assert b.turn() == state
+
+
 # Lost and silent neighbours
 
 
