@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _PORT = 1
 """The port of the workers' store. No process binds it here."""
 
-
 _DEPARTURE = 1.0
 """Seconds until the processes of a node that leaves have ended."""
 

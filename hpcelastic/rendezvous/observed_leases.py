@@ -50,7 +50,7 @@ class ObservedLeases:
         If this node is not ``watchful``, that is as seldom as they are renewed: a node that has news advances the run
         itself. Only a node that has died cannot.
         """
-        news = version != self._version or not self._differs_in_dead(own)
+        news = version != self._version or not self._is_same_but_dead(own)
         if news or watchful or not self._current or self._clock() - self._time >= interval:
             self.look(state.ranks)
         self._version, self.own = version, own
@@ -62,7 +62,7 @@ class ObservedLeases:
         self.count, self._current = len(self.nodes), True
         self.expiry = self.observer.limit()
 
-    def _differs_in_dead(self, own: Member | None) -> bool:
-        """Return whether nothing but ``dead`` has changed in the own lease: `Suspicions` has read the leases then."""
+    def _is_same_but_dead(self, own: Member | None) -> bool:
+        """Return whether at most ``dead`` has changed in the own lease: `Suspicions` has read the leases then."""
         before = self.own
         return own == before or bool(own and before and own == replace(before, dead=own.dead))

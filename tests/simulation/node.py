@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcelastic.errors import HpcElasticError, StoreError
 from hpcelastic.protocol.assignment import Assignment
+from hpcelastic.protocol.peers import News
 from hpcelastic.protocol.state import Failure, Member, NodeState, Notice, Phase
 from tests.protocol.under_test import GUARD, NODE, RENDEZVOUS, RUN, THREAD
 from tests.simulation.clock import Event, Process, Task
@@ -124,7 +125,7 @@ class Node:
         """True while a process is left that holds the node's port."""
         return not (self.gone and self.guard.process.gone) or any(group.alive for group in self.groups)
 
-    def receive(self, news: Any) -> None:
+    def receive(self, news: News) -> None:
         """Handle news from the network."""
         if self._thread is not None:
             self._thread.receive(news)

@@ -3,12 +3,12 @@
 A machine refuses connections only after the last process of the node's agent, guard and workers on it has ended.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hpcelastic.network import neighbours
-from hpcelastic.protocol.peers import Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
+from hpcelastic.protocol.peers import News, Notification, PeerHeard, PeerLinkLost, PeerRefused, PeerSilent
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node
@@ -86,7 +86,7 @@ class Notifier:
                 self._deliver(self._node, PeerRefused(node.id))
             self._world.clock.after(_REFUSED_INTERVAL, partial(self._refused, node), self._node.process)
 
-    def _deliver(self, node: "Node", news: Callable[[Any], None], late: bool = False) -> None:
+    def _deliver(self, node: "Node", news: News, late: bool = False) -> None:
         if not node.gone:
             delay = self._world.random.uniform(0.0005, 30.0 if late else 0.05)
             self._world.clock.after(delay, lambda: node.receive(news), node.process)
