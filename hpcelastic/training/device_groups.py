@@ -12,7 +12,10 @@ import contextlib
 import os
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
 
 _WITHOUT_REACTION = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # does not end the process
@@ -38,6 +41,15 @@ def leave_errors_to_agent() -> None:
     os.environ.update(_WITHOUT_REACTION)
     if torch.backends.cuda.is_built() and not any(name in os.environ for name in _RECORD_VARIABLES):  # type: ignore[no-untyped-call]
         os.environ.update(dict.fromkeys(_RECORD_VARIABLES, "0"))
+
+
+def connect(device: "torch.device") -> None:
+    """Create the communicator of the default process group for a GPU, which the first collective otherwise does."""
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.zeros(1, device=device))
+    torch.cuda.synchronize(device)
 
 
 def abort_device_groups() -> None:

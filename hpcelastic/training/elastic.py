@@ -258,6 +258,9 @@ class Elastic:
                 place = {"store": store, "rank": 0, "world_size": 1}
             with on_agents_interface():
                 dist.init_process_group(backends(), **place)
+            parameter = next(self.model.parameters(), None)
+            if self._seat is not None and parameter is not None and parameter.is_cuda and worker.world_size > 1:
+                self._seat.connect(parameter.device)
         self._recover()
         self._saves.begin_round(worker, self.step)
         result = train(self, *args)

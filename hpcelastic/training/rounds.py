@@ -17,7 +17,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 from hpcelastic.ipc.control_page import ControlPage
 from hpcelastic.ipc.marks import MarkKind
@@ -26,10 +26,13 @@ from hpcelastic.ipc.worker_channel import Entered, Interrupted, Park, Parked, Re
 from . import stop
 from .context import context, local_index
 from .control_page import mark, own_control_page
-from .device_groups import await_collectives, leave_errors_to_agent
+from .device_groups import await_collectives, connect, leave_errors_to_agent
 from .kept_groups import kept_wrappers
 from .process_groups import ProcessGroups, has_process_group
 from .token import revoke_token
+
+if TYPE_CHECKING:
+    import torch
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -133,14 +136,20 @@ class Seat:
                     return result
             elif not self._ends_round(error):
                 raise error
+            failed = error is not None
             error = None  # with it, the objects of the function's frames are released
-            self._park()
+            self._park(failed)
             self._wait_for_round()
 
     @property
     def is_in_function(self) -> bool:
         """Whether the main thread is in the script's function."""
         return not self._left.is_set()
+
+    def connect(self, device: "torch.device") -> None:
+        """Create the communicator of the default process group for a GPU, while the end of the round ends that too."""
+        with self._groups.connecting():
+            connect(device)
 
     def hold(self) -> None:
         """Do not interrupt the main thread from now on, until `release` is called."""
@@ -168,10 +177,10 @@ class Seat:
             self._over.wait()
         return True
 
-    def _park(self) -> None:
-        """Leave the round for good."""
+    def _park(self, failed: bool) -> None:
+        """Leave the round for good, after an error in the script's function if it has ``failed``."""
         stop.end_round(self._callbacks)
-        self._groups.destroy()
+        self._groups.destroy(failed=failed)
         gc.collect()
         self._warn_of_kept_groups()
         revoke_token(keep=self._listener)

@@ -13,13 +13,29 @@ from tests.gpu.scripts import on_gpu
 
 pytestmark = pytest.mark.gpu
 
-ON_GPU = on_gpu(
-    TRAINS,
-    {
-        "torch.nn.Linear(16, 1))": "torch.nn.Linear(16, 1)).cuda()",
-        "model(x), y": "model(x.cuda()), y.cuda()",
-    },
-)
+REPLACEMENTS = {
+    "torch.nn.Linear(16, 1))": "torch.nn.Linear(16, 1)).cuda()",
+    "model(x), y": "model(x.cuda()), y.cuda()",
+}
+ON_GPU = on_gpu(TRAINS, REPLACEMENTS)
+MAY_DIE = """
+import signal
+from hpcelastic.training import rounds
+
+connect = rounds.connect
+
+def connect_or_die(device):
+    "Die if this process has just been started, and the test wants it."
+    rounds.connect = connect
+    if Path("die").exists():
+        Path("die").unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+    connect(device)
+
+rounds.connect = connect_or_die
+
+main()
+"""
 ARGUMENTS = ("10", "0", "0", "0")
 
 
@@ -55,3 +71,16 @@ def test_nothing_is_left_over_many_rounds(shell: Shell) -> None:
     assert survivor in run.pids(run.newest_round()).values()
     run.finish()
     check_result(shell, ON_GPU)
+
+
+def test_a_peer_that_dies_before_it_connects(shell: Shell) -> None:
+    code = on_gpu(TRAINS, {**REPLACEMENTS, "\nmain()\n": MAY_DIE})
+    run = Run(shell, code, 2, script_arguments=ARGUMENTS)
+    before = run.pids(1)
+    (shell.directory / "die").touch()
+    os.kill(before[1], signal.SIGKILL)
+    after = run.await_workers(2)
+    assert not (shell.directory / "die").exists()
+    assert before[0] in run.pids(after).values()
+    run.finish()
+    check_result(shell, code)
