@@ -11,6 +11,7 @@ A long lease lets a node survive a filesystem that stalls. So a node measures ho
   duration of the lease.
 - No more than ``first`` is needed for caution. A longer duration is only taken if renewals have been so late that a
   lease of the duration ``first`` would nearly have expired.
+- The only node of a run takes ``first`` at least: no other node waits for its expiry.
 """
 
 import math
@@ -48,13 +49,15 @@ class LeaseDuration:
         self._latest = self._latest_before = 0.0
         """The longest lateness of this and of the previous `_MEMORY` renewals."""
 
+        self._alone = False
         self.seconds = self._first
         """The duration of the next renewal."""
 
     @property
     def interval(self) -> float:
         """The time between two renewals that nothing hastens."""
-        return (self._shortest if self._renewals < _TRIAL else self.seconds) / RENEWALS
+        measures = self._renewals < _TRIAL and not self._alone
+        return (self._shortest if measures else self.seconds) / RENEWALS
 
     @property
     def lateness(self) -> float:
@@ -70,10 +73,19 @@ class LeaseDuration:
         """Other nodes have declared this node dead although it is alive: they see its renewals late."""
         self._add(self.seconds)
 
+    def set_alone(self, alone: bool) -> bool:
+        """Tell whether the run has no other node. Return whether that has changed."""
+        changed, self._alone = alone != self._alone, alone
+        self._choose()
+        return changed
+
     def _add(self, late: float) -> None:
         self._latest = max(self._latest, late)
-        wanted = max(min(_CAUTION * self.lateness, self._first), _SURVIVAL * self.lateness)
+        self._choose()
         if self._renewals % _MEMORY == 0:
             self._latest_before, self._latest = self._latest, 0.0
-        least = self._shortest if self._renewals >= _TRIAL else self._first
+
+    def _choose(self) -> None:
+        wanted = max(min(_CAUTION * self.lateness, self._first), _SURVIVAL * self.lateness)
+        least = self._shortest if self._renewals >= _TRIAL and not self._alone else self._first
         self.seconds = min(max(math.ceil(wanted), least), self._longest)

@@ -41,6 +41,10 @@ class LeaseKeeper:
         self.regained_at = float("-inf")
         """The time at which a lease that had expired was renewed."""
 
+        self._changed_at = float("-inf")
+        """The time at which another node has joined the only one, or has left it alone. It changes when renewals are
+        due."""
+
     @property
     def settled(self) -> bool:
         """Whether all nodes must have seen the lease as it is now, in case it had expired before."""
@@ -49,7 +53,7 @@ class LeaseKeeper:
     def renew(self, member: Member) -> None:
         """Publish ``member``. Raises StoreError if the lease cannot be renewed."""
         now, first, duration = self._clock(), self.published is None, self.duration.seconds
-        due = now if first else min(now, self.held.start + self.duration.interval)
+        due = now if first else min(now, max(self.held.start + self.duration.interval, self._changed_at))
         if not first and now + duration < self.held.end:
             self._hold(self.held.start, now + duration)
         self._lease.renew(member, duration)
@@ -59,6 +63,11 @@ class LeaseKeeper:
         self.published, self.requested = member, False
         self._hold(now, now + duration)
         self.duration.record(done - due)
+
+    def set_alone(self, alone: bool) -> None:
+        """Tell whether the run has no other node."""
+        if self.duration.set_alone(alone):
+            self._changed_at = self._clock()
 
     def until_renewal(self, early: bool = True) -> float:
         """Return the seconds until a renewal is due, ``early`` if one is requested; not positive if it is due now."""

@@ -258,6 +258,7 @@ class Rendezvous:
         late = inside and published is not None and published.round < state.round
         urgent = bool(self._suspicions.silent) or late or not self._lease.settled
         nodes = max(self._leases.count, len(state.participants), published.job_nodes if published else 0)
+        self._lease.set_alone(nodes == 1)
         rank = self._leader_rank()
         self._schedule.record_poll(began, PollResult(state.phase, rank, nodes, self._notifier.healthy, urgent), read)
         for seconds in self._suspicions.expiries():
@@ -285,9 +286,8 @@ class Rendezvous:
         A version that another node has announced is not read here: its change is among the news of the next turn.
         """
         # A node that has just regained its lease forms no round: others that still see it expired would end the round.
-        if state.phase is Phase.RUNNING and not self._lease.settled:
-            return False
-        if self._known.announced > version:
+        unsettled = state.phase is Phase.RUNNING and not self._lease.settled
+        if unsettled or self._known.announced > version:
             return False
         with self._register.lock():
             if self._known.announced > version:

@@ -47,6 +47,17 @@ def test_a_node_that_others_have_declared_dead_takes_a_longer_lease() -> None:
     assert found == [2.0, 10.0, 30.0, 60.0, 60.0]
 
 
+def test_the_only_node_of_a_run_renews_seldom() -> None:
+    duration = after([0.01])
+    assert duration.set_alone(True)
+    for _ in range(TRIAL):
+        duration.record(0.01)
+        assert (duration.seconds, duration.interval) == (10.0, 10.0 / RENEWALS)
+    assert not duration.set_alone(True)
+    assert duration.set_alone(False)
+    assert (duration.seconds, duration.interval) == (2.0, 2.0 / RENEWALS)
+
+
 @pytest.mark.parametrize("late", [0.0, 5.0, 1000.0])
 def test_a_duration_that_the_user_sets_is_constant(late: float) -> None:
     duration = after([late] * TRIAL, lease=12.0)

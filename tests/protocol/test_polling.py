@@ -34,6 +34,7 @@ def test_a_node_that_has_never_polled_polls_at_once() -> None:
     [
         pytest.param(RUNNING, 2 * LEASE, id="no event"),
         pytest.param(replace(RUNNING, rank=2), LEASE / 6, id="a leader reads the leases"),
+        pytest.param(replace(RUNNING, rank=0, nodes=1), LEASE / 3, id="the only node"),
         pytest.param(replace(RUNNING, network_healthy=False), POLL, id="the network does not work"),
         pytest.param(replace(RUNNING, network_healthy=False, nodes=1280), 10.0, id="many nodes without a network"),
         pytest.param(replace(RUNNING, urgent=True, nodes=1280), POLL, id="a neighbour is silent"),

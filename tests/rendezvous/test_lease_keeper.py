@@ -75,3 +75,14 @@ def test_a_renewal_is_late_from_the_time_at_which_it_was_due() -> None:
     owner.renewal(10.0)
     late = 1.0 - 2.0 / 3 + 0.25
     assert owner.keeper.duration.lateness == pytest.approx(late), "it was due after two thirds of a second"
+
+
+def test_a_renewal_that_another_node_makes_due_is_not_late() -> None:
+    owner = Owner()
+    owner.keeper.set_alone(True)
+    owner.keeper.renew(MEMBER)
+    owner.now += 3.0
+    owner.keeper.set_alone(False)
+    assert owner.keeper.until_renewal() < 0
+    owner.keeper.renew(MEMBER)
+    assert owner.keeper.duration.lateness == 0.0

@@ -234,6 +234,23 @@ def test_while_a_round_runs_a_lease_is_renewed_three_times_in_its_duration(tmp_p
     assert a.step().lease.start == began + 3 * HEARTBEAT, "the lease begins with its renewal, not with the turn"
 
 
+def test_the_only_node_of_a_run_has_a_long_lease(tmp_path: Path) -> None:
+    world = make_world(tmp_path, 1, 2)
+    times = RendezvousSettings(last_call=LAST_CALL, margin=MARGIN)
+    world.settings = replace(world.settings, rendezvous=times)
+    a = world.node("a", job="7.0", job_nodes=1)
+    durations = []
+    for _ in range(40):
+        a.turn()
+        durations.append(a.rendezvous.lease_duration.seconds)
+        world.now += a.rendezvous.lease_duration.interval
+    assert {*durations} == {10.0}
+    b = world.node("b", order=1, job="8.0", job_nodes=1)
+    b.turn()
+    assert names(turns(a, b)) == ["a", "b"]
+    assert a.rendezvous.lease_duration.seconds == times.shortest_lease
+
+
 def test_changes_are_published_at_once(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()

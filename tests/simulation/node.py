@@ -55,6 +55,9 @@ class RandomDuration:
 
     def declared_dead(self) -> None: ...
 
+    def set_alone(self, alone: bool) -> bool:
+        return False
+
     def record(self, late: float) -> None:
         self.seconds = self._random.choice([6.0, 8.0, LEASE])
 
