@@ -1,13 +1,13 @@
 """The operations of an agent on the shared filesystem: in its first round, in a round after a failure, and while idle.
 
 N real agents with sleeping workers run in a directory of a filesystem that counts operations (`metered`). Everything in
-it is counted: register, leases, event logs, the workers' logs.
+it is counted: register, leases, event logs, the workers' logs. Then N runs of one node share the directory, and their
+operations are counted while nothing happens.
 """
 
 import signal
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,35 +22,46 @@ from benchmarks.sides import NO_PRELOAD, Ours, Workload
 
 SCRIPT = Path(__file__).with_name("sleeps.py")
 
-_SETTLE = 3.0
-"""Seconds after the start of a round until all its operations have been counted."""
-
 _TIMEOUT = 120.0
+
+_HEAD = ("runs", "operations a second of all", *KINDS)
+_NOTE = "Runs of one node with one worker, while nothing happens. The kinds are those of one run in a minute."
 
 
 @dataclass(frozen=True)
 class Parameters:
     agents: tuple[int, ...] = (1, 3, 8, 16)
+    runs: tuple[int, ...] = (1, 4, 16)
+    """Numbers of runs that share the directory."""
+
+    settle: float = 25.0
+    """Seconds from the start of a round until nothing happens. Nodes need 20 s to choose the durations of their leases.
+    """
+
     idle: float = 30.0
     """Seconds of measurement while nothing happens. Results are scaled to a minute."""
 
 
-QUICK = Parameters(agents=(1, 3), idle=10.0)
+QUICK = Parameters(agents=(1, 3), runs=(1, 4), settle=3.0, idle=10.0)
 
 
 def measure(parameters: Parameters, say: Callable[[str], None]) -> dict[str, Any]:
     """Count the operations of all agents together, by the number of agents and the kind of event."""
     if reason := metered.unavailable():
         say(f"left out: {reason}")
-        return {"parameters": asdict(parameters), "left_out": [reason], "runs": []}
+        return {"parameters": asdict(parameters), "left_out": [reason], "runs": [], "together": []}
     runs = []
     for count in parameters.agents:
         say(f"{count} agents")
-        runs += [{"agents": count, "what": what, "counts": counts} for what, counts in _counted(count, parameters.idle)]
-    return {"parameters": asdict(parameters), "left_out": [], "runs": runs}
+        runs += [{"agents": count, "what": what, "counts": counts} for what, counts in _counted(count, parameters)]
+    together = []
+    for count in parameters.runs:
+        say(f"{count} runs of one node")
+        together.append({"runs": count, "counts": _counted_together(count, parameters)})
+    return {"parameters": asdict(parameters), "left_out": [], "runs": runs, "together": together}
 
 
-def _counted(count: int, idle: float) -> list[tuple[str, dict[str, float]]]:
+def _counted(count: int, parameters: Parameters) -> list[tuple[str, dict[str, float]]]:
     with metered.metered_mount() as mount, tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as notes:
         workload = Workload(mount.directory, SCRIPT, f"{count}..{count}", notes_in=Path(notes), settings=NO_PRELOAD)
         side = Ours(workload)
@@ -59,10 +70,7 @@ def _counted(count: int, idle: float) -> list[tuple[str, dict[str, float]]]:
             side.start_all(count)
             _await_sleepers(workload.notes, count)
             marks.append(mount.counts())
-            time.sleep(_SETTLE)
-            before = mount.counts()
-            time.sleep(idle)
-            quiet = Counter({what: number * 60 / idle for what, number in (mount.counts() - before).items()})
+            quiet = _idle_minute(mount, parameters)
             marks.append(mount.counts())
             send([max(sleepers(workload.notes))], signal.SIGKILL)
             _await_sleepers(workload.notes, 2 * count)
@@ -72,8 +80,32 @@ def _counted(count: int, idle: float) -> list[tuple[str, dict[str, float]]]:
     return [
         ("first round", dict(marks[1] - marks[0])),
         ("round after a failure", dict(marks[3] - marks[2])),
-        ("idle minute", dict(quiet)),
+        ("idle minute", quiet),
     ]
+
+
+def _counted_together(runs: int, parameters: Parameters) -> dict[str, float]:
+    """Return the operations of so many runs of one node in an idle minute."""
+    with metered.metered_mount() as mount, tempfile.TemporaryDirectory(prefix="hpcelastic-bench-") as notes:
+        sides = []
+        try:
+            for index in range(runs):
+                settings = {**NO_PRELOAD, "run": {"name": f"run{index}", "directory": str(mount.directory)}}
+                sides.append(Ours(Workload(mount.directory, SCRIPT, "1", notes_in=Path(notes), settings=settings)))
+                sides[-1].start_all(1)
+            _await_sleepers(Path(notes), runs)
+            return _idle_minute(mount, parameters)
+        finally:
+            for side in sides:
+                side.stop()
+
+
+def _idle_minute(mount: metered.Mount, parameters: Parameters) -> dict[str, float]:
+    """Return the operations of a minute in which nothing happens."""
+    time.sleep(parameters.settle)
+    before = mount.counts()
+    time.sleep(parameters.idle)
+    return {what: number * 60 / parameters.idle for what, number in (mount.counts() - before).items()}
 
 
 def _await_sleepers(notes: Path, count: int) -> None:
@@ -94,4 +126,9 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         "Means over all agents with one worker each. Names and attributes are cached for 3 s, as with NFS. "
         "The first round begins with the start of the agents."
     )
-    return [Table("Operations on the filesystem", head, tuple(rows), " ".join([note, *results["left_out"]]))]
+    operations = Table("Operations on the filesystem", head, tuple(rows), " ".join([note, *results["left_out"]]))
+    shared = []
+    for measured in results["together"]:
+        each = [measured["counts"].get(kind, 0) / measured["runs"] for kind in KINDS]
+        shared.append((str(measured["runs"]), significant(sum(each) * measured["runs"] / 60), *map(significant, each)))
+    return [operations, Table("Runs that share a directory", _HEAD, tuple(shared), _NOTE)]

@@ -141,10 +141,11 @@ def test_the_counting_filesystem() -> None:
 
 @needs_fuse
 def test_operations_of_real_agents() -> None:
-    results = through_json(operations.measure, operations.Parameters(agents=(1,), idle=1.0))
+    results = through_json(operations.measure, operations.Parameters(agents=(1,), runs=(2,), settle=1.0, idle=1.0))
     assert [run["what"] for run in results["runs"]] == ["first round", "round after a failure", "idle minute"]
     assert all(run["counts"].get("list", 0) > 0 for run in results["runs"])
-    assert len(operations.tables(results)[0].rows) == 3
+    assert results["together"][0]["counts"].get("list", 0) > 0
+    assert [len(table.rows) for table in operations.tables(results)] == [3, 1]
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,12 @@ def test_rounds_by_their_size() -> None:
 
 def test_operations_are_listed_per_agent() -> None:
     counts = {"list": 10, "open": 6, "bytes read": 4096}
-    results = {"left_out": [], "runs": [{"agents": 2, "what": "idle minute", "counts": counts}]}
-    (table,) = operations.tables(results)
+    runs, together = [{"agents": 2, "what": "idle minute", "counts": counts}], [{"runs": 4, "counts": counts}]
+    table, shared = operations.tables({"left_out": [], "runs": runs, "together": together})
     row = dict(zip(table.head, table.rows[0], strict=True))
     assert (row["operations"], row["list"], row["open"], row["lock"]) == ("8.00", "5.00", "3.00", "0")
     assert (row["read"], row["written"]) == ("2.00 KiB", "0 B")
+    assert dict(zip(shared.head, shared.rows[0], strict=True))["operations a second of all"] == "0.267"
 
 
 def test_rates_and_growth_of_registers() -> None:
