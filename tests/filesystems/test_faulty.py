@@ -223,7 +223,6 @@ def test_a_failed_test_leaves_no_mount(tmp_path: Path) -> None:
 
 
 def test_anomalies_are_encoded_as_json() -> None:
-    anomalies = Anomalies(
-        5, 30, 5, 5, True, 1, (Fault(("link",), "EIO", 0.1, True, True, "*.json"), Fault(ALL, hang=True))
-    )
+    faults = (Fault(("link",), "EIO", 0.1, True, True, "*.json"), Fault(ALL, hang=True))
+    anomalies = Anomalies(5, 30, 5, 5, True, 1, True, faults)
     assert decode(encode(anomalies)) == anomalies
