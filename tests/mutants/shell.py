@@ -86,6 +86,14 @@ MUTANTS = {
     "a longer lease holds before it is published": Patch(
         LEASE_KEEPER, "if not first and now + duration < self.held.end:", "if not first:"
     ),
+    "a renewal that another node makes due is late": Patch(
+        LEASE_KEEPER,
+        "max(self.held.start + self.duration.interval, self._changed_at)",
+        "self.held.start + self.duration.interval",
+    ),
+    "a node that is no longer alone keeps a long lease": Patch(
+        RENDEZVOUS, "self._lease.set_alone(nodes == 1)", "self._lease.set_alone(self._known.number >= 0)"
+    ),
     "a node that others have declared dead keeps its lease": Patch(
         RENDEZVOUS, "            self._lease.duration.declared_dead()\n", "            pass\n"
     ),
@@ -383,6 +391,8 @@ BY_TESTS = {
     "a link becomes a transfer": "tests/network/test_channel.py",
     "a lease begins at the end of its renewal": "tests/rendezvous/test_rendezvous.py",
     "a shorter lease is published before the guard knows it": _KEEPER,
+    "a renewal that another node makes due is late": _KEEPER,
+    "a node that is no longer alone keeps a long lease": "tests/rendezvous/test_rendezvous.py",
     "a missing lease has the duration that was last seen": "tests/protocol/test_liveness.py",
     "a change is used although the lease has expired since the last reading": "tests/rendezvous/test_known.py",
     "what was read long ago counts as read now": "tests/rendezvous/test_known.py",
