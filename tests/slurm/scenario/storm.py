@@ -37,10 +37,6 @@ CONF = f"{presets.QUICK}\n{presets.PREEMPTION}".replace("GraceTime=20", "GraceTi
 UNKNOWN = 0.02
 """The greatest share of the node time of which the account may not know what it went into."""
 
-UNNOTICED = 15.0
-"""Seconds of which it may not know that in any case. A node that has just come and dies without a sign is declared dead
-after 11 s and the time of a poll, and nobody knows when in this time it has died."""
-
 PARTITIONS = ("low", "graceful")
 LEAST = {"allocation": 3, "pool": NODES}
 """Minimum number of jobs, pending ones included."""
@@ -306,10 +302,9 @@ def run_storm(seconds: float, seed: int, shape: str, script: Path = SCRIPT) -> V
             f"survived: {verdict.rounds} rounds, {verdict.steps_lost} of {stage.plan.steps} steps trained again"
         )
         figures = stage.run.goodput()
-        unknown = figures.node_seconds["unknown"]
-        share = unknown / figures.total
-        storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {share:.2%} of the node time is unknown")
-        assert unknown <= max(UNKNOWN * figures.total, UNNOTICED), "\n".join(map(str, unknown_time(stage.paths)))
+        unknown = figures.node_seconds["unknown"] / figures.total
+        storm.report(f"accounted for: goodput {figures.goodput or 0:.1%}, {unknown:.2%} of the node time is unknown")
+        assert unknown <= UNKNOWN, "\n".join(map(str, unknown_time(stage.paths)))
         return verdict
 
 
