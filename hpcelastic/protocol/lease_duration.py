@@ -75,9 +75,11 @@ class LeaseDuration:
 
     def set_alone(self, alone: bool) -> bool:
         """Tell whether the run has no other node. Return whether that has changed."""
-        changed, self._alone = alone != self._alone, alone
+        if alone == self._alone:
+            return False
+        self._alone = alone
         self._choose()
-        return changed
+        return True
 
     def _add(self, late: float) -> None:
         self._latest = max(self._latest, late)
