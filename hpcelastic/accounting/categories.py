@@ -19,7 +19,7 @@ class Category(str, Enum):
     """A round made no progress, from its last step to its end."""
 
     DETECTION = "detection"
-    """From the first sign of a fault to the end of the round."""
+    """From the first sign of a fault to the end of the round; for a lost node, from the last renewal that was seen."""
 
     STOP = "stop"
     """The node stops or parks its workers, or waits for the end of the others."""

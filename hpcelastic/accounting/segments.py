@@ -48,7 +48,7 @@ class Life:
     begin: int
     end: int
     last: int
-    """The time of its last own event. From then to the end, others have seen it, or it is only known that it died."""
+    """The time of its last own event. What it did after that is known only from others."""
 
     machine: str
     started_by: str = ""
@@ -58,10 +58,27 @@ class Life:
     job_start: float | None = None
     """When SLURM started the job, in seconds since the epoch."""
 
+    death: "Death | None" = None
+    """None if no other agent has decided that it is dead."""
+
     @property
     def job(self) -> str:
         """The id of its job, without the restart count; empty outside of SLURM."""
         return self.started_by.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Death:
+    """What the other agents have logged about the death of an agent that they have decided to be dead."""
+
+    round: int
+    """The round that its death has ended."""
+
+    noticed: int
+    """The time of the first sign of its death. Without a sign, that of the decision."""
+
+    renewed: int | None
+    """When the other agents have last seen a renewal of its lease; None if that is unknown."""
 
 
 def lives_of(journal: Journal) -> list[Life]:
@@ -76,36 +93,41 @@ def lives_of(journal: Journal) -> list[Life]:
     return _with_starts(found)
 
 
-def _deaths(journal: Journal) -> Mapping[str, int]:
-    """Return when other agents have first noticed the death of an agent that they have decided to be dead."""
-    lost: dict[str, int] = {}
+def _deaths(journal: Journal) -> Mapping[str, Death]:
+    """Return the death of each agent that other agents have decided to be dead."""
+    lost: dict[str, list[tuple[int, int]]] = {}
     signs: dict[str, list[int]] = {}
+    renewed: dict[str, int] = {}
     for log in journal.logs:
         for entry in log.entries:
             match entry.event:
                 case PeerSuspected(peer=node, sign=sign) if sign != "silent":
                     signs.setdefault(node, []).append(entry.time)
-                case Decided(lost=node) | StateChanged(lost=node) if node:
-                    lost[node] = min(entry.time, lost.get(node, entry.time))
-    return {
-        node: min([time, *(sign for sign in signs.get(node, ()) if time - SIGN_WINDOW <= sign <= time)])
-        for node, time in lost.items()
-    }
+                case Decided(lost=node, round=number) | StateChanged(lost=node, round=number) if node:
+                    lost.setdefault(node, []).append((entry.time, number))
+                    if isinstance(entry.event, Decided) and entry.event.silence is not None:
+                        renewed[node] = entry.time - round(entry.event.silence * SECOND)
+    return {node: _death(min(decisions), signs.get(node, ()), renewed.get(node)) for node, decisions in lost.items()}
 
 
-def _life(log: Log, journal: Journal, death: int | None) -> Life:
+def _death(first: tuple[int, int], signs: Iterable[int], renewed: int | None) -> Death:
+    time, number = first
+    return Death(number, min([time, *(sign for sign in signs if time - SIGN_WINDOW <= sign <= time)]), renewed)
+
+
+def _life(log: Log, journal: Journal, death: Death | None) -> Life:
     first, last = log.entries[0].time, log.entries[-1].time
     started = next((each.event for each in log.entries if isinstance(each.event, AgentStarted)), None)
     ended = any(isinstance(each.event, AgentEnded) for each in log.entries)
     end = last
     if not ended and death is not None:
-        end = max(last, death)
+        end = max(last, death.noticed)
     elif not ended and journal.now is not None:
         end = max(last, journal.now if journal.last_sign is None else min(journal.now, journal.last_sign))
     if started is None:
-        return Life(log, first, end, last, log.name)
+        return Life(log, first, end, last, log.name, death=death)
     begin, machine = min(first, log.at(started.launched) or first), started.machine or log.name
-    return Life(log, begin, end, last, machine, started.job or "", started.job_nodes, started.job_start)
+    return Life(log, begin, end, last, machine, started.job or "", started.job_nodes, started.job_start, death)
 
 
 def _ended_life(agent: EndedAgent) -> Life:
@@ -163,9 +185,14 @@ def _parts(life: Life, rounds: Mapping[int, Round]) -> Iterator[tuple[int, int, 
         yield from _split(time, end, training)
         yield end, life.end, Category.UNKNOWN, training.number
     else:
-        own = max(time, min(life.last, life.end))
-        yield time, own, category, after
-        yield own, life.end, Category.UNKNOWN, after
+        death = life.death
+        lived = life.last if death is None or death.renewed is None else max(life.last, death.renewed)
+        lived = max(time, min(lived, life.end))
+        yield time, lived, category, after
+        if death is not None and death.renewed is not None:
+            yield lived, life.end, Category.DETECTION, death.round
+        else:
+            yield lived, life.end, Category.UNKNOWN, after
 
 
 _Following = tuple[Category, Round | None, int]

@@ -56,6 +56,7 @@ class Evidence:
                 cause=state.cause,
                 lost=_lost(state),
                 evidence=commit.evidence or None,
+                silence=None if commit.silence is None else round(commit.silence, 3),
                 members=tuple(participant.name for participant in state.participants) if forms else None,
             )
         )

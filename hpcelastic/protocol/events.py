@@ -120,6 +120,9 @@ class Decided:
     """How it is known that ``lost`` has no process any more: ``lease`` if its lease has expired, or ``reported by`` and
     the node that has reported it."""
 
+    silence: float | None = None
+    """Seconds since this node has last seen a renewal of the lease of ``lost``; None if it never has."""
+
     members: tuple[str, ...] | None = None
     """The nodes of the round that begins with this version, in the order of their ranks. None in other phases."""
 

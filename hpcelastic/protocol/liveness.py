@@ -106,6 +106,11 @@ class Liveness(Generic[V]):
         age = self._ages.get(node)
         return age.unchanged_since + self._limit(age) if age and age.version is not None else float("inf")
 
+    def renewed_at(self, node: str) -> float | None:
+        """Return the end of the listing that first showed the newest version of the node's lease; None without one."""
+        age = self._ages.get(node)
+        return age.since if age and age.version is not None else None
+
     def limit(self) -> float:
         """Return the time in seconds after which the leases of all living nodes have expired if they do not change."""
         durations = [age.duration for age in self._ages.values() if age.alive and age.duration is not None]

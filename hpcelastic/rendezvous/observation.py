@@ -18,6 +18,10 @@ class Commit:
     evidence: str
     """How it is known that the node `State.lost` is dead; empty if no node was lost."""
 
+    silence: float | None = None
+    """Seconds since this node has last seen a renewal of the lost node's lease; None if it never has, or without a
+    lost node."""
+
 
 @dataclass(frozen=True)
 class Observation:

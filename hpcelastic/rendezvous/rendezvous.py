@@ -298,9 +298,9 @@ class Rendezvous:
                 return True  # another node was faster: decide anew
             won = self._register.commit(version, encode(state))
         if won:
-            ends = state.phase is Phase.JOINING and state.lost
-            evidence = self._view().evidence_of_death(state.lost) if ends else ""
-            self._committed(Commit(version + 1, state, evidence))
+            lost = state.lost if state.phase is Phase.JOINING else ""
+            evidence = self._view().evidence_of_death(lost) if lost else ""
+            self._committed(Commit(version + 1, state, evidence, self._leases.silence(lost) if lost else None))
             self._leaders_notified = True
             self._notify_all(version + 1, state)
             self._known.record(version + 1, state)

@@ -103,10 +103,13 @@ def workers_started(round: int, rank: int = 0) -> WorkersStarted:
     )
 
 
-def decided(node: Node, time: float, phase: Phase, round: int, *members: str, lost: str = "") -> None:
+def decided(
+    node: Node, time: float, phase: Phase, round: int, *members: str, lost: str = "", silence: float | None = None
+) -> None:
     """Log that ``node`` has written the version that it reads next."""
     version, names = node.version + 1, members or None
-    node.log(time, Decided(version=version, phase=phase, round=round, reason="", members=names, lost=lost or None))
+    event = Decided(version=version, phase=phase, round=round, reason="", members=names, lost=lost or None)
+    node.log(time, replace(event, silence=silence))
 
 
 def journal(

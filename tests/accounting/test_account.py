@@ -1,5 +1,6 @@
 """The account of a run: each second of each node in its category, from logs that tell all, and from others."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -129,6 +130,31 @@ def test_a_node_that_dies_trains_until_its_neighbour_notices() -> None:
     assert seconds(found)["redone"] == 2 * 0.5
     assert "unknown" not in seconds(found)
     assert found.faults[0].node == "n2"
+
+
+@pytest.mark.parametrize(
+    ("silence", "waited", "detection", "unknown"),
+    [(9.0, 4.0, 9.0, 0.0), (None, 0.0, 0.0, 13.0), (20.0, 0.0, 13.0, 0.0)],
+)
+def test_a_node_that_dies_before_it_knows_its_round(
+    silence: float | None, waited: float, detection: float, unknown: float
+) -> None:
+    """It joins at 1 s and logs a version at 2 s. It is declared dead at 15 s, ``silence`` after its last renewal."""
+    first, second = Node("n1"), Node("n2")
+    begin(first)
+    second.start(1.0, launched=0.0, job="77.0", nodes=2)
+    second.state(2.0, Phase.JOINING, 0)
+    decided(first, 15.0, Phase.JOINING, 1, lost="n2@0-a", silence=silence)
+    first.state(15.0, Phase.JOINING, 1, cause=Cause.NODE, lost="n2@0-a", reason="n2 was lost")
+    found = account(journal(first, second))
+    own = [segment for segment in found.segments if segment.node == "n2@0-a"]
+    times = Counter[Category]()
+    for each in own:
+        times[each.category] += each.duration
+    assert times[Category.RENDEZVOUS] == round((1.0 + waited) * SECOND)
+    assert times[Category.DETECTION] == round(detection * SECOND)
+    assert times[Category.UNKNOWN] == round(unknown * SECOND)
+    assert {each.after for each in own if each.category is Category.DETECTION} <= {1}
 
 
 def test_a_hang_lasts_from_the_last_step_to_the_end_of_the_round() -> None:

@@ -41,7 +41,7 @@ def test_the_members_of_a_round_are_logged_once(evidence: Evidence, logged: list
 
 
 def test_a_decision_has_its_evidence(evidence: Evidence, logged: list[Event]) -> None:
-    evidence.committed(Commit(3, LOST, "reported by n0"))
+    evidence.committed(Commit(3, LOST, "reported by n0", 2.5))
     assert logged == [
         Decided(
             version=3,
@@ -51,6 +51,7 @@ def test_a_decision_has_its_evidence(evidence: Evidence, logged: list[Event]) ->
             cause=Cause.NODE,
             lost="n1@0-a",
             evidence="reported by n0",
+            silence=2.5,
         )
     ]
 

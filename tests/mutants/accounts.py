@@ -4,11 +4,15 @@ from tests.protocol.under_test import ACCOUNT, EVIDENCE, EXPLANATION, JOURNAL, R
 
 MUTANTS = {
     "the time after the last event of a dead agent is left out": Patch(
-        SEGMENTS, "yield own, life.end, Category.UNKNOWN, after", "yield own, own, Category.UNKNOWN, after"
+        SEGMENTS, "yield lived, life.end, Category.UNKNOWN, after", "yield lived, lived, Category.UNKNOWN, after"
     ),
     "the death that others have noticed does not end the life of an agent": Patch(
-        SEGMENTS, "end = max(last, death)", "end = last"
+        SEGMENTS, "end = max(last, death.noticed)", "end = last"
     ),
+    "a dead agent has done what it did at its last event until its death was noticed": Patch(
+        SEGMENTS, "max(life.last, death.renewed)", "life.end"
+    ),
+    "a dead agent was dead since its last event": Patch(SEGMENTS, "max(life.last, death.renewed)", "life.last"),
     "steps that are made again count as useful": Patch(
         SEGMENTS, "(redone, Category.REDONE)", "(redone, Category.USEFUL)"
     ),

@@ -88,6 +88,7 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
             cause=Cause.NODE,
             lost="n2@0-a",
             evidence="reported by n1",
+            silence=2.5,
         ),
         "decided",
         {
@@ -98,6 +99,7 @@ EVENTS: list[tuple[KnownEvent, str, dict[str, Any]]] = [
             "cause": "node",
             "lost": "n2@0-a",
             "evidence": "reported by n1",
+            "silence": 2.5,
         },
     ),
     (
@@ -283,7 +285,7 @@ def test_an_unknown_field_is_ignored(event: KnownEvent, kind: str, fields: dict[
 
 OPTIONAL = {"workers", "requeue", "gpus", "bound", "resumed", "sent", "cause", "lost", "evidence", "members"}
 OPTIONAL |= {"before", "source", "first_step", "last_step", "done", "samples", "saves", "saving", "compiling", "other"}
-OPTIONAL |= {"total", "losses", "refusal"}
+OPTIONAL |= {"total", "losses", "refusal", "silence"}
 SHAPES = [(kind, fields, name) for _, kind, fields in EVENTS for name in fields]
 
 

@@ -39,6 +39,14 @@ def test_a_lease_ages_from_the_end_of_the_listing_that_first_showed_it() -> None
     assert listing(one, 1, 15.0)
 
 
+def test_the_last_renewal_was_seen_at_the_end_of_the_listing_that_first_showed_it() -> None:
+    one = liveness()
+    assert one.renewed_at("a") is None
+    for version, end in ((1, 0.0), (2, 4.0), (2, 5.0), (1, 6.0), (None, 7.0)):
+        listing(one, version, end, took=1.0)
+    assert one.renewed_at("a") == 4.0
+
+
 @pytest.mark.parametrize("older", [True, False], ids=["an older version", "no version"])
 def test_a_listing_without_the_lease_begins_a_new_age(older: bool) -> None:
     one = liveness()

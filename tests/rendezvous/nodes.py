@@ -8,7 +8,7 @@ from hpcelastic.backends.connect import open_agent_backend
 from hpcelastic.protocol.assignment import assignment
 from hpcelastic.protocol.settings import FILE, NodeRange, RendezvousSettings, RestartSettings, Settings
 from hpcelastic.protocol.state import Failure, Member, NodeState, State
-from hpcelastic.rendezvous.observation import Observation
+from hpcelastic.rendezvous.observation import Commit, Observation
 from hpcelastic.rendezvous.rendezvous import Rendezvous
 from hpcelastic.rendezvous.run import open_run
 from hpcelastic.storage.paths import RunPaths
@@ -64,7 +64,12 @@ class Node:
 
     def __init__(self, world: World, member: Member) -> None:
         self.member = member
-        self.rendezvous = Rendezvous(world.backend, member.node, world.settings, world.clock)
+        self.commits: list[Commit] = []
+        """What this node has written."""
+
+        self.rendezvous = Rendezvous(
+            world.backend, member.node, world.settings, world.clock, committed=self.commits.append
+        )
 
     def step(self) -> Observation:
         """Do one turn without a change of the node's own state."""

@@ -351,6 +351,19 @@ def test_a_node_whose_lease_expires_is_lost(tmp_path: Path) -> None:
     assert state.restarts == 0 and state.spent == {"node": 1}
 
 
+def test_the_loss_of_a_node_has_its_evidence(tmp_path: Path) -> None:
+    world, a, _b = running_pair(tmp_path)
+    world.now += HEARTBEAT
+    a.step()
+    world.now += DEAD
+    a.turn()
+    turns(a)
+    (lost,) = (each for each in a.commits if each.evidence)
+    assert (lost.state.reason, lost.evidence) == ("b was lost", "lease")
+    assert lost.silence == pytest.approx(DEAD), "a has seen the last renewal at its own last turn"
+    assert all(each.silence is None for each in a.commits if each is not lost)
+
+
 def test_a_node_is_not_declared_lost_before_the_end_of_the_margin(tmp_path: Path) -> None:
     world, a, _b = running_pair(tmp_path)
     a.step()

@@ -169,19 +169,28 @@ def _quiet_afterwards(evidence: Evidence, rounds: Rounds) -> None:
 
 
 def _resumed(evidence: Evidence, rounds: Rounds) -> None:
-    """Check that each round begins at step 0, at a checkpoint that existed when it began, or at a state in memory."""
+    """Check that each round begins at step 0, at an earlier checkpoint or snapshot, or at a state in memory."""
     for round, notes in rounds.items():
         steps = _steps(notes)
         if not steps:
             continue
-        known = {0} | {n.step for older, ns in rounds.items() if older < round for n in ns if n.kind == "saved"}
+        before = [note for older, ns in rounds.items() if older < round for note in ns]
+        known = {0} | {note.step for note in before if note.kind in ("saved", "snapshot")}
         unsaved = _unnoted(rounds, round)
         if evidence.in_memory:  # perhaps the ranks that had done the last step were all lost
             unsaved |= {step - 1 for step in unsaved}
         first = min(steps)
-        _refuse_unless(first in known | unsaved, f"round {round} resumed at step {first}, which was not saved", notes)
+        ends = [note for older, ns in rounds.items() if older < round for note in _last_of_each_rank(ns)]
+        _refuse_unless(
+            first in known | unsaved, f"round {round} resumed at step {first}, which was not saved", [*ends, *notes]
+        )
         published = [note for note in notes if note.kind in ("saved", "result") and note.rank != 0]
         _refuse_unless(not published, f"another rank than 0 published in round {round}", published)
+
+
+def _last_of_each_rank(notes: Iterable[Note]) -> list[Note]:
+    """Return the last note of each rank of a round."""
+    return list({note.rank: note for note in notes}.values())
 
 
 def _unnoted(rounds: Rounds, before: int) -> set[int]:

@@ -142,6 +142,10 @@ def test_a_checkpoint_whose_worker_was_killed_before_its_note() -> None:
     assert judge(without(lambda it: (it.kind, it.round) == ("saved", 1))(resumed_at(5)(good()))).steps_lost == 0
 
 
+def test_a_round_that_continues_from_a_snapshot() -> None:
+    assert judge(also(note("snapshot", 1, 0, 3, 3.5))(resumed_at(3)(good()))).steps_lost == 2
+
+
 def test_a_missing_or_repeated_step_changes_the_digest() -> None:
     ends = {undisturbed(Plan(steps=steps)) for steps in (5, 10, 15)}
     assert len(ends | {undisturbed(Plan(steps=10, seed=1))}) == 4

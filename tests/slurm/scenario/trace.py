@@ -16,8 +16,9 @@ class Note:
     """One action of one worker."""
 
     kind: str
-    """``started``, the first note; ``step``, a step is done; ``saved``, a checkpoint; ``result``, it is published;
-    ``stopped`` on request; ``waiting``, with all others, for the permission to do the last steps."""
+    """``started``, the first note; ``step``, a step is done; ``saved``, a checkpoint; ``snapshot``, it is about
+    to be taken; ``result``, it is published; ``stopped`` on request; ``waiting``, with all others, for the permission
+    to do the last steps."""
 
     round: int
     rank: int

@@ -40,7 +40,7 @@ class Advance(torch.optim.Optimizer):
 
 
 class NotedCheckpoints(Checkpoints):
-    """Checkpoints of which each has a note."""
+    """Checkpoints and snapshots of which each has a note."""
 
     trace: Trace
 
@@ -48,6 +48,10 @@ class NotedCheckpoints(Checkpoints):
         path = super().save(step, state, **options)
         self.trace.note("saved", step)
         return path
+
+    def snapshot(self, step: int, state: dict[str, Any]) -> bool:
+        self.trace.note("snapshot", step)  # before, because the agent has it even if this process is killed
+        return super().snapshot(step, state)
 
 
 def train(elastic: Elastic, plan: Plan, samples: list[int]) -> None:
