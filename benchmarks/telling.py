@@ -132,7 +132,7 @@ def tables(results: Mapping[str, Any]) -> list[Table]:
         ("beside the log: the file of totals, which is replaced", size(results["bytes"])),
     )
     note = (
-        f"Processor time and disk space of an agent for its events and totals. A node writes totals every "
+        f"Processor time and disk space of an agent for its events and totals. A node writes totals at least every "
         f"{_INTERVAL:g} s, and only three nodes of a round do. The run had {_NODES} nodes and "
         f"{run['rounds'] - 1} faults."
     )

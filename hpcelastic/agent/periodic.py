@@ -11,12 +11,22 @@ from hpcelastic.errors import StoreError
 class PeriodicTask:
     """Plans a task, and runs it in a thread. A run that lasts longer than the interval is not joined by a second one.
 
-    ``name`` is that of the thread, and ``interval`` is in seconds. A task may raise StoreError: a directory that fails
-    is reported elsewhere.
+    ``name`` is that of the thread, and ``interval`` is in seconds. The first run is after ``first`` seconds, and the
+    pauses then double up to ``interval``. Without ``first`` all pauses are equal. A task may raise StoreError: a
+    directory that fails is reported elsewhere.
     """
 
-    def __init__(self, name: str, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        name: str,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+        first: float | None = None,
+    ) -> None:
         self._name, self._interval, self._clock = name, interval, clock
+        self._first = self._pause = interval if first is None else first
+        """Seconds from the plan to the first run, and between the last run and the next."""
+
         self._due: float | None = None
         """The time of the next run; None if none is planned."""
 
@@ -35,7 +45,8 @@ class PeriodicTask:
         if not wanted:
             self._due = None
         elif self._due is None or anew:
-            self._due = self._clock() + self._interval
+            self._pause = self._first
+            self._due = self._clock() + self._pause
 
     def seconds_left(self) -> float | None:
         """Return the seconds until the next run; None if none is planned."""
@@ -46,7 +57,8 @@ class PeriodicTask:
         now = self._clock()
         if self._due is None or now < self._due:
             return False
-        self._due = now + self._interval
+        self._pause = min(2 * self._pause, self._interval)
+        self._due = now + self._pause
         return True
 
     def begin(self, task: Callable[[], None]) -> None:

@@ -22,7 +22,10 @@ _WRITERS = 3
 """Number of nodes that write files, so that the totals of a round survive the loss of two of them."""
 
 _INTERVAL = 10.0
-"""Seconds between two files of a node."""
+"""Seconds between two files of a node, at most."""
+
+_FIRST = 1.0
+"""Seconds until the first file of a round. Many rounds after faults are short."""
 
 _CLOSE_TIMEOUT = 1.0
 """Seconds for which the end of an agent waits for its last file."""
@@ -83,7 +86,7 @@ class TotalsWriter:
 
     def __init__(self, session: Session, page: ControlPage, clock: Callable[[], float] = time.monotonic) -> None:
         self._session, self._page = session, page
-        self._task = PeriodicTask("training totals", _INTERVAL, clock)
+        self._task = PeriodicTask("training totals", _INTERVAL, clock, _FIRST)
         self._workers = WorkersOfRound(0)
         """The newest workers of a round."""
 

@@ -34,6 +34,20 @@ def test_it_is_due_after_each_interval() -> None:
     assert (task.planned, task.is_due()) == (False, False)
 
 
+def test_the_first_runs_are_sooner() -> None:
+    clock = Clock()
+    task = PeriodicTask("test", 10.0, clock, first=1.0)
+    for _ in range(2):
+        task.plan(True)
+        pauses = []
+        for _ in range(6):
+            pauses.append(task.seconds_left())
+            clock.now += pauses[-1] or 0.0
+            assert task.is_due()
+        assert pauses == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+        task.plan(False)
+
+
 def test_one_run_at_a_time() -> None:
     task, go, runs = PeriodicTask("test", 3.0), threading.Event(), list[int]()
     task.begin(lambda: runs.append(1) or go.wait())

@@ -87,14 +87,14 @@ def test_one_of_the_first_nodes_replaces_its_file_while_the_round_runs(
     one = node(2)
     assert one.writer.seconds_left() is None
     one.observe(Phase.RUNNING)
-    assert one.writer.seconds_left() == 10.0
+    assert one.writer.seconds_left() == 1.0
     train(page, 0, 4)
-    one.wait(9.0)
+    one.wait(0.9)
     assert one.steps() == []
-    one.wait(1.0)
+    one.wait(0.1)
     eventually(lambda: one.steps() == [4])
     train(page, 0, 9)
-    one.wait(10.0)
+    one.wait(2.0)
     eventually(lambda: one.steps() == [9])
     (log,) = read_logs(one.paths.training_totals).values()
     assert isinstance(log[0], LoggedEvent) and log[0].node == "n2" and log[0].up is not None
